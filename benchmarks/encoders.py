@@ -28,7 +28,7 @@ from cleanpairs import Auto, Pairs, load_pairs
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
 from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder
-from cleanpairs.features import FrozenTexts, ImageMatrix, image_matrix
+from cleanpairs.features import Captions, ImageMatrix, image_matrix
 from cleanpairs.methods.auto import evidence_of
 from cleanpairs.scoring.evaluate import detection
 from cleanpairs.trainer import TrainingData
@@ -58,10 +58,10 @@ def transliterated(pairs: Pairs, share: float) -> Pairs:
 
 
 def runs(
-    pairs: Pairs, test: Pairs | None, frozen: FrozenTexts, noise: float, kinds: tuple[str, ...], seed: int
+    pairs: Pairs, test: Pairs | None, frozen: Captions, noise: float, kinds: tuple[str, ...], seed: int
 ) -> Iterator[str]:
     """One line of a table for each kind of captions."""
-    corpora = [(p, image_matrix(p), frozen.encode_pairs(p).frozen()) for p in (pairs, test) if p is not None]
+    corpora = [(p, image_matrix(p), frozen.table(p).frozen()) for p in (pairs, test) if p is not None]
     wrong = inject_noise(pairs, noise, seed=seed) if noise else None
     for kind in kinds:
         given = [vectors(p, m, z if kind == "sentences" else None) for p, m, z in corpora]
@@ -79,8 +79,8 @@ def runs(
         if wrong is not None:
             found = detection(model.correspondence_, wrong.mismatched, model.threshold_)
             data = TrainingData(
-                np.asarray(corpora[0][1].array), model._tokens(train), train.image_index, train.pair_image_group,
-                train.text_group,
+                np.asarray(corpora[0][1].array), model.tokenizer_.table(train), train.image_index,
+                train.pair_image_group, train.text_group,
             )  # fmt: skip
             before = roc_auc_score(~wrong.mismatched, evidence_of(data, seed).observed)
             figures = [f"{before:.4f}", f"{found.auroc:.4f}", f"{found.f1:.3f}"]
@@ -105,9 +105,9 @@ def speed(pairs: Pairs, images: int = 64, captions: int = 1000) -> None:
     texts = [" ".join(all_words[12 * k : 12 * k + 12]) for k in range(min(captions, len(all_words) // 12))]
     precisions = (torch.float32, torch.bfloat16)
     networks = [EfficientNetLite0(precision=p) for p in precisions]
-    readers = [SentenceEncoder.load(SHIPPED, precision=p) for p in precisions]
+    readers = [SentenceEncoder(SHIPPED, precision=p) for p in precisions]
     runs_of: list[tuple[str, list[Any], list[Any]]] = [
-        ("image", pictures, [lambda x, n=n: n.encode(x).mean(axis=1) for n in networks]),
+        ("image", pictures, [lambda x, n=n: n.encode_images(x).mean(axis=1) for n in networks]),
         ("caption", texts, [r.encode_texts for r in readers]),
     ]
     for what, rows, parts in runs_of:
@@ -149,7 +149,7 @@ def main() -> None:
         return speed(whole)
     test = clipart_path("test") if shipped else options.test
     test = None if test is None else load_pairs(test, limit=options.limit_test, **column)
-    frozen = FrozenTexts(SentenceEncoder.load(SHIPPED))
+    frozen = Captions(frozen=SentenceEncoder(SHIPPED))
     print(f"{Path(options.corpus).name}, seed {options.seed}")
     print("| rows | captions | noise | text | untrained AUROC | AUROC | F1 | noise rate | rSum | CPU s |")
     print("|---|---|---|---|---|---|---|---|---|---|")

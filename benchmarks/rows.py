@@ -99,10 +99,10 @@ class Corpus:
         found = {"evidence alone": evidence, "ridge alone": np.full(len(self.pairs), np.nan)}
         of_images, of_texts = frozen_spaces(data.images, data.tokens, self.seed)
         found["ridge alone"][usable] = ridge_score(of_images[data.image_index], of_texts, data.image_group, right)
-        words = 0 if data.tokens.vectors is not None else len(reader.tokenizer_)
+        words = len(reader.tokenizer_)
         linear = Linear.fit(data.images, data.tokens, data.image_index, right, vocabulary=words, seed=self.seed)
-        test, images = reader._prepare(self.test)
-        L = embed_images(linear, images.array).vectors @ embed_texts(linear, reader._tokens(test)).vectors.T
+        test, images = self.test, reader._images(self.test)
+        L = embed_images(linear, images.array).vectors @ embed_texts(linear, reader.tokenizer_.table(test)).vectors.T
         texts = self.pairs.text_vectors
         if texts is not None:
             images = self.pairs.images.array()

@@ -180,7 +180,7 @@ def split(items: list[Item]) -> dict[str, list[Item]]:
 
 def encode(items: list[Item], network: EfficientNetLite0) -> np.ndarray:
     """(n, R, 1280) float64 features of the JPEG files, rounded to steps of 1e-3."""
-    features = network.encode([Image.open(io.BytesIO(item.jpeg)) for item in items])
+    features = network.encode_images([Image.open(io.BytesIO(item.jpeg)) for item in items])
     return np.round(features.astype(np.float64) / FEATURE_STEP) * FEATURE_STEP
 
 
@@ -260,7 +260,7 @@ def build(svg_deb: Path, png_deb: Path, out: Path) -> list[str]:
     packages = [DebianPackage(svg_deb), DebianPackage(png_deb)]
     splits = split(thin_out(captioned_pictures(*packages)))
     print(", ".join(f"{name} {len(rows)}" for name, rows in splits.items()))
-    network = EfficientNetLite0(grid=GRID)
+    network = EfficientNetLite0()
     raw = {name: encode(rows, network) for name, rows in splits.items()}  # (n, R, 1280)
     mean, components, share = principal_components(raw["train"].reshape(-1, network.dim))
     out.mkdir(parents=True, exist_ok=True)
@@ -283,7 +283,7 @@ def build(svg_deb: Path, png_deb: Path, out: Path) -> list[str]:
         packages="\n".join(f"- `{p.name}` {p.version}, SHA-256 of the .deb `{p.sha256}`" for p in packages),
         files="\n".join(lines),
         side=SIDE,
-        weights=network.weights_sha256,
+        weights=network.fingerprint,
         grid=GRID,
         k=COMPONENTS,
         step=STORED_STEP,

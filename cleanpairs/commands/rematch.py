@@ -238,8 +238,8 @@ class _Planning:
         self, scorer: RowScorer, known: bool
     ) -> Iterator[tuple[RowBatch, np.ndarray, np.ndarray, np.ndarray | None]]:
         for batch in self._reader().iter_range(self.source, 0, self.source.n_rows, _BATCH):
-            found = scorer.embedded(batch, str(self.read["data"]))
-            yield batch, *found, None if known else scorer.compared(batch, *found)
+            images, texts = scorer.embedded(batch, str(self.read["data"]))
+            yield batch, images.vectors, texts.vectors, None if known else scorer.compared(batch, images, texts)
 
     def _evidence(self, given: Gathered, settings: RepairSettings) -> Evidence | None:
         """As :meth:`cleanpairs.estimators.PairScorer.rematch` has it, of the rows that it is learned from."""

@@ -32,7 +32,7 @@ from cleanpairs.data.rows import texts_of
 from cleanpairs.engine import Engine, Finished, Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.estimators.languages import MOST_NEW, SAMPLE, unknown_share
+from cleanpairs.estimators.encoders import MOST_NEW, SAMPLE, unknown_share
 from cleanpairs.estimators.null_threshold import BLOCK, UnseenThreshold, some_runs, unseen_threshold
 from cleanpairs.estimators.persistence import load_estimator
 from cleanpairs.scoring import Embeddings
@@ -170,14 +170,15 @@ def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data
             row, first = first + batch.row, first + batch.n_rows
             chosen = np.any([(row >= run.start) & (row < run.stop) for run in runs], axis=0)
             if chosen.any():
-                vectors = scorer.embedded(batch, data)
-                found = *vectors, batch.image_group[batch.row], batch.text_group, scorer.compared(batch, *vectors)
+                sides = scorer.embedded(batch, data)
+                groups = batch.image_group[batch.row], batch.text_group
+                found = *(side.vectors for side in sides), *groups, scorer.compared(batch, *sides)
                 parts.append(tuple(values[chosen] for values in found))
     if not parts:
         return None
     images, texts, image_group, text_group, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
-    sides = Embeddings(images), Embeddings(texts)
-    return unseen_threshold(bank, *sides, image_group, text_group, scores, model.random_state)
+    both = Embeddings(images), Embeddings(texts)
+    return unseen_threshold(bank, *both, image_group, text_group, scores, model.random_state)
 
 
 def _by_row_group(runs: list[range], groups: list[int]) -> list[list[range]]:

@@ -72,18 +72,6 @@ class DecodedBatch:
     failures: dict[int, str]
 
 
-def square(image: Any, size: int) -> np.ndarray:
-    """(size, size, 3) uint8: the whole picture, resized to a square (bicubic)."""
-    from PIL import Image
-
-    return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC))
-
-
-def SQUARE(size: int) -> Preparation:  # noqa: N802 - a preset, named as one
-    """:func:`square`."""
-    return Preparation("cleanpairs.data.decoding:square", {"size": size})
-
-
 RGB = Preparation("numpy:asarray", ahead=0)  # (H, W, 3), in full size: much to send, much to hold
 
 

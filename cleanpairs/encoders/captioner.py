@@ -7,19 +7,11 @@ GIT (Wang et al., TMLR 2022); ViT with a text decoder (``vision-encoder-decoder`
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
 
 import torch
 from PIL import Image
 
-from cleanpairs.encoders.image_transform import ImageTransform
-from cleanpairs.encoders.model_files import (
-    fingerprint_of,
-    folder_and_kind,
-    load_network,
-    load_tokenizer,
-    load_transform,
-)
+from cleanpairs.encoders.model_files import folder_and_kind, load_network, load_tokenizer, load_transform
 
 MODELS = {  # model_type of config.json -> class of transformers
     "vision-encoder-decoder": "VisionEncoderDecoderModel",
@@ -29,27 +21,16 @@ MODELS = {  # model_type of config.json -> class of transformers
 
 
 class Captioner:
-    """A frozen captioning model; made by :meth:`load`.
+    """A frozen captioning model; as :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`, of :data:`MODELS`."""
 
-    - ``name``, ``fingerprint``: as given to :meth:`load`; SHA-256 over the files that determine the captions
-    """
-
-    def __init__(self, name: str, model: Any, tokenizer: Any, transform: ImageTransform, fingerprint: str) -> None:
-        self.name, self.fingerprint, self.transform = name, fingerprint, transform
-        self.model, self.tokenizer = model.eval().requires_grad_(False), tokenizer
-        self.device = next(model.parameters()).device
-
-    @classmethod
-    def load(cls, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> Self:
-        """Load a model; as :meth:`cleanpairs.encoders.pretrained.PretrainedCLIP.load`, of a kind of :data:`MODELS`."""
-        name = str(name_or_path)
+    def __init__(self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> None:
+        self.name, self.device = str(name_or_path), torch.device(device)
         folder, kind = folder_and_kind(
-            name, revision, MODELS,
+            self.name, revision, MODELS,
             "captions are written by {known}: name one of these, like Salesforce/blip-image-captioning-base",
         )  # fmt: skip
-        transform = load_transform(folder, kind)
-        model = load_network(folder, MODELS[kind]).to(device)
-        return cls(name, model, load_tokenizer(folder), transform, fingerprint_of(folder))
+        self.transform, self.tokenizer = load_transform(folder, kind), load_tokenizer(folder)
+        self.model = load_network(folder, MODELS[kind]).eval().requires_grad_(False).to(device)
 
     @torch.inference_mode()
     def caption(

@@ -74,3 +74,8 @@ class Ensemble(DualEncoder):
         """Fix the standardisation of every member's input."""
         for member in self.members:
             member.fit_input(mean, std)  # type: ignore[operator]
+
+
+def members_of(model: Any) -> list[Any]:
+    """The networks of an ensemble, or the only one."""
+    return list(model.members) if type(model) is Ensemble else [model]  # SGRAF is one network of two parts

@@ -85,6 +85,11 @@ class ImageTransform:
             )
         return transform
 
+    @classmethod
+    def whole(cls, size: int, mean: float = 0.0, std: float = 1.0) -> Self:
+        """The whole picture in a square: a caption may speak of the border. ``mean``, ``std``: of 0 to 255."""
+        return cls(None, size, size, None, Image.Resampling.BICUBIC, 1.0, (mean,) * 3, (std,) * 3)
+
     @property
     def output_size(self) -> tuple[int, int]:
         """(H, W) of what comes out."""

@@ -20,13 +20,13 @@ class ResidualHead(nn.Module):
     Before the first step it changes nothing but the length, so that the cosine is the pretrained model's own.
     """
 
-    def __init__(self, dim: int, hidden: int, dropout: float) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        last = nn.Linear(hidden, dim)
+        last = nn.Linear(dim, dim)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         # The vectors have length 1: without the norm the first layer would see numbers of 1 / sqrt(E).
-        self.mlp = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, hidden), nn.GELU(), nn.Dropout(dropout), last)
+        self.mlp = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, dim), nn.GELU(), nn.Dropout(0.1), last)
 
     def forward(self, x: Tensor) -> Tensor:
         """Unit vectors (B, E)."""
@@ -37,17 +37,15 @@ class ResidualHead(nn.Module):
 class JointHead(DualEncoder):
     """Images and captions that are vectors of one space already (CLIP, SigLIP), through a :class:`ResidualHead` each.
 
-    ``dim_image``: dimensions E of the space; ``hidden``: width of the MLPs; E when None; ``dropout``: within the MLPs.
+    ``dim_image``: dimensions E of the space.
     """
 
     registered = "joint_head"
 
-    def __init__(self, dim_image: int, *, hidden: int | None = None, dropout: float = 0.1) -> None:
+    def __init__(self, dim_image: int) -> None:
         super().__init__()
-        self.dim = dim_image
-        self.config = {"dim_image": dim_image, "hidden": hidden or dim_image, "dropout": dropout}
-        self.image = ResidualHead(dim_image, hidden or dim_image, dropout)
-        self.text = ResidualHead(dim_image, hidden or dim_image, dropout)
+        self.dim, self.config = dim_image, {"dim_image": dim_image}
+        self.image, self.text = ResidualHead(dim_image), ResidualHead(dim_image)
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
         """Unit vectors (B, E) of vectors (B, R, E); those of several regions are averaged."""

@@ -43,7 +43,7 @@ class _MeanNorm(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.dim, self.eps = dim, 1e-5
+        self.eps = 1e-5
         self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
         self.register_buffer("running_mean", torch.zeros(dim))
         self.register_buffer("running_var", torch.ones(dim))
@@ -52,12 +52,6 @@ class _MeanNorm(nn.Module):
         mean: Any = self.running_mean
         var: Any = self.running_var
         return batch_norm(input, mean, var, self.weight, self.bias, self.training and len(input) > 1, eps=self.eps)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Networks of before, which had none, get one that changes nothing."""
-        if not any(key.startswith(prefix) for key in state_dict):
-            state_dict.update({prefix + k: v.detach() for k, v in _MeanNorm(self.dim).state_dict().items()})
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class SelfAttention(nn.Module):

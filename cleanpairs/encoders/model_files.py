@@ -1,14 +1,16 @@
 """The files of a pretrained model of transformers: fetched or found, and read as data, never as code."""
 
 import hashlib
+import importlib.util
 import re
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
+from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.hub import hub_allowed
@@ -34,6 +36,12 @@ def require_extra() -> None:
         raise ConfigError(f"a pretrained model needs {error.name or 'transformers'}, run: {INSTALL}") from error
 
 
+def package_folders(package: str) -> list[Path]:
+    """Where an installed package of data is; nothing of it is run."""
+    spec = importlib.util.find_spec(package)
+    return [Path(place) for place in (spec.submodule_search_locations or () if spec else ())]
+
+
 def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
     """The directory of a model of the hub, fetched unless it is in the hub's cache; only files that are data."""
     from huggingface_hub import snapshot_download
@@ -41,21 +49,21 @@ def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
         raise DataError(f"there is no directory {name}, and it is no name on the hub either: check the path")
     patterns = [*FILES, *also]
-    if not hub_allowed():
-        with suppress(Exception):  # whatever it is: it is not here
-            return Path(snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=True))
-        raise DataError(
-            f"there is no model {name} on this machine, neither as a directory nor in the hub's cache, and what a file "
-            f"names is never fetched: if you trust it, `hf download {name}`, then again"
-        )
+    allowed = hub_allowed()
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        found = snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=not allowed)
     except Exception as error:  # whatever the HTTP client below raises: there is no model, and the reason is told
+        if not allowed:
+            raise DataError(
+                f"there is no model {name} on this machine, neither as a directory nor in the hub's cache, and what a "
+                f"file names is never fetched: if you trust it, `hf download {name}`, then again"
+            ) from error
         reason = " ".join(str(error).split())[:300]
         raise DataError(
             f"there is no directory {name}, and the model could not be had from the hub: {reason}; give the directory "
             f"of a model (as transformers' save_pretrained writes it), or check name and network"
         ) from error
+    return Path(found)
 
 
 def folder_and_kind(name: str, revision: str | None, known: Collection[str], said: str) -> tuple[Path, str]:
@@ -70,10 +78,40 @@ def folder_and_kind(name: str, revision: str | None, known: Collection[str], sai
     return folder, str(kind)
 
 
-def in_batches(encode: Callable[[Any], np.ndarray], images: Any, batch_size: int, shape: tuple[int, ...]) -> np.ndarray:
-    """(n, *shape) float32 of what ``encode`` makes of n ``images``, so many at a time."""
-    starts = range(0, len(images), batch_size)
-    return np.concatenate([np.empty((0, *shape), np.float32), *(encode(images[s : s + batch_size]) for s in starts)])
+class FrozenImages:
+    """A frozen network of images: to vectors (D,) or regions (R, D), its ``shape``, of what ``transform`` prepares.
+
+    ``fingerprint``: of what determines them; ``cache_key``: in its place in names of caches; ``dtype``: as they are
+    kept there.
+    """
+
+    name: str
+    fingerprint: str
+    shape: tuple[int, ...]
+    transform: ImageTransform
+    cache_key: str | None = None
+    dtype: type = np.float32
+    batch_size = 32  # images a pass
+
+    def vectors(self, x: Tensor) -> Tensor:
+        """(n, *shape) of pixels (n, 3, H, W) float32, standardised."""
+        raise NotImplementedError
+
+    def encode_images(self, images: Sequence[Image.Image], batch_size: int | None = None) -> np.ndarray:
+        """(n, *shape) float32 of n decoded images of any mode and size; DataError: one without pixels."""
+        return self._in_batches(self.transform, images, batch_size)
+
+    def encode_pixels(self, pixels: Sequence[np.ndarray], batch_size: int | None = None) -> np.ndarray:
+        """As :meth:`encode_images`, of n times pixels (3, H, W) uint8 that ``transform.pixels`` has made."""
+        return self._in_batches(
+            lambda some: self.transform.standardise(torch.from_numpy(np.stack(some))), pixels, batch_size
+        )
+
+    @torch.inference_mode()
+    def _in_batches(self, prepare: Callable[[Any], Tensor], images: Any, batch_size: int | None) -> np.ndarray:
+        size = batch_size or self.batch_size
+        parts = (self.vectors(prepare(images[s : s + size])).float().cpu().numpy() for s in range(0, len(images), size))
+        return np.concatenate([np.empty((0, *self.shape), np.float32), *parts])
 
 
 def load_transform(folder: Path, model_type: str) -> ImageTransform:
@@ -123,29 +161,39 @@ def load_network(folder: Path, kind: str, optional: tuple[str, ...] = ()) -> Any
     return model
 
 
-def load_tokenizer(folder: Path, also: tuple[str, ...] = ()) -> Any:
-    """The tokenizer of ``tokenizer.json`` as it stands, or made of the older files by the class that they name.
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of ``tokenizer.json`` as it stands, whatever class the other files name."""
+    from transformers import PreTrainedTokenizerFast
 
-    ``also``: files that are enough too.
-    """
-    import transformers
-
-    whole = (folder / "tokenizer.json").exists()
-    parts = (folder / "vocab.json").exists() and (folder / "merges.txt").exists()
     try:
-        older = any((folder / name).exists() for name in ("spiece.model", *also))
-        if not whole and not parts and not older:
-            raise FileNotFoundError("there is none")  # transformers would make one that knows no word
-        # AutoTokenizer would insist on sentencepiece for SigLIP, even where tokenizer.json is there
-        kind = transformers.PreTrainedTokenizerFast if whole else transformers.AutoTokenizer
-        tokenizer = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if not (folder / "tokenizer.json").exists():
+            raise FileNotFoundError("there is none")
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
         tokenizer(["a"])
     except Exception as error:  # a broken vocabulary fails as its parser does, even with a bare Exception
-        raise DataError(
-            f"{folder} has no tokenizer that can be used: {' '.join(str(error).split())[:300]}; it needs "
-            f"tokenizer.json (or vocab.json and merges.txt; or spiece.model and the packages sentencepiece, protobuf)"
-        ) from error
+        raise DataError(_no_tokenizer(folder, error)) from error
     return tokenizer
+
+
+def text_tokens(folder: Path, limit: int) -> Any:
+    """That tokenizer without transformers, as the package ``tokenizers`` has it: at most ``limit`` tokens a text."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # its parser raises a bare Exception
+        raise DataError(_no_tokenizer(folder, error)) from error
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(limit)
+    return tokenizer
+
+
+def _no_tokenizer(folder: Path, error: Exception) -> str:
+    said = " ".join(str(error).split())[:300]
+    return (
+        f"{folder} has no tokenizer.json that can be used ({said}): save the tokenizer again with transformers' "
+        "save_pretrained, or take a revision that has it"
+    )
 
 
 def tokenizer_class(folder: Path) -> Any:

@@ -11,21 +11,18 @@ run, and pickled weights are refused.
 import string
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import (
+    FrozenImages,
     fingerprint_of,
     folder_and_kind,
-    in_batches,
     load_network,
     load_tokenizer,
     load_transform,
@@ -37,96 +34,60 @@ MODELS = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # model_type of config.
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-class PretrainedCLIP:
-    """A frozen CLIP or SigLIP with its tokenizer and its image preparation; made by :meth:`load`.
+class PretrainedCLIP(FrozenImages):
+    """A frozen CLIP or SigLIP with its tokenizer and its image preparation.
 
-    - ``name``: as given to :meth:`load`
+    It is read from a directory as ``save_pretrained`` of transformers writes it, from which nothing else is fetched, or
+    from the Hugging Face hub by its name; ``revision``: branch, tag or commit there.
+
+    - ``name``: as given
     - ``model_type``: ``"clip"`` or ``"siglip"``
     - ``dim``: dimensions E of the joint space
     - ``max_length``: tokens after which a caption is cut, marks of start and end included
     - ``temperature``: the model's own logit of a pair is the cosine over it; of SigLIP with a bias
     - ``fingerprint``: SHA-256 over the files that determine the vectors: the key of caches
+
+    Raises ConfigError: transformers is missing; or a kind of model other than CLIP and SigLIP; or the device is not
+    there; DataError: there is no such model, or its files are missing, damaged or pickled.
     """
 
-    def __init__(
-        self,
-        name: str,
-        model_type: str,
-        model: Any,
-        tokenizer: Any,
-        transform: ImageTransform,
-        fingerprint: str,
-        without_punctuation: bool = False,
-    ) -> None:
-        self.name, self.model_type, self.fingerprint = name, model_type, fingerprint
-        self.model, self.tokenizer, self.transform = model.eval().requires_grad_(False), tokenizer, transform
-        self.device = next(model.parameters()).device
-        text = model.config.text_config
+    def __init__(self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> None:
+        self.name, self.device = str(name_or_path), torch.device(device)
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"device {device!r} is not available here: use device='cpu'")
+        folder, self.model_type = folder_and_kind(
+            self.name, revision, MODELS, "only {known} can be used: name a CLIP or SigLIP model, like "
+            "openai/clip-vit-large-patch14",
+        )  # fmt: skip
+        self.transform = load_transform(folder, self.model_type)
+        model, self.tokenizer = load_network(folder, MODELS[self.model_type]), load_tokenizer(folder)
+        config, text, sizes = model.config, model.config.text_config, (*self.transform.output_size, len(self.tokenizer))
+        takes = (*(config.vision_config.image_size,) * 2, text.vocab_size)
+        if sizes[:2] != takes[:2] or sizes[2] > takes[2]:
+            raise DataError(
+                f"the files of {self.name} are not of one model: they prepare images and tokens of {sizes}, it takes "
+                f"{takes}"
+            )
+        self.model, self.fingerprint = model.eval().requires_grad_(False).to(device), fingerprint_of(folder)
         self.max_length = int(text.max_position_embeddings)
-        self.dim = int(
-            model.config.projection_dim if model_type == "clip" else text.projection_size or text.hidden_size
-        )
+        clip = self.model_type == "clip"
+        self.dim = int(config.projection_dim if clip else text.projection_size or text.hidden_size)
+        self.shape = (self.dim,)
         self.temperature = 1 / float(model.logit_scale.exp())
         # SigLIP learned from small letters, its first version without punctuation. Its sentencepiece tokenizer makes
         # them so, a tokenizer.json does not always; to do it twice changes nothing.
-        self._bare = without_punctuation
-        pad = text.pad_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self._bare = not clip and tokenizer_class(folder) == "SiglipTokenizer"
+        pad = text.pad_token_id if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
         self._pad = int(pad or 0)
 
-    @classmethod
-    def load(cls, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> Self:
-        """Load a model from a directory as ``save_pretrained`` of transformers writes it, from which nothing else is
-        fetched, or from the Hugging Face hub by its name; ``revision``: branch, tag or commit there.
-
-        Raises ConfigError: transformers is missing; or a kind of model other than CLIP and SigLIP; or the device is not
-        there; DataError: there is no such model, or its files are missing, damaged or pickled.
-        """
-        name = str(name_or_path)
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigError(f"device {device!r} is not available here: use device='cpu'")
-        folder, model_type = folder_and_kind(
-            name, revision, MODELS, "only {known} can be used: name a CLIP or SigLIP model, like "
-            "openai/clip-vit-large-patch14",
-        )  # fmt: skip
-        transform = load_transform(folder, model_type)
-        model, tokenizer = load_network(folder, MODELS[model_type]), load_tokenizer(folder)
-        side = int(model.config.vision_config.image_size)
-        if transform.output_size != (side, side):
-            raise ConfigError(
-                f"{name} takes images of {side}x{side} pixels, and its preprocessor_config.json makes them "
-                f"{'x'.join(map(str, transform.output_size))}: the files are not of one model"
-            )
-        words = int(model.config.text_config.vocab_size)
-        if len(tokenizer) > words:
-            raise DataError(
-                f"the tokenizer of {name} makes {len(tokenizer)} tokens, and the model takes {words}: the files are "
-                f"not of one model"
-            )
-        bare = model_type == "siglip" and tokenizer_class(folder) == "SiglipTokenizer"
-        return cls(name, model_type, model.to(device), tokenizer, transform, fingerprint_of(folder), bare)
-
-    @torch.inference_mode()
-    def encode_images(self, images: Sequence[Image.Image], batch_size: int = 32) -> np.ndarray:
-        """Unit vectors (n, E) float32 of n decoded images of any mode and size; DataError: one without pixels."""
-        return in_batches(lambda some: self.encode_pixels(self.transform.pixels(some)), images, batch_size, self.shape)
-
-    @torch.inference_mode()
-    def encode_pixels(self, pixels: np.ndarray, batch_size: int = 32) -> np.ndarray:
-        """As :meth:`encode_images`, of pixels (n, 3, H, W) uint8 that ``transform.pixels`` has made."""
-
-        def encode(some: np.ndarray) -> np.ndarray:
-            x = self.transform.standardise(torch.from_numpy(some)).to(self.device)  # (b, 3, H, W)
-            z = F.normalize(self.model.get_image_features(pixel_values=x).pooler_output, dim=1)  # (b, E)
-            return np.asarray(z.cpu().numpy())
-
-        return in_batches(encode, pixels, batch_size, self.shape)
+    def vectors(self, x: Tensor) -> Tensor:
+        """Unit vectors (n, E) of prepared pixels."""
+        return F.normalize(self.model.get_image_features(pixel_values=x.to(self.device)).pooler_output, dim=1)
 
     @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str], batch_size: int = 256) -> np.ndarray:
         """Unit vectors (n, E) float32 of n captions, each cut to the model's length; an empty one is encoded too."""
-        if isinstance(texts, str):
-            raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")
-        out, tokens = np.empty((len(texts), self.dim), np.float32), self.tokens(texts)
+        out, tokens = np.empty((len(texts), self.dim), np.float32), self.encode(texts)
         by_length = np.argsort(-tokens.lengths, kind="stable")
         for start in range(0, len(tokens), batch_size):
             rows = by_length[start : start + batch_size]
@@ -135,12 +96,7 @@ class PretrainedCLIP:
             out[rows[order]] = F.normalize(z, dim=1).cpu().numpy()
         return out
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of what :meth:`encode_images` makes of one image: (E,)."""
-        return (self.dim,)
-
-    def tokens(self, texts: Sequence[str]) -> TokenTable:
+    def encode(self, texts: Sequence[str]) -> TokenTable:
         """The model's own token numbers of n captions, as a table."""
         rows = self._tokenize(texts)
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)

@@ -9,11 +9,10 @@ Task-Agnostic Compression of Pre-Trained Transformers", NeurIPS 2020, six layers
 by the sentence-transformers project (Apache-2.0). Its files are found without importing it.
 """
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,8 +26,9 @@ from cleanpairs.encoders.model_files import (
     download,
     fingerprint_of,
     load_network,
-    load_tokenizer,
+    package_folders,
     require_extra,
+    text_tokens,
 )
 from cleanpairs.encoders.pretrained import MODELS
 
@@ -42,40 +42,29 @@ WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # 
 
 def shipped() -> Path | None:
     """The directory of :data:`SHIPPED`, if its package is installed; nothing of the package is run."""
-    spec = importlib.util.find_spec(PACKAGE)
-    folders = [Path(place) / "model" for place in (spec.submodule_search_locations or () if spec else ())]
-    return next((folder for folder in folders if (folder / "model.safetensors").is_file()), None)
+    return next((path.parent for f in package_folders(PACKAGE) for path in f.glob("model/model.safetensors")), None)
 
 
 class SentenceEncoder:
-    """A frozen transformer encoder with its tokenizer; made by :meth:`load`.
+    """A frozen transformer encoder with its tokenizer, of a directory, a name on the hub, or :data:`SHIPPED`.
 
-    - ``name``, ``fingerprint``: as given to :meth:`load`; SHA-256 over the files that determine the vectors
+    A BERT needs no further package, and computes in ``precision`` (None: in bfloat16 where the processor is made for
+    it); other encoders need transformers, and compute in float32.
+
+    - ``name``, ``fingerprint``: as given; SHA-256 over the files that determine the vectors
     - ``cache_key``: the fingerprint, and the precision where it is not float32: the vectors agree by a cosine of .9999
     - ``dim``: dimensions E of a vector
     - ``pooling`` {"mean", "first"}
+
+    Raises as :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`; ConfigError also for a pooling that cannot be
+    used.
     """
 
     def __init__(
-        self, name: str, states: Callable[[Tensor], Tensor], tokens: Callable[[list[str]], list[list[int]]], *,
-        dim: int, pooling: str, fingerprint: str, device: str, precision: torch.dtype = torch.float32,
-    ) -> None:  # fmt: skip
-        self.name, self.dim, self.pooling, self.fingerprint = name, dim, pooling, fingerprint
-        self.cache_key = fingerprint + ("" if precision == torch.float32 else f"-{precision}")
-        self._states, self.tokens, self._device = states, tokens, torch.device(device)
-
-    @classmethod
-    def load(
-        cls, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None,
+        self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None,
         precision: torch.dtype | None = None,
-    ) -> Self:  # fmt: skip
-        """Load a model from a directory, from the Hugging Face hub by its name, or the one that is :data:`SHIPPED`.
-
-        A BERT with a ``tokenizer.json`` needs no further package, and computes in ``precision`` (None: in bfloat16
-        where the processor is made for it); other encoders need transformers, and compute in float32. Raises as
-        :meth:`cleanpairs.encoders.pretrained.PretrainedCLIP.load`; ConfigError also for a pooling that cannot be used.
-        """
-        name = str(name_or_path)
+    ) -> None:  # fmt: skip
+        self.name = name = str(name_or_path)
         folder = _found(name, revision)
         config = read_object(folder / "config.json", PRETRAINED)
         if config.get("model_type") in MODELS:
@@ -85,7 +74,7 @@ class SentenceEncoder:
                 f"{name} is a model of type {config.get('model_type')!r}; text_encoder takes encoders like BERT: name "
                 f"one, like sentence-transformers/all-MiniLM-L6-v2"
             )
-        pooling = _pooling(folder)
+        self.pooling = _pooling(folder)
         limit = int(config["max_position_embeddings"])
         file = folder / LIMITS
         if file.exists():
@@ -96,31 +85,29 @@ class SentenceEncoder:
             config.get("model_type") == "bert" and config.get("hidden_act", "gelu") == "gelu"
             and config.get("position_embedding_type", "absolute") == "absolute"
         )  # fmt: skip
-        files = [folder / "tokenizer.json", folder / "model.safetensors"]
-        states: Callable[[Tensor], Tensor]
-        if plain and all(file.exists() for file in files):
+        self._device, self._tokenizer = torch.device(device), text_tokens(folder, limit)
+        self._states: Callable[[Tensor], Tensor]
+        if plain and (folder / "model.safetensors").exists():
             precision = precision or fast_precision(device)
-            states = Bert(folder, config, device, precision)
-            tokens, size = _fast_tokens(files[0], limit)
+            self._states = Bert(folder, config, device, precision)
         else:
             require_extra()
             precision = torch.float32
-            tokenizer = load_tokenizer(folder, ("vocab.txt",))
-            tokens, size = partial(_slow_numbers, tokenizer, limit), len(tokenizer)
             network = load_network(folder, "AutoModel", optional=("pooler.",)).to(device)
-            states = partial(_last_states, network.eval().requires_grad_(False))
-        if size > int(config.get("vocab_size", size)):
+            self._states = partial(_last_states, network.eval().requires_grad_(False))
+        if self._tokenizer.get_vocab_size() > int(config["vocab_size"]):
             raise DataError(f"the tokenizer of {name} makes more tokens than the model takes: not files of one model")
-        return cls(
-            name, states, tokens, dim=int(config["hidden_size"]), pooling=pooling, device=device, precision=precision,
-            fingerprint=fingerprint_of(folder) + pooling + str(limit),
-        )  # fmt: skip
+        self._pad = self._tokenizer.token_to_id("[PAD]") or self._tokenizer.token_to_id("<pad>") or 0
+        self.dim, self.fingerprint = int(config["hidden_size"]), fingerprint_of(folder) + self.pooling + str(limit)
+        self.cache_key = self.fingerprint + ("" if precision == torch.float32 else f"-{precision}")
+
+    def tokens(self, texts: list[str]) -> list[list[int]]:
+        """The token numbers of each text; of one without any, that of the padding."""
+        return [e.ids or [self._pad] for e in self._tokenizer.encode_batch(texts)]
 
     @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors (n, E) float32 of n captions, each cut to the model's length; an empty one is encoded too."""
-        if isinstance(texts, str):
-            raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")
         out = np.empty((len(texts), self.dim), np.float32)
         by_length: dict[int, list[int]] = {}
         ids = self.tokens([text.encode("utf-8", "replace").decode("utf-8") for text in texts])  # surrogates are no text
@@ -145,30 +132,6 @@ def _found(name: str, revision: str | None) -> Path:
             raise DataError(f"{folder / 'model.safetensors'} is not {SHIPPED} (SHA-256 {WEIGHTS[:12]}...): {INSTALL}")
         return folder
     return Path(name) if Path(name).is_dir() else download(name, revision, (POOLING, LIMITS))
-
-
-def _fast_tokens(file: Path, limit: int) -> tuple[Callable[[list[str]], list[list[int]]], int]:
-    """Token numbers by ``tokenizer.json``, at most ``limit`` a text; and how many different ones there are."""
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # its parser raises a bare Exception
-        raise DataError(f"{file} cannot be used: {' '.join(str(error).split())[:300]}") from error
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(limit)
-    pad = tokenizer.token_to_id("[PAD]") or 0
-    return partial(_numbers, tokenizer, pad), tokenizer.get_vocab_size()
-
-
-def _numbers(tokenizer: Any, pad: int, texts: list[str]) -> list[list[int]]:  # none of inside a function: it is pickled
-    return [e.ids or [pad] for e in tokenizer.encode_batch(texts)]
-
-
-def _slow_numbers(tokenizer: Any, limit: int, texts: list[str]) -> list[list[int]]:
-    """As :func:`_fast_tokens`, by a tokenizer of transformers."""
-    found = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
-    return [row or [tokenizer.pad_token_id or 0] for row in found]
 
 
 def _last_states(model: Any, ids: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ Departures from the published networks: of three batch norms the two named in
 trained here as one whose similarity is the mean.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,18 +17,15 @@ from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.local_similarity import AttentionFiltration, GraphReasoning, LocalSimilarity
 from cleanpairs.encoders.tokenizer import PackedTokens
-from cleanpairs.encoders.towers import BiGRU, l2_normalise, padded
+from cleanpairs.encoders.towers import WORD_DROPOUT, BiGRU, l2_normalise, padded
 
 
 @dataclass(frozen=True)
 class Shape(backbone.Shape):
-    """``dim_sim``: similarity vectors; ``word_dropout``: of the word embedding; ``sgr_steps``: rounds of graph
-    reasoning, at least 1; SAF has none.
-    """
+    """``dim_sim``: similarity vectors; ``sgr_steps``: rounds of graph reasoning, at least 1; SAF has none."""
 
     dim_sim: int = 256
     text_drop: float = 0.0
-    word_dropout: float = 0.4
     sgr_steps: int = 3
 
 
@@ -36,6 +34,7 @@ class _LocalEncoder(backbone.Backbone):
 
     Shape = Shape
     local = True
+    reasoning: Callable[[Any], nn.Module]
 
     def __init__(self, vocabulary: int, dim_image: int, **shape: Any) -> None:
         super().__init__(vocabulary, dim_image, **shape)
@@ -45,13 +44,10 @@ class _LocalEncoder(backbone.Backbone):
         nn.init.zeros_(self.image.bias)
         self.embedding = nn.Embedding(vocabulary, s.dim_word)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        self.dropout = nn.Dropout(s.word_dropout)
+        self.dropout = nn.Dropout(WORD_DROPOUT)
         self.gru = BiGRU(s.dim_word, s.dim)
-        self.compare = LocalSimilarity(s.dim, s.dim_sim, self._reasoning())
+        self.compare = LocalSimilarity(s.dim, s.dim_sim, self.reasoning(s))
         self.add_moments(dim_image)
-
-    def _reasoning(self) -> nn.Module:
-        raise NotImplementedError
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Local:
         """Unit regions of regions (B, R, D), or of pixels (B, 3, H, W); ``keep`` (B, R): those that stay."""
@@ -83,15 +79,13 @@ class _LocalEncoder(backbone.Backbone):
 class SGR(_LocalEncoder):
     """Similarity graph reasoning; parameters as VSEInf's, ``dim_sim``, ``sgr_steps``."""
 
-    def _reasoning(self) -> nn.Module:
-        return GraphReasoning(self.shape.dim_sim, self.shape.sgr_steps)
+    reasoning = staticmethod(lambda s: GraphReasoning(s.dim_sim, s.sgr_steps))
 
 
 class SAF(_LocalEncoder):
     """Similarity attention filtration; parameters as :class:`SGR`."""
 
-    def _reasoning(self) -> nn.Module:
-        return AttentionFiltration(self.shape.dim_sim)
+    reasoning = staticmethod(lambda s: AttentionFiltration(s.dim_sim))
 
 
 class SGRAF(Ensemble):

@@ -8,13 +8,12 @@ with Subword Units", ACL 2016).
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from cleanpairs.encoders.words import characters, runs, words
 
 KINDS = ("words", "characters", "subword")
 UNKNOWN = 0
-MAX_PIECES = 8_000
+MAX_TOKENS, MAX_PIECES = 50_000, 8_000
 MAX_PIECE_LENGTH = 16  # characters: without it a caption that is repeated becomes one piece, where no space ends a word
 START = "\u2581"
 _UNKNOWN = "\u2581\u2581"  # number 0; no caption makes it, for U+2581 begins a word only
@@ -87,17 +86,23 @@ class PackedTokens(NamedTuple):
 class Tokenizer:
     """A vocabulary: token -> number, 0 for the unknown.
 
-    ``vocabulary``: known tokens; token k has number k + 1; ``max_length``: longer captions are cut to this many tokens;
-    by characters, to four times as many; ``kind`` {"words", "characters"}: what a token is.
+    - ``vocabulary``: known tokens; token k has number k + 1
+    - ``max_length``: longer captions are cut to this many tokens; by characters, to four times as many
+    - ``kind`` {"words", "characters", "subword"}: what a token is
+    - ``merges``: of subwords: pairs of pieces that are joined, the first first
     """
 
-    kind: str
-
-    def __init__(self, vocabulary: Sequence[str], max_length: int = 64, kind: str = "words") -> None:
-        self.vocabulary = list(vocabulary)
-        self.max_length = max_length
-        self.kind = kind
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        max_length: int = 64,
+        kind: str = "words",
+        merges: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        self.vocabulary, self.max_length, self.kind = list(vocabulary), max_length, kind
+        self.merges = [(one, other) for one, other in merges]
         self._number = {token: k + 1 for k, token in enumerate(self.vocabulary)}
+        self._pieces = _bpe(vocab={_UNKNOWN: 0, **self._number}, merges=self.merges) if kind == "subword" else None
 
     @classmethod
     def fit(
@@ -106,31 +111,46 @@ class Tokenizer:
         *,
         kind: str = "words",
         min_count: int = 1,
-        max_size: int = 50_000,
+        max_size: int | None = None,
         max_length: int = 64,
     ) -> "Tokenizer":
         """A tokenizer of the ``kind`` for these captions.
 
-        By words and by characters it knows at most ``max_size`` tokens seen at least ``min_count`` times, the most
-        frequent first, ties by spelling.
+        By words and by characters it knows at most ``max_size`` (50,000) tokens seen at least ``min_count`` times, the
+        most frequent first, ties by spelling. Of ``max_size`` (8,000) subwords half at most are single characters, the
+        most frequent ones; two are joined where they meet at least max(2, ``min_count``) times.
         """
-        if kind == "subword":
-            return SubwordTokenizer.learn(captions, min_count=min_count, max_length=max_length)
-        counts: Counter[str] = Counter()
-        for caption in captions:
-            counts.update(_SPLIT[kind](caption))
-        kept = sorted((t for t, c in counts.items() if c >= min_count), key=lambda t: (-counts[t], t))[:max_size]
-        return cls(kept, max_length, kind)
+        counts = Counter(token for caption in captions for token in _SPLIT[kind](caption))
+        if kind != "subword":
+            kept = sorted((t for t, c in counts.items() if c >= min_count), key=lambda t: (-counts[t], t))
+            return cls(kept[: max_size or MAX_TOKENS], max_length, kind)
+        from tokenizers.trainers import BpeTrainer
+
+        size = max_size or MAX_PIECES
+        letters: Counter[str] = Counter()
+        for piece, count in counts.items():
+            for letter in piece:
+                letters[letter] += count
+        alphabet = sorted(letters, key=lambda c: (-letters[c], c))[: size // 2]
+        trainer = BpeTrainer(
+            vocab_size=size + 1, min_frequency=max(2, min_count), special_tokens=[_UNKNOWN], initial_alphabet=alphabet,
+            limit_alphabet=max(len(alphabet), 1), max_token_length=MAX_PIECE_LENGTH, show_progress=False,
+        )  # fmt: skip
+        learner = _bpe()
+        # Every piece as often as it was seen, in an order of its own, whatever the captions' was.
+        learner.train_from_iterator(([piece] * counts[piece] for piece in sorted(counts)), trainer)
+        model = json.loads(learner.to_str())["model"]
+        kept = sorted(model["vocab"], key=model["vocab"].__getitem__)[1:]  # without the unknown
+        return cls(kept, max_length, kind, model["merges"])
 
     def __len__(self) -> int:
         """Size of the embedding table: all tokens and the unknown."""
         return len(self.vocabulary) + 1
 
-    def encode(self, captions: Iterable[str] | pa.Array) -> TokenTable:
-        """All captions as one table; a caption without a token, or that is null, becomes one unknown token."""
-        texts = (c or "" for c in captions.to_pylist()) if isinstance(captions, pa.Array) else captions
+    def encode(self, captions: Iterable[str]) -> TokenTable:
+        """All captions as one table; a caption without a token becomes one unknown token."""
         ids, ends = array("q"), array("q", [0])
-        for row in self._numbers(texts):
+        for row in self._numbers(captions):
             ids.extend(row or [UNKNOWN])
             ends.append(len(ids))
         return TokenTable(np.array(ids, dtype=np.int64), np.array(ends, dtype=np.int64))
@@ -138,29 +158,36 @@ class Tokenizer:
     def _numbers(self, captions: Iterable[str]) -> Iterator[list[int]]:
         """The numbers of each caption's tokens, cut to length."""
         most = self.max_length * (4 if self.kind == "characters" else 1)
-        for caption in captions:
-            yield [self._number.get(token, UNKNOWN) for token in _SPLIT[self.kind](caption)[:most]]
+        rest = (_SPLIT[self.kind](caption)[:most] for caption in captions)
+        if self._pieces is None:
+            yield from ([self._number.get(token, UNKNOWN) for token in tokens] for tokens in rest)
+            return
+        while group := list(islice(rest, _BATCH)):
+            yield from (e.ids[:most] for e in self._pieces.encode_batch(group, is_pretokenized=True))
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
-        return {"kind": self.kind, "vocabulary": self.vocabulary, "max_length": self.max_length}
+        return {
+            "kind": self.kind, "vocabulary": self.vocabulary, "max_length": self.max_length,
+            "merges": [list(pair) for pair in self.merges],
+        }  # fmt: skip
 
     @classmethod
-    def from_dict(cls, data: dict[str, object]) -> "Tokenizer":
-        """From :meth:`to_dict`; DataError when it is not one, ConfigError when a package is missing for its kind."""
-        kind = data.get("kind", "words")  # models of before there were kinds
-        vocabulary, max_length = data.get("vocabulary"), data.get("max_length")
-        if not isinstance(vocabulary, list) or not isinstance(max_length, int) or kind not in KINDS:
-            raise DataError(
-                f"a vocabulary needs the keys 'vocabulary' (list), 'max_length' (integer) and 'kind' (one of "
-                f"{', '.join(KINDS)}), found {', '.join(sorted(map(str, data))) or 'none'} and kind {kind!r}"
-            )
-        if kind == "subword":
-            return SubwordTokenizer([str(v) for v in vocabulary], data.get("merges"), max_length)
-        return cls([str(v) for v in vocabulary], max_length, str(kind))
+    def from_dict(cls, data: dict[str, Any]) -> "Tokenizer":
+        """From :meth:`to_dict`; DataError when it is not one."""
+        try:
+            kind, vocabulary, max_length, merges = (data[k] for k in ("kind", "vocabulary", "max_length", "merges"))
+            if kind not in KINDS or not isinstance(max_length, int) or not isinstance(vocabulary, list):
+                raise ValueError(f"of the kind {kind!r}, of {max_length!r} tokens")
+            return cls([str(v) for v in vocabulary], max_length, kind, merges)
+        except Exception as error:  # the library raises a bare one where the merges do not fit the pieces
+            raise DataError(f"this is no vocabulary (kind, vocabulary, max_length, merges): {error!r}") from error
 
 
-_SPLIT: dict[str, Callable[[str], list[str]]] = {"words": words, "characters": characters}
+def _bpe(**known: Any) -> Any:
+    import tokenizers
+
+    return tokenizers.Tokenizer(tokenizers.models.BPE(**known, unk_token=_UNKNOWN, fuse_unk=True))
 
 
 def pieces_of(caption: str) -> list[str]:
@@ -168,75 +195,7 @@ def pieces_of(caption: str) -> list[str]:
     return [text if run else START + text for text, run in runs(caption)]
 
 
-class SubwordTokenizer(Tokenizer):
-    """A vocabulary of pieces and the merges that make them.
-
-    ``vocabulary``: known pieces; piece k has number k + 1; ``merges`` list of (str, str): pairs of pieces that are
-    joined, the first first; ``max_length``: longer captions are cut to this many pieces.
-    Raises DataError: the merges are not those of the vocabulary.
-    """
-
-    def __init__(self, vocabulary: list[str], merges: Any, max_length: int = 64) -> None:
-        super().__init__(vocabulary, max_length, "subword")
-        if not isinstance(merges, list) or not all(
-            isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
-            for pair in merges
-        ):
-            raise DataError("a subword vocabulary needs the key 'merges': a list of pairs of its pieces")
-        self.merges: list[tuple[str, str]] = [(pair[0], pair[1]) for pair in merges]
-        import tokenizers as library
-
-        try:
-            model = library.models.BPE(
-                vocab={_UNKNOWN: 0, **self._number}, merges=self.merges, unk_token=_UNKNOWN, fuse_unk=True
-            )
-        except Exception as error:  # what the library raises is a bare Exception
-            raise DataError(f"the merges of a subword vocabulary do not fit its pieces: {error}") from error
-        self._pieces = library.Tokenizer(model)
-
-    @classmethod
-    def learn(
-        cls, captions: Iterable[str], *, min_count: int = 1, max_pieces: int = MAX_PIECES, max_length: int = 64
-    ) -> Self:
-        """At most ``max_pieces`` pieces that are frequent in the captions.
-
-        Half of them at most are single characters, the most frequent ones; two pieces are joined where they meet at
-        least max(2, ``min_count``) times.
-        """
-        import tokenizers as library
-
-        counts = Counter(piece for caption in captions for piece in pieces_of(caption))
-        letters: Counter[str] = Counter()
-        for piece, count in counts.items():
-            for letter in piece:
-                letters[letter] += count
-        alphabet = sorted(letters, key=lambda c: (-letters[c], c))[: max_pieces // 2]
-        trainer = library.trainers.BpeTrainer(
-            vocab_size=max_pieces + 1,
-            min_frequency=max(2, min_count),
-            special_tokens=[_UNKNOWN],
-            initial_alphabet=alphabet,
-            limit_alphabet=max(len(alphabet), 1),
-            max_token_length=MAX_PIECE_LENGTH,
-            show_progress=False,
-        )
-        learner = library.Tokenizer(library.models.BPE(unk_token=_UNKNOWN, fuse_unk=True))
-        # Every piece as often as it was seen, in an order of its own, whatever the captions' was.
-        learner.train_from_iterator(([piece] * counts[piece] for piece in sorted(counts)), trainer)
-        numbers = learner.get_vocab()
-        vocabulary = sorted((token for token in numbers if token != _UNKNOWN), key=numbers.__getitem__)
-        return cls(vocabulary, json.loads(learner.to_str())["model"]["merges"], max_length)
-
-    def _numbers(self, captions: Iterable[str]) -> Iterator[list[int]]:
-        rest = iter(captions)
-        while group := list(islice(rest, _BATCH)):
-            split = [pieces_of(caption)[: self.max_length] for caption in group]  # a piece at least each
-            for encoded in self._pieces.encode_batch(split, is_pretokenized=True):
-                yield encoded.ids[: self.max_length]
-
-    def to_dict(self) -> dict[str, object]:
-        """For JSON."""
-        return {**super().to_dict(), "merges": [list(pair) for pair in self.merges]}
+_SPLIT = {"words": words, "characters": characters, "subword": pieces_of}
 
 
 def pack(

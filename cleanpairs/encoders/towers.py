@@ -8,6 +8,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from cleanpairs.encoders.tokenizer import PackedTokens
 
+WORD_DROPOUT = 0.4  # of the word embedding
+
 
 def l2_normalise(x: Tensor) -> Tensor:
     """Rows of ``x`` (B, E) on the unit sphere, in full precision at least; a zero row stays zero."""
@@ -164,11 +166,11 @@ def padded(x: Tensor, tokens: PackedTokens) -> Tensor:
 class WordTower(nn.Module):
     """Packed words -> embedding -> BiGRU (directions averaged) -> GPO -> unit vectors (B, E)."""
 
-    def __init__(self, vocabulary: int, dim: int, *, dim_word: int = 300, dropout: float = 0.4) -> None:
+    def __init__(self, vocabulary: int, dim: int, *, dim_word: int = 300) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, dim_word)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(WORD_DROPOUT)
         self.gru = BiGRU(dim_word, dim)
         self.pool = GPO()
 

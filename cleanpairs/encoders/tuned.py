@@ -16,18 +16,8 @@ from cleanpairs.encoders.model_files import INSTALL
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-LEARNING_RATES = {"lora": 2e-4, "blocks": 1e-5, "full": 1e-5}  # of pretrained weights; those of CLIP break at 1e-4
+LEARNING_RATES = {"lora": 2e-4}  # of pretrained weights, else 1e-5; those of CLIP break at 1e-4
 LORA_TARGETS = ["q_proj", "v_proj"]  # of the paper; both towers of CLIP and SigLIP have them
-
-
-def parse_tune(tune: Any) -> tuple[str, int] | None:
-    """``head``, ``lora``, ``full`` or ``blocks:N`` as (kind, N); None for anything else."""
-    if not isinstance(tune, str):
-        return None
-    kind, colon, number = tune.partition(":")
-    if kind == "blocks" and number.isdecimal() and int(number) > 0:
-        return kind, int(number)
-    return (kind, 0) if kind in ("head", "lora", "full") and not colon else None
 
 
 class TunedCLIP(DualEncoder):
@@ -42,8 +32,7 @@ class TunedCLIP(DualEncoder):
       heads' is a fifth of the training's
     - ``checkpointing``: gradient checkpointing: a third more time for much less memory
 
-    Raises ConfigError: ``tune`` is none of these, asks for more blocks than there are, or needs a package that is
-    missing.
+    Raises ConfigError: LoRA's package is missing, or a tower has fewer blocks.
     """
 
     registered = "tuned_clip"
@@ -56,26 +45,19 @@ class TunedCLIP(DualEncoder):
         rank: int = 8,
         encoder_lr: float | None = None,
         checkpointing: bool = False,
-        dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        parsed = parse_tune(tune)
-        if parsed is None or parsed[0] == "head":
-            raise ConfigError(f"tune must be lora, blocks:N or full, found {tune!r}")
-        kind, blocks = parsed
-        self.config = {
-            "tune": tune, "rank": rank, "encoder_lr": encoder_lr, "checkpointing": checkpointing, "dropout": dropout,
-        }  # fmt: skip
+        self.config = {"tune": tune, "rank": rank, "encoder_lr": encoder_lr, "checkpointing": checkpointing}
         self.dim = pretrained.dim
-        self.encoder_lr = encoder_lr or LEARNING_RATES[kind]
+        self.encoder_lr = encoder_lr or LEARNING_RATES.get(tune, 1e-5)
         self._standardise, self._unpack = pretrained.transform.standardise, pretrained.unpack
         self.network: Any = copy.deepcopy(pretrained.model).cpu().requires_grad_(False)
-        if kind == "lora":
+        if tune == "lora":
             self._add_lora(rank)
-        elif kind == "full":
-            self.network.requires_grad_(True)
         else:
-            self._thaw(blocks, pretrained.name)
+            self.network.requires_grad_(True)
+            if tune != "full":
+                self._freeze_below(int(tune.removeprefix("blocks:")), pretrained.name)
         for name in ("logit_scale", "logit_bias"):  # temperature and bias are the objective's
             if hasattr(self.network, name):
                 getattr(self.network, name).requires_grad_(False)
@@ -83,8 +65,7 @@ class TunedCLIP(DualEncoder):
             # renamed in transformers 5.20; the old name warns
             old = self.network.gradient_checkpointing_enable
             getattr(self.network, "activation_checkpointing_enable", old)({"use_reentrant": False})
-        self.image = ResidualHead(self.dim, self.dim, dropout)
-        self.text = ResidualHead(self.dim, self.dim, dropout)
+        self.image, self.text = ResidualHead(self.dim), ResidualHead(self.dim)
         learned = {name for name, p in self.named_parameters() if p.requires_grad}
         self._frozen = frozenset(super().state_dict()) - learned
         self.register_load_state_dict_post_hook(_forgive_frozen)
@@ -97,20 +78,15 @@ class TunedCLIP(DualEncoder):
         config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=LORA_TARGETS)
         inject_adapter_in_model(config, self.network)  # in place; only the adapters ask for a gradient
 
-    def _thaw(self, blocks: int, name: str) -> None:
-        """The last blocks of both towers, and what follows them."""
+    def _freeze_below(self, blocks: int, name: str) -> None:
+        """What comes before the last blocks of each tower."""
         for tower in (self.network.vision_model, self.network.text_model):
-            layers = tower.encoder.layers
-            if blocks > len(layers):
+            first = len(layers := tower.encoder.layers) - blocks
+            if first < 0:
                 raise ConfigError(f"tune='blocks:{blocks}': a tower of {name} has {len(layers)} blocks only")
-            for layer in layers[len(layers) - blocks :]:
-                layer.requires_grad_(True)
-            for after in ("post_layernorm", "final_layer_norm", "head"):
-                if isinstance(module := getattr(tower, after, None), nn.Module):
-                    module.requires_grad_(True)
-        for projection in ("visual_projection", "text_projection"):
-            if hasattr(self.network, projection):
-                getattr(self.network, projection).requires_grad_(True)
+            before = (tower.embeddings, getattr(tower, "pre_layrnorm", None), *layers[:first])  # transformers' spelling
+            for part in filter(None, before):
+                part.requires_grad_(False)
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
         """Unit vectors (B, E) of pixels (B, 3, H, W) from 0 to 255."""

@@ -17,7 +17,6 @@ class Shape(backbone.Shape):
     words; 0 for none.
     """
 
-    word_dropout: float = 0.4
     dim_sentence: int = 0
 
 
@@ -35,7 +34,7 @@ class VSEInf(backbone.Backbone):
         if s.dim % 2:
             raise ConfigError(f"dim of the vse_inf backbone must be even, found {s.dim}")
         self.image = RegionTower(dim_image, s.dim)
-        self.text = WordTower(vocabulary, s.dim, dim_word=s.dim_word, dropout=s.word_dropout)
+        self.text = WordTower(vocabulary, s.dim, dim_word=s.dim_word)
         self.sentence = RegionTower(s.dim_sentence, s.dim) if s.dim_sentence else None
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:

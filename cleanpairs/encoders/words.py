@@ -5,8 +5,7 @@ Text is NFKC-normalised and casefolded first. What a token is then depends on th
 - ``words``: a run of letters and digits with their marks, or one character of a script that puts no spaces between
   words (Han, Kana, Thai, Lao, Khmer, Myanmar);
 - ``characters``: one letter or digit with its marks, in every script;
-- ``subword``: pieces of words that are frequent in the corpus
-  (:class:`cleanpairs.encoders.tokenizer.SubwordTokenizer`).
+- ``subword``: pieces of words that are frequent in the corpus (:class:`cleanpairs.encoders.tokenizer.Tokenizer`).
 
 Symbols are tokens, an emoji with its modifiers one; punctuation, quotes and invisible characters are none. No token
 reaches over white space.

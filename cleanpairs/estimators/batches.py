@@ -8,14 +8,14 @@ recurrent network reads the captions: matrix products of few rows add up in anot
 is cut into even blocks, and a batch is filled up to :data:`LEAST` rows.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.base import input_dim
-from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
+from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 
 if TYPE_CHECKING:
@@ -25,9 +25,11 @@ LEAST = 64  # rows of a matrix product
 MOST = 256  # rows that go through a tower at once: what they become stays in the processor's cache
 
 
-class RowScorer(Protocol):
-    """Scores batches of rows; ``hashes``: whether it needs their ``image_group``; ``compares_vectors``: whether it
-    compares no more than one vector an image with one a caption, which :meth:`embedded` gives.
+class RowScorer:
+    """Scores batches of rows.
+
+    ``hashes``: whether it needs their ``image_group``; ``compares_vectors``: whether it compares no more than one
+    vector an image with one a caption.
     """
 
     hashes: bool
@@ -40,17 +42,16 @@ class RowScorer(Protocol):
         """
         return self.compared(batch, *self.embedded(batch, data))
 
-    def embedded(self, batch: RowBatch, data: str) -> tuple[np.ndarray, np.ndarray]:
-        """Unit vectors (k, E) float32 of the images and of the captions of a batch's pairs, as repairs want them.
+    def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
+        """The images and the captions of a batch's k pairs, as repairs want them. Faults are added as by a call."""
+        raise NotImplementedError
 
-        Faults are added as by a call.
-        """
-
-    def compared(self, batch: RowBatch, z_image: np.ndarray, z_text: np.ndarray) -> np.ndarray:
-        """As a call, (k,) float32, by the vectors that :meth:`embedded` gave of the batch."""
+    def compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
+        """As a call, (k,) float32, by what :meth:`embedded` gave of the batch."""
+        raise NotImplementedError
 
 
-class VectorScorer:
+class VectorScorer(RowScorer):
     """A trained model of image vectors and captions, or of vectors of both (``text_vectors``).
 
     ``pictures``: the rows have pictures, too, whose near duplicates are one image.
@@ -62,46 +63,37 @@ class VectorScorer:
         self.model, self.text_vectors = model, text_vectors
         self.compares_vectors = not model.model_.local and not pictures
 
-    def __call__(self, batch: RowBatch, data: str) -> np.ndarray:
-        """See :class:`RowScorer`; DataError where the vectors have another size than the model's."""
-        if not len(batch.captions):
-            return np.empty(0, np.float32)
-        return self._compared(batch, *self._encoded(batch, data))
-
-    def compared(self, batch: RowBatch, z_image: np.ndarray, z_text: np.ndarray) -> np.ndarray:
+    def compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """See :class:`RowScorer`."""
-        if not len(z_image):
+        n = len(images)
+        if not n:
             return np.empty(0, np.float32)
-        return self._compared(batch, Embeddings(filled(z_image)), Embeddings(filled(z_text)))
-
-    def _compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        groups = batch.image_group[filled(batch.row)], filled(batch.text_group)
-        scores = np.asarray(self.model.bank_(images, texts, *groups))[: len(batch.captions)]
+        rows = filled(np.arange(n))
+        groups = batch.image_group[batch.row][rows], batch.text_group[rows]
+        scores = np.asarray(self.model.bank_(images.take(rows), texts.take(rows), *groups))[:n]
         scores[list(batch.faults)] = np.nan
         return scores
 
-    def embedded(self, batch: RowBatch, data: str) -> tuple[np.ndarray, np.ndarray]:
-        """See :class:`RowScorer`."""
-        n = len(batch.captions)
+    def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
+        """See :class:`RowScorer`; DataError where the vectors have another size than the model's."""
+        n, vectors, device, network = (
+            len(batch.captions),
+            batch.vectors,
+            self.model.resolved_device(),
+            self.model.model_,
+        )
         if not n:
-            return (np.empty((0, self.model.model_.dim), np.float32),) * 2
-        images, texts = self._encoded(batch, data)
-        return images.vectors[:n], texts.vectors[:n]
-
-    def _encoded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
-        """Of the batch's pairs, of which there is one; and of the last of them again, until there are enough."""
-        vectors, device, network = batch.vectors, self.model.resolved_device(), self.model.model_
+            return (Embeddings(np.empty((0, network.dim), np.float32)),) * 2
         assert vectors is not None
         if vectors.shape[-1] != (dim := input_dim(network)):
             raise DataError(f"the model takes image vectors of {dim} dimensions, {data} has {vectors.shape[-1]}")
         vectors, tokens = filled(vectors), self._tokens(batch, data)
         images = embed_images(network, vectors, device=device, batch_size=_even(len(vectors)))
         texts = embed_texts(network, tokens, device=device, batch_size=_even(len(tokens)))
-        at = filled(batch.row)
-        return (images if np.array_equal(at, np.arange(len(images))) else images.take(at)), texts
+        return images.take(batch.row), texts.take(np.arange(n))
 
     def _tokens(self, batch: RowBatch, data: str) -> TokenTable:
-        tokenizer: Any = self.model.tokenizer_
+        tokenizer = self.model.tokenizer_
         if self.text_vectors:
             vectors = batch.text_vectors
             assert vectors is not None
@@ -111,8 +103,7 @@ class VectorScorer:
                 )
             table = TokenTable(np.arange(len(vectors)), np.arange(len(vectors) + 1), vectors)
         else:
-            captions = batch.captions
-            table = tokenizer.encode(captions if isinstance(tokenizer, Tokenizer) else captions.to_pylist())
+            table = tokenizer.encode(batch.captions.to_pylist())
         return table if len(table) >= LEAST else table.take(filled(np.arange(len(table))))
 
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -11,36 +12,48 @@ from PIL import Image
 
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
+from cleanpairs.core.registry import BACKBONES, HEADS
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.encoders.base import DualEncoder, input_dim
+from cleanpairs.encoders.ensemble import Ensemble, members_of
+from cleanpairs.encoders.joint_head import JointHead, VectorTowers
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.estimators.batches import RowScorer, VectorScorer
-from cleanpairs.estimators.encoders import AUTO, WORDS, Encoders, takes_sentences, text_encoder_for
-from cleanpairs.estimators.networks import builder, restore_networks, stored_networks
+from cleanpairs.estimators.encoders import AUTO, GIVEN, WORDS, Encoders, takes_sentences, text_encoder_for
 from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
 from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_encoders
-from cleanpairs.features import FrozenTexts, ImageMatrix, TokenNumbers, WordsAndSentences
+from cleanpairs.features import Captions, ImageMatrix
 from cleanpairs.features.rows import Progress
+from cleanpairs.features.texts import precomputed_text_vectors
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.scoring.evaluate import Recall
-from cleanpairs.trainer import EpochRecord, Trainer, TrainingData, TrainingSettings, TrainingStage, TrainingStrategy
+from cleanpairs.trainer import (
+    EpochRecord,
+    Trainer,
+    TrainingData,
+    TrainingSettings,
+    TrainingStage,
+    TrainingStrategy,
+    step_seed,
+)
 from cleanpairs.trainer.checkpoints import Checkpoint
 
 
 class Trained:
     """What ``fit`` finds beside :class:`cleanpairs.estimators.scorer.Fitted`.
 
-    - ``model_`` the dual encoder (the mean of two, where the method trains two), ``tokenizer_`` its vocabulary;
+    - ``model_`` the dual encoder (the mean of two, where the method trains two);
+    - ``tokenizer_`` what makes tables of captions, :class:`cleanpairs.features.Captions`;
     - ``heads_`` what was learned beside it, for each network; ``encoders_`` the pretrained networks before it.
     """
 
     encoders_ = Encoders()  # none, until a fit or a saved model names some
     heads_: list[Any]
     model_: Any
-    tokenizer_: Any
+    tokenizer_: Captions
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -48,7 +61,17 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     """Base of the methods that train: a dual encoder learned from noisy pairs.
 
     A method (see :mod:`cleanpairs.methods`) says which stages and which procedure; the rest is here. See
-    :class:`Trained`.
+    :class:`Trained`. Each setting is described in docs/methods/index.md, under "Settings of all methods":
+
+    - training: ``epochs``, ``lr``, ``lr_update``, ``weight_decay``, ``grad_clip``, ``batch_size``, ``micro_batch``,
+      ``compile``, ``tau``, ``exclude_duplicates``, ``precision``, ``device``, ``random_state``, ``near_duplicates``
+    - dual encoder: ``backbone``, ``dim``, ``dim_word``, ``dim_sim``, ``image_drop``, ``text_drop``, ``standardise``
+    - images: ``image_encoder`` (a name, or a torch module that makes vectors of pixels), ``image_transform`` (what
+      makes a module's pixels (B, 3, H, W) of a list of RGB images of Pillow), ``image_size``
+    - captions: ``text_encoder``, ``tokenizer``, ``min_count``, ``max_length``
+    - CLIP or SigLIP for both sides: ``encoder``, ``tune``, ``encoder_lr``, ``lora_rank``, ``gradient_checkpointing``
+    - what is flagged, what refused: ``threshold``, ``eval_group_size``, ``label_tau``, ``require_evidence``,
+      ``max_bad_share``, ``drop``
     """
 
     # -- what a method says -----------------------------------------------------------------------------------------
@@ -121,49 +144,80 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         """
         self.validate()
         with distributed.process_group(self.resolved_device()):
-            return self._fit(pairs, val, run_dir, resume, on_epoch, on_step, (on_encode, on_encode_texts))
+            self._forget()
+            pairs = load_pairs(pairs)
+            self._refuse_other_work(pairs)
+            with distributed.first_goes_ahead():
+                told = (on_encode, on_encode_texts) if distributed.is_first() else (None, None)
+                pairs, matrix, usable, data = self._training_data(pairs, *told)
+            self.evidence_ = evidence_of(
+                matrix.array, data.tokens, data.image_index, data.image_group, data.text_group, seed=self.random_state
+            )
+            if self.require_evidence:
+                refuse_without(self.evidence_, len(usable), self.method_name, pixels=matrix.array.ndim == 4)
+            checkpoint = None
+            if run_dir is not None:
+                settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v))
+                key = f"{pairs.source.fingerprint}:{settings!r}:{self.encoders_.to_dict()!r}"
+                checkpoint = Checkpoint(Path(run_dir) / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
+            trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
+            trained = trainer.fit(
+                data, self._stages(), self._procedure(data), self._builder(matrix, data), self._validator(val), resume
+            )
+            self.heads_, self.history_ = trained.heads, trained.history
+            self.best_val_rsum_ = trained.best_val_rsum
+            self.correspondence_ = np.full(len(pairs), np.nan, dtype=np.float32)
+            self.correspondence_[usable] = np.clip(trained.values, 0.0, 1.0)
+            if not np.isfinite(self.correspondence_[usable]).all():
+                raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
+            self.fingerprint_ = pairs.source.fingerprint
+            self.model_, self.tau_ = self._model_and_temperature(trained.model, trained.values, data)
+            self._set_threshold(self.correspondence_[usable])
+            if self.threshold is None and self._null_threshold and self.encoders_.in_one_space(matrix, data.tokens):
+                self._set_by_null(matrix.array, data)
+            device = self.resolved_device()
+            images = embed_images(self.model_, matrix.array, device=device)
+            texts = embed_texts(self.model_, data.tokens, device=device)
+            self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
+            return self
 
-    def _fit(
-        self, pairs: Any, val: Any, run_dir: str | Path | None, resume: bool,
-        on_epoch: Callable[[EpochRecord, np.ndarray], None] | None, on_step: Callable[[int, int, float], None] | None,
-        on_encode: tuple[Progress | None, ...],
-    ) -> Self:  # fmt: skip
-        self._forget()
-        pairs = load_pairs(pairs)
-        self._refuse_other_work(pairs)
-        with distributed.first_goes_ahead():
-            quiet = (None, None)
-            pairs, matrix, usable, data = self._training_data(pairs, *(on_encode if distributed.is_first() else quiet))
-        self.evidence_ = evidence_of(
-            matrix.array, data.tokens, data.image_index, data.image_group, data.text_group, seed=self.random_state
-        )
-        if self.require_evidence:
-            refuse_without(self.evidence_, len(usable), self.method_name, pixels=matrix.array.ndim == 4)
-        checkpoint = None
-        if run_dir is not None:
-            settings = {k: v for k, v in self.get_params().items() if isinstance(v, str) or not callable(v)}
-            key = f"{pairs.source.fingerprint}:{sorted(settings.items())!r}:{self.encoders_.to_dict()!r}"
-            checkpoint = Checkpoint(Path(run_dir) / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
-        trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
-        trained = trainer.fit(
-            data, self._stages(), self._procedure(data), builder(self, matrix, data), self._validator(val), resume
-        )
-        self.heads_, self.history_ = trained.heads, trained.history
-        self.best_val_rsum_ = trained.best_val_rsum
-        self.correspondence_ = np.full(len(pairs), np.nan, dtype=np.float32)
-        self.correspondence_[usable] = np.clip(trained.values, 0.0, 1.0)
-        if not np.isfinite(self.correspondence_[usable]).all():
-            raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
-        self.fingerprint_ = pairs.source.fingerprint
-        self.model_, self.tau_ = self._model_and_temperature(trained.model, trained.values, data)
-        self._set_threshold(self.correspondence_[usable])
-        if self.threshold is None and self._null_threshold and self.encoders_.in_one_space(matrix, data.tokens):
-            self._set_by_null(matrix.array, data)
-        device = self.resolved_device()
-        images = embed_images(self.model_, matrix.array, device=device)
-        texts = embed_texts(self.model_, data.tokens, device=device)
-        self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
-        return self
+    def _builder(self, matrix: ImageMatrix, data: TrainingData) -> Callable[[], Any]:
+        """A maker of fresh networks for these images and captions."""
+        encoders, tokens, dim_image = self.encoders_, data.tokens, int(matrix.array.shape[-1])
+        if encoders.tuned:
+            return partial(
+                HEADS.load("tuned_clip"), encoders.both, tune=self.tune, rank=self.lora_rank,
+                encoder_lr=self.encoder_lr, checkpointing=self.gradient_checkpointing,
+            )  # fmt: skip
+        if encoders.in_one_space(matrix, tokens):
+            return partial(JointHead, dim_image)
+        frozen = tokens.vectors if tokens.sentences is None else tokens.sentences  # (V, D), of different captions
+        shape: dict[str, Any] = {"dim": self.dim, "image_drop": self.image_drop}
+        if tokens.vectors is not None:
+            make = partial(VectorTowers, dim_image, tokens.vectors.shape[1], **shape)
+            of_images: Any = _moments(_evenly(matrix.array.reshape(-1, dim_image)))
+        else:
+            backbone, pixels = BACKBONES.load(self.backbone), matrix.encoder == "cnn"
+            if hasattr(backbone.Shape, "dim_sim"):
+                shape["dim_sim"] = self.dim_sim
+            if frozen is not None:
+                shape["dim_sentence"] = int(frozen.shape[1])
+            make = partial(
+                backbone, len(self.tokenizer_), 256 if pixels else dim_image, pixels=pixels, dim_word=self.dim_word,
+                text_drop=self.text_drop, **shape,
+            )  # fmt: skip
+            of_images = None if pixels else _moments(_some_regions(matrix.array, data.image_index))
+        of_texts = None if frozen is None else _moments(_evenly(frozen))
+
+        def build() -> Any:
+            network = make()
+            if of_images is not None and self.standardise:
+                network.fit_input(*of_images)
+            if of_texts is not None and self.standardise:
+                network.fit_text(*of_texts)
+            return network
+
+        return build
 
     def _model_and_temperature(
         self, networks: DualEncoder, y: np.ndarray, data: TrainingData
@@ -187,7 +241,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self, pairs: Pairs, on_encode: Progress | None, on_encode_texts: Progress | None
     ) -> tuple[Pairs, ImageMatrix, np.ndarray, TrainingData]:
         """The pairs with their groups, the images' features, which pairs are usable, and these for a training."""
-        self.load_encoders(text_encoder_for(self, pairs))
+        self._load_encoders(text_encoder_for(self, pairs))
         matrix = self.encoders_.images(pairs, self.image_encoder, self.image_size, on_encode)
         self.quarantined_ = self._quarantine(pairs, matrix)
         pairs = self._grouped(pairs)
@@ -197,7 +251,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self.tokenizer_ = self._tokenizer(pairs, usable)
         data = TrainingData(
             images=matrix.array,
-            tokens=self._tokens(pairs, on_encode_texts).take(usable),
+            tokens=self.tokenizer_.table(pairs, progress=on_encode_texts).take(usable),
             image_index=pairs.image_index[usable],
             image_group=pairs.pair_image_group[usable],
             text_group=pairs.text_group[usable],
@@ -205,7 +259,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         )
         return pairs, matrix, usable, data
 
-    def _tokenizer(self, pairs: Pairs, usable: np.ndarray) -> Any:
+    def _tokenizer(self, pairs: Pairs, usable: np.ndarray) -> Captions:
         """What makes a table of captions: learned words, a frozen encoder, or both; ``captions_`` says which."""
         captions = [pairs.captions[i] for i in usable]
         self.encoders_, self.captions_ = self.encoders_.suiting(captions, self)
@@ -213,44 +267,29 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             self.text_encoder_ = (
                 WORDS if self.encoders_.text is None else str(self.encoders_.to_dict()["text_encoder"]["name"])
             )
-        frozen = self.encoders_.texts(pairs)
-        both = isinstance(frozen, FrozenTexts) and self.encoders_.both is None and takes_sentences(self.backbone)
-        if frozen is not None and not both:
-            return frozen
-        words = Tokenizer.fit(captions, kind=self.tokenizer, min_count=self.min_count, max_length=self.max_length)
-        return words if frozen is None else WordsAndSentences(words, frozen)
+        both, text, words, dim = self.encoders_.both, self.encoders_.text, None, None
+        if text == GIVEN:
+            dim = int(precomputed_text_vectors(pairs).shape[1])
+        elif both is None and (text is None or takes_sentences(self.backbone)):
+            words = Tokenizer.fit(captions, kind=self.tokenizer, min_count=self.min_count, max_length=self.max_length)
+        return self.encoders_.captions(words, dim)
 
-    def load_encoders(
-        self, text_encoder: str | Path | None, saved: dict[str, Any] | None = None, path: Path | None = None
-    ) -> None:
-        """The pretrained networks that the parameters name; those of a model in ``path``, where it is loaded."""
-        self.text_encoder_ = text_encoder
-        self.encoders_ = Encoders.load(self, text_encoder)
-        if saved and path is not None:
-            self.encoders_.check(saved, path)
-
-    def _tokens(self, pairs: Pairs, progress: Progress | None = None, rows: np.ndarray | None = None) -> TokenTable:
-        """The captions of all pairs, quarantined ones too, or of ``rows`` (k,)."""
-        if isinstance(self.tokenizer_, Tokenizer | TokenNumbers):
-            captions = pairs.captions if rows is None else [pairs.captions[i] for i in rows.tolist()]
-            return self.tokenizer_.encode(captions)
-        if rows is not None and isinstance(self.tokenizer_, WordsAndSentences):
-            return self.tokenizer_.encode_rows(pairs, rows)
-        table: TokenTable = self.tokenizer_.encode_pairs(pairs, progress)  # of pretrained encoders: it knows the cache
-        return table if rows is None else table.take(rows)
+    def _load_encoders(self, text_encoder: str | Path | None) -> None:
+        """The pretrained networks that the parameters name."""
+        self.text_encoder_, self.encoders_ = text_encoder, Encoders.load(self, text_encoder)
 
     def _validator(self, val: Any) -> Callable[[Any], float] | None:
         if val is None:
             return None
-        prepared = self._prepare(load_pairs(val))
-        tokens = self._tokens(prepared[0])
-        return lambda model: self._recall(model, *prepared, tokens).rsum
+        val = load_pairs(val)
+        prepared = val, self._images(val), self.tokenizer_.table(val)
+        return lambda model: self._recall(model, *prepared).rsum
 
     def evaluate(self, pairs: Any) -> Recall:
         """See :meth:`PairScorer.evaluate`: near duplicates count each, as in validation."""
         self._fitted()
-        prepared = self._prepare(load_pairs(pairs))
-        return self._recall(self.model_, *prepared, self._tokens(prepared[0]))
+        pairs = load_pairs(pairs)
+        return self._recall(self.model_, pairs, self._images(pairs), self.tokenizer_.table(pairs))
 
     def _recall(self, model: Any, pairs: Pairs, features: ImageMatrix, tokens: TokenTable) -> Recall:
         device = self.resolved_device()
@@ -270,22 +309,20 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     # -- use --------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, pairs: Pairs) -> tuple[Pairs, ImageMatrix]:
+    def _images(self, pairs: Pairs) -> ImageMatrix:
         encoder: Any = getattr(self, "image_encoder_", self.image_encoder)
-        size = getattr(self, "image_size_", self.image_size)
-        if encoder == "pretrained":
-            return pairs, self.encoders_.images(pairs, encoder, size)
         if encoder == "features" and pairs.images.kind != "features":
             raise DataError("the model was trained on precomputed vectors, and this data has none")
-        if encoder == "auto" or (encoder != "features" and pairs.images.kind == "features"):
+        if encoder == "auto" or (encoder not in ("features", "pretrained") and pairs.images.kind == "features"):
             encoder = self.image_encoder
-        return pairs, self.encoders_.images(pairs, encoder, size)
+        return self.encoders_.images(pairs, encoder, getattr(self, "image_size_", self.image_size))
 
     def embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
         """See :meth:`PairScorer.embed`."""
         self._fitted()
-        pairs, matrix = self._prepare(load_pairs(pairs))
-        array, tokens = self._checked(matrix.array), self._tokens(pairs, rows=rows)
+        pairs = load_pairs(pairs)
+        matrix = self._images(pairs)
+        array, tokens = self._checked(matrix.array), self.tokenizer_.table(pairs, rows)
         quarantined = self._quarantine(pairs, matrix) if rows is None else {}
         pairs = self._grouped(pairs)
         if rows is not None:
@@ -310,10 +347,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         groups = pairs.image_group, pairs.text_group
         return self.bank_(images, texts, *groups, pairs.image_index, np.arange(len(pairs)))
 
-    def takes_own_threshold(self, fingerprint: str) -> bool:
-        """See :meth:`PairScorer.takes_own_threshold`: where none was asked for."""
-        return self.threshold is None and fingerprint != self.fingerprint_
-
     def row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """See :meth:`PairScorer.row_scorer`: image vectors stream, with captions or their vectors."""
         self._fitted()
@@ -330,13 +363,14 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         """
         self._fitted()
         if isinstance(images, np.ndarray):
-            if images.ndim == 4 and self.encoders_.frozen_images is not None:
-                images = self.encoders_.frozen_images.encode_images(
+            frozen = self.encoders_.image or (None if self.encoders_.tuned else self.encoders_.both)
+            if images.ndim == 4 and frozen is not None:
+                images = frozen.encode_images(
                     [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
                 )
             array = images[:, None, :] if images.ndim == 2 else images
         else:
-            array = self._prepare(load_pairs(images))[1].array
+            array = self._images(load_pairs(images)).array
         return embed_images(self.model_, self._checked(array), device=self.resolved_device()).vectors
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
@@ -350,8 +384,98 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def stored(self) -> Stored:
         """See :meth:`PairScorer.stored`: the weights, the vocabulary, and which pretrained networks stand before."""
-        return stored_networks(self)
+        encoders, members = self.encoders_.to_dict(), members_of(self.model_)
+        # By their absolute paths; what was chosen for these data is no parameter, nor is the name of a module.
+        named = {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
+        weights = dict(self.model_.state_dict())
+        for k, head in enumerate(self.heads_):
+            if self.head(members[k]) is not None:
+                weights |= {f"head.{k}.{name}": value for name, value in head.state_dict().items()}
+        words = self.tokenizer_.words
+        return Stored(
+            config={
+                "backbone": {"name": getattr(members[0], "registered", self.backbone), **self.model_.config},
+                "encoders": encoders,
+                "text_encoder": named.get("text_encoder", self.text_encoder_),
+            },
+            parameters={role: name for role, name in named.items() if getattr(self, role) not in (None, "auto")},
+            weights={name: value.detach().cpu().contiguous() for name, value in weights.items()},
+            vocabulary=words.to_dict() if isinstance(words, Tokenizer) else None,
+        )
 
-    def restore(self, saved: Saved, *, image_encoder: Any = None, image_transform: Any = None) -> None:
+    def restore(self, saved: Saved) -> None:
         """See :meth:`PairScorer.restore`."""
-        restore_networks(self, saved, image_encoder, image_transform)
+        import torch
+
+        self._load_encoders(saved.config["text_encoder"])
+        found = self.encoders_.to_dict()
+        for role, network in saved.config["encoders"].items():
+            if found.get(role, {}).get("fingerprint") == network["fingerprint"]:
+                continue
+            if role == "image_encoder":
+                raise ConfigError(
+                    f"{saved.path} was made with the torch module {network['name']} as image_encoder, which is not "
+                    "saved: give it again, from_pretrained(path, image_encoder=module, image_transform=...), of the "
+                    "same class, weights and transform"
+                )
+            raise DataError(
+                f"{network['name']} is not the model that {saved.path} was made with (its files have changed): fit "
+                f"again, or put the former files back"
+            )
+        shape = dict(saved.config["backbone"])
+        with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
+            name, members = shape.pop("name"), shape.get("members")
+            each = [
+                self._kind(member.get("name", name))(**{k: v for k, v in member.items() if k != "name"})
+                for member in members or [shape]
+            ]
+            network = Ensemble(each, shape.get("weights")) if members else each[0]
+        weights = saved.weights()
+        heads = [self.head(member) for member in members_of(network)]
+        for k, head in enumerate(heads):
+            if head is not None:
+                prefix = f"head.{k}."
+                head.load_state_dict({n[len(prefix) :]: weights.pop(n) for n in list(weights) if n.startswith(prefix)})
+        network.load_state_dict(weights)
+        device = self.resolved_device()
+        self.model_ = network.eval().to(device)
+        self.heads_ = [None if head is None else head.to(device) for head in heads]
+        self.bank_ = saved.bank(saved.arrays(), self.model_, device)
+        self.tokenizer_ = self._stored_captions(members[0] if members else shape, saved)
+
+    def _kind(self, name: str) -> Any:
+        if name == "tuned_clip":
+            return partial(HEADS.load(name), self.encoders_.both)
+        return HEADS.load(name) if name in HEADS else BACKBONES.load(name)
+
+    def _stored_captions(self, shape: dict[str, Any], saved: Saved) -> Captions:
+        """What makes tables of captions, with the stored vocabulary where there is one."""
+        words = None
+        if "vocabulary" in shape:
+            words = Tokenizer.from_dict(saved.json("vocabulary.json"))
+            if len(words) != shape["vocabulary"]:
+                raise DataError(
+                    f"{saved.path / 'vocabulary.json'} makes {len(words)} tokens, and the model takes "
+                    f"{shape['vocabulary']}: the files are not of one model"
+                )
+        return self.encoders_.captions(words, shape.get("dim_text") or shape.get("dim_image"))
+
+
+def _evenly(vectors: np.ndarray, sample: int = 16_384) -> np.ndarray:
+    return vectors[:: max(1, len(vectors) // sample)]
+
+
+def _some_regions(array: np.ndarray, image_index: np.ndarray, sample: int = 4096) -> np.ndarray:
+    """(n, D) regions of up to ``sample`` images."""
+    rows = np.unique(image_index)
+    if len(rows) > sample:
+        rows = np.sort(np.random.default_rng(step_seed(0)).choice(rows, sample, replace=False))
+    return array[rows].reshape(-1, array.shape[-1])
+
+
+def _moments(vectors: np.ndarray) -> tuple[Any, Any]:
+    """Mean and standard deviation (D,) of vectors (n, D)."""
+    import torch
+
+    x = np.asarray(vectors, dtype=np.float32)
+    return torch.from_numpy(x.mean(axis=0)), torch.from_numpy(x.std(axis=0))

@@ -1,45 +1,45 @@
 """The pretrained networks of an estimator: what stands before the trained model, or within it.
 
-By the parameters ``encoder`` (both towers of CLIP or SigLIP), ``text_encoder`` (text alone), ``image_encoder`` (a torch
-module) and ``tune``, and by the vectors that the data brings. Without them an estimator learns its own words, and
-nothing here is used.
+By the parameters ``encoder`` (both towers of CLIP or SigLIP), ``tune``, ``text_encoder`` (text alone) and
+``image_encoder`` (a torch module), and by the vectors that the data brings. Without them an estimator learns its own
+words, and nothing here is used.
+
+Whether a sentence encoder knows the language of some captions is told by how its tokenizer cuts their words: it keeps
+those of the language that it was made for whole, and cuts others into pieces or gives them up as unknown. Of captions
+and titles in English all-MiniLM-L6-v2 makes 1.04 to 1.33 pieces a word, of part numbers 1.6, of French 1.9, German 2.8,
+Russian 5.4; of Japanese a third of the pieces is unknown, of Chinese 72 % (docs/encoders.md).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import nn
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import DataError
 from cleanpairs.core.registry import BACKBONES
 from cleanpairs.data import Pairs
-from cleanpairs.encoders.tokenizer import TokenTable
-from cleanpairs.estimators.languages import MOST_PIECES, MOST_UNKNOWN, knows
-from cleanpairs.features import (
-    FrozenTexts,
-    ImageMatrix,
-    PrecomputedTexts,
-    TokenNumbers,
-    encoded_matrix,
-    image_matrix,
-    pixel_matrix,
-)
+from cleanpairs.encoders.module_encoder import ModuleEncoder
+from cleanpairs.encoders.pretrained import PretrainedCLIP
+from cleanpairs.encoders.sentences import INSTALL, SHIPPED, SentenceEncoder, shipped
+from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, TokenTable
+from cleanpairs.encoders.words import words
+from cleanpairs.features import Captions, ImageMatrix, encoded_matrix, image_matrix, pixel_matrix
 from cleanpairs.features.rows import Progress
-from cleanpairs.features.texts import precomputed_text_vectors
 
 if TYPE_CHECKING:
-    from cleanpairs.encoders.module_encoder import ModuleEncoder
-    from cleanpairs.encoders.pretrained import PretrainedCLIP
-    from cleanpairs.encoders.sentences import SentenceEncoder
     from cleanpairs.estimators.cleaner import PairCleaner
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
 AUTO, WORDS = "auto", "words"  # as the name of a text encoder: what suits the captions; learned words alone
+SAMPLE = 2000  # captions that are looked at, at even distances
+MOST_NEW = 0.5  # share of the words; of more a model says nothing
+MOST_PIECES, MOST_UNKNOWN = 1.5, 0.05  # pieces a word; share of the pieces
 
 
 def text_encoder_for(estimator: PairCleaner, pairs: Pairs) -> str | Path | None:
@@ -88,34 +88,20 @@ class Encoders:
 
         Raises ConfigError, DataError: see :class:`cleanpairs.encoders.pretrained.PretrainedCLIP` and its like.
         """
-        both: PretrainedCLIP | None = None
+        device, given = estimator.resolved_device(), estimator.encoder
+        both = None if given is None else PretrainedCLIP(_resolved(given), device)
         text: SentenceEncoder | str | None = None
-        image: ModuleEncoder | None = None
-        device = estimator.resolved_device()
-        if estimator.encoder is not None:
-            from cleanpairs.encoders.pretrained import PretrainedCLIP
-
-            both = PretrainedCLIP.load(_resolved(estimator.encoder), device)
         if text_encoder == GIVEN:
             text = GIVEN
         elif text_encoder == AUTO:
-            if estimator.encoder is None and takes_sentences(estimator.backbone):
-                text = _shipped(device)
+            text = _shipped(device) if both is None and takes_sentences(estimator.backbone) else None
         elif text_encoder not in (None, WORDS):
-            from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder
-
             text = _shipped(device) if text_encoder == SHIPPED else None
-            text = text or SentenceEncoder.load(_resolved(str(text_encoder)), device)
-        if not isinstance(estimator.image_encoder, str):
-            from cleanpairs.encoders.module_encoder import ModuleEncoder
-
-            image = ModuleEncoder(estimator.image_encoder, estimator.image_transform, device)
+            text = text or SentenceEncoder(_resolved(str(text_encoder)), device)
+        module, image = estimator.image_encoder, None
+        if isinstance(module, nn.Module):
+            image = ModuleEncoder(module, estimator.image_transform, device)
         return cls(both, both is not None and estimator.tune != "head", text, image)
-
-    @property
-    def frozen_images(self) -> PretrainedCLIP | ModuleEncoder | None:
-        """What makes vectors of images, if anything here does."""
-        return self.image if self.both is None or self.tuned else self.both
 
     # -- what they make of pairs ------------------------------------------------------------------------------------
 
@@ -124,31 +110,23 @@ class Encoders:
 
         ``encoder``: a name for :func:`cleanpairs.features.image_matrix`, where no pretrained network is in its place.
         """
-        if self.both is not None:
-            if self.tuned:
-                return pixel_matrix(pairs, self.both.transform, progress=progress)
-            if encoder != GIVEN:
-                return encoded_matrix(pairs, self.both, progress=progress)
-            matrix = image_matrix(pairs, GIVEN)
-            check_vectors(matrix.array, self.both)
-            return matrix
         if self.image is not None:
             return encoded_matrix(pairs, self.image, progress=progress)
-        return image_matrix(pairs, encoder, image_size=size, progress=progress)
+        if self.both is None:
+            return image_matrix(pairs, encoder, image_size=size, progress=progress)
+        if self.tuned:
+            return pixel_matrix(pairs, self.both.transform, progress=progress)
+        if encoder != GIVEN:
+            return encoded_matrix(pairs, self.both, progress=progress)
+        matrix = image_matrix(pairs, GIVEN)
+        check_vectors(matrix.array, self.both)
+        return matrix
 
-    def texts(self, pairs: Pairs | None = None, dim: int | None = None) -> Any:
-        """What makes tables of captions, in place of a :class:`cleanpairs.encoders.tokenizer.Tokenizer`; None: nothing.
-
-        For given vectors ``pairs``, or the dimensions ``dim`` when they are known.
-        """
+    def captions(self, words: Tokenizer | None, dim: int | None) -> Captions:
+        """What makes tables of captions, of learned ``words`` where there are any; ``dim``: of given vectors."""
         if self.both is not None:
-            return TokenNumbers(self.both) if self.tuned else FrozenTexts(self.both)
-        if isinstance(self.text, str):
-            if dim is None:
-                assert pairs is not None
-                dim = int(precomputed_text_vectors(pairs).shape[1])
-            return PrecomputedTexts(dim)
-        return None if self.text is None else FrozenTexts(self.text)
+            return Captions(self.both) if self.tuned else Captions(frozen=self.both)
+        return Captions(dim=dim) if isinstance(self.text, str) else Captions(words, self.text)
 
     def suiting(self, captions: Sequence[str], estimator: PairCleaner) -> tuple[Encoders, str]:
         """These, without the text encoder where ``text_encoder="auto"`` and it does not know the captions' language;
@@ -161,8 +139,6 @@ class Encoders:
                 return self, "learned words"
             if not takes_sentences(estimator.backbone):
                 return self, f"learned words (backbone {estimator.backbone} takes nothing else)"
-            from cleanpairs.encoders.sentences import INSTALL, SHIPPED
-
             return self, f"learned words ({SHIPPED} is not installed; for captions in English: {INSTALL})"
         if isinstance(self.text, str):
             return self, "vectors of the data, both sides (--text-encoder words: learned words)"
@@ -183,35 +159,6 @@ class Encoders:
             return False
         return self.both is not None or (self.text == GIVEN and matrix.encoder == GIVEN)
 
-    def builder(self, estimator: PairCleaner, matrix: ImageMatrix, tokens: TokenTable) -> Callable[[], Any] | None:
-        """A maker of fresh models on these inputs; None: the estimator's backbone is the model."""
-        if self.both is not None and self.tuned:
-            from cleanpairs.encoders.tuned import TunedCLIP
-
-            both, e = self.both, estimator
-            return lambda: TunedCLIP(
-                both, tune=e.tune, rank=e.lora_rank, encoder_lr=e.encoder_lr, checkpointing=e.gradient_checkpointing
-            )
-        if self.both is None and (self.text is None or tokens.sentences is not None):
-            return None
-        from cleanpairs.encoders.joint_head import JointHead, VectorTowers
-
-        assert tokens.vectors is not None
-        dim_image, dim_text = int(matrix.array.shape[-1]), int(tokens.vectors.shape[1])
-        if self.in_one_space(matrix, tokens):
-            return lambda: JointHead(dim_image)
-        images = vector_moments(matrix.array.reshape(-1, dim_image))
-        texts = vector_moments(tokens.vectors)
-
-        def build() -> Any:
-            model = VectorTowers(dim_image, dim_text, dim=estimator.dim, image_drop=estimator.image_drop)
-            if estimator.standardise:
-                model.fit_input(*images)
-                model.fit_text(*texts)
-            return model
-
-        return build
-
     # -- on disk ----------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
@@ -222,26 +169,6 @@ class Encoders:
             for role, part in found.items()
             if part is not None and not isinstance(part, str)
         }
-
-    def check(self, saved: dict[str, Any], path: Path) -> None:
-        """Whether these are the networks that the model in ``path`` was made with.
-
-        Raises DataError: the files of a pretrained model have changed; ConfigError: the module is another one, or has
-        other weights or another transform.
-        """
-        found = self.to_dict()
-        for role, network in saved.items():
-            if found.get(role, {}).get("fingerprint") == network["fingerprint"]:
-                continue
-            if role == "image_encoder":
-                raise ConfigError(
-                    f"image_encoder is not the module that {path} was made with ({network['name']}; class, weights and "
-                    f"transform count): give the same one"
-                )
-            raise DataError(
-                f"{network['name']} is not the model that {path} was made with (its files have changed): fit again, or "
-                f"put the former files back"
-            )
 
 
 def check_vectors(array: np.ndarray, model: PretrainedCLIP) -> None:
@@ -261,9 +188,7 @@ def takes_sentences(backbone: str) -> bool:
 @functools.lru_cache(maxsize=2)
 def _shipped(device: str) -> SentenceEncoder | None:
     """The sentence encoder that is installed with the package; None where it is not."""
-    from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder, shipped
-
-    return None if shipped() is None else SentenceEncoder.load(SHIPPED, device)
+    return None if shipped() is None else SentenceEncoder(SHIPPED, device)
 
 
 def _resolved(name: str | Path) -> str:
@@ -271,9 +196,25 @@ def _resolved(name: str | Path) -> str:
     return str(Path(name).resolve()) if Path(name).is_dir() else str(name)
 
 
-def vector_moments(vectors: np.ndarray, sample: int = 16_384) -> tuple[Any, Any]:
-    """Mean and standard deviation (D,) of vectors (n, D), of so many at even distances."""
-    import torch
+def unknown_share(tokenizer: Any, captions: Sequence[str]) -> float | None:
+    """Share of the words of captions that a model has not learned, by some of them; None where it has no vocabulary."""
+    vocabulary = getattr(tokenizer, "words", None)
+    if not isinstance(vocabulary, Tokenizer) or not captions:
+        return None
+    return float((vocabulary.encode(_some(captions)).ids == UNKNOWN).mean())
 
-    x = np.asarray(vectors[:: max(1, len(vectors) // sample)], dtype=np.float32)
-    return torch.from_numpy(x.mean(axis=0)), torch.from_numpy(x.std(axis=0))
+
+def knows(encoder: SentenceEncoder, captions: Sequence[str]) -> tuple[bool, str]:
+    """Whether the vectors of ``encoder`` say what these captions say; and the figures, in words."""
+    chosen = [words(text) for text in _some(captions)]
+    marks = len(encoder.tokens([""])[0])
+    unknown = set(encoder.tokens(["[UNK]"])[0]) - set(encoder.tokens([""])[0])
+    rows = encoder.tokens([" ".join(text) for text in chosen if text])
+    pieces = sum(len(row) - marks for row in rows) / max(1, sum(map(len, chosen)))
+    share = sum(token in unknown for row in rows for token in row) / max(1, sum(len(row) - marks for row in rows))
+    said = f"{encoder.name} makes {pieces:.2f} pieces of a word, {share:.0%} of them unknown"
+    return bool(rows) and pieces <= MOST_PIECES and share <= MOST_UNKNOWN, said
+
+
+def _some(captions: Sequence[str]) -> Sequence[str]:
+    return captions[:: max(1, len(captions) // SAMPLE)]

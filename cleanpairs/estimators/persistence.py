@@ -10,6 +10,7 @@ import inspect
 import json
 import platform
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,7 @@ from cleanpairs.scoring import Bank, Embeddings
 if TYPE_CHECKING:  # it stands above: a method is found by its registered name
     from cleanpairs.estimators.scorer import PairScorer
 
-FORMAT = 1
-_GONE = {"l2rm": ("search", "by_mass"), "pc2": ("search",)}  # settings of before, of trainings alone
+FORMAT = 2
 _SIDES = ("images", "texts")  # of the bank
 _STATE = ("threshold_", "noise_rate_", "separated_", "image_encoder_", "image_size_", "tau_", "fingerprint_")
 
@@ -115,7 +115,10 @@ class Saved:
         self.path, self.file = path, path / "config.json"
         self.config = self.json("config.json")
         if self.config.get("format") != FORMAT:
-            raise DataError(f"{self.file} has format {self.config.get('format')!r}; this version reads {FORMAT}")
+            raise DataError(
+                f"{self.file} is a model of cleanpairs {self.config.get('cleanpairs')}, of the format "
+                f"{self.config.get('format')!r}; this version reads {FORMAT}: fit again"
+            )
 
     def json(self, name: str) -> dict[str, Any]:
         """A file of JSON; DataError where it is missing, or none."""
@@ -123,9 +126,7 @@ class Saved:
 
     def parameters(self, method: type) -> dict[str, Any]:
         """The constructor's. A GPU that it was trained on need not be here. DataError: it has other settings now."""
-        gone = _GONE.get(self.config["method"], ())
-        kept = {k: v for k, v in self.config["parameters"].items() if k not in gone}
-        found = {k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()}
+        found = {k: tuple(v) if isinstance(v, list) else v for k, v in self.config["parameters"].items()}
         if unknown := sorted(found.keys() - inspect.signature(method).parameters.keys()):
             raise DataError(
                 f"{self.file} was written by cleanpairs {self.config.get('cleanpairs')}, whose {method.__name__} has "
@@ -143,19 +144,16 @@ class Saved:
 
     def weights(self) -> dict[str, Any]:
         """Name -> tensor."""
-        from safetensors.torch import load_file
-
-        self.file = self.path / "model.safetensors"
-        check_regular(self.file)
-        return dict(load_file(self.file))
+        return self._tensors("model.safetensors", "safetensors.torch")
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Those of the bank, and what lies beside it."""
-        from safetensors.numpy import load_file
+        return self._tensors("bank.safetensors", "safetensors.numpy")
 
-        self.file = self.path / "bank.safetensors"
+    def _tensors(self, name: str, library: str) -> dict[str, Any]:
+        self.file = self.path / name
         check_regular(self.file)
-        return dict(load_file(self.file))
+        return dict(import_module(library).load_file(self.file))
 
     def bank(self, arrays: dict[str, np.ndarray], model: Any = None, device: str = "cpu") -> Bank:
         """That of :meth:`arrays`; ``model`` where it compares more than vectors."""
@@ -174,29 +172,29 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
 
     ``image_encoder``, ``image_transform``: the torch module that it was fitted with, if it was, and its transform.
     Raises DataError: not such a directory, another format, or damaged files; the message names the file. Or a
-    pretrained model that it was made with is gone, or another one now. ConfigError: the module is missing, or another
-    one.
+    pretrained model that it was made with is gone, or another one now. ConfigError: the module is missing, or another.
     """
     from safetensors import SafetensorError
 
     damaged = (SafetensorError, OSError, KeyError, TypeError, AttributeError, RuntimeError, ValueError)
     saved = Saved(path)
+    if saved.config.get("method") not in METHODS:
+        raise DataError(f"{saved.file} does not hold a model of cleanpairs: method {saved.config.get('method')!r}")
     try:
         method = METHODS.load(saved.config["method"])
-        estimator: PairScorer = method(**saved.parameters(method))
+        given = {"image_encoder": image_encoder, "image_transform": image_transform}
+        with_module = "image_encoder" in saved.config.get("encoders", ())
+        estimator: PairScorer = method(**saved.parameters(method) | (given if with_module else {}))
         for name, value in saved.state().items():
             setattr(estimator, name, value)
-    except damaged as error:
-        raise DataError(f"{saved.file} does not hold a model of cleanpairs: {error}") from error
-    estimator.calibration_ = _calibration(saved)
-    try:
+        estimator.calibration_ = _calibration(saved)
         with without_hub():
-            estimator.restore(saved, image_encoder=image_encoder, image_transform=image_transform)
+            estimator.restore(saved)
     except CleanpairsError:
         raise
     except damaged as error:
         raise DataError(f"{saved.file} does not hold a model of cleanpairs: {error}") from error
-    told = saved.config.get("versions", {"cleanpairs": saved.config.get("cleanpairs")})
+    told = saved.config.get("versions")
     estimator.versions_ = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
     estimator.correspondence_ = np.empty(0, dtype=np.float32)
     estimator.quarantined_, estimator.history_ = {}, []

@@ -24,10 +24,9 @@ from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.cut import Cut, cut_at
-from cleanpairs.estimators.languages import MOST_NEW, unknown_share
+from cleanpairs.estimators.encoders import MOST_NEW, unknown_share
 from cleanpairs.estimators.null_threshold import UnseenThreshold, some_runs, unseen_threshold
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
-from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
 from cleanpairs.features import ImageMatrix
@@ -41,6 +40,8 @@ from cleanpairs.scoring import Bank, Embeddings, Encoded, matrix, trusted_rows
 from cleanpairs.scoring.evaluate import Recall, recall, recall_of_similarity
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from cleanpairs.explain import Explainer, Explanation
     from cleanpairs.export import Pushed
     from cleanpairs.repair.recaption import CaptionWriter
@@ -127,7 +128,7 @@ class Fitted:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
+class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     """Base of all methods: it scores pairs, plans repairs, and is saved. See :class:`Fitted`."""
 
     method_name: ClassVar[str]
@@ -169,8 +170,10 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         raise NotImplementedError
 
     def takes_own_threshold(self, fingerprint: str) -> bool:
-        """Whether data of this fingerprint, if they are not those of ``fit``, have a threshold of their own."""
-        return False
+        """Whether data of this fingerprint have a threshold of their own: of methods that train, where they are not
+        those of ``fit`` and none was asked for.
+        """
+        return hasattr(self, "model_") and self.threshold is None and fingerprint != self.fingerprint_
 
     def row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """What scores rows of which this is known (roles of columns) in a stream; None: they are loaded whole."""
@@ -192,10 +195,8 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         """What a saved model has beside what all have."""
         raise NotImplementedError
 
-    def restore(self, saved: Saved, *, image_encoder: Any = None, image_transform: Any = None) -> None:
-        """Become fitted by what :meth:`stored` kept, ``bank_`` included; the parameters are those of
-        :meth:`from_pretrained`.
-        """
+    def restore(self, saved: Saved) -> None:
+        """Become fitted by what :meth:`stored` kept, ``bank_`` included."""
         raise NotImplementedError
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
@@ -464,15 +465,12 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         pairs: Any,
         plan: RepairPlan,
         writer: "CaptionWriter | str | Path",
-        *,
-        min_repair_score: float | None = None,
-        max_reuse: int = 1,
-        progress: Progress | None = None,
+        **settings: Any,
     ) -> RepairPlan:
         """Write captions for the pairs that ``plan`` drops, and use those that fit better than the old ones.
 
-        See :func:`cleanpairs.repair.recaption.recaption`; ``writer`` may be where
-        :class:`cleanpairs.encoders.captioner.Captioner` finds a model, too.
+        ``writer`` may be where :class:`cleanpairs.encoders.captioner.Captioner` finds a model, too; ``settings``: see
+        :func:`cleanpairs.repair.recaption.recaption`.
         """
         from cleanpairs.repair.recaption import recaption
 
@@ -480,11 +478,39 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         if isinstance(writer, (str, Path)):
             from cleanpairs.encoders.captioner import Captioner
 
-            writer = Captioner.load(writer, self.resolved_device())
-        return recaption(
-            load_pairs(pairs), plan, writer, self.score_pairs, min_repair_score=min_repair_score, max_reuse=max_reuse,
-            progress=progress,
-        )  # fmt: skip
+            writer = Captioner(writer, self.resolved_device())
+        return recaption(load_pairs(pairs), plan, writer, self.score_pairs, **settings)
+
+    # -- plots on matplotlib's axes, which :mod:`cleanpairs.report` describes ----------------------------------------
+
+    def plot_scores(self, *, truth: np.ndarray | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Histogram of ``correspondence_``; see :func:`cleanpairs.report.plot_scores`. Raises NotFittedError."""
+        from cleanpairs.report import plot_scores
+
+        self._fitted()
+        return plot_scores(self.correspondence_, self.threshold_, truth=truth, ax=ax)
+
+    def plot_training(self, *, ax: "Axes | None" = None) -> "Axes":
+        """Loss and, where validated, rSum by epoch, of ``history_``; see :func:`cleanpairs.report.plot_training`."""
+        from cleanpairs.report import plot_training
+
+        self._fitted()
+        return plot_training(self.history_, ax=ax)
+
+    def plot_pairs(self, pairs: Any, which: str | Sequence[int] = "worst", *, count: int = 8) -> np.ndarray:
+        """Pictures with captions and scores of ``pairs``, which are those of ``fit``, or are scored: (k,) of Axes.
+
+        ``which``: "worst", "borderline", "best", "random" or pair_ids; see :func:`cleanpairs.report.plot_pairs`, also
+        for what is raised.
+        """
+        from cleanpairs.report import plot_pairs
+
+        self._fitted()
+        pairs, y, cut = load_pairs(pairs), self.correspondence_, self.threshold_
+        if pairs.source.fingerprint != self.fingerprint_ or len(y) != len(pairs):
+            found, y = self.scored(pairs)
+            cut = self.applied_threshold(self.threshold_of(found, y))
+        return plot_pairs(pairs, y, cut, which=which, count=count)
 
     # -- persistence ------------------------------------------------------------------------------------------------
 

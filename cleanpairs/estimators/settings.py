@@ -1,17 +1,19 @@
 """The settings of scorers, in groups: a class has those of the groups that it inherits, and its own.
 
 A scorer is a dataclass that adds its own settings to these and may change their defaults: the constructor, which only
-stores, is made from the fields. ``section`` of a group is the heading under which recipes have its settings. Below all
-is what scikit-learn asks of an estimator for ``clone``, pipelines, searches and notebooks, without importing it: that
-takes as long as half of torch.
+stores, is made from the fields. What each setting is: docs/methods/index.md. ``section`` of a group is the heading
+under which recipes have its settings. Below all is what scikit-learn asks of an estimator for ``clone``, pipelines,
+searches and notebooks, without importing it: that takes as long as half of torch.
 """
 
 import inspect
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from torch import nn
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.parameters import choice, number, whole
@@ -115,42 +117,18 @@ class Estimator:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class EncoderSettings(Estimator):
-    """What reads the images and the captions.
-
-    - ``image_encoder``: ``auto`` (vectors of the data where it has them, else ``efficientnet_lite0``),
-      ``efficientnet_lite0`` (frozen), ``cnn`` (trained from the pixels), ``features``; or a module, which is frozen
-    - ``encoder``: both towers of a CLIP or SigLIP model, a directory or a name on the hub, in place of ``backbone``,
-      ``image_encoder`` and the learned words
-    - ``text_encoder``: ``words`` (or None): learned from the captions. ``auto``: beside them vectors of the sentence
-      encoder that comes with the installation, where it knows the captions' language. With both (None and ``auto``),
-      the data's vectors are taken instead where it brings those of both sides and ``image_encoder`` is "auto" or
-      "features". A directory or a name on the hub: those of another frozen encoder, like a sentence-transformers model;
-      the backbones ``mlp`` and ``vse_inf`` take both, others these alone. ``features``: the captions' vectors of the
-      data
-    """
+    """What reads the images and the captions."""
 
     section: ClassVar[str] = "backbone"
 
     encoder: str | Path | None = None
-    image_encoder: Any = "auto"
+    image_encoder: Any = "auto"  # a name, or a torch module
     text_encoder: str | Path | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ScoringSettings(Estimator):
-    """What is flagged, what refused.
-
-    - ``threshold``: pairs with a correspondence below it are flagged; "auto" takes the density minimum between the two
-      modes; None is the method's own
-    - ``eval_group_size``: pairs in a group of an evaluation pass: the more, the lower the probability of every pair
-    - ``label_tau``: temperature of the label's probability; the training's, or the pretrained model's, when None
-    - ``require_evidence``: refuse pairs whose images and captions do not depend on each other; see
-      :mod:`cleanpairs.estimators.refusal`
-    - ``max_bad_share`` float in [0, 1]: more of the pairs may not be quarantined; CLEANPAIRS_MAX_BAD_SHARE, or 0.2,
-      when None
-    - ``drop``: filters that set pairs aside beside those that always do; see
-      :func:`cleanpairs.data.filters.chosen_filters`
-    """
+    """What is flagged, what refused."""
 
     section: ClassVar[str] = "method"
 
@@ -164,13 +142,7 @@ class ScoringSettings(Estimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RunSettings(Estimator):
-    """What makes two runs alike, and where they take place.
-
-    - ``near_duplicates``: one picture in several sizes, qualities or formats is one image, as the same bytes are; see
-      :mod:`cleanpairs.data.duplicates`
-    - ``device`` {"auto", "cpu", "cuda"}
-    - ``random_state``: seed of everything; of a generator, or where it is None, one is drawn at ``fit``, and kept here
-    """
+    """What makes two runs alike, and where they take place."""
 
     section: ClassVar[str] = "train"
 
@@ -181,29 +153,7 @@ class RunSettings(Estimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ModelSettings(Estimator):
-    """The dual encoder that is trained.
-
-    - ``backbone``: dual encoder; see ``cleanpairs.core.registry.BACKBONES``
-    - ``image_size``: side in pixels of the square that the image encoder sees; its own default when None
-    - ``image_transform`` callable: for a module as ``image_encoder``: a list of B RGB images of Pillow to its pixels
-      (B, 3, H, W)
-    - ``tune``: what of ``encoder`` is trained: ``head`` (frozen towers, whose vectors are computed once, and a small
-      head on each), ``lora`` (adapters and heads), ``blocks:N`` (the last N blocks of both towers, and heads), ``full``
-    - ``encoder_lr``: learning rate of the weights of ``encoder`` that are trained; by ``tune`` when None (2e-4 for
-      LoRA, else 1e-5)
-    - ``lora_rank``: rank of LoRA's matrices
-    - ``gradient_checkpointing``: in the towers: more time, less memory
-    - ``dim``, ``dim_word``: joint embedding and word embedding
-    - ``dim_sim``: similarity vectors of the backbones that compare words with regions
-    - ``image_drop``, ``text_drop`` float in [0, 1): size augmentation: share of regions and of words left out at random
-      in training
-    - ``standardise``: input vectors are centred and scaled per dimension
-    - ``tokenizer`` {"words", "characters", "subword"}: what a token of a caption is; see
-      :mod:`cleanpairs.encoders.tokenizer`. Scripts without spaces are cut into characters by "words" too; "subword"
-      learns frequent pieces
-    - ``min_count``, ``max_length``: vocabulary: least occurrences of a token; tokens after which a caption is cut
-      (characters: four times as many)
-    """
+    """The dual encoder that is trained."""
 
     section: ClassVar[str] = "backbone"
 
@@ -227,19 +177,7 @@ class ModelSettings(Estimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FitSettings(Estimator):
-    """How it is trained.
-
-    - ``epochs``: epochs of the last (or only) stage, whose model is kept
-    - ``lr``, ``lr_update``, ``weight_decay``, ``grad_clip``, ``batch_size``: AdamW; in the last stage the rate falls to
-      a tenth after every ``lr_update`` epochs behind the warm-up (when None: once, after two thirds of all epochs)
-    - ``micro_batch``: pairs that go through the towers at once, on each process, where a batch is too large for the
-      memory (gradient cache): the same loss of the whole batch, for one more forward pass. All when None. See
-      docs/scale.md
-    - ``compile``: compile the towers by ``torch.compile``; where that fails they run as they are, and the log says so
-    - ``tau``: temperature of the matching probability
-    - ``exclude_duplicates``: pairs with the same image or text are no negatives of each other
-    - ``precision`` {"auto", "fp32", "bf16"}: auto: bf16 on a GPU, fp32 on a CPU
-    """
+    """How it is trained."""
 
     section: ClassVar[str] = "train"
 
@@ -258,17 +196,13 @@ class FitSettings(Estimator):
 
 def check_encoders(model: "PairCleaner") -> None:
     """The backbone and the encoders that are given, and whether they go together; ConfigError where they do not."""
-    from torch import nn
-
-    from cleanpairs.encoders.tuned import parse_tune
-
     owner = model.method_name
     BACKBONES.entry(model.backbone)
     for name in ("encoder", "text_encoder"):
         value = getattr(model, name)
         if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
             raise ConfigError(f"{name} of {owner} must be a directory, a name on the hub or None, found {value!r}")
-    if parse_tune(model.tune) is None:
+    if re.fullmatch(r"head|lora|full|blocks:[1-9]\d{0,3}", str(model.tune)) is None:
         raise ConfigError(f"tune of {owner} must be head, lora, blocks:N or full, found {model.tune!r}")
     if model.tune != "head" and model.encoder is None:
         raise ConfigError(
@@ -276,11 +210,8 @@ def check_encoders(model: "PairCleaner") -> None:
         )
     if model.image_transform is not None and not callable(model.image_transform):
         raise ConfigError(f"image_transform of {owner} must be callable or None, found {model.image_transform!r}")
-    if isinstance(model.image_encoder, str):
-        if model.image_encoder not in ("auto", "features"):
-            IMAGE_ENCODERS.entry(model.image_encoder)
-    elif not isinstance(model.image_encoder, nn.Module):
-        raise ConfigError(f"image_encoder of {owner} must be a name or a torch module, found {model.image_encoder!r}")
+    if not isinstance(model.image_encoder, nn.Module) and model.image_encoder not in ("auto", "features"):
+        IMAGE_ENCODERS.entry(model.image_encoder)
     if model.encoder is not None:
         precomputed = model.tune == "head" and model.image_encoder == "features"
         if model.image_encoder != "auto" and not precomputed:
@@ -290,7 +221,7 @@ def check_encoders(model: "PairCleaner") -> None:
             )
         if model.text_encoder not in (None, AUTO, WORDS):
             raise ConfigError(f"encoder of {owner} reads the captions itself: leave text_encoder out")
-    pixels = isinstance(model.image_encoder, str) and model.image_encoder == "cnn"
     named = model.text_encoder not in (None, AUTO, WORDS)
-    if pixels and named and (model.text_encoder == "features" or not takes_sentences(model.backbone)):
+    alone = model.text_encoder == "features" or not takes_sentences(model.backbone)
+    if model.image_encoder == "cnn" and named and alone:
         raise ConfigError(f"text_encoder of {owner} goes with vectors or a frozen image encoder, not with 'cnn'")

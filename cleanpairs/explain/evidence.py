@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,7 +100,7 @@ class Explainer:
         """The trusted images, each by its surest pair; the trusted captions; what they say, word by word."""
         pairs, rows = self.pairs, self.trusted
         images, texts = self.vectors(rows)
-        side = self._by_image(rows, images)
+        side, of_captions = self._sides(rows, images, texts)
         asked = np.flatnonzero(side.rows >= 0)
         if len(asked) > RATES:
             asked = np.sort(np.random.default_rng(0).choice(asked, RATES, replace=False))
@@ -107,37 +108,37 @@ class Explainer:
         seen = rows[images.any(axis=1)]
         captions = [pairs.captions[i] or "" for i in seen.tolist()]
         image = np.searchsorted(pairs.image_index[side.rows], pairs.image_index[seen])
-        return side, self._by_caption(rows, texts), WordSupport(captions, image, asked, near)
+        return side, of_captions, WordSupport(captions, image, asked, near)
 
     @cached_property
     def _everything(self) -> "tuple[_Side, _Side]":
         """All images, each by its surest pair, and all captions."""
         rows = np.arange(len(self.pairs))
-        images, texts = self.vectors(rows)
-        return self._by_image(rows, images), self._by_caption(rows, texts)
+        return self._sides(rows, *self.vectors(rows))
 
-    def _by_image(self, rows: np.ndarray, vectors: np.ndarray) -> "_Side":
-        """The images of pairs (m,), in their order, by the surest pair of each; those without a vector are left out."""
-        seen = np.flatnonzero(vectors.any(axis=1))
+    def _sides(self, rows: np.ndarray, images: np.ndarray, texts: np.ndarray) -> "tuple[_Side, _Side]":
+        """The images of pairs (m,), in their order, each by its surest pair and none without a vector; the captions."""
+        groups = self.pairs.pair_image_group
+        seen = np.flatnonzero(images.any(axis=1))
         order = seen[np.argsort(-np.nan_to_num(self.correspondence[rows[seen]], nan=-1), kind="stable")]
         chosen = order[np.unique(self.pairs.image_index[rows[order]], return_index=True)[1]]
-        return _Side(vectors[chosen], rows[chosen], [self.pairs.pair_image_group])
-
-    def _by_caption(self, rows: np.ndarray, vectors: np.ndarray) -> "_Side":
-        return _Side(vectors, rows, [self.pairs.text_group, self.pairs.pair_image_group])
+        return _Side(images[chosen], rows[chosen], [groups]), _Side(texts, rows, [self.pairs.text_group, groups])
 
     def neighbours(self, pair_ids: Sequence[int] | np.ndarray, count: int = 10) -> list[Neighbours]:
         """Of pairs (n,) the ``count`` (at most 50) others of all N with the most similar images, and captions."""
         ids = self._checked(pair_ids)
-        near = (side.near(of, ids, count) for side, of in zip(self._everything, self.vectors(ids), strict=True))
-        found = [
-            [self._shown(side, *one) for one in zip(*places, strict=True)]
-            for side, places in zip(self._everything, near, strict=True)
-        ]
-        return [Neighbours(*self._known(i), *both) for i, *both in zip(ids.tolist(), *found, strict=True)]
+        return [Neighbours(*known) for known in self._near(ids, self.vectors(ids), self._everything, count)]
 
-    def _known(self, i: int) -> tuple[int, str, str, float]:
-        return i, self.pairs.keys[i], self.pairs.captions[i] or "", float(self.correspondence[i])
+    def _near(
+        self, ids: np.ndarray, vectors: tuple[np.ndarray, np.ndarray], sides: "tuple[_Side, _Side]", count: int
+    ) -> Iterator[Any]:
+        """The fields of :class:`Neighbours` of pairs (n,), of which ``vectors`` are."""
+        found = [
+            [self._shown(side, *one) for one in zip(*side.near(of, ids, count), strict=True)]
+            for side, of in zip(sides, vectors, strict=True)
+        ]
+        for i, *both in zip(ids.tolist(), *found, strict=True):
+            yield i, self.pairs.keys[i], self.pairs.captions[i] or "", float(self.correspondence[i]), *both
 
     def _checked(self, pair_ids: Sequence[int] | np.ndarray) -> np.ndarray:
         odd = [i for i in pair_ids if not (isinstance(i, int | np.integer) and 0 <= i < len(self.pairs))]
@@ -148,18 +149,12 @@ class Explainer:
     def explain(self, pair_ids: Sequence[int] | np.ndarray, *, neighbours: int = SHOWN) -> list[Explanation]:
         """Explanations of pairs (n,), in their order. Raises ConfigError: there is no such pair."""
         ids = self._checked(pair_ids)
-        images, texts = self.vectors(ids)
-        near_images, near_texts, _ = self._bank
-        place, shown = near_images.near(images, ids, NEIGHBOURS)
-        captions, of_captions = near_texts.near(texts, ids, neighbours)
-        found = []
-        for n, (i, (unsupported, expected)) in enumerate(zip(ids.tolist(), self._named(ids, place), strict=True)):
-            similar = self._shown(near_images, place[n, :neighbours], shown[n, :neighbours])
-            alike = self._shown(near_texts, captions[n], of_captions[n])
-            flagged, why = bool(self.correspondence[i] < self.threshold), self._why(i, unsupported, expected)
-            named = tuple(unsupported), tuple(expected)
-            found.append(Explanation(*self._known(i), similar, alike, flagged, *named, why))
-        return found
+        vectors, flagged = self.vectors(ids), self.correspondence[ids] < self.threshold
+        known = self._near(ids, vectors, self._bank[:2], neighbours)
+        return [
+            Explanation(*(*fields, bool(below), tuple(own), tuple(lacking), self._why(fields[0], own, lacking)))
+            for fields, below, (own, lacking) in zip(known, flagged, self._named(ids, vectors[0]), strict=True)
+        ]
 
     def worst(self, count: int) -> np.ndarray:
         """(k,) pairs with the lowest correspondence, lowest first; quarantined ones, which are NaN, have none."""
@@ -199,10 +194,11 @@ class Explainer:
         ids = np.asarray(pair_ids, np.int64)
         if not len(ids):
             return []
-        near = self._bank[0].near(self.vectors(ids)[0], ids, NEIGHBOURS)[0]
-        return [self._why(i, *words) for i, words in zip(ids.tolist(), self._named(ids, near), strict=True)]
+        named = self._named(ids, self.vectors(ids)[0])
+        return [self._why(i, *words) for i, words in zip(ids.tolist(), named, strict=True)]
 
-    def _named(self, ids: np.ndarray, near: np.ndarray) -> list[tuple[list[str], list[str]]]:
+    def _named(self, ids: np.ndarray, images: np.ndarray) -> list[tuple[list[str], list[str]]]:
+        near = self._bank[0].near(images, ids, NEIGHBOURS)[0]
         return self._bank[2].named([self.pairs.captions[i] or "" for i in ids.tolist()], near)
 
     def _shown(self, side: "_Side", place: np.ndarray, similarity: np.ndarray) -> tuple[Neighbour, ...]:

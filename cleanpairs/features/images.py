@@ -6,7 +6,7 @@ the cache directory, keyed by the input's fingerprint and the encoder; ``cnn`` k
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,16 +14,13 @@ import numpy as np
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import IMAGE_ENCODERS
 from cleanpairs.data import Pairs, cache_dir
-from cleanpairs.data.decoding import RGB, SQUARE, Decoder, Preparation, workers_for
+from cleanpairs.data.decoding import Decoder, Preparation, workers_for
+from cleanpairs.encoders.bert import fast_precision
+from cleanpairs.encoders.image_transform import ImageTransform
+from cleanpairs.encoders.model_files import FrozenImages
 from cleanpairs.features.rows import Chunk, Progress, Rows, compute_rows, digest
 
-if TYPE_CHECKING:  # it brings torch
-    from cleanpairs.encoders.image_transform import ImageTransform
-    from cleanpairs.encoders.module_encoder import ModuleEncoder
-    from cleanpairs.encoders.pretrained import PretrainedCLIP
-
-Encode = Callable[[list[np.ndarray]], np.ndarray]  # of prepared images
-DEFAULT_SIZE = {"cnn": 64, "efficientnet_lite0": 224}
+CNN_SIZE = 64
 BATCH = 64  # images that are decoded and encoded at once: where a killed run goes on
 _IN_MEMORY: WeakKeyDictionary[Any, dict[str, Rows]] = WeakKeyDictionary()
 
@@ -73,51 +70,37 @@ def image_matrix(
         array = pairs.images.array()
         assert array is not None
         return ImageMatrix(array, {}, name, None)
-    size = image_size or DEFAULT_SIZE[name]
     if name == "cnn":
-        chunks = _chunks(
-            pairs, (3, size, size), np.uint8, SQUARE(size), lambda found: np.stack(found).transpose(0, 3, 1, 2)
-        )
-        rows = compute_rows(len(pairs.images), (3, size, size), np.uint8, chunks, progress=progress)
-        return ImageMatrix(rows.array, rows.failures, name, size)
-    from cleanpairs.encoders.bert import fast_precision
-
-    precision = fast_precision("cpu")
-    network = IMAGE_ENCODERS.load(name)(precision=precision)
-
-    def encode(squares: list[np.ndarray]) -> np.ndarray:
-        return np.asarray(network.encode(_pictures(squares), image_size=size))  # in its size already: not resized again
-
-    key = f"{name}-{size}-{network.weights_sha256[:8]}" + ("" if precision.itemsize == 4 else "-bf16")
-    rows = _rows(pairs, key, (network.regions, network.dim), np.float16, SQUARE(size), encode, progress)
-    return ImageMatrix(rows.array, rows.failures, name, size)
+        return pixel_matrix(pairs, ImageTransform.whole(image_size or CNN_SIZE), name, progress=progress)
+    network = IMAGE_ENCODERS.load(name)(image_size, precision=fast_precision("cpu"))
+    return encoded_matrix(pairs, network, name, progress=progress)
 
 
 def encoded_matrix(
-    pairs: Pairs, encoder: "PretrainedCLIP | ModuleEncoder", *, progress: Progress | None = None
+    pairs: Pairs, encoder: FrozenImages, name: str = "pretrained", *, progress: Progress | None = None
 ) -> ImageMatrix:
-    """All images of ``pairs`` through a frozen encoder that is at hand, (M, R, D) float32; kept as in the cache.
+    """All images of ``pairs`` through a frozen encoder that is at hand, (M, R, D) float; kept as in the cache.
 
     Raises ConfigError: the data has vectors only.
     """
     _need_images(pairs, encoder.name)
-    shape = encoder.shape
-    preparation, encode = _prepared_for(encoder)
-    rows = _rows(pairs, digest(encoder.fingerprint), shape, np.float32, preparation, encode, progress)
-    array = rows.array if len(shape) == 2 else rows.array[:, None]
-    return ImageMatrix(array, rows.failures, "pretrained", None)
+    key = encoder.cache_key or digest(encoder.fingerprint)
+    rows = _rows(pairs, key, encoder.shape, encoder.dtype, encoder.transform, encoder.encode_pixels, progress)
+    array = rows[0] if len(encoder.shape) == 2 else rows[0][:, None]
+    return ImageMatrix(array, rows[1], name, encoder.transform.output_size[0] or None)
 
 
-def pixel_matrix(pairs: Pairs, transform: "ImageTransform", *, progress: Progress | None = None) -> ImageMatrix:
+def pixel_matrix(
+    pairs: Pairs, transform: ImageTransform, name: str = "pretrained", *, progress: Progress | None = None
+) -> ImageMatrix:
     """All images of ``pairs`` as the pixels (M, 3, H, W) uint8 that a network takes, for towers that are trained on.
 
     Decoded and resized once, so that an epoch costs no decoding: 150 kB an image of 224 x 224 in the cache directory.
     """
     _need_images(pairs, "of pixels")
-    shape = (3, *transform.output_size)
     key = f"pixels-{digest(repr(transform))}"
-    rows = _rows(pairs, key, shape, np.uint8, _transformed(transform), np.stack, progress)
-    return ImageMatrix(rows.array, rows.failures, "pretrained", transform.output_size[0])
+    rows = _rows(pairs, key, (3, *transform.output_size), np.uint8, transform, np.asarray, progress)
+    return ImageMatrix(*rows, name, transform.output_size[0])
 
 
 def _need_images(pairs: Pairs, name: str) -> None:
@@ -135,26 +118,16 @@ def _rows(
     encoder_key: str,
     shape: tuple[int, ...],
     dtype: Any,
-    preparation: Preparation,
-    encode: Encode,
+    transform: ImageTransform,
+    encode: Callable[[list[np.ndarray]], np.ndarray],
     progress: Progress | None,
 ) -> Rows:
-    """The rows of all images: of the cache directory, where the pairs are on disk; else as long as the images live."""
-    chunks = _chunks(pairs, shape, dtype, preparation, encode)
-    if pairs.source.kind != "memory":
-        # By the images' contents, also of files that the input only names; whatever captions stand beside them.
-        folder = cache_dir() / "images" / f"{digest(pairs.image_group.tobytes())}-{encoder_key}"
-        return compute_rows(len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress)
-    kept = _IN_MEMORY.setdefault(pairs.images, {})  # a fit, its scores and repairs share the images' object
-    if encoder_key not in kept:
-        kept[encoder_key] = compute_rows(len(pairs.images), shape, dtype, chunks, progress=progress)
-    return kept[encoder_key]
+    """The rows of all images: of the cache directory, where the pairs are on disk; else as long as the images live.
 
-
-def _chunks(
-    pairs: Pairs, shape: tuple[int, ...], dtype: Any, preparation: Preparation, encode: Encode
-) -> Callable[[int], Iterator[Chunk]]:
-    """Decode and encode images from one on; what cannot be decoded is zero and is written down."""
+    ``encode`` makes them of n times pixels (3, H, W); of what cannot be decoded they are zero, and the reason is kept.
+    """
+    ahead = 2 if any(transform.output_size) else 0  # whole pictures are much to hold
+    preparation = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform), ahead=ahead)
 
     def chunks(first: int) -> Iterator[Chunk]:
         encoded = (part for part in pairs.images.iter_encoded(BATCH) if part[0] + len(part[1]) > first)
@@ -169,26 +142,11 @@ def _chunks(
                     values[batch.rows - batch.start] = found
                 yield batch.start, values, failures
 
-    return chunks
-
-
-def _prepared_for(encoder: "PretrainedCLIP | ModuleEncoder") -> tuple[Preparation, Encode]:
-    """What a worker makes of an image, and what ``encoder`` makes of a batch of it: of pixels, where a worker can be
-    told their transform, else of the whole picture.
-    """
-    from cleanpairs.encoders.image_transform import ImageTransform
-
-    if isinstance(encoder.transform, ImageTransform):
-        return _transformed(encoder.transform), lambda pixels: encoder.encode_pixels(np.stack(pixels))
-    return RGB, lambda pictures: encoder.encode_images(_pictures(pictures))
-
-
-def _transformed(transform: "ImageTransform") -> Preparation:
-    return Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform))
-
-
-def _pictures(arrays: list[np.ndarray]) -> list[Any]:
-    """Images of Pillow, of (H, W, 3) uint8 each."""
-    from PIL import Image
-
-    return [Image.fromarray(array) for array in arrays]
+    if pairs.source.kind != "memory":
+        # By the images' contents, also of files that the input only names; whatever captions stand beside them.
+        folder = cache_dir() / "images" / f"{digest(pairs.image_group.tobytes())}-{encoder_key}"
+        return compute_rows(len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress)
+    kept = _IN_MEMORY.setdefault(pairs.images, {})  # a fit, its scores and repairs share the images' object
+    if encoder_key not in kept:
+        kept[encoder_key] = compute_rows(len(pairs.images), shape, dtype, chunks, progress=progress)
+    return kept[encoder_key]

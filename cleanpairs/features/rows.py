@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,8 @@ from cleanpairs.data.atomic import write_whole
 SYNC_SECONDS = 5.0
 FORMAT = 1
 Progress = Callable[[int, int], None]  # done, and all there is to do
-Chunk = tuple[int, np.ndarray, dict[int, str]]  # its first row, its rows, and row -> why it failed: those are zero
-
-
-@dataclass(frozen=True)
-class Rows:
-    """n rows, maybe memory-mapped, and row -> why it failed."""
-
-    array: np.ndarray
-    failures: dict[int, str]
+Rows = tuple[np.ndarray, dict[int, str]]  # maybe memory-mapped, and row -> why it failed: those are zero
+Chunk = tuple[int, np.ndarray, dict[int, str]]  # its first row, and the same
 
 
 def compute_rows(
@@ -59,53 +51,39 @@ def compute_rows(
             failures.update(failed)
             if progress is not None:
                 progress(start + len(values), n)
-        return Rows(array, failures)
+        return array, failures
     done, failures = _state(folder, n)
     if done < n:
         with writing(f"the cache {folder} (CLEANPAIRS_CACHE names another)"):
             folder.mkdir(parents=True, exist_ok=True)
             with _locked(folder):
                 done, failures = _state(folder, n)
-                _go_on(folder, n, shape, np.dtype(dtype), chunks, done, failures, progress)
+                # Plain writes, not a writable map: a full disk is then an error and no crash.
+                with (folder / "rows.npy").open("r+b" if done else "w+b") as file:
+                    about = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
+                    np.lib.format.write_array_header_1_0(file, {**about, "shape": (n, *shape)})
+                    file.seek(file.tell() + done * int(np.prod(shape)) * np.dtype(dtype).itemsize)
+                    synced = time.monotonic()
+                    for start, values, failed in chunks(done):
+                        new = values[done - start :]  # all of them, unless the run before cut chunks elsewhere
+                        file.write(np.ascontiguousarray(new, dtype=dtype).tobytes())
+                        failures.update(failed)
+                        done = start + len(values)
+                        if progress is not None:
+                            progress(done, n)
+                        if time.monotonic() - synced > SYNC_SECONDS or done == n:
+                            file.flush()
+                            os.fsync(file.fileno())
+                            state = {"format": FORMAT, "rows": n, "done": done, "failures": failures}
+                            write_whole(folder / "state.json", json.dumps(state))
+                            synced = time.monotonic()
     try:
         array = np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise DataError(f"the cache {folder} cannot be read ({error}): delete that folder") from error
     if array.shape != (n, *shape) or array.dtype != dtype:
         raise DataError(f"the cache {folder} holds {array.dtype} {array.shape}, not {(n, *shape)}: delete that folder")
-    return Rows(array, failures)
-
-
-def _go_on(
-    folder: Path,
-    n: int,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    chunks: Callable[[int], Iterator[Chunk]],
-    done: int,
-    failures: dict[int, str],
-    progress: Progress | None,
-) -> None:
-    """Compute rows from ``done`` on. Plain writes, not a writable map: a full disk is then an error and no crash."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    with (folder / "rows.npy").open("r+b" if done else "w+b") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (n, *shape)}
-        np.lib.format.write_array_header_1_0(file, header)
-        file.seek(file.tell() + done * size)
-        synced = time.monotonic()
-        for start, values, failed in chunks(done):
-            new = values[done - start :]  # all of them, unless chunks were cut elsewhere by the run before
-            file.write(np.ascontiguousarray(new, dtype=dtype).tobytes())
-            failures.update(failed)
-            done = start + len(values)
-            if progress is not None:
-                progress(done, n)
-            if time.monotonic() - synced > SYNC_SECONDS or done == n:
-                file.flush()
-                os.fsync(file.fileno())
-                state = {"format": FORMAT, "rows": n, "done": done, "failures": failures}
-                write_whole(folder / "state.json", json.dumps(state))
-                synced = time.monotonic()
+    return array, failures
 
 
 def _state(folder: Path, n: int) -> tuple[int, dict[int, str]]:

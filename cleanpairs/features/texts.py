@@ -1,41 +1,86 @@
-"""Captions as a table that training can index: vectors of a frozen encoder, its token numbers, or given vectors.
-
-Each has what :class:`cleanpairs.encoders.tokenizer.Tokenizer` has, ``encode(captions)``; what has vectors also
-``encode_pairs(pairs)``, which looks into the cache first. Captions that occur more than once are encoded once.
-"""
+"""Captions as a table that training can index: learned words, vectors of a frozen encoder, both, or given vectors."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, cache_dir
+from cleanpairs.encoders.pretrained import PretrainedCLIP
+from cleanpairs.encoders.sentences import SentenceEncoder
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.features.rows import Chunk, Progress, compute_rows, digest
-
-if TYPE_CHECKING:  # transformers is an extra
-    from cleanpairs.encoders.pretrained import PretrainedCLIP
-    from cleanpairs.encoders.sentences import SentenceEncoder
 
 CHUNK = 1024  # captions that are encoded in one call: where a killed run goes on
 
 
-class FrozenTexts:
-    """One vector a caption, by a frozen encoder."""
+class Captions:
+    """What makes tables of captions, by one or both of the first two.
 
-    def __init__(self, encoder: "PretrainedCLIP | SentenceEncoder") -> None:
-        self.encoder = encoder
+    - ``words``: learned words; or a pretrained model whose towers are trained on, for its own token numbers
+    - ``frozen``: an encoder of one vector a caption; those that occur more than once are encoded once
+    - ``dim``: neither: the data brings vectors, of so many dimensions
+    """
+
+    def __init__(
+        self,
+        words: Tokenizer | PretrainedCLIP | None = None,
+        frozen: PretrainedCLIP | SentenceEncoder | None = None,
+        dim: int | None = None,
+    ) -> None:
+        self.words, self.frozen, self.dim = words, frozen, dim
         self._last: tuple[dict[str, int], np.ndarray] | None = None  # of captions that are in memory only
 
-    def encode_pairs(self, pairs: Pairs, progress: Progress | None = None) -> TokenTable:
-        """Vectors of N captions, kept in the cache where the pairs are on disk too; ``progress(done, total)``."""
-        return self.encode(pairs.captions, keep=pairs.source.kind != "memory", progress=progress)
+    def __len__(self) -> int:
+        """Size of the embedding table; 0 where no words are learned."""
+        return len(self.words) if isinstance(self.words, Tokenizer) else 0
 
-    def encode(self, captions: Iterable[str], *, keep: bool = False, progress: Progress | None = None) -> TokenTable:
-        """Vectors of n captions; ``keep``: in the cache."""
-        captions = list(captions)
+    def encode(self, captions: Iterable[str | None]) -> TokenTable:
+        """The table of n captions, where null is empty. ConfigError: the data's vectors are taken."""
+        if self.dim is not None:
+            raise ConfigError(
+                "text_encoder='features' takes the captions' vectors from the data, and these captions come without: "
+                "give pairs with vectors of both sides"
+            )
+        texts = [caption or "" for caption in captions]
+        return self._joined(texts, self._vectors(texts))
+
+    def table(self, pairs: Pairs, rows: np.ndarray | None = None, progress: Progress | None = None) -> TokenTable:
+        """The table of N pairs, or of ``rows`` (k,) int64; ``progress(done, total)`` of a frozen encoder.
+
+        Its vectors are kept in the cache where the pairs are on disk too. DataError: the data lacks the vectors that it
+        should bring, or has others.
+        """
+        captions, vectors = pairs.captions, None
+        if self.dim is not None:
+            given = precomputed_text_vectors(pairs)
+            if given.shape[1] != self.dim:
+                raise DataError(
+                    f"the model takes caption vectors of {self.dim} dimensions, and this data has {given.shape[1]}"
+                )
+            vectors = TokenTable(np.arange(len(given)), np.arange(len(given) + 1), given)
+        else:
+            vectors = self._vectors(captions, keep=pairs.source.kind != "memory", progress=progress)
+        if rows is not None:
+            captions = [captions[i] for i in rows.tolist()]
+            vectors = None if vectors is None else vectors.take(rows)
+        return self._joined(captions, vectors)
+
+    def _joined(self, captions: list[str], vectors: TokenTable | None) -> TokenTable:
+        if self.words is None:
+            assert vectors is not None
+            return vectors
+        table = self.words.encode(captions)
+        return table if vectors is None else replace(table, sentences=vectors.vectors, sentence=vectors.ids)
+
+    def _vectors(
+        self, captions: list[str], *, keep: bool = False, progress: Progress | None = None
+    ) -> TokenTable | None:
+        """By the frozen encoder, if there is one; ``keep``: in the cache."""
+        frozen = self.frozen
+        if frozen is None:
+            return None
         if not keep and self._last is not None and all(caption in self._last[0] for caption in captions):
             known, vectors = self._last
             return TokenTable(np.array([known[c] for c in captions], np.int64), np.arange(len(captions) + 1), vectors)
@@ -45,79 +90,15 @@ class FrozenTexts:
 
         def chunks(first: int) -> Iterator[Chunk]:
             for start in range(first, len(unique), CHUNK):
-                values = self.encoder.encode_texts(unique[start : start + CHUNK])
+                values = frozen.encode_texts(unique[start : start + CHUNK])
                 yield start, np.where(np.isfinite(values), values, 0), {}
 
-        folder = None
-        if keep:
-            key = getattr(self.encoder, "cache_key", self.encoder.fingerprint)
-            folder = cache_dir() / "texts" / f"{digest(*unique)}-{digest(key)}"
-        rows = compute_rows(len(unique), (self.encoder.dim,), np.float32, chunks, folder=folder, progress=progress)
+        key = f"{digest(*unique)}-{digest(frozen.cache_key or frozen.fingerprint)}"
+        folder = cache_dir() / "texts" / key if keep else None
+        found, _ = compute_rows(len(unique), (frozen.dim,), np.float32, chunks, folder=folder, progress=progress)
         if not keep:
-            self._last = number, rows.array
-        return TokenTable(ids, np.arange(len(ids) + 1), rows.array)
-
-
-class WordsAndSentences:
-    """Learned words, and a frozen encoder's vector of each caption beside them."""
-
-    def __init__(self, words: Tokenizer, frozen: FrozenTexts) -> None:
-        self.words, self.frozen = words, frozen
-
-    def __len__(self) -> int:
-        """Size of the embedding table."""
-        return len(self.words)
-
-    def encode(self, captions: Iterable[str]) -> TokenTable:
-        """Words and vectors of n captions."""
-        captions = list(captions)
-        return self._joined(captions, self.frozen.encode(captions))
-
-    def encode_pairs(self, pairs: Pairs, progress: Progress | None = None) -> TokenTable:
-        """Words and vectors of N captions; the vectors are kept as :meth:`FrozenTexts.encode_pairs` does."""
-        return self._joined(pairs.captions, self.frozen.encode_pairs(pairs, progress))
-
-    def encode_rows(self, pairs: Pairs, rows: np.ndarray) -> TokenTable:
-        """Those of pairs (k,): the vectors of all are looked up, and only these captions are cut into words."""
-        return self._joined([pairs.captions[i] for i in rows.tolist()], self.frozen.encode_pairs(pairs).take(rows))
-
-    def _joined(self, captions: list[str], sentences: TokenTable) -> TokenTable:
-        return replace(self.words.encode(captions), sentences=sentences.vectors, sentence=sentences.ids)
-
-
-class TokenNumbers:
-    """A pretrained model's own token numbers, for towers that are trained on."""
-
-    def __init__(self, pretrained: "PretrainedCLIP") -> None:
-        self.pretrained = pretrained
-
-    def encode(self, captions: Iterable[str]) -> TokenTable:
-        """Token numbers of n captions."""
-        return self.pretrained.tokens(list(captions))
-
-
-class PrecomputedTexts:
-    """Vectors that the data brings, one a caption. ``dim``: their dimensions; those of other data must be as many."""
-
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
-
-    def encode(self, captions: Iterable[str]) -> TokenTable:
-        """ConfigError: a caption alone has no vector."""
-        raise ConfigError(
-            "text_encoder='features' takes the captions' vectors from the data, and these captions come without: give "
-            "pairs with vectors of both sides"
-        )
-
-    def encode_pairs(self, pairs: Pairs, progress: Progress | None = None) -> TokenTable:
-        """The vectors of N captions. Raises DataError: the pairs have none, or of another size."""
-        vectors = precomputed_text_vectors(pairs)
-        if vectors.shape[1] != self.dim:
-            raise DataError(
-                f"the model takes caption vectors of {self.dim} dimensions, and this data has {vectors.shape[1]}"
-            )
-        ids = np.arange(len(vectors), dtype=np.int64)
-        return TokenTable(ids, np.arange(len(ids) + 1), vectors)
+            self._last = number, found
+        return TokenTable(ids, np.arange(len(ids) + 1), found)
 
 
 def precomputed_text_vectors(pairs: Pairs) -> np.ndarray:

@@ -44,11 +44,10 @@ from cleanpairs.correspondence.planting import plant
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.correspondence.similarity import SimilarityEvidence, area, similarity_evidence
 from cleanpairs.encoders.base import DualEncoder
-from cleanpairs.encoders.ensemble import Ensemble
+from cleanpairs.encoders.ensemble import Ensemble, members_of
 from cleanpairs.encoders.linear import Linear
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators import Embedded, PairCleaner
-from cleanpairs.estimators.networks import members_of
 from cleanpairs.estimators.refusal import caption_spaces
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.ops.matching import matching_probability
@@ -343,7 +342,7 @@ class _Weighing(TrainingStrategy):
 class Auto(PairCleaner):
     """The method that asks for no setting: neighbours' agreement, two networks, weights that are probabilities.
 
-    Parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
+    Parameters beside those of all methods, which :class:`cleanpairs.estimators.PairCleaner` lists:
 
     Parameters
     ----------
@@ -399,10 +398,10 @@ class Auto(PairCleaner):
         networks, tau = super()._model_and_temperature(networks, y, data)
         if not self.regression or self._trained.similarity or networks.local or data.images.ndim != 3 or not y.any():
             return networks, tau
-        words = 0 if data.tokens.vectors is not None else len(self.tokenizer_)
-        device = self.resolved_device()
-        linear = Linear.fit(data.images, data.tokens, data.image_index, y, vocabulary=words, seed=self.random_state)
-        linear = linear.to(device)
+        device, seed = self.resolved_device(), self.random_state
+        linear = Linear.fit(
+            data.images, data.tokens, data.image_index, y, vocabulary=len(self.tokenizer_), seed=seed
+        ).to(device)
         rng = np.random.default_rng(step_seed(self.random_state, 19))
         some = np.sort(rng.choice(len(data), min(len(data), SAMPLE), replace=False))
         images, tokens = data.images[data.image_index[some]], data.tokens.take(some)

@@ -26,7 +26,7 @@ from cleanpairs.estimators.encoders import GIVEN, check_vectors, refuse_without_
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import with_images
-from cleanpairs.features import FrozenTexts
+from cleanpairs.features import Captions
 from cleanpairs.methods.normalised import KINDS, NormalisedScore
 from cleanpairs.methods.precomputed import (
     Precomputed,
@@ -186,9 +186,7 @@ class ClipScore(PairScorer):
         return found if rows is None else found.take(rows)
 
     def _load(self, path: str, name: str) -> PretrainedCLIP:
-        return PretrainedCLIP.load(
-            path if Path(path).is_dir() else name, self.resolved_device(), revision=self.revision
-        )
+        return PretrainedCLIP(path if Path(path).is_dir() else name, self.resolved_device(), revision=self.revision)
 
     def score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """By the data's scores, or the vectors; the bank is for repairs only."""
@@ -217,7 +215,7 @@ class ClipScore(PairScorer):
             asked = filter_reasons(pairs, f"none,{self.drop}")  # as in a stream nothing is, unless it is asked for
             return Embeddings(images), Embeddings(texts), dict(sorted({**asked, **faults, **pairs.reasons}.items()))
         matrix = image_matrix_of(model, pairs, self.image_encoder, progress)
-        table = FrozenTexts(model).encode_pairs(pairs, texts_progress)
+        table = Captions(frozen=model).table(pairs, progress=texts_progress)
         assert table.vectors is not None
         texts = np.asarray(table.vectors[table.ids])
         return Embeddings(unit_rows(matrix.array[:, 0])), Embeddings(texts), self._quarantine(pairs, matrix)
@@ -279,8 +277,8 @@ class ClipScore(PairScorer):
         about = {"name": self.pretrained_.name, "fingerprint": self.pretrained_.fingerprint}
         return Stored({"pretrained": about}, arrays={} if self.score_ is None else self.score_.arrays())
 
-    def restore(self, saved: Saved, *, image_encoder: Any = None, image_transform: Any = None) -> None:
-        """See :meth:`cleanpairs.estimators.PairScorer.restore`; there is no module to be given again."""
+    def restore(self, saved: Saved) -> None:
+        """See :meth:`cleanpairs.estimators.PairScorer.restore`."""
         name, fingerprint = (saved.config["pretrained"][key] for key in ("name", "fingerprint"))
         arrays = saved.arrays()
         self.bank_ = saved.bank(arrays)

@@ -24,7 +24,7 @@ from cleanpairs.trainer import Correspondence, SingleNetwork, TrainingData, Trai
 class CRCL(PairCleaner):
     """Robust dual encoder of CRCL.
 
-    Parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
+    Parameters beside those of all methods, which :class:`cleanpairs.estimators.PairCleaner` lists:
 
     - ``refine_epochs`` sequence of int: epochs of the stages before the last, which only refine the labels; may be
       empty

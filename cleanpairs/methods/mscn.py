@@ -221,7 +221,8 @@ class MSCN(SplittingCleaner):
             )
 
     def _procedure(self, data: TrainingData) -> _Correcting:
-        pairs, matrix = self._prepare(load_pairs(self.meta))
+        pairs = load_pairs(self.meta)
+        matrix = self._images(pairs)
         quarantined = self._quarantine(pairs, matrix)
         usable = np.array([i for i in range(len(pairs)) if i not in quarantined], dtype=np.int64)
         if len(usable) < 2:
@@ -233,7 +234,7 @@ class MSCN(SplittingCleaner):
             )
         meta = TrainingData(
             images=matrix.array,
-            tokens=self._tokens(pairs).take(usable),
+            tokens=self.tokenizer_.table(pairs).take(usable),
             image_index=pairs.image_index[usable],
             image_group=pairs.pair_image_group[usable],
             text_group=pairs.text_group[usable],

@@ -17,6 +17,7 @@ from cleanpairs.methods.normalised import NormalisedScore
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import Background
 from cleanpairs.ops.search import TopK
+from cleanpairs.scoring import Embeddings
 
 NO_VECTOR = "its caption's vector is zero or not finite"
 
@@ -57,22 +58,22 @@ class PrecomputedScorer(RowScorer):
     def __init__(self, score: NormalisedScore) -> None:
         self.score, self.hashes = score, score.kind != "none"
 
-    def compared(self, batch: RowBatch, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    def compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """See :class:`cleanpairs.estimators.batches.RowScorer`."""
         n = len(images)
         groups = (batch.image_group[batch.row], batch.text_group) if self.hashes else (np.arange(n),) * 2
-        scores = self.score(Background(*(filled(x) if n else x for x in (images, texts, *groups))))[:n]
+        scores = self.score(Background(*(filled(x) if n else x for x in (images.vectors, texts.vectors, *groups))))[:n]
         scores[list(batch.faults)] = np.nan
         return scores
 
     @torch.inference_mode()
-    def embedded(self, batch: RowBatch, data: str) -> tuple[np.ndarray, np.ndarray]:
+    def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
         """Unit vectors (k, E) float32 of both sides; a caption whose vector is zero is a fault, as in
         :meth:`Precomputed.vectors`.
         """
         z_image, z_text, missing = _unit_vectors(*(map(_float, (batch.vectors, batch.text_vectors))))
         batch.faults |= missing | batch.faults
-        return z_image, z_text
+        return Embeddings(z_image), Embeddings(z_text)
 
 
 def _float(x: np.ndarray | None) -> np.ndarray | None:

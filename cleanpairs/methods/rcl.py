@@ -21,7 +21,7 @@ from cleanpairs.trainer import SingleNetwork, TrainingData
 class RCL(PairCleaner):
     """Complementary contrastive learning.
 
-    Parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
+    Parameters beside those of all methods, which :class:`cleanpairs.estimators.PairCleaner` lists:
 
     - ``kind`` {"log", "tan", "gce", "exp"}: form of the complementary loss
     - ``start``, ``label_epochs``: first and last epoch whose probabilities enter the soft correspondence

@@ -196,7 +196,8 @@ def scaled(x: np.ndarray) -> np.ndarray:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WarmupCleaner(PairCleaner):
-    """Parameters of the methods that split behind a warm-up; which strategy they train by is ``_strategy``.
+    """Parameters of the methods that split behind a warm-up, beside those of all methods, which
+    :class:`cleanpairs.estimators.PairCleaner` lists; which strategy they train by is ``_strategy``.
 
     - ``warmup``: epochs on all pairs before the first split
     - ``label_epochs``: epochs behind the warm-up whose labels enter the soft correspondence; all when None

@@ -161,11 +161,11 @@ def test_images_become_features_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "i.parquet")
     calls: list[int] = []
 
-    def encode(self: Any, images: list[Any], **options: Any) -> np.ndarray:
-        calls.append(len(images))
-        return rng.normal(size=(len(images), self.regions, self.dim)).astype(np.float16)
+    def encode(self: Any, pixels: np.ndarray) -> np.ndarray:
+        calls.append(len(pixels))
+        return rng.normal(size=(len(pixels), *self.shape)).astype(np.float16)
 
-    monkeypatch.setattr(EfficientNetLite0, "encode", encode)
+    monkeypatch.setattr(EfficientNetLite0, "encode_pixels", encode)
     result = run_bench(bench(tmp_path / "i.parquet", noise=(0.6,), seeds=2, overrides=(*CRCL, "image_size=32")))
     assert [row["status"] for row in result.rows] == ["ok"] * 4
     assert calls == [5]

@@ -17,7 +17,8 @@ import pytest
 import cleanpairs
 from cleanpairs.commands import doctor as diagnosis
 from cleanpairs.core import children
-from cleanpairs.data.decoding import SQUARE, Decoder
+from cleanpairs.data.decoding import Decoder
+from cleanpairs.data.duplicates import SIGNATURE
 from cleanpairs.engine import Partition, make_engine
 
 PACKAGE = Path(cleanpairs.__file__).resolve().parent
@@ -71,7 +72,7 @@ def test_a_child_imports_nothing_from_the_working_directory(
 
 
 def test_each_kind_of_child_runs_nothing_of_it(hostile: Path, tmp_path: Path) -> None:
-    with Decoder(SQUARE(4), 1) as decoder:
+    with Decoder(SIGNATURE, 1) as decoder:
         (batch,) = decoder.batches([(0, [b"no image"])])
     assert "cannot be decoded" in batch.failures[0]
     assert all(check.state != "broken" for check in diagnosis.diagnose())

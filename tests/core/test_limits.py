@@ -189,14 +189,15 @@ def test_no_thread_decodes_where_memory_is_capped() -> None:
 import io, resource, sys, threading
 import numpy as np
 from PIL import Image
-from cleanpairs.data.decoding import SQUARE, Decoder
+from cleanpairs.data.decoding import Decoder
+from cleanpairs.data.duplicates import SIGNATURE
 images = []
 for i in range(40):
     file = io.BytesIO()
     Image.fromarray(np.full((9, 7, 3), i * 5, np.uint8)).save(file, "png")
     images.append(file.getvalue() if i != 7 else b"no image")
 def decoded(workers):
-    with Decoder(SQUARE(4), workers) as decoder:
+    with Decoder(SIGNATURE, workers) as decoder:
         return [(b.rows.tolist(), np.stack(b.arrays).tolist(), b.failures) for b in
                 decoder.batches([(0, images[:25]), (25, images[25:])])]
 free = decoded(0)

@@ -18,7 +18,7 @@ from PIL import Image
 
 from cleanpairs.core.errors import ResourceError
 from cleanpairs.data import decoding
-from cleanpairs.data.decoding import RGB, SQUARE, DecodedBatch, Decoder, Preparation, workers_for
+from cleanpairs.data.decoding import RGB, DecodedBatch, Decoder, Preparation, workers_for
 from cleanpairs.data.duplicates import SIGNATURE
 from cleanpairs.encoders.image_transform import ImageTransform
 
@@ -54,12 +54,10 @@ def decode(decoder: Decoder, images: Sequence[bytes | None], size: int = 4) -> l
 
 
 TRANSFORM = ImageTransform(20, None, None, (16, 16), Image.Resampling.BICUBIC, 1 / 255, (0.5,) * 3, (0.5,) * 3)
-PREPARATIONS = [
-    SQUARE(17), RGB, SIGNATURE, Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(TRANSFORM))
-]  # fmt: skip
+PIXELS = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(TRANSFORM))
 
 
-@pytest.mark.parametrize("preparation", PREPARATIONS, ids=["square", "rgb", "signature", "transform"])
+@pytest.mark.parametrize("preparation", [PIXELS, RGB, SIGNATURE], ids=["transform", "rgb", "signature"])
 def test_workers_make_the_same_arrays(preparation: Preparation) -> None:
     images = [picture(w, form=("PNG", "JPEG", "WEBP")[w % 3]) for w in range(10, 50)]
     images[7], images[8], images[30] = None, b"no image", b""  # type: ignore[call-overload]
@@ -88,7 +86,7 @@ def test_a_whole_picture_of_more_than_a_pipe_holds() -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_none_one_and_two_images(count: int, workers: int) -> None:
-    with Decoder(SQUARE(4), workers) as decoder:
+    with Decoder(PIXELS, workers) as decoder:
         batches = decode(decoder, [picture(9)] * count)
     assert sum(len(b.arrays) for b in batches) == count
     assert not [b.failures for b in batches if b.failures]
@@ -136,11 +134,11 @@ def test_a_bomb_of_pixels_does_not_reach_the_memory_of_the_run(monkeypatch: pyte
     out = io.BytesIO()
     Image.new("RGB", (9000, 9000)).save(out, "PNG")
     monkeypatch.setenv("CLEANPAIRS_DECODE_MEMORY", str(2**28))
-    with Decoder(SQUARE(8), 1) as decoder:
+    with Decoder(PIXELS, 1) as decoder:
         (batch,) = decode(decoder, [out.getvalue(), picture(10)])
         assert "9000x9000 pixels, more than 64000000" in batch.failures[0]
         monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "100000000")
-    with Decoder(SQUARE(8), 1) as decoder:
+    with Decoder(PIXELS, 1) as decoder:
         (batch,) = decode(decoder, [out.getvalue(), picture(10)])
     assert "cannot be decoded" in batch.failures[0]
     assert batch.rows.tolist() == [1]
@@ -150,7 +148,7 @@ def test_a_worker_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytes
     with Decoder(Preparation("no_such_module:f"), 1) as decoder, pytest.raises(ResourceError, match="no_such_module"):
         decode(decoder, [picture(10)])
     monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
-    with Decoder(SQUARE(4), 1) as decoder, pytest.raises(ResourceError, match="CLEANPAIRS_DECODE_WORKERS=0"):
+    with Decoder(PIXELS, 1) as decoder, pytest.raises(ResourceError, match="CLEANPAIRS_DECODE_WORKERS=0"):
         decode(decoder, [picture(10)])
 
 
@@ -165,7 +163,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch: p
         start(worker)
 
     monkeypatch.setattr(decoding._Worker, "start", killed_at_first)
-    with Decoder(SQUARE(4), 1) as decoder:
+    with Decoder(PIXELS, 1) as decoder:
         (batch,) = decode(decoder, [picture(10)])
     assert not batch.failures
     assert len(workers) == 2

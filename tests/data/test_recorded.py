@@ -178,7 +178,8 @@ def test_a_model_that_names_the_hub_has_nothing_fetched(tmp_path: Path, network:
     pytest.importorskip("transformers")
     state = {"threshold_": 0.5, "noise_rate_": None, "separated_": True, "image_encoder_": "auto", "image_size_": 64}
     config = {
-        "format": 1, "method": "infonce", "parameters": {role: "someone/some-model"}, "encoders": {},
+        "format": 2, "method": "infonce", "parameters": {role: "someone/some-model"}, "encoders": {},
+        "text_encoder": "someone/some-model" if role == "text_encoder" else None,
         "state": {**state, "tau_": 0.07, "fingerprint_": "f"},
     }  # fmt: skip
     (tmp_path / "model").mkdir()

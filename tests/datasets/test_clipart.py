@@ -119,7 +119,7 @@ def test_features_are_those_of_the_stored_pictures(tables: dict[str, pa.Table]) 
     table = tables["val"].slice(0, 24)
     stored = regions(table).reshape(24, -1)
     images = [Image.open(io.BytesIO(row["bytes"])) for row in table["image"].to_pylist()]
-    fresh = EfficientNetLite0().encode(images).reshape(24, -1)
+    fresh = EfficientNetLite0().encode_images(images).reshape(24, -1)
 
     def distances(x: np.ndarray) -> np.ndarray:
         return np.linalg.norm(x[:, None] - x[None], axis=-1)[np.triu_indices(24, 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import pkgutil
 import re
@@ -19,6 +20,7 @@ from cleanpairs.cli import COMMANDS
 from cleanpairs.core import errors
 from cleanpairs.core.recipe import find_recipes
 from cleanpairs.core.registry import BACKBONES, METHODS
+from cleanpairs.estimators import PairCleaner
 
 REPO = Path(__file__).resolve().parents[2]
 DOCS = REPO / "docs"
@@ -148,6 +150,17 @@ def test_the_table_of_methods_is_the_registry() -> None:
         assert (row["needs"] == "nothing") == (not entry.needs), entry.name
     for name in METHODS.names():
         assert (DOCS / "methods" / f"{name}.md").exists()
+
+
+def test_help_names_the_settings_of_all_methods_and_the_table_that_describes_them() -> None:
+    rows = table(read("methods/index.md"), "## Settings of all methods")
+    shared = set(inspect.signature(PairCleaner).parameters)
+    assert {row["setting"].strip("`") for row in rows} == shared and len(shared) > 30
+    said = str(PairCleaner.__doc__)
+    assert shared <= set(re.findall(r"``(\w+)``", said)) and 'index.md, under "Settings of all methods"' in said
+    for method in (entry.load() for entry in METHODS if issubclass(entry.load(), PairCleaner)):
+        docs = [str(base.__doc__) for base in method.__mro__[: method.__mro__.index(PairCleaner)]]
+        assert any("cleanpairs.estimators.PairCleaner" in doc for doc in docs), method
 
 
 def test_the_page_of_recipes_names_what_ships() -> None:

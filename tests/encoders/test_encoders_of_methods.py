@@ -17,6 +17,7 @@ from cleanpairs import CRCL, Pairs, load_pairs
 from cleanpairs.cli import cli
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.registry import METHODS
+from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.features import rows as rows_module
 from cleanpairs.methods.clip_score import ClipScore
@@ -185,7 +186,7 @@ def test_tuned_towers_begin_as_the_model_learn_and_come_back(
     tiny_models: dict[str, Path], colored: Path, tmp_path: Path, kind: str, tune: str
 ) -> None:
     pairs = load_pairs(colored).select(np.arange(40))
-    own = PretrainedCLIP.load(tiny_models[kind])
+    own = PretrainedCLIP(tiny_models[kind])
     still = tiny(CRCL, encoder=tiny_models[kind], tune=tune, lr=1e-12, encoder_lr=1e-12, weight_decay=0.0).fit(pairs)
     np.testing.assert_allclose(still.encode_texts(pairs.captions), own.encode_texts(pairs.captions), atol=2e-5)
 
@@ -200,6 +201,7 @@ def test_tuned_towers_begin_as_the_model_learn_and_come_back(
         assert any(bool((trained[n] != before[n[8:]]).any()) for n in changed)
         layers = {n.split("layers.")[1][0] for n in changed if "layers." in n}
         assert layers == ({"1"} if tune == "blocks:1" else {"0", "1"})
+        assert any("embeddings" in n for n in changed) == (tune == "full")
     scores = model.score_pairs(pairs)
     model.save_pretrained(tmp_path / "model")
     np.testing.assert_array_equal(CRCL.from_pretrained(tmp_path / "model").score_pairs(pairs), scores)
@@ -328,7 +330,7 @@ def test_a_sentence_encoder_is_the_mean_over_the_tokens(sentence_model: Path) ->
     from cleanpairs.encoders.sentences import SentenceEncoder
 
     texts = ["red over blue", "", "a", "letters " * 20, "Red over blue!"]
-    encoder = SentenceEncoder.load(sentence_model, precision=torch.float32)
+    encoder = SentenceEncoder(sentence_model, precision=torch.float32)
     z = encoder.encode_texts(texts)
     tokenizer, model = AutoTokenizer.from_pretrained(sentence_model), AutoModel.from_pretrained(sentence_model).eval()
     assert z.shape == (5, 32) and z.dtype == np.float32
@@ -338,7 +340,7 @@ def test_a_sentence_encoder_is_the_mean_over_the_tokens(sentence_model: Path) ->
             expected = model(**given).last_hidden_state[0].mean(dim=0)
         np.testing.assert_allclose(found, expected / expected.norm(), atol=1e-6)
     assert encoder.encode_texts([]).shape == (0, 32)
-    half = SentenceEncoder.load(sentence_model, precision=torch.bfloat16)
+    half = SentenceEncoder(sentence_model, precision=torch.bfloat16)
     assert half.cache_key != encoder.cache_key and half.fingerprint == encoder.fingerprint
     assert (half.encode_texts(texts) * z).sum(axis=1).min() > 0.999
 
@@ -346,7 +348,7 @@ def test_a_sentence_encoder_is_the_mean_over_the_tokens(sentence_model: Path) ->
 def test_a_caption_has_one_vector_whatever_goes_with_it(sentence_model: Path) -> None:
     from cleanpairs.encoders.sentences import SentenceEncoder
 
-    encoder = SentenceEncoder.load(sentence_model)
+    encoder = SentenceEncoder(sentence_model)
     texts = [chr(97 + k) * (1 + k % 5) for k in range(26)]
     together = encoder.encode_texts(texts)
     for k in (0, 7, 25):
@@ -358,7 +360,7 @@ def test_a_sentence_encoder_goes_to_another_process(sentence_model: Path) -> Non
 
     from cleanpairs.encoders.sentences import SentenceEncoder
 
-    encoder = SentenceEncoder.load(sentence_model)
+    encoder = SentenceEncoder(sentence_model)
     again = ForkingPickler.loads(bytes(ForkingPickler.dumps(encoder)))
     np.testing.assert_array_equal(again.encode_texts(["a cat"]), encoder.encode_texts(["a cat"]))
 
@@ -381,13 +383,13 @@ def test_models_that_are_no_text_encoders(tiny_clip: Path, sentence_model: Path,
     from cleanpairs.encoders.sentences import SentenceEncoder
 
     with pytest.raises(ConfigError, match="name it as the encoder"):
-        SentenceEncoder.load(tiny_clip)
+        SentenceEncoder(tiny_clip)
     with pytest.raises(ConfigError, match="only clip, siglip can be used"):
-        PretrainedCLIP.load(sentence_model)
+        PretrainedCLIP(sentence_model)
     folder = Path(shutil.copytree(sentence_model, tmp_path / "bert"))
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}', encoding="utf-8")
     with pytest.raises(ConfigError, match="pools by pooling_mode_max_tokens"):
-        SentenceEncoder.load(folder)
+        SentenceEncoder(folder)
 
 
 # -- vectors of both sides, made elsewhere --------------------------------------------------------------------------
@@ -445,9 +447,9 @@ def test_any_module_as_image_encoder(colored: Path, tmp_path: Path, flat: bool) 
     np.testing.assert_array_equal(again.score_pairs(pairs), scores)
     other = Means(flat=flat)
     nn.init.constant_(other.scale, 2.0)
-    with pytest.raises(ConfigError, match="not the module"):
+    with pytest.raises(ConfigError, match="give it again"):
         CRCL.from_pretrained(tmp_path / "model", image_encoder=other)
-    with pytest.raises(ConfigError, match="not the module"):
+    with pytest.raises(ConfigError, match="give it again"):
         CRCL.from_pretrained(tmp_path / "model", image_encoder=module, image_transform=small)
 
 
@@ -472,6 +474,8 @@ def test_a_module_with_a_transform_of_its_own(colored: Path) -> None:
     assert len(seen) == runs  # of the same images: not again
     vectors = model.encode_images(np.zeros((2, 3, 20, 20), np.uint8))
     assert vectors.shape == (2, 8)
+    whole = [np.full((3, 20, 30), 255, np.uint8), np.zeros((3, 9, 8), np.uint8)]  # as workers send them
+    assert ModuleEncoder(Means(flat=True), small).encode_pixels(whole).mean(axis=1).tolist() == [1.0, 0.0]
 
 
 def test_modules_that_make_something_else() -> None:

@@ -23,7 +23,6 @@ pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
 LENGTH = 16  # tokens that the tiny models take
-MERGES: list[Any] = [("c", "a"), ("ca", "t</w>")]
 WORDS = "a photo of the red cat dog and boat .".split()
 
 
@@ -59,7 +58,7 @@ def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
 
 @pytest.fixture
 def encoder(folder: Path) -> PretrainedCLIP:
-    return PretrainedCLIP.load(folder)
+    return PretrainedCLIP(folder)
 
 
 @pytest.fixture
@@ -156,16 +155,6 @@ def test_a_long_caption_is_cut_and_keeps_its_end_mark(encoder: PretrainedCLIP) -
     assert np.abs(z[0] - z[2]).max() > 1e-3
 
 
-def test_the_older_files_of_a_tokenizer(folders: dict[str, Path], tmp_path: Path) -> None:
-    expected = PretrainedCLIP.load(folders["clip"])._tokenize(captions())
-    old = Path(shutil.copytree(folders["clip"], tmp_path / "old"))
-    vocabulary = json.loads((old / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-    (old / "tokenizer.json").unlink()
-    (old / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    (old / "merges.txt").write_text("".join(f"{a} {b}\n" for a, b in MERGES), encoding="utf-8")
-    assert PretrainedCLIP.load(old)._tokenize(captions()) == expected
-
-
 def test_odd_captions_are_encoded(encoder: PretrainedCLIP) -> None:
     odd = ["", " ", "\n\t", "\ud800", "\x00", "猫", "!!!", "<|endoftext|>", "</s> <pad>", "é" * 100]
     z = encoder.encode_texts(odd)
@@ -179,17 +168,12 @@ def test_capitals_do_not_matter(encoder: PretrainedCLIP) -> None:
 
 def test_the_first_siglip_sees_no_punctuation(folders: dict[str, Path], tmp_path: Path) -> None:
     """As its sentencepiece tokenizer does, of which only tokenizer.json may be there."""
-    later = PretrainedCLIP.load(folders["siglip"])
+    later = PretrainedCLIP(folders["siglip"])
     assert later._tokenize(["a cat."]) != later._tokenize(["a cat"])
     first = Path(shutil.copytree(folders["siglip"], tmp_path / "first"))
     edit(first / "tokenizer_config.json", tokenizer_class="SiglipTokenizer")
-    tokens = PretrainedCLIP.load(first)._tokenize(["a cat", " A  Cat. ", "(a) 'cat'!"])
+    tokens = PretrainedCLIP(first)._tokenize(["a cat", " A  Cat. ", "(a) 'cat'!"])
     assert tokens[0] == tokens[1] == tokens[2] == later._tokenize(["a cat"])[0]
-
-
-def test_one_text_is_no_list(encoder: PretrainedCLIP) -> None:
-    with pytest.raises(ConfigError, match=r"use \['a photo'\]"):
-        encoder.encode_texts("a photo")
 
 
 # -- images ---------------------------------------------------------------------------------------------------------
@@ -279,41 +263,41 @@ def test_it_is_frozen(encoder: PretrainedCLIP) -> None:
 def test_half_precision_files_become_float32(broken: Path) -> None:
     from transformers import AutoModel
 
-    expected = PretrainedCLIP.load(broken).encode_texts(captions())
+    expected = PretrainedCLIP(broken).encode_texts(captions())
     AutoModel.from_pretrained(broken).half().save_pretrained(broken)
-    half = PretrainedCLIP.load(broken)
+    half = PretrainedCLIP(broken)
     assert next(half.model.parameters()).dtype == torch.float32
     np.testing.assert_allclose(half.encode_texts(captions()), expected, atol=5e-3)
 
 
 def test_loading_draws_no_random_numbers(folder: Path) -> None:
     before = torch.get_rng_state()
-    PretrainedCLIP.load(folder)
+    PretrainedCLIP(folder)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_fingerprint_is_of_the_contents(broken: Path, folder: Path) -> None:
-    fingerprint = PretrainedCLIP.load(folder).fingerprint
-    assert PretrainedCLIP.load(str(broken)).fingerprint == fingerprint and len(fingerprint) == 64
+    fingerprint = PretrainedCLIP(folder).fingerprint
+    assert PretrainedCLIP(str(broken)).fingerprint == fingerprint and len(fingerprint) == 64
     (broken / "README.md").write_text("changes no vector", encoding="utf-8")
-    assert PretrainedCLIP.load(broken).fingerprint == fingerprint
+    assert PretrainedCLIP(broken).fingerprint == fingerprint
     edit(broken / "preprocessor_config.json", image_mean=[0.1, 0.2, 0.3])
-    assert PretrainedCLIP.load(broken).fingerprint != fingerprint
+    assert PretrainedCLIP(broken).fingerprint != fingerprint
 
 
 def test_settings_within_processor_config(broken: Path) -> None:
-    expected = PretrainedCLIP.load(broken).transform
+    expected = PretrainedCLIP(broken).transform
     settings = json.loads((broken / "preprocessor_config.json").read_text(encoding="utf-8"))
     (broken / "preprocessor_config.json").unlink()
     (broken / "processor_config.json").write_text(json.dumps({"image_processor": settings}), encoding="utf-8")
-    assert PretrainedCLIP.load(broken).transform == expected
+    assert PretrainedCLIP(broken).transform == expected
 
 
 def test_a_directory_that_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"config\.json is missing"):
-        PretrainedCLIP.load(tmp_path)
+        PretrainedCLIP(tmp_path)
     with pytest.raises(DataError, match="there is no directory"):
-        PretrainedCLIP.load(tmp_path / "nothing" / "here")
+        PretrainedCLIP(tmp_path / "nothing" / "here")
 
 
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json", "model.safetensors", "tokenizer.json"])
@@ -327,7 +311,7 @@ def test_a_damaged_file_is_named(broken: Path, file: str, damage: str) -> None:
     else:
         (broken / file).write_bytes(data[: len(data) // 2] if damage == "cut" else b"[1]")
     with pytest.raises(DataError) as caught:
-        PretrainedCLIP.load(broken)
+        PretrainedCLIP(broken)
     assert file.split(".")[0].split("_")[0] in str(caught.value) or "weights" in str(caught.value)
     assert str(broken) in str(caught.value)
 
@@ -335,13 +319,13 @@ def test_a_damaged_file_is_named(broken: Path, file: str, damage: str) -> None:
 def test_other_kinds_are_refused(broken: Path) -> None:
     edit(broken / "config.json", model_type="bert")
     with pytest.raises(ConfigError, match=r"type 'bert', and only clip, siglip can be used"):
-        PretrainedCLIP.load(broken)
+        PretrainedCLIP(broken)
 
 
 def test_pickled_weights_are_refused(broken: Path) -> None:
     (broken / "model.safetensors").rename(broken / "pytorch_model.bin")
     with pytest.raises(DataError, match=r"no model\.safetensors \(found pytorch_model\.bin, which could run code\)"):
-        PretrainedCLIP.load(broken)
+        PretrainedCLIP(broken)
 
 
 def test_weights_that_are_missing_are_not_made_up(broken: Path) -> None:
@@ -351,14 +335,14 @@ def test_weights_that_are_missing_are_not_made_up(broken: Path) -> None:
     del weights["logit_scale"]
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(DataError, match="lacks 1 weights, of which the first is logit_scale"):
-        PretrainedCLIP.load(broken)
+        PretrainedCLIP(broken)
 
 
 def test_weights_of_another_shape_are_refused(broken: Path) -> None:
     config = json.loads((broken / "config.json").read_text(encoding="utf-8"))
     edit(broken / "config.json", text_config={**config["text_config"], "hidden_size": 16})
     with pytest.raises(DataError, match=r"does not hold the weights of its config\.json"):
-        PretrainedCLIP.load(broken)
+        PretrainedCLIP(broken)
 
 
 def test_a_tokenizer_of_another_model_is_refused(broken: Path) -> None:
@@ -367,15 +351,15 @@ def test_a_tokenizer_of_another_model_is_refused(broken: Path) -> None:
     tokenizer = Tokenizer.from_file(str(broken / "tokenizer.json"))
     tokenizer.add_tokens([f"more{k}" for k in range(100)])
     tokenizer.save(str(broken / "tokenizer.json"))
-    with pytest.raises(DataError, match=r"tokens, and the model takes \d+: the files are not of one model"):
-        PretrainedCLIP.load(broken)
+    with pytest.raises(DataError, match=r"not of one model: they prepare images and tokens of \(32, 32, 1\d\d\)"):
+        PretrainedCLIP(broken)
 
 
 def test_pixels_of_another_size_are_refused(broken: Path) -> None:
     size = {"height": 48, "width": 48}
     edit(broken / "preprocessor_config.json", size=size, crop_size=size)
-    with pytest.raises(ConfigError, match=r"32x32.*48x48"):
-        PretrainedCLIP.load(broken)
+    with pytest.raises(DataError, match=r"tokens of \(48, 48, \d+\), it takes \(32, 32, \d+\)"):
+        PretrainedCLIP(broken)
 
 
 def test_code_of_the_directory_is_never_run(broken: Path, tmp_path: Path) -> None:
@@ -385,7 +369,7 @@ def test_code_of_the_directory_is_never_run(broken: Path, tmp_path: Path) -> Non
     remote = {"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil", "AutoTokenizer": ["evil.Evil", None]}
     for file in ("config.json", "tokenizer_config.json"):
         edit(broken / file, auto_map=remote)
-    assert PretrainedCLIP.load(broken).encode_texts(["a cat"]).shape[0] == 1
+    assert PretrainedCLIP(broken).encode_texts(["a cat"]).shape[0] == 1
     assert not mark.exists()
 
 
@@ -394,13 +378,13 @@ def test_without_the_extra_it_names_the_command(folder: Path, monkeypatch: pytes
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
             with pytest.raises(ConfigError, match=rf'needs {name}, run: pip install "cleanpairs\[clip\]"'):
-                PretrainedCLIP.load(folder)
+                PretrainedCLIP(folder)
 
 
 def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match=r"no directory nobody/nothing.*from the hub.*check name and network"):
-        PretrainedCLIP.load("nobody/nothing")
+        PretrainedCLIP("nobody/nothing")
 
 
 def test_from_the_hub_only_data_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,7 +395,7 @@ def test_from_the_hub_only_data_is_asked_for(folder: Path, monkeypatch: pytest.M
         return str(folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
-    encoder = PretrainedCLIP.load("someone/model", revision="v1")
+    encoder = PretrainedCLIP("someone/model", revision="v1")
     assert encoder.name == asked["name"] == "someone/model" and asked["revision"] == "v1"
     assert not [p for p in asked["allow_patterns"] if p.endswith((".bin", ".py", ".pt", ".h5", "*"))]
 
@@ -419,4 +403,4 @@ def test_from_the_hub_only_data_is_asked_for(folder: Path, monkeypatch: pytest.M
 def test_a_device_that_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="'cuda' is not available"):
-        PretrainedCLIP.load(folder, device="cuda")
+        PretrainedCLIP(folder, device="cuda")

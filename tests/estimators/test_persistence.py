@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 
-from cleanpairs import CRCL, PC2, InfoNCE, Pairs
+from cleanpairs import CRCL, InfoNCE, Pairs
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.parameters import choice
-from cleanpairs.core.registry import METHODS
-from cleanpairs.estimators.persistence import Saved, load_estimator
+from cleanpairs.estimators.persistence import load_estimator
 
 FILES = ("config.json", "vocabulary.json", "model.safetensors", "bank.safetensors")
 
@@ -53,33 +49,6 @@ def test_captions_of_unknown_words_are_scored_with_a_warning(saved: Path) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.score_pairs(Pairs.from_arrays(["a b1"] * 4, features=features))
-
-
-def test_a_model_that_was_saved_with_settings_that_are_gone_is_read(copy: Path) -> None:
-    config = json.loads((copy / "config.json").read_text())
-    config["backbone"]["packed_regions"], config["parameters"]["search"] = True, "batch"
-    (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match=r"whose InfoNCE has settings .*: search; fit again"):  # it never had one
-        load_estimator(copy)
-    config["method"] = "pc2"
-    (copy / "config.json").write_text(json.dumps(config))
-    assert Saved(copy).parameters(PC2) == {k: v for k, v in config["parameters"].items() if k != "search"}
-
-
-def test_a_setting_that_is_gone_of_one_method_is_kept_of_another(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A method of one's own may have a setting of that name; it was forgotten when a model was read."""
-
-    @dataclass(kw_only=True, eq=False, repr=False)
-    class Searching(InfoNCE):
-        method_name: ClassVar[str] = "searching"
-        search: str = choice("batch", "corpus")
-
-    monkeypatch.setattr(METHODS, "load", lambda name: Searching)
-    pairs = Pairs.from_arrays([f"a b{i}" for i in range(12)], features=np.eye(12, 4, dtype=np.float32))
-    model = Searching(dim=8, dim_word=4, epochs=1, batch_size=6, eval_group_size=6, device="cpu", search="corpus")
-    assert load_estimator(model.fit(pairs).save_pretrained(tmp_path / "model")).search == "corpus"
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "garbage", "directory"])
@@ -178,4 +147,8 @@ def test_a_model_of_another_version_is_refused_by_its_number(copy: Path) -> None
     with pytest.raises(
         DataError, match=r"written by cleanpairs 0\.0\.9, whose InfoNCE has settings .*: cross_fit; fit again"
     ):
+        load_estimator(copy)
+    config["format"] = 1
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=r"of cleanpairs 0\.0\.9, of the format 1; this version reads 2: fit again"):
         load_estimator(copy)

@@ -38,7 +38,7 @@ def test_frozen_features_are_the_encoders_own_and_come_from_the_cache_the_second
     images: list[bytes | None] = [picture(i) for i in range(3)]
     pairs = load_pairs(written(tmp_path / "a.parquet", images))
     first = image_matrix(pairs, image_size=224)
-    direct = EfficientNetLite0().encode([Image.open(io.BytesIO(b)) for b in images if b], image_size=224)
+    direct = EfficientNetLite0().encode_images([Image.open(io.BytesIO(b)) for b in images if b])
     assert first.encoder == "efficientnet_lite0" and first.array.shape == (3, 9, 1280)
     made = first.array.astype(np.float32)
     cosine = (made * direct).sum(2) / np.linalg.norm(made, axis=2) / np.linalg.norm(direct, axis=2)
@@ -47,7 +47,7 @@ def test_frozen_features_are_the_encoders_own_and_come_from_the_cache_the_second
     def fail(*args: object, **kwargs: object) -> np.ndarray:
         raise AssertionError("encoded again")
 
-    monkeypatch.setattr(EfficientNetLite0, "encode", fail)
+    monkeypatch.setattr(EfficientNetLite0, "encode_pixels", fail)
     again = image_matrix(load_pairs(tmp_path / "a.parquet"), image_size=224)
     np.testing.assert_array_equal(again.array, first.array)
     with pytest.raises(AssertionError, match="encoded again"):
@@ -126,6 +126,7 @@ def test_features_are_the_same_when_decoding_processes_are_killed_meanwhile(
     pairs = load_pairs(tmp_path / "d.parquet")
     monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", "0")
     here = image_matrix(pairs, "cnn", image_size=16)
+    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "another"))
     monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", "2")
     decoders: list[Decoder] = []
     starts = Decoder.__init__

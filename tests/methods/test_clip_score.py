@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def encoder(folder: Path) -> PretrainedCLIP:
-    return PretrainedCLIP.load(folder)
+    return PretrainedCLIP(folder)
 
 
 def captions(n: int, seed: int = 0) -> list[str]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from cleanpairs import MSCN, Pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.features import Captions
 from cleanpairs.methods.mscn import CorrectionNet, meta_gradient_weights
 from cleanpairs.trainer import EpochContext, TrainingData
 from tests.methods.conftest import WORDS, corpus, view_of
@@ -113,7 +114,7 @@ def started(n: int = 40, odd: bool = False, **settings: Any) -> tuple[Any, Epoch
     pairs, ids = corpus(n, 0), np.arange(n)
     images = pairs.images.array()
     assert images is not None
-    method.tokenizer_ = Tokenizer(WORDS)
+    method.tokenizer_ = Captions(Tokenizer(WORDS))
     data = TrainingData(images, method.tokenizer_.encode(pairs.captions), ids, ids, ids)
     procedure = method._procedure(data)
     procedure.split_known = True
