@@ -33,7 +33,7 @@ from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.sgraf import SAF, SGR, SGRAF
 from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer
 from cleanpairs.encoders.vse_inf import VSEInf
-from cleanpairs.objectives.acl import ActiveComplementaryLoss
+from cleanpairs.methods.crcl import ActiveComplementaryLoss
 from cleanpairs.scoring import embed_images, embed_texts
 from cleanpairs.trainer.context import EpochContext
 from cleanpairs.trainer.types import TrainingData, TrainingSettings

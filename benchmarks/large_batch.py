@@ -32,7 +32,7 @@ def measure(backbone: str, batch: int, micro: int, regions: int, dim: int) -> No
     from cleanpairs.core.registry import BACKBONES
     from cleanpairs.correspondence.averaged import Averaged
     from cleanpairs.encoders.tokenizer import TokenTable
-    from cleanpairs.objectives.acl import ActiveComplementaryLoss
+    from cleanpairs.methods.crcl import ActiveComplementaryLoss
     from cleanpairs.trainer import SingleNetwork, Trainer, TrainingData, TrainingSettings, TrainingStage
 
     rng = np.random.default_rng(0)

@@ -23,11 +23,10 @@ from cleanpairs.core.errors import ConfigError, DataError, NotFittedError, Outpu
 from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
-from cleanpairs.objectives.acl import ActiveComplementaryLoss
-from cleanpairs.objectives.complementary import ComplementaryLoss
-from cleanpairs.objectives.evidential import EvidentialLoss
-from cleanpairs.objectives.infonce import InfoNCELoss
-from cleanpairs.objectives.rce import InfoNCEWithRCE
+from cleanpairs.methods.crcl import ActiveComplementaryLoss
+from cleanpairs.methods.decl import EvidentialLoss
+from cleanpairs.methods.rcl import ComplementaryLoss
+from cleanpairs.objectives.rce import InfoNCELoss, InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss
 
 WORDS = [f"word{k}" for k in range(24)]

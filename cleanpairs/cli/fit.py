@@ -72,7 +72,7 @@ def fit(**options: Any) -> None:
     recipe, out, stored = _recipe(options)
     if recipe.data.train is None:
         raise click.UsageError("DATA is missing: the Parquet file, glob or directory to fit on")
-    first = rank_by_environment() == 0
+    first = not rank_by_environment()
     began, progress = time.time(), Progress(enabled=first)
     begun = Run(Path(out or recipe.output.out or ""))
     if options["resume"] and not (progress.silent or begun.has_checkpoint) and (begun.path / "run.json").exists():

@@ -25,7 +25,7 @@ from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.formats.vectors import splits_of
-from cleanpairs.data.guard import Input, data_inputs, refuse_inputs
+from cleanpairs.data.guard import data_inputs, refuse_inputs
 from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
 from cleanpairs.estimators import PairCleaner, PairScorer
@@ -127,7 +127,7 @@ def fit_run(
         noise: dict[str, Any] = {}
         if noise_file is not None:
             pairs, noise = _corrupted(pairs, noise_file)
-        if not distributed.is_first():
+        if distributed.rank() > 0:
             if not (shared := str(distributed.of_first(""))):
                 raise OutputError("the first process could not make the run directory: it says why")
             training: Any = {"run_dir": shared, "resume": resume} if isinstance(estimator, PairCleaner) else {}
@@ -135,7 +135,14 @@ def fit_run(
             return _result(shared, recipe.method, estimator, pairs, bool(noise))
         data = recipe.data
         reads = [*data_inputs(data.train, _options(data), noise.get("noise")), *data_inputs(data.val, _options(data))]
-        run = _create(path, reads, held, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
+        made = ""
+        try:
+            refuse_inputs([path], reads)
+            held.enter_context(hold([path]))
+            run = Run.create(path, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
+            made = str(run.path.absolute())
+        finally:
+            distributed.of_first(made)
         return _fit(run, recipe, estimator, pairs, val, noise, progress or Silent(), resume)
 
 
@@ -272,19 +279,6 @@ def _fit(
     run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
     run.forget_replaced()
     return result
-
-
-def _create(path: Path, reads: list[Input], held: ExitStack, **how: bool) -> Run:
-    """The run directory, locked, which the other processes are told; an empty path where it cannot be made."""
-    try:
-        refuse_inputs([path], reads)
-        held.enter_context(hold([path]))
-        run = Run.create(path, **how)
-    except BaseException:
-        distributed.of_first("")
-        raise
-    distributed.of_first(str(run.path.absolute()))
-    return run
 
 
 def _result(

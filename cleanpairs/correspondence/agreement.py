@@ -1,22 +1,9 @@
 r"""Agreement of the other pairs: whether a pair's caption is what they let expect of its image, and its image of its
 caption. No network is trained. Equations and reasons: docs/methods/auto.md.
 
-Each pair asks the others, in the spaces of frozen vectors x (images) and t (captions), unit vectors both: what captions
-c_i the images near x_i have, less what all captions say, with the kernel K_ij = exp((x_i . x_j - 1) / tau) and weights
-w_j, the probability that pair j is right. A ridge regression of t on x that has not seen the pair (the residuals of
-pairs S that are left out are (I - H_SS)^-1 e_S, with H the hat matrix) gives a second c_i; captions ask images in the
-same two ways. The agreements
-
-    a_i = (c_i - mean_k c_k) . (t_i - mean_k t_k) / deviation of the same product over all t_k
-
-are joined by Fisher's discriminant of observed and null pairs. The null is the same question about image i with the
-caption of a random j; it gives the noise rate and the posterior without a label:
-
-    F_observed(t) / F_null(t) = pi + b q^2   over t between the quantiles q = .05 and .8 of the null, by least squares
-    P(wrong | a) = pi f_null(a) / f_observed(a),  made monotone in a
-
-New posteriors are averaged with the old ones and asked again, a few times; half of the images is judged with weights
-that the others gave, so that two wrong pairs that agree by chance do not raise each other's.
+Each pair asks the others, in the spaces of frozen vectors x (images) and t (captions): neighbours, with a kernel, and
+a ridge regression that has not seen the pair, from images to captions and back. The four agreements are joined by
+Fisher's discriminant of observed and null pairs, and the null gives the noise rate and the posterior without a label.
 
 Where networks have been trained, the trusted neighbours can be asked in the joint space as well
 (:func:`similarity_to_neighbours`). There is no honest null then: the space has been shaped by the pairs.
@@ -71,8 +58,6 @@ def neighbours_agreement(
     *,
     planted: np.ndarray | None = None,
     right: np.ndarray | None = None,
-    tau: float = TAU,
-    rounds: int = ROUNDS,
     bank: int = BANK,
     seed: int = 0,
 ) -> Agreement:
@@ -99,13 +84,13 @@ def neighbours_agreement(
     pairs = pairs[:, (image_group[pairs[0]] != image_group[pairs[1]]) & (text_group[pairs[0]] != text_group[pairs[1]])]
     if pairs.shape[1] < 2 * BINS:  # nearly all rows are alike
         return nothing_known(n, planted.shape[1])
-    question = _Question(images, texts, image_group, text_group, tau)
+    question = _Question(images, texts, image_group, text_group)
     observed, null, of_planted = np.zeros(n), np.zeros(pairs.shape[1]), np.zeros(planted.shape[1])
     for f in range(FOLDS):
         mine = fold == f
         trusted = np.ones(n) if right is None else right
         others = asked[~mine[asked]]
-        for _ in range(max(1, rounds) - 1 if right is None else 0):
+        for _ in range(ROUNDS - 1 if right is None else 0):
             said, against = question.ask(np.arange(n), pairs, others, np.where(mine, 0, trusted))
             trusted = (trusted + 1 - posterior(said, against, wrong_share(said, against))) / 2
         of, here = mine[pairs[0]], mine[planted[0]]
@@ -125,7 +110,6 @@ class _Question:
     texts: np.ndarray
     image_group: np.ndarray
     text_group: np.ndarray
-    tau: float
 
     def ask(
         self, rows: np.ndarray, pairs: np.ndarray, asked: np.ndarray, right: np.ndarray
@@ -158,7 +142,7 @@ class _Question:
         asking, shown = pairs
         place = np.zeros(len(x), np.int64)
         place[rows] = np.arange(len(rows))
-        (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (self.tau,))
+        (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (TAU,))
         listened = np.where(heard, weight, np.float32(0))
         total, all_mass = listened @ t, float(listened.sum())
 
@@ -167,7 +151,7 @@ class _Question:
             left, left_mass = sum(listened[of][:, None] * t[of] for of in out), sum(listened[of] for of in out)
             return np.asarray((total - left) / np.maximum(all_mass - left_mass, LEAST)[:, None], dtype=np.float32)
 
-        itself = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(self.tau)) * weight[shown]
+        itself = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(TAU)) * weight[shown]
         itself[~heard[shown]] = 0
         answer, among = said[place[asking]], mass[place[asking]]
         against = (answer - itself[:, None] * t[shown]) / np.maximum(among - itself, LEAST)[:, None]

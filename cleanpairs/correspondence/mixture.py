@@ -7,8 +7,8 @@ Both densities are exponential in three features of x, so the log of the ratio o
 
     log p_high(x) - log p_low(x) = c . phi(x)      GMM: phi = (1, x, x^2)      BMM: phi = (1, log x, log(1 - x)),
 
-and both are refitted from the weighted mean and variance. One EM serves both; it runs on the counts of 4096 bins, so
-that its cost does not grow with N, and the posterior is then taken at each value itself.
+and both are refitted from the weighted mean and variance. One EM serves both, on the counts of 4096 bins; the posterior
+is then taken at each value itself.
 
 Departures. The papers' ten steps of the Gaussian mixture from k-means leave shares of modes of unlike size off by up
 to 0.25, and a mode of 3 % unfound: here it is run to convergence. Their code starts the beta mixture from fixed betas,
@@ -16,12 +16,12 @@ where two clear modes may come out as one narrow mode and the rest, on both its 
 mixture, and stops after 10 iterations, as Arazo et al. do. Of both the posterior of the high component may not exceed
 below the low mean what it is there, nor fall short above the high mean.
 
-A mixture always finds two components, so a split alone is no evidence: :class:`Split` says whether the components
-are apart, and its user must ask; :func:`guarded_split` asks.
+A mixture always finds two components: :class:`Split` says whether they are apart, and :func:`guarded_split` asks.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -101,17 +101,12 @@ def _odds_beta(x: np.ndarray, c: np.ndarray) -> np.ndarray:
     return np.asarray(np.log(x) * c[1] + c[2] * np.log1p(-x) + c[0])
 
 
-@dataclass(frozen=True)
-class _Family:
-    """``density``: coefficients by mean and variance; ``odds``: c . phi(x); ``added`` to each variance; steps of EM at
-    most (``iterations``), in which the posterior is ``monotone`` or not.
-    """
-
-    density: Callable[[float, float], np.ndarray]
-    odds: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    added: float
-    iterations: int
-    monotone: bool
+class _Family(NamedTuple):
+    density: Callable[[float, float], np.ndarray]  # coefficients by mean and variance
+    odds: Callable[[np.ndarray, np.ndarray], np.ndarray]  # c . phi(x)
+    added: float  # to each variance
+    iterations: int  # of EM, at most
+    monotone: bool  # the posterior within these
 
 
 GAUSSIAN = _Family(_gaussian, _odds_gaussian, REG_COVAR, iterations=500, monotone=False)  # to convergence
@@ -120,7 +115,7 @@ BETA = _Family(_beta, _odds_beta, 0.0, iterations=10, monotone=True)
 
 @dataclass(frozen=True)
 class _Fit:
-    """Weight of the high component, means and variances of the low and the high one."""
+    """Of the high component the weight; of the low and the high one means and variances."""
 
     family: _Family
     weight: float
@@ -220,25 +215,21 @@ def _believable(count: np.ndarray, fit: _Fit) -> bool:
 
 
 def gaussian_split(values: ArrayLike) -> Split:
-    """GMM of N values in [0, 1], within 1e-3 of scikit-learn's run to convergence; see :class:`Split`.
-
-    Raises DataError: a value is not finite or outside [0, 1].
-    """
+    """GMM of N values in [0, 1]; see :class:`Split`. Raises DataError: a value is not finite or outside [0, 1]."""
     return _split(values, GAUSSIAN)
 
 
 def beta_split(values: ArrayLike) -> Split:
-    """BMM of N values in [0, 1], from the Gaussian mixture; see :class:`Split`. Errors as :func:`gaussian_split`."""
+    """BMM of the same."""
     return _split(values, BETA)
 
 
 def _split(values: ArrayLike, family: _Family) -> Split:
     x = np.asarray(values, dtype=np.float64).ravel()
-    if not np.isfinite(x).all():
-        raise DataError(f"a mixture needs finite values, found {int((~np.isfinite(x)).sum())} that are not")
-    if len(x) and (x.min() < -1e-6 or x.max() > 1 + 1e-6):
+    if len(x) and not -1e-6 <= x.min() <= x.max() <= 1 + 1e-6:  # NaN too
         raise DataError(
-            f"a mixture takes values in [0, 1], found {x.min():.4g} to {x.max():.4g}; scale them by minimum and maximum"
+            f"a mixture takes finite values in [0, 1], found {x.min():.4g} to {x.max():.4g}; scale them by minimum and "
+            "maximum"
         )
     x = np.clip(x, 0.0, 1.0)
     count = np.bincount(np.minimum((x * BINS).astype(np.int32), BINS - 1), minlength=BINS).astype(np.float64)

@@ -14,10 +14,12 @@ import numpy as np
 
 from cleanpairs.correspondence.agreement import Agreement, Centred, ridge
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
-from cleanpairs.correspondence.null import LEAST_PAIRS, null_pairs
 from cleanpairs.ops.normalised_similarity import EXACT_UP_TO, Background, balanced, cosines
 from cleanpairs.ops.search import top_k
 
+LEAST_PAIRS = 80  # of fewer nothing is known
+NULLS = 4  # null pairs, for each pair
+MOST_NULLS = 100_000
 FOLDS = 5
 LEAST_Z = 5.0  # of the rank test
 WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)  # of the regression's score
@@ -29,6 +31,27 @@ SETTLED = 0.98  # area of right pairs against wrong ones (docs/log.md)
 APART, NEAR_APART = 0.9, 0.75  # areas, of right pairs against null ones, where near noise can be told
 TAIL, LEAST_TAIL = 0.2, 0.08  # quantile of the near null, and the share of observed pairs below it
 LEAST_NEAR, MOST_NEAR = 0.2, 0.5  # share that near noise is told of
+
+
+def null_pairs(image_group: np.ndarray, text_group: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (K,) of images and (K,) of captions that belong to different pairs, images and texts, of N pairs."""
+    n, rng = len(image_group), np.random.default_rng(seed)
+    orders = [rng.permutation(n) for _ in range(NULLS)]
+    image, text = np.concatenate(orders), np.concatenate([np.roll(order, 1) for order in orders])
+    different = (image_group[image] != image_group[text]) & (text_group[image] != text_group[text])
+    return image[different][:MOST_NULLS], text[different][:MOST_NULLS]
+
+
+def scores_and_null(pairs: Background, kind: str, tau: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Similarities (N,) of the pairs among themselves, and of null pairs (K,); cosines where ``kind`` is empty."""
+    image, text = null_pairs(pairs.image_group, pairs.text_group, seed)
+    observed = cosines(pairs.images, pairs.texts).astype(np.float64)
+    null = cosines(pairs.images[image], pairs.texts[text]).astype(np.float64)
+    if kind:
+        of_image, of_text = pairs.shared(pairs, kind=kind, tau=tau)
+        observed -= (of_image + of_text) / 2
+        null -= (of_image[image] + of_text[text]) / 2
+    return observed, null
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -146,9 +146,15 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         with distributed.process_group(self.resolved_device()):
             self._forget()
             pairs = load_pairs(pairs)
-            self._refuse_other_work(pairs)
+            plain = {k: v for k, v in self.get_params().items() if isinstance(v, (str, int, float, tuple, list))}
+            work = f"{self.method_name}:{pairs.source.fingerprint}:{sorted(plain.items())!r}"
+            if distributed.most(distributed.of_first(work) != work):
+                raise ConfigError(
+                    f"the {distributed.world_size()} processes were started with different data or settings: they "
+                    "train one model, so give all the same; to train one model each, start them without torchrun"
+                )
             with distributed.first_goes_ahead():
-                told = (on_encode, on_encode_texts) if distributed.is_first() else (None, None)
+                told = (on_encode, on_encode_texts) if distributed.rank() == 0 else (None, None)
                 pairs, matrix, usable, data = self._training_data(pairs, *told)
             self.evidence_ = evidence_of(
                 matrix.array, data.tokens, data.image_index, data.image_group, data.text_group, seed=self.random_state
@@ -227,15 +233,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         ``y`` (N,) is the correspondence of the training's pairs.
         """
         return networks, self.label_tau or self.tau
-
-    def _refuse_other_work(self, pairs: Pairs) -> None:
-        """Processes that train together train on the same."""
-        plain = {k: v for k, v in self.get_params().items() if isinstance(v, (str, int, float, tuple, list))}
-        if not distributed.all_same(f"{self.method_name}:{pairs.source.fingerprint}:{sorted(plain.items())!r}"):
-            raise ConfigError(
-                f"the {distributed.world_size()} processes were started with different data or settings: they train "
-                "one model, so give all the same; to train one model each, start them without torchrun"
-            )
 
     def _training_data(
         self, pairs: Pairs, on_encode: Progress | None, on_encode_texts: Progress | None

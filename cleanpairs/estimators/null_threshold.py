@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleanpairs.correspondence.calibration import Estimate, calibrate, noise_rate
-from cleanpairs.correspondence.null import LEAST_PAIRS, null_pairs, scores_and_null
-from cleanpairs.correspondence.similarity import one_space
+from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space, scores_and_null
 from cleanpairs.ops.matching import places, unit_rows
 from cleanpairs.ops.normalised_similarity import TAU, Background
 from cleanpairs.scoring import Bank, Embeddings

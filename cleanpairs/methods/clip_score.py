@@ -19,28 +19,104 @@ from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
 from cleanpairs.data.images import vector_images
+from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.estimators import Embedded, PairScorer
-from cleanpairs.estimators.batches import RowScorer
+from cleanpairs.estimators.batches import RowScorer, filled
 from cleanpairs.estimators.encoders import GIVEN, check_vectors, refuse_without_captions
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import with_images
-from cleanpairs.features import Captions
+from cleanpairs.features import Captions, ImageMatrix, encoded_matrix
 from cleanpairs.methods.normalised import KINDS, NormalisedScore
-from cleanpairs.methods.precomputed import (
-    Precomputed,
-    PrecomputedScorer,
-    image_matrix_of,
-    no_donors,
-    precomputed_cosines,
-)
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import Background
-from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
+
+NO_VECTOR = "its caption's vector is zero or not finite"
+
+
+class Precomputed:
+    """In place of a model: the vectors of both sides that the data brings, which may lack with a ``score_column``."""
+
+    name = "the data"
+    fingerprint = "given"
+    temperature = 0.01  # where CLIP ends: its logit scale is cut at 100
+
+    def __init__(self, score_column: str | None) -> None:
+        self.score_column = score_column
+
+    def has_vectors(self, pairs: Pairs) -> bool:
+        """Whether there are single vectors of both sides, of one length."""
+        array = pairs.images.array()
+        texts = pairs.text_vectors
+        return array is not None and texts is not None and array.shape[1:] == (1, texts.shape[1])
+
+    def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+        """(M, E) and (N, E) unit vectors, and pair -> what it lacks; DataError where the data lacks all."""
+        n, faults = len(pairs), {}
+        if self.score_column is not None:
+            missing = np.flatnonzero(np.isnan(precomputed_cosines(pairs, self.score_column)))
+            faults = {int(i): f"it has no {self.score_column}" for i in missing}
+            if not self.has_vectors(pairs):
+                return np.zeros((len(pairs.images), 1), np.float32), np.zeros((n, 1), np.float32), faults
+        z_image, z_text, wrong = _unit_vectors(pairs.images.array(), pairs.text_vectors)
+        return z_image, z_text, faults | wrong
+
+
+class PrecomputedScorer(RowScorer):
+    """Scores given vectors, batch by batch; see :class:`cleanpairs.estimators.batches.RowScorer`."""
+
+    compares_vectors = True
+
+    def __init__(self, score: NormalisedScore) -> None:
+        self.score, self.hashes = score, score.kind != "none"
+
+    def compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
+        """See :class:`cleanpairs.estimators.batches.RowScorer`."""
+        n = len(images)
+        groups = (batch.image_group[batch.row], batch.text_group) if self.hashes else (np.arange(n),) * 2
+        scores = self.score(Background(*(filled(x) if n else x for x in (images.vectors, texts.vectors, *groups))))[:n]
+        scores[list(batch.faults)] = np.nan
+        return scores
+
+    def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
+        """Unit vectors (k, E) float32 of both sides; a caption whose vector is zero is a fault, as in
+        :meth:`Precomputed.vectors`.
+        """
+        z_image, z_text, missing = _unit_vectors(batch.vectors, batch.text_vectors)
+        batch.faults |= missing | batch.faults
+        return Embeddings(z_image), Embeddings(z_text)
+
+
+def _unit_vectors(images: np.ndarray | None, texts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+    """Of (m, 1, E) and (n, E), and what is wrong with captions; DataError where the two are not of one length."""
+    if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
+        sides = [None if x is None else " x ".join(map(str, x.shape[1:])) for x in (images, texts)]
+        raise DataError(
+            f"text_encoder='features' of clip-score needs one vector an image and one a caption, of one length; "
+            f"found {sides[0] or 'none'} an image and {sides[1] or 'none'} a caption"
+        )
+    z_text = unit_rows(np.asarray(texts))
+    missing = {int(i): NO_VECTOR for i in np.flatnonzero(~z_text.any(axis=1))}
+    return unit_rows(np.asarray(images)[:, 0]), z_text, missing
+
+
+def precomputed_cosines(pairs: Pairs, column: str) -> np.ndarray:
+    """(N,) float32 of the column of scores, NaN where there is none; DataError where it is no column of cosines."""
+    if column not in pairs.precomputed_scores:
+        known = ", ".join(pairs.precomputed_scores) or "none"
+        raise DataError(f"score_column of clip-score: the data has no scores {column!r} (found: {known})")
+    cosine = np.asarray(pairs.precomputed_scores[column], dtype=np.float32)
+    beyond = np.flatnonzero(np.abs(cosine) > 1.0001)
+    if len(beyond):
+        raise DataError(
+            f"score_column of clip-score must hold cosines, from -1 to 1; {column!r} holds {cosine[beyond[0]]:g} at "
+            f"pair {beyond[0]}: divide by its scale first"
+        )
+    return np.clip(cosine, -1, 1)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -75,13 +151,7 @@ class ClipScore(PairScorer):
 
     def _validate(self) -> None:
         super()._validate()
-        if self.revision is not None and not isinstance(self.revision, str):
-            raise ConfigError(f"revision of clip-score must be a word or None, found {self.revision!r}")
         check_choice("clip-score", "image_encoder", self.image_encoder, ("auto", "features"))
-        if self.score_column is not None and (not isinstance(self.score_column, str) or not self.score_column):
-            raise ConfigError(
-                f"score_column of clip-score must be a column's name or None, found {self.score_column!r}"
-            )
         if self.text_encoder is not None:
             check_choice("clip-score", "text_encoder", self.text_encoder, (GIVEN,))
         given = self.score_column is not None or self.text_encoder == GIVEN
@@ -214,7 +284,15 @@ class ClipScore(PairScorer):
             images, texts, faults = model.vectors(pairs)
             asked = filter_reasons(pairs, f"none,{self.drop}")  # as in a stream nothing is, unless it is asked for
             return Embeddings(images), Embeddings(texts), dict(sorted({**asked, **faults, **pairs.reasons}.items()))
-        matrix = image_matrix_of(model, pairs, self.image_encoder, progress)
+        given, array = self.image_encoder == "features", pairs.images.array()
+        if given and array is None:
+            raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
+        chunks = (chunk for _, chunk in pairs.images.iter_encoded(1024))
+        if array is not None and (given or all(data is None for chunk in chunks for data in chunk)):
+            check_vectors(array, model)
+            matrix = ImageMatrix(array, {}, "clip-score", None)
+        else:
+            matrix = encoded_matrix(pairs, model, progress=progress)
         table = Captions(frozen=model).table(pairs, progress=texts_progress)
         assert table.vectors is not None
         texts = np.asarray(table.vectors[table.ids])
@@ -225,7 +303,7 @@ class ClipScore(PairScorer):
         self._fitted()
         pairs = load_pairs(pairs)
         if not self._has_vectors(pairs):
-            changes["strategy"] = "method"
+            changes["repairs"] = "none"
         return super().rematch(pairs, settings, **changes)
 
     def repair_evidence(self, found: Embedded, correspondence: np.ndarray, threshold: float) -> RepairEvidence | None:
@@ -238,9 +316,6 @@ class ClipScore(PairScorer):
         return RepairEvidence(
             *vectors, pairs.image_index, *groups, correspondence, threshold, joint=vectors, seed=self.random_state
         )
-
-    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> DonorSearch | None:
-        return None if self._has_vectors(pairs) else no_donors
 
     def _has_vectors(self, pairs: Pairs) -> bool:
         return not isinstance(self.pretrained_, Precomputed) or self.pretrained_.has_vectors(pairs)

@@ -1,23 +1,99 @@
 r"""CRCL: cross-modal robust complementary learning with self-refining correspondence (Qin et al., NeurIPS 2023).
 
-The active complementary loss (:mod:`cleanpairs.objectives.acl`, eq. 8-9) trains on labels that momentum correction
-(:mod:`cleanpairs.correspondence.momentum`, eq. 10-12) refines over several stages, each from fresh weights.
-
-``CRCL.paper()`` has the paper's settings (supplement, table 5). Departures from the paper: docs/methods/crcl.md.
+The active complementary loss (eq. 8-9) trains on labels that momentum correction (eq. 10-12) refines over several
+stages, each from fresh weights. ``CRCL.paper()`` has the paper's settings (supplement, table 5). Equations, and
+departures from the paper: docs/methods/crcl.md.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+from torch import Tensor
+
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.parameters import check_whole, choice, number, whole
+from cleanpairs.core.resumable import Resumable
 from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.density_minimum import DensityMinimum
-from cleanpairs.correspondence.momentum import MomentumCorrection
 from cleanpairs.estimators import PairCleaner
-from cleanpairs.objectives.acl import ActiveComplementaryLoss
 from cleanpairs.trainer import Correspondence, SingleNetwork, TrainingData, TrainingStage
+
+LIFTED = 0.25  # a probability that chance does not give in a group of 64 (0.016), nor of 16 (0.06)
+
+
+@dataclass(frozen=True)
+class ActiveComplementaryLoss:
+    """``lam`` L_r + ``active`` L_d at the temperature ``tau``; ``q``: the same for all pairs, in place of 1 - yhat.
+
+    tan is in radians and its argument lies in [0, 1], so it never meets its pole at pi / 2.
+    """
+
+    tau: float = 0.05
+    lam: float = 5.0
+    active: float = 1.0
+    q: float | None = None
+
+    def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+        """Unreduced loss (B,) >= 0 of S (B, B), rows are images, and labels (B,) in [0, 1], constants; ``excluded`` (B,
+        B) bool: off-diagonal entries that are no negatives.
+        """
+        y, logits = labels.detach().to(S.dtype), S / self.tau
+        if excluded is not None:
+            logits = logits.masked_fill(excluded, float("-inf"))
+        return self._one_way(logits, y) + self._one_way(logits.T, y)
+
+    def _one_way(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Images to texts: (B,) of logits (B, B)."""
+        log_p = logits.log_softmax(dim=1)
+        tan = log_p.exp().tan()
+        total = tan.sum(dim=1)
+        complementary = (total - tan.diagonal()).clamp_min(0) * total.pow(y - 1 if self.q is None else -self.q)
+        return self.lam * complementary - self.active * y * log_p.diagonal()
+
+
+class MomentumCorrection(Resumable):
+    """Labels of ``n`` pairs over the stages of a training; the parameters are :class:`CRCL`'s.
+
+    The stored y stays raw, with the paper and unlike the public code, so that a pair below epsilon returns as soon as
+    its probability does. ``guard``: hold the first freeze while the probabilities do not separate: a model that knows
+    nothing gives every pair p near 1 / K, and every label would fall below epsilon at once.
+    """
+
+    kept = ("y", "started")
+
+    def __init__(
+        self, n: int, *, beta: float = 0.8, epsilon: float = 0.1, freeze: int = 2, guard: bool = True,
+        label_epochs: int | None = None,
+    ) -> None:  # fmt: skip
+        self.beta, self.epsilon, self.freeze, self.guard, self.label_epochs = beta, epsilon, freeze, guard, label_epochs
+        self.y: np.ndarray = np.ones(n, dtype=np.float32)
+        self.started = False  # a probability has been taken over
+
+    def wants(self, stage: int, epoch: int) -> bool:
+        """Whether p of this epoch (from 1) will be used by the next one: it need not be computed otherwise."""
+        if self.label_epochs is not None and epoch > self.label_epochs and self.started:
+            return False
+        return epoch >= self.freeze
+
+    def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
+        """Take over p (N,) of ``epoch`` of ``stage`` (both from 1), as the next epoch's label."""
+        if not self.wants(stage, epoch):
+            return
+        p = np.asarray(p, dtype=np.float32)
+        if self.started:
+            self.y = np.float32(self.beta) * self.y + np.float32(1 - self.beta) * p
+        elif not self.guard or len(p) < 2 or np.quantile(p, 0.9) >= LIFTED:  # a tenth of the pairs has left the ground
+            self.y, self.started = p.copy(), True
+
+    def labels(self) -> np.ndarray:
+        """Corrected labels yhat (N,) float32 in [0, 1] of eq. 12, for the loss."""
+        return np.where(self.y < self.epsilon, np.float32(0), self.y)
+
+    def value(self) -> np.ndarray:
+        """Raw labels y (N,) float32 in [0, 1]."""
+        return self.y
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

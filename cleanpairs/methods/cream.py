@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.methods.splitting import PAPERS, Splitting, WarmupCleaner, scaled
-from cleanpairs.objectives.infonce import InfoNCELoss
+from cleanpairs.objectives.rce import InfoNCELoss
 from cleanpairs.ops.matching import log_probabilities
 from cleanpairs.trainer import EpochContext
 

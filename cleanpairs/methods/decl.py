@@ -1,8 +1,8 @@
 """DECL: deep evidential cross-modal learning (Qin et al., ACM MM 2022).
 
-Retrieval within a batch is read as evidence (:mod:`cleanpairs.objectives.evidential`), whose strength says how sure it
-is; behind the warm-up the clean posterior w of its uncertainty weighs the loss of every pair. Equations, and departures
-from the paper: docs/methods/decl.md.
+Retrieval within a batch is read as evidence (Sensoy et al., NeurIPS 2018), whose strength says how sure it is; behind
+the warm-up the clean posterior w of its uncertainty weighs the loss of every pair. Equations, and departures from the
+paper: docs/methods/decl.md.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,50 @@ import torch
 from torch import Tensor
 
 from cleanpairs.core.parameters import number
-from cleanpairs.methods.splitting import Splitting, SplittingCleaner, scaled
-from cleanpairs.objectives.evidential import EvidentialLoss, evidence
+from cleanpairs.methods.splitting import PAPERS, Splitting, WarmupCleaner, scaled
 from cleanpairs.trainer import EpochContext
+
+SMALLEST_TAU = 0.0125  # below, exp(1 / tau) and its sums leave float32
+
+
+def evidence(S: Tensor, tau: float) -> Tensor:
+    """e_ij (B, B) > 0, of the same shape as S."""
+    return torch.exp(torch.tanh(S) / tau)
+
+
+@dataclass(frozen=True)
+class EvidentialLoss:
+    """Expected squared error under the Dirichlet, and ``kl_weight`` times the divergence of wrong answers' evidence
+    from none.
+    """
+
+    tau: float = 0.1
+    kl_weight: float = 0.001
+
+    def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+        """Unreduced loss (B,) >= 0 of similarities S (B, B), weighted by the labels (B,) in [0, 1]."""
+        alpha = evidence(S, self.tau) + 1  # (B, B)
+        there = torch.ones_like(S, dtype=torch.bool) if excluded is None else ~excluded
+        return labels * (self._one_way(alpha, there) + self._one_way(alpha.T, there.T)) / 2
+
+    def _one_way(self, alpha: Tensor, there: Tensor) -> Tensor:
+        """Rows of ``alpha`` (B, B), of which only the entries in ``there`` are answers."""
+        y = torch.eye(len(alpha), dtype=alpha.dtype, device=alpha.device)
+        strength = (alpha * there).sum(dim=1, keepdim=True)  # (B, 1)
+        m = alpha / strength
+        error = (((y - m) ** 2 + m * (1 - m) / (strength + 1)) * there).sum(dim=1)
+        # The right answer's evidence taken away. The divergence is a small difference of large log-gammas: float32
+        # loses its gradient where the evidence is strong.
+        wrong = (y + (1 - y) * alpha).double()
+        count = there.sum(dim=1).double()
+        total = (wrong * there).sum(dim=1)
+        divergence = (
+            torch.lgamma(total)
+            - torch.lgamma(count)
+            - (torch.lgamma(wrong) * there).sum(dim=1)
+            + ((wrong - 1) * (torch.digamma(wrong) - torch.digamma(total)[:, None]) * there).sum(dim=1)
+        )
+        return error + self.kl_weight * divergence.to(error.dtype)
 
 
 def expected_probability(S: Tensor, tau: float, excluded: Tensor | None = None) -> Tensor:
@@ -45,10 +86,10 @@ class _Evidential(Splitting):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DECL(SplittingCleaner):
+class DECL(WarmupCleaner):
     """One network, evidential loss, weights from its uncertainty.
 
-    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
+    Parameters beside those of :class:`cleanpairs.methods.splitting.WarmupCleaner`:
 
     - ``evidence_tau``: temperature of the evidence
     - ``kl_weight``: weight of the divergence of wrong answers' evidence from none
@@ -56,11 +97,11 @@ class DECL(SplittingCleaner):
 
     method_name: ClassVar[str] = "decl"
 
-    evidence_tau: float = number(0.1, above=0)
+    evidence_tau: float = number(0.1, least=SMALLEST_TAU)
     kl_weight: float = number(0.001, least=0)
 
     _strategy = _Evidential
-    _paper: ClassVar[dict[str, Any]] = SplittingCleaner._papers
+    _paper: ClassVar[dict[str, Any]] = {**PAPERS, "warmup": 5, "epochs": 40, "lr_update": 30}
 
     def _warm_objective(self) -> EvidentialLoss:
         return EvidentialLoss(tau=self.evidence_tau, kl_weight=self.kl_weight)

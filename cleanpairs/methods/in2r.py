@@ -46,7 +46,8 @@ class _Neighbours(Splitting):
         self.nce, self.within = InfoNCEWithRCE(tau=method.tau), self.pair_objective
         if isinstance(self.within, TripletLoss):
             self.within = TripletLoss(margin=WITHIN_MARGIN, negatives="hard")
-        self.memories = [FeatureMemory(min(method.memory, max(4, n))) for _ in range(self.networks)]
+        size, device = min(method.memory, max(4, n)), method.resolved_device()
+        self.memories = [FeatureMemory(size, device) for _ in range(self.networks)]
 
     def head(self, model: Any) -> nn.Module:
         """Refiners of texts for images, and of images for texts."""
@@ -83,13 +84,11 @@ class _Neighbours(Splitting):
         sure = w[f.rows] >= (w[clean].mean() if len(clean) else np.inf)
         with torch.no_grad():
             chosen = f.select(sure)
-            memory = self.memories[network]
-            memory.to(f.view.device)
-            memory.push(f.model.vector(chosen.images), f.model.vector(chosen.texts), chosen.rows)
+            self.memories[network].push(f.model.vector(chosen.images), f.model.vector(chosen.texts), chosen.rows)
 
     def rectified(self, view: EpochContext, network: int, noisy: BatchOutput) -> Tensor:
         """NCE of images, and of texts, with what the partners of their clean neighbours make."""
-        bank, refiners = self.memories[network].arrays(), view.networks[network].head
+        bank, refiners = self.memories[network].held(), view.networks[network].head
         assert isinstance(refiners, nn.ModuleList)
         f, g = noisy.model.vector(noisy.images).float(), noisy.model.vector(noisy.texts).float()
         loss = torch.zeros((), device=view.device)

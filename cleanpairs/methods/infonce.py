@@ -6,7 +6,7 @@ from typing import ClassVar
 from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
-from cleanpairs.objectives.infonce import InfoNCELoss
+from cleanpairs.objectives.rce import InfoNCELoss
 from cleanpairs.trainer import SingleNetwork, TrainingData
 
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.data import Pairs
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
-from cleanpairs.objectives.rematching import RematchingLoss
 from cleanpairs.ops.search import TopK
 from cleanpairs.ops.transport import partial_transport
 from cleanpairs.repair.candidates import DonorSearch
@@ -24,6 +23,35 @@ from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import BatchOutput, EpochContext
 
 MOST_COSTS = 1 << 24  # entries of a transport problem of the whole mismatched part; beyond, the nearest are taken
+BOUND = 1e-10  # plan values are clipped at it before they are normalised
+
+
+@dataclass(frozen=True)
+class RematchingLoss:
+    """Symmetric divergence (eq. 10) of the matching probabilities at the temperature ``tau`` from a transport plan.
+
+    ``divergence`` {"symmetric", "kl", "infonce"}: the paper's ablations beside its own: KL(R || P) alone; or -log P of
+    the entry that the plan gave most in a row (column), as if it were the pair.
+    """
+
+    tau: float = 0.05
+    divergence: str = "symmetric"
+
+    def __call__(self, S: Tensor, plan: Tensor) -> Tensor:
+        """Unreduced loss (n,) >= 0, of row i and column i together, by S (n, n), rows are images, and the constant plan
+        (n, n).
+        """
+        log_p, log_q = ((S / self.tau).log_softmax(dim=dim) for dim in (1, 0))
+        kept = plan.clamp_min(BOUND)
+        target_p, target_q = (kept / kept.sum(dim=dim, keepdim=True) for dim in (1, 0))
+        return self._apart(target_p, log_p, 1) + self._apart(target_q, log_q, 0)
+
+    def _apart(self, target: Tensor, log_p: Tensor, dim: int) -> Tensor:
+        """How far the distributions ``target`` and exp(``log_p``) along ``dim`` of (n, n) are apart."""
+        if self.divergence == "infonce":
+            return -log_p.gather(dim, target.argmax(dim=dim, keepdim=True)).squeeze(dim)
+        weight = target if self.divergence == "kl" else target - log_p.exp()
+        return (weight * (target.log() - log_p)).sum(dim=dim)
 
 
 class CostNet(nn.Module):
@@ -108,8 +136,7 @@ class L2RM(SplittingCleaner):
     - ``cost_lr``: learning rate of the cost net
     - ``kept``: matched images in a reconstructed batch
     - ``masked``: whether the pairs of a mismatched batch may not be matched as they are
-    - ``divergence`` {"symmetric", "kl", "infonce"}: form of the rematching loss; see
-      :class:`cleanpairs.objectives.rematching.RematchingLoss`
+    - ``divergence`` {"symmetric", "kl", "infonce"}: form of the rematching loss; see :class:`RematchingLoss`
     - ``rematch_weight``: weight of the rematching loss; 0.5 is the paper's, which halves the two divergences
     - ``rematch_mass`` float in (0, 1]: share of the mismatched pairs that ``rematch`` transports
     """

@@ -1,20 +1,14 @@
 """A first-in-first-out memory of feature pairs: a ring buffer that can be saved and gone on with."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs.ops.matching import places
 
-
-@dataclass(frozen=True)
-class Remembered:
-    """m entries, in no particular order: ``images``, ``texts`` (m, E) float32 on the memory's device, ``rows`` (m,)
-    int64 the pairs.
-    """
+class Remembered(NamedTuple):
+    """m entries, in no particular order: vectors (m, E) float32 on the memory's device, and the pairs (m,) int64."""
 
     images: Tensor
     texts: Tensor
@@ -22,21 +16,16 @@ class Remembered:
 
 
 class FeatureMemory:
-    """At most ``size`` feature pairs, whose vectors lie on ``device``, at first the CPU; the oldest make room."""
+    """At most ``size`` feature pairs, whose vectors lie on ``device``; the oldest make room."""
 
-    def __init__(self, size: int) -> None:
-        self.size, self.device = size, torch.device("cpu")
+    def __init__(self, size: int, device: str = "cpu") -> None:
+        self.size, self.device = size, device
         self.images = self.texts = torch.zeros(0, 0)
         self.rows: np.ndarray = np.full(size, -1, dtype=np.int64)
         self.next = self.filled = 0
 
     def __len__(self) -> int:
         return self.filled
-
-    def to(self, device: torch.device | str) -> None:
-        """Move the vectors."""
-        self.device = torch.device(device)
-        self.images, self.texts = self.images.to(self.device), self.texts.to(self.device)
 
     def push(self, images: Tensor, texts: Tensor, rows: np.ndarray) -> None:
         """Remember n feature pairs (n, E) of the pairs ``rows`` (n,); of more than ``size`` the last ones."""
@@ -53,20 +42,14 @@ class FeatureMemory:
         self.next = int((self.next + len(rows)) % self.size)
         self.filled = min(self.size, self.filled + len(rows))
 
-    def arrays(self) -> Remembered:
+    def held(self) -> Remembered:
         """What is remembered, as views."""
         return Remembered(self.images[: self.filled], self.texts[: self.filled], self.rows[: self.filled])
 
-    def position_of(self, rows: np.ndarray) -> np.ndarray:
-        """Where each of ``rows`` (n,) stands in :meth:`arrays`, -1 where it does not: (n,) int64."""
-        return places(self.rows[: self.filled], rows)
-
     def state(self) -> dict[str, Any]:
         """What :meth:`load_state` goes on from."""
-        return {
-            "images": self.images.cpu().numpy(), "texts": self.texts.cpu().numpy(), "rows": self.rows,
-            "next": self.next, "filled": self.filled,
-        }  # fmt: skip
+        vectors = {"images": self.images.cpu().numpy(), "texts": self.texts.cpu().numpy()}
+        return {**vectors, "rows": self.rows, "next": self.next, "filled": self.filled}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""

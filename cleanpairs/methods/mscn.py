@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.parameters import number, whole
 from cleanpairs.data import load_pairs
+from cleanpairs.encoders.base import State, take_state
 from cleanpairs.encoders.tokenizer import pack
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.objectives.triplet import TripletLoss
@@ -69,12 +70,12 @@ class _Correcting(Splitting):
     def head_lr(self) -> float:
         return float(self.method.meta_lr)
 
-    def vectors(self, f: BatchOutput) -> Tensor:
-        """Similarity vectors (B, E + 1) of the pairs of a batch, without gradient."""
-        with torch.no_grad():
-            product = f.model.vector(f.images).float() * f.model.vector(f.texts).float()  # (B, E)
-            own = f.model.paired_similarity(f.images, f.texts).float()
-            return torch.cat([product * product.shape[1] ** 0.5, own[:, None]], dim=1)
+    @torch.no_grad()
+    def vectors(self, model: Any, images: State, texts: State) -> Tensor:
+        """Similarity vectors (B, E + 1) of pairs, without gradient."""
+        product = model.vector(images).float() * model.vector(texts).float()  # (B, E)
+        own = model.paired_similarity(images, texts).float()
+        return torch.cat([product * product.shape[1] ** 0.5, own[:, None]], dim=1)
 
     @torch.inference_mode()
     def judge(self, view: EpochContext) -> np.ndarray:
@@ -102,7 +103,7 @@ class _Correcting(Splitting):
         if noisy is None:
             return loss + self.recognition(view, network, seed)
         head: Any = view.networks[network].head
-        weight = head(self.vectors(noisy))  # (n,), with the gradient of theta alone
+        weight = head(self.vectors(noisy.model, noisy.images, noisy.texts))  # (n,), with the gradient of theta alone
         each = self.pair_objective(noisy.similarity(), torch.ones(len(noisy.rows), device=view.device), noisy.excluded)
         loss = loss + (weight.detach() * each).mean()
         if seed % self.method.meta_every == 0:
@@ -168,12 +169,9 @@ class _Correcting(Splitting):
         images, tokens, _ = self.meta_inputs(view, seed)
         with self.frozen(model), torch.no_grad():
             z_image, z_text = model(images, None, tokens)
-        right = BatchOutput(view, model, np.arange(len(images)), np.zeros(len(images)), z_image, z_text, None)
-        order = np.roll(np.arange(len(images)), 1)
-        shifted = right.select(order)
-        wrong = BatchOutput(view, model, right.rows, right.source, right.images, shifted.texts, None)
-        p = torch.cat([head(self.vectors(right)), head(self.vectors(wrong))])
-        target = torch.cat([torch.ones(len(images)), torch.zeros(len(images))]).to(p.device)
+            wrong = take_state(z_text, torch.arange(len(images), device=view.device).roll(1))
+        p = torch.cat([head(self.vectors(model, z_image, texts)) for texts in (z_text, wrong)])
+        target = torch.tensor([1.0, 0.0], device=p.device).repeat_interleave(len(images))
         return nn.functional.binary_cross_entropy(p.float().clamp(1e-6, 1 - 1e-6), target)
 
 

@@ -6,9 +6,8 @@ import numpy as np
 from scipy.special import expit
 
 from cleanpairs.correspondence.calibration import ORDER, calibrate, positions
-from cleanpairs.correspondence.null import LEAST_PAIRS, null_pairs, scores_and_null
-from cleanpairs.correspondence.similarity import one_space
-from cleanpairs.ops.normalised_similarity import Background, cosines, normalised_similarity
+from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space, scores_and_null
+from cleanpairs.ops.normalised_similarity import Background, cosines
 
 KINDS = {"background": "softmax", "csls": "csls", "none": ""}  # of the method -> of the operation
 STORED = 4096  # pairs with which those that are scored later are compared
@@ -80,7 +79,8 @@ class NormalisedScore:
         """Correspondence (n,) float32 in [0, 1] of n pairs."""
         if self.kind == "none":
             return self._correspondence(cosines(pairs.images, pairs.texts), None)
-        return self._correspondence(_against(pairs, self.kind, self.tau, self.background), self.calibration)
+        score = self.background.scores(pairs, kind=KINDS[self.kind], tau=self.tau)
+        return self._correspondence(score, self.calibration)
 
     def _correspondence(self, score: np.ndarray, calibration: Probability | None) -> np.ndarray:
         """Of cosines half of 1 + cosine; else the probability, or where that is unknown the mean matching probability
@@ -131,10 +131,5 @@ def _scores(
     some, also = rng.permutation(len(pairs))[: len(background)], rng.permutation(len(image))[: 2 * len(background)]
     i, t = image[also], text[also]
     mixed = Background(pairs.images[i], pairs.texts[t], pairs.image_group[i], pairs.text_group[t])
-    return _against(pairs.take(some), kind, tau, background), _against(mixed, kind, tau, background)
-
-
-def _against(pairs: Background, kind: str, tau: float, background: Background) -> np.ndarray:
-    """Scores (n,) of pairs against a background."""
-    of = pairs.images, pairs.texts, pairs.image_group, pairs.text_group
-    return normalised_similarity(*of, kind=KINDS[kind], tau=tau, background=background)
+    observed, null = (background.scores(x, kind=KINDS[kind], tau=tau) for x in (pairs.take(some), mixed))
+    return observed, null

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cleanpairs.core.parameters import number, whole
 from cleanpairs.methods.splitting import Splitting, WarmupCleaner
-from cleanpairs.objectives.infonce import InfoNCELoss
+from cleanpairs.objectives.rce import InfoNCELoss
 from cleanpairs.ops.search import top_k
 from cleanpairs.trainer import EpochContext
 

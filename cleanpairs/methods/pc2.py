@@ -2,8 +2,7 @@
 
 Two networks split the corpus for each other (:mod:`cleanpairs.methods.splitting`). Each has a K-way pseudo-classifier
 shared by both modalities: by its classes p a noisy image borrows a clean pair's caption, and p's oscillation from one
-epoch to the next steadies the labels (:mod:`cleanpairs.objectives.pseudo`). Equations, and departures from the paper:
-docs/methods/pc2.md.
+epoch to the next steadies the labels. Equations, and departures from the paper: docs/methods/pc2.md.
 """
 
 from dataclasses import dataclass
@@ -17,11 +16,36 @@ from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.correspondence.mixture import guarded_split
 from cleanpairs.data import Pairs
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
-from cleanpairs.objectives.pseudo import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
 from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.repair.searches import pseudo_captioning
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import BatchOutput, EpochContext
+
+
+def pseudo_classification(logits_image: Tensor, logits_text: Tensor) -> Tensor:
+    """Eq. 2: cross entropy of the image's prediction with the class of the text, (B,); logits (B, K)."""
+    return nn.functional.cross_entropy(logits_image, logits_text.argmax(dim=1), reduction="none")
+
+
+def negative_batch_entropy(logits: Tensor) -> Tensor:
+    """Eq. 3, negated: -H(mean_i p_i), a scalar in [-log K, 0]; the lower, the more evenly the classes are used."""
+    mean = logits.softmax(dim=1).mean(dim=0)  # (K,)
+    return (mean * mean.clamp_min(1e-12).log()).sum()
+
+
+def oscillation(previous: Tensor, current: Tensor) -> Tensor:
+    """Eq. 7: KL(previous || current) of class probabilities (N, K): (N,) >= 0."""
+    tiny = 1e-12
+    return (previous * (previous.clamp_min(tiny).log() - current.clamp_min(tiny).log())).sum(dim=1).clamp_min(0)
+
+
+def pseudo_caption(p_noisy: Tensor, p_clean: Tensor) -> tuple[Tensor, Tensor]:
+    """Eq. 4: for each noisy prediction (n, K) the clean one (m, K) of highest cosine similarity, which lends its
+    caption: (n,) int64, and that similarity (n,) in [0, 1]; m >= 1.
+    """
+    unit = nn.functional.normalize
+    best = (unit(p_noisy, dim=1) @ unit(p_clean, dim=1).T).max(dim=1)
+    return best.indices, best.values.clamp(0, 1)
 
 
 class PseudoClassifier(nn.Module):

@@ -1,20 +1,53 @@
 """RCL: robust cross-modal learning with complementary labels only (Hu et al., TPAMI 2023).
 
-The loss pushes wrong answers down and never pulls the given one up (:mod:`cleanpairs.objectives.complementary`), so a
-wrong pair cannot teach that it is right. The method has no labels of its own: the soft correspondence is the matching
-probability of an evaluation pass, averaged over the epochs up to ``label_epochs``.
+The loss pushes wrong answers down and never pulls the given one up, so a wrong pair cannot teach that it is right. The
+soft correspondence is the matching probability of an evaluation pass, averaged over the epochs up to ``label_epochs``.
+Equations, and departures from the paper: docs/methods/rcl.md.
 """
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from cleanpairs.core.parameters import choice, whole
 from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.methods.splitting import PAPERS
-from cleanpairs.objectives.complementary import ComplementaryLoss
+from cleanpairs.ops.matching import log_probabilities
 from cleanpairs.trainer import SingleNetwork, TrainingData
+
+POWER = 0.5  # r of "gce"
+
+
+@dataclass(frozen=True)
+class ComplementaryLoss:
+    """The mean of both directions at the temperature ``tau``; ``kind`` {"log", "tan", "gce", "exp"}, of which "exp" is
+    the sum of exp(P_ij - 1).
+    """
+
+    tau: float = 0.05
+    kind: str = "log"
+
+    def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+        """Unreduced loss (B,) >= 0 of similarities S (B, B); the labels are not looked at: no answer is trusted."""
+        log = log_probabilities(S, self.tau, excluded)
+        none = torch.eye(len(S), dtype=torch.bool, device=S.device)
+        if excluded is not None:
+            none = none | excluded
+        p, q = (self._each(log_p).masked_fill(none, 0.0) for log_p in (log.log_p, log.log_q))
+        return (p.sum(dim=1) + q.sum(dim=0)) / 2
+
+    def _each(self, log_p: Tensor) -> Tensor:
+        """Loss of each entry (B, B)."""
+        if self.kind == "tan":
+            return torch.tan(log_p.exp())
+        if self.kind == "exp":
+            return torch.exp(log_p.exp() - 1)
+        complement = torch.log1p(-log_p.exp().clamp(max=1 - 1e-6))  # finite at P = 1 in value and gradient
+        return -complement if self.kind == "log" else (1 - (POWER * complement).exp()) / POWER
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -18,6 +18,7 @@ from cleanpairs.data import Pairs
 from cleanpairs.encoders.base import State
 from cleanpairs.methods.memory_bank import FeatureMemory
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
+from cleanpairs.ops.matching import places
 from cleanpairs.ops.ranks import rank_correlation
 from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.repair.searches import half_replacing
@@ -42,7 +43,7 @@ class _Repairing(Splitting):
 
     def __init__(self, n: int, method: Any) -> None:
         super().__init__(n, method)
-        self.memories = [FeatureMemory(method.memory) for _ in range(self.networks)]
+        self.memories = [FeatureMemory(method.memory, method.resolved_device()) for _ in range(self.networks)]
         self.ends = np.tile(np.array([0.0, 1.0]), (self.networks, 1))
 
     # -- labels -----------------------------------------------------------------------------------------------------
@@ -50,7 +51,6 @@ class _Repairing(Splitting):
     def judge(self, view: EpochContext) -> np.ndarray:
         c_y = []
         for k, memory in enumerate(self.memories):
-            memory.to(view.device)
             z_image, z_text = (torch.from_numpy(z).to(view.device) for z in view.pair_vectors(k))  # (N, E)
             if not len(memory):  # nothing was trained on clean pairs yet: they are taken as they stand
                 clean = np.flatnonzero(self.w[k] > self.clean_above)
@@ -69,8 +69,8 @@ class _Repairing(Splitting):
         few = len(memory) < 3 or not len(z_image)
         if few or min(float((z.amax(0) - z.amin(0)).max()) for z in (z_image, z_text)) < 1e-5:
             return np.ones(len(z_image))  # all alike: ranks would be of rounding errors
-        exclude = None if rows is None else torch.from_numpy(memory.position_of(rows)).to(memory.device)
-        bank = memory.arrays()
+        bank = memory.held()
+        exclude = None if rows is None else torch.from_numpy(places(bank.rows, rows)).to(bank.images.device)
         c: np.ndarray = rank_correlation(z_image, z_text, bank.images, bank.texts, exclude=exclude).cpu().numpy()
         return c
 
@@ -96,7 +96,7 @@ class _Repairing(Splitting):
         kept_state: State = f.texts if image else f.images
         with torch.no_grad():
             kept = f.model.vector(kept_state).detach().float()  # (n, E)
-        bank = memory.arrays()
+        bank = memory.held()
         same, other = (bank.texts, bank.images) if image else (bank.images, bank.texts)
         near = (kept @ same.T).topk(min(self.method.neighbours, len(same)), dim=1).indices
         scores = torch.einsum("nke,ne->nk", other[near], kept)  # S(f_j, T_n) of the K nearest

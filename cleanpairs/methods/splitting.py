@@ -17,11 +17,10 @@ from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.mixture import GuardedSplit, guarded_split
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.methods.memory_bank import FeatureMemory
-from cleanpairs.objectives.base import Objective
-from cleanpairs.objectives.infonce import InfoNCELoss
-from cleanpairs.objectives.rce import InfoNCEWithRCE
+from cleanpairs.objectives.rce import InfoNCELoss, InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean
 from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData, TrainingStage, TrainingStrategy
+from cleanpairs.trainer.strategy import Objective
 
 UNSPLIT = 0.45  # losses that do not split give clean probabilities from 1 down to 1 - UNSPLIT: all are clean
 

@@ -5,8 +5,8 @@ r"""InfoNCE with reverse cross entropy: L2RM's warm-up (Han et al., CVPR 2024; W
     L(i)   = y_i (CE(i) + RCE(i))
 
 Since log Y is log(1e-7) off the diagonal and about 0 on it, RCE(i) is -log(1e-7) (1 - p_ii): a bounded loss, which a
-wrong pair cannot make large. The paper sums both directions; its public code takes
-their mean, in CE and RCE alike, as this does.
+wrong pair cannot make large. The paper sums both directions; its public code takes their mean, in CE and RCE alike, as
+this does. CE alone is symmetric InfoNCE (van den Oord et al. 2018), the loss of a plain dual encoder.
 """
 
 import math
@@ -36,3 +36,10 @@ class InfoNCEWithRCE:
         log = log_probabilities(S, self.tau, excluded)
         log_p, log_q = log.log_p.diagonal(), log.log_q.diagonal()
         return labels * (-(log_p + log_q) / 2 + self.weight * _reverse((log_p.exp() + log_q.exp()) / 2))
+
+
+@dataclass(frozen=True)
+class InfoNCELoss(InfoNCEWithRCE):
+    """Cross entropy alone."""
+
+    weight: float = 0.0

@@ -7,20 +7,18 @@
 Excluded negatives (duplicates of the pair's own image or text) take no part in either sum.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class LogProbabilities:
-    """``log_p`` (B, B): image to text, rows sum to one; ``log_q`` (B, B): text to image, columns sum to one."""
+class LogProbabilities(NamedTuple):
+    """(B, B) each, of exponentials whose rows, and whose columns, sum to one."""
 
-    log_p: Tensor
-    log_q: Tensor
+    log_p: Tensor  # image to text
+    log_q: Tensor  # text to image
 
 
 def duplicate_mask(image_group: Tensor, text_group: Tensor) -> Tensor | None:

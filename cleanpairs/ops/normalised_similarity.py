@@ -81,6 +81,10 @@ class Background:
         own = cosines(pairs.images, pairs.texts)
         return np.stack([self._shared(side, own, kind, tau) for side in self._sides(pairs)])
 
+    def scores(self, pairs: "Background", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
+        """Normalised similarity (n,) float64 of n ``pairs``, which may be of this background."""
+        return np.asarray(cosines(pairs.images, pairs.texts) - self.shared(pairs, kind=kind, tau=tau).mean(axis=0))
+
     def _shared(self, side: _Side, own: np.ndarray, kind: str, tau: float) -> np.ndarray:
         """(n,) float64, of one direction."""
         asking, answering, same = side
@@ -140,25 +144,19 @@ def normalised_similarity(
       different
     - ``kind`` {"softmax", "csls"}; ``tau``: temperature of "softmax": that of the model which made the vectors
     - ``background``: with which pairs they are compared; with each other when None
-
-    Raises ValueError: an unknown kind, or arrays whose shapes do not fit.
     """
     n = len(images)
-    if images.shape != texts.shape or images.ndim != 2:
-        raise ValueError(f"images and texts must both be (n, d), got {images.shape} and {texts.shape}")
     none = -1 - np.arange(n) if background is not None else np.arange(n)  # content hashes of a background may be small
-    groups = (none if group is None else np.asarray(group) for group in (image_group, text_group))
-    pairs = Background(images, texts, *groups)
-    shared = (pairs if background is None else background).shared(pairs, kind=kind, tau=tau)
-    return np.asarray(cosines(images, texts) - shared.mean(axis=0))
+    pairs = Background(images, texts, *(none if g is None else g for g in (image_group, text_group)))
+    return (pairs if background is None else background).scores(pairs, kind=kind, tau=tau)
 
 
 def balanced(pairs: Background, *, tau: float = TAU, steps: int = STEPS) -> np.ndarray:
-    """What N images and captions have with everybody, (2, N) float64: the mean of softmax and balanced.
+    """As :meth:`Background.shared`, (2, N) float64: the mean of softmax and balanced.
 
-    As :meth:`Background.shared`, which is the first of ``steps``: both sides take half a step at once, so that neither
-    comes first. The largest similarities of each image and caption are kept, all of them up to some 2,900 pairs; the
-    rest of a sum counts with the mean worth of what is kept.
+    The softmax is the first of ``steps``: both sides take half a step at once, so that neither comes first. The largest
+    similarities of each image and caption are kept, all of them up to some 2,900 pairs; the rest of a sum counts with
+    the mean worth of what is kept.
     """
     own = cosines(pairs.images, pairs.texts)
     sides = [_largest(side, own, tau) for side in pairs._sides(pairs)]

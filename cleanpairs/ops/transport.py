@@ -18,8 +18,8 @@ xi = 0 and min C is subtracted, so that the kernel K^ = exp(-C^ / lambda) holds 
     log u <- (1 - omega) log u + omega log(p^ / K^ v),    log v <- (1 - omega) log v + omega log(q^ / K^T u)
 
 with over-relaxation omega = 1.5 (Thibault, Chizat, Dossal and Papadakis, Algorithms 2021), or 1 where that does not
-contract. It runs in float64, where u, v and K^ may span hundreds of orders of magnitude; where even that is too narrow
-(costs that differ by more than 700 lambda), K^ v is a log-sum-exp, and lambda comes down in steps.
+contract. It runs in float64, where u, v and K^ may span hundreds of orders of magnitude: a cost that is more than 700
+lambda above the least counts as if it were 700.
 """
 
 import math
@@ -63,7 +63,7 @@ def partial_transport(
 ) -> TransportPlan:
     """Move ``mass`` from the rows to the columns of a cost matrix; no gradient. The module says what is solved.
 
-    - ``cost`` (n, m) floating point: finite, also where forbidden; of any sign, scale and device
+    - ``cost`` (n, m) floating point: finite, also where forbidden; of any sign and device
     - ``mass``: rho in (0, 1]; ``reg``: lambda > 0, in units of the cost
     - ``forbidden`` bool: entries that carry nothing; broadcast to the shape of ``cost``
     - ``tol``: largest violation of the marginals, as a fraction of the mass, after ``max_iter`` iterations at most
@@ -77,61 +77,41 @@ def partial_transport(
     dtype = cost.dtype if cost.dtype in (torch.float32, torch.float64) else torch.float32
     n, m = cost.shape
     block = cost.double() / -reg
-    barred = None if forbidden is None else forbidden.to(cost.device).expand(cost.shape)
-    if barred is not None:
-        block = block.masked_fill(barred, -torch.inf)
+    barred = torch.zeros((), dtype=torch.bool) if forbidden is None else forbidden
+    barred = barred.to(cost.device).expand(cost.shape)
+    block = block.masked_fill(barred, -torch.inf)
     p, q = (torch.full((k + 1,), 1 / max(k, 1), dtype=torch.float64, device=cost.device) for k in (n, m))
     # Rows and columns without a partner carry nothing.
-    allowed = torch.ones_like(cost, dtype=torch.bool) if barred is None else ~barred
-    possible = min(float(allowed.any(dim=side).double().mean()) for side in (0, 1)) if cost.numel() else 0.0
+    possible = min(float((~barred).any(dim=side).double().mean()) for side in (0, 1)) if cost.numel() else 0.0
     if not possible:
         return TransportPlan(cost.new_zeros(cost.shape, dtype=dtype), 0, 0.0, False)
     p[n] = q[m] = max(1 - min(possible, mass), EMPTY)
-    log_kernel = torch.nn.functional.pad(block - block.max(), (0, 1, 0, 1))
+    log_kernel = (block - block.max()).clamp_min(UNDERFLOW).masked_fill(barred, -torch.inf)
+    log_kernel = torch.nn.functional.pad(log_kernel, (0, 1, 0, 1))
     log_kernel[n, m] = -torch.inf
-    log_u, log_v, error, iterations = _solve(log_kernel, p.log(), q.log(), tol * mass, max_iter)
+    log_u, log_v, error, iterations = _solve(log_kernel.exp(), p.log(), q.log(), tol * mass, max_iter)
     plan = (log_kernel + log_u[:, None] + log_v).exp()[:n, :m]
     converged = error <= tol * mass and abs(float(plan.sum()) - mass) <= tol * mass
     return TransportPlan(plan.to(dtype), iterations, error / mass, converged)
 
 
 def _solve(
-    log_kernel: Tensor, log_p: Tensor, log_q: Tensor, tol: float, max_iter: int
+    kernel: Tensor, log_p: Tensor, log_q: Tensor, tol: float, max_iter: int
 ) -> tuple[Tensor, Tensor, float, int]:
-    """log u (n + 1,), log v (m + 1,) of a plan within the marginals, its L1 error and the iterations."""
-    deepest = float(log_kernel.masked_fill(log_kernel == -torch.inf, 0).min())
-    slack = log_q[-1].exp()
-    log_v = torch.zeros_like(log_q)  # the virtual column's such that about rho is moved
-    around = (log_kernel.exp().sum() - (len(log_p) + len(log_q) - 2)) / (len(log_p) - 1)
-    log_v[-1] = (around.clamp_min(EMPTY) * slack / (1 - slack).clamp_min(EMPTY)).log()
-    if deepest > UNDERFLOW:
-        found = _iterate(log_kernel.exp(), True, log_p, log_q, log_v, tol, max_iter)
-        if found[2] <= tol:
-            return found
-    scale, done = min(1.0, 50 / max(-deepest, 50.0)), 0
-    while True:
-        steps = max_iter if scale == 1 else max(2, max_iter // 10)
-        log_u, log_v, error, iterations = _iterate(log_kernel * scale, False, log_p, log_q, log_v, tol, steps)
-        done += iterations
-        if scale == 1:
-            return log_u, log_v, error, done
-        factor = min(4.0, 1 / scale)
-        scale, log_v = min(1.0, 4 * scale), log_v * factor
-
-
-def _iterate(
-    kernel: Tensor, plain: bool, log_p: Tensor, log_q: Tensor, log_v: Tensor, tol: float, max_iter: int
-) -> tuple[Tensor, Tensor, float, int]:
-    """Over-relaxed Sinkhorn from ``log_v``; ``kernel`` is K where ``plain``, else its logarithm. No sum is above its
-    marginal.
+    """log u (n + 1,), log v (m + 1,) of a plan within the marginals, its L1 error and the iterations, by over-relaxed
+    Sinkhorn.
     """
 
     def rows(log_v: Tensor) -> Tensor:
-        return (kernel @ log_v.exp()).log() if plain else (kernel + log_v).logsumexp(dim=1)
+        return (kernel @ log_v.exp()).log()
 
     def columns(log_u: Tensor) -> Tensor:
-        return (log_u.exp() @ kernel).log() if plain else (kernel + log_u[:, None]).logsumexp(dim=0)
+        return (log_u.exp() @ kernel).log()
 
+    slack = log_q[-1].exp()
+    log_v = torch.zeros_like(log_q)  # the virtual column's such that about rho is moved
+    around = (kernel.sum() - (len(log_p) + len(log_q) - 2)) / (len(log_p) - 1)
+    log_v[-1] = (around.clamp_min(EMPTY) * slack / (1 - slack).clamp_min(EMPTY)).log()
     q, omega, before = log_q.exp(), OMEGA, math.inf
     log_u = log_p - rows(log_v)
     best = log_u, log_v, math.inf

@@ -1,8 +1,7 @@
 """The training loop, and what a method does in it."""
 
 from cleanpairs.trainer.context import BatchOutput, EpochContext, Network
-from cleanpairs.trainer.loop import Trainer
-from cleanpairs.trainer.step import MAX_NON_FINITE
+from cleanpairs.trainer.loop import MAX_NON_FINITE, Trainer
 from cleanpairs.trainer.strategy import Correspondence, SingleNetwork, TrainingStrategy
 from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
 

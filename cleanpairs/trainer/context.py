@@ -1,6 +1,8 @@
 """What a method sees of the training: its networks, an evaluation pass, a training forward, random batches."""
 
+import operator
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,34 +15,9 @@ from cleanpairs.encoders.base import DualEncoder, State, full_precision, take_st
 from cleanpairs.encoders.tokenizer import pack
 from cleanpairs.ops.matching import duplicate_mask, matching_probability
 from cleanpairs.scoring import Embeddings, Encoded, as_input, embed_images, embed_texts, in_groups
-from cleanpairs.trainer.inputs import Inputs, Prefetch
-from cleanpairs.trainer.staged import Staged
+from cleanpairs.trainer.inputs import Inputs, PieceInputs, take_packed
+from cleanpairs.trainer.staged import Staged, pieces
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
-
-
-class Compiled:
-    """Calls ``module`` compiled; where torch.compile fails, which it does at the first call, as it is from then on.
-
-    - ``failed``: what the compiler said
-    """
-
-    def __init__(self, module: nn.Module, backend: str = "inductor") -> None:
-        self.module = module
-        self.compiled: Any = torch.compile(module, dynamic=True, backend=backend)  # captions have many lengths
-        self.failed: str | None = None
-
-    def __call__(self, *args: Any) -> Any:
-        """As the module."""
-        if self.failed is None:
-            try:
-                return self.compiled(*args)
-            except torch.cuda.OutOfMemoryError:
-                raise
-            except Exception as error:  # whatever the compiler of this machine throws
-                lines = str(error).strip().splitlines()
-                said = " ".join(lines[:2]) or "it does not say why"  # torch says in the second what the backend said
-                self.failed = f"{type(error).__name__}: {said}"[:200]
-        return self.module(*args)
 
 
 class Network(nn.Module):
@@ -50,11 +27,10 @@ class Network(nn.Module):
         super().__init__()
         self.model: Any = model
         self.head = head
-        self.compiled: Compiled | None = None
 
     def forward(self, images: Tensor, keep: Tensor | None, tokens: Any) -> tuple[State, State]:
         """States of B pairs."""
-        states: tuple[State, State] = (self.compiled or self.model)(images, keep, tokens)
+        states: tuple[State, State] = self.model(images, keep, tokens)
         return states
 
 
@@ -109,11 +85,14 @@ class EpochContext:
     ) -> None:
         self.data, self.settings, self.networks, self.held = data, settings, networks, held
         self.captions: np.ndarray | None = None
-        self.device = torch.device(distributed.local_device(settings.device))
+        self.device = torch.device(settings.device)
         self.stage = self.epoch = 1
         self.last = False
-        self.staged = [Staged(network, settings.micro_batch) for network in networks]
-        self.ahead = Prefetch(self.inputs) if self.device.type == "cuda" else None  # a CPU has no time to spare
+        self.micro_batch = settings.micro_batch
+        self.staged = [Staged(network) for network in networks]
+        # Inputs that are made before they are asked for; a CPU has no time to spare.
+        self.ahead = ThreadPoolExecutor(max_workers=1) if self.device.type == "cuda" else None
+        self.coming: list[tuple[int, tuple[np.ndarray, ...], int, Future[Inputs]]] = []
         self._encoded: dict[int, Encoded] = {}
 
     def autocast(self) -> torch.autocast:
@@ -131,19 +110,16 @@ class EpochContext:
     def encoded(self, network: int) -> Encoded:
         """All images and captions through one network in evaluation mode; kept until the next step."""
         if network not in self._encoded:
-            model, tokens = self.networks[network].model, self.data.tokens
-            images = self.data.images if self.held is None else self.held
-            mine = slice(None)
-            divided = distributed.world_size() > 1 and not model.local  # parts would have to be gathered too
+            model, data, world = self.networks[network].model, self.data, distributed.world_size()
+            images, tokens = data.images if self.held is None else self.held, data.tokens
+            divided = 1 < world <= len(images) and not model.local  # parts would have to be gathered too
             if divided:
-                mine = slice(distributed.rank(), None, distributed.world_size())
-                tokens = tokens.take(np.arange(len(tokens))[mine])
-            embedded_images = embed_images(model, images[mine], device=self.device)
-            embedded_texts = embed_texts(model, tokens, device=self.device)
+                images = images[distributed.rank() :: world]
+                tokens = tokens.take(np.arange(distributed.rank(), len(tokens), world))
+            found = embed_images(model, images, device=self.device), embed_texts(model, tokens, device=self.device)
             if divided:
-                embedded_images = gathered(embedded_images, len(images))
-                embedded_texts = gathered(embedded_texts, len(self.data.tokens))
-            self._encoded[network] = Encoded(embedded_images, embedded_texts, model, self.device)
+                found = gathered(found[0], len(data.images)), gathered(found[1], len(data.tokens))
+            self._encoded[network] = Encoded(*found, model, self.device)
         return self._encoded[network]
 
     def figure(
@@ -193,29 +169,55 @@ class EpochContext:
 
         ``seed``: of region and word dropping.
         """
-        inputs = self.ahead.take(network, groups, seed) if self.ahead is not None else None
-        if inputs is None:
+        for of, expected, by, made in self.coming:
+            if (of, by, len(expected)) == (network, seed, len(groups)) and all(map(operator.is_, expected, groups)):
+                inputs = made.result()
+                break
+        else:
             inputs = self.inputs(network, groups, seed)
 
         def run(at: np.ndarray) -> tuple[State, State]:
-            images, keep, tokens = inputs.stages[int(at[0])].to(self.device, self.held)
+            images, keep, tokens = inputs.pieces[int(at[0])].to(self.device, self.held)
             with self.autocast():
                 found = self.networks[network](images, keep, tokens)
             return full_precision(found[0]), full_precision(found[1])
 
-        z_image, z_text = self.staged[network].states(len(inputs.rows), run, seed, inputs.width)
+        z_image, z_text = self.staged[network].states(len(inputs.rows), inputs.cut, run, seed)
         excluded = None if inputs.excluded is None else inputs.excluded.to(self.device, non_blocking=True)
         model = self.networks[network].model
         return BatchOutput(self, model, inputs.rows, inputs.source, z_image, z_text, excluded)
 
+    def expect(self, network: int, groups: tuple[np.ndarray, ...], seed: int) -> None:
+        """On a GPU make the inputs of the batch that comes next, in a thread."""
+        if self.ahead is not None:
+            made = self.ahead.submit(self.inputs, network, groups, seed)
+            self.coming = [*self.coming[-1:], (network, groups, seed, made)]
+
     def inputs(self, network: int, groups: tuple[np.ndarray, ...], seed: int) -> Inputs:
         """What :meth:`forward` takes through the network, on the CPU."""
-        s, model = self.settings, self.networks[network].model
-        return Inputs.of(
-            self.data, groups, self.captions, seed, image_drop=model.image_drop, text_drop=model.text_drop,
-            exclude_duplicates=s.exclude_duplicates, micro_batch=s.micro_batch, pin=self.device.type == "cuda",
-            held=self.held is not None,
-        )  # fmt: skip
+        data, model, pin = self.data, self.networks[network].model, self.device.type == "cuda"
+        rng = np.random.default_rng(seed)
+        rows = np.concatenate(groups)
+        source = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
+        texts = rows if self.captions is None else self.captions[rows]
+        tokens, order = pack(data.tokens, texts, drop=model.text_drop, rng=rng)
+        rows, texts, source = rows[order], texts[order], source[order]
+        kept = None
+        if data.images.ndim == 3 and data.images.shape[1] > 1 and model.image_drop > 0:
+            u = rng.random((len(rows), data.images.shape[1]), dtype=np.float32)
+            kept = u >= model.image_drop
+            kept[np.arange(len(rows)), u.argmax(axis=1)] = True
+        cut, made = pieces(len(rows), self.micro_batch), {}
+        for at in cut:
+            image_rows = data.image_index[rows[at]]
+            piece = PieceInputs(
+                torch.from_numpy(image_rows if self.held is not None else np.asarray(data.images[image_rows])),
+                None if kept is None else torch.from_numpy(kept[at]),
+                tokens if len(at) == len(rows) else take_packed(tokens, at),
+            )
+            made[int(at[0])] = piece.pinned() if pin else piece
+        excluded = self._duplicates(rows, texts)
+        return Inputs(rows, source, cut, made, excluded.pin_memory() if pin and excluded is not None else excluded)
 
     @torch.no_grad()
     def encode(self, network: int, rows: np.ndarray, *, image: bool) -> State:
@@ -231,11 +233,14 @@ class EpochContext:
 
     def duplicates(self, rows: np.ndarray, texts: np.ndarray) -> Tensor | None:
         """(B, B) bool: pairs of one image or one text, the latter of ``texts``; None when none is to be excluded."""
+        found = self._duplicates(rows, texts)
+        return None if found is None else found.to(self.device)
+
+    def _duplicates(self, rows: np.ndarray, texts: np.ndarray) -> Tensor | None:
         if not self.settings.exclude_duplicates:
             return None
         data = self.data
-        found = duplicate_mask(torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[texts]))
-        return None if found is None else found.to(self.device)
+        return duplicate_mask(torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[texts]))
 
     def all_batches(self, network: int = 0) -> list[tuple[np.ndarray, ...]]:
         """All pairs once, in random batches; for each network in an order of its own."""
@@ -252,8 +257,7 @@ class EpochContext:
 
 def gathered(own: Embeddings, n: int) -> Embeddings:
     """Of all n rows, out of every process's share: each ``world``-th of them."""
-    shares = distributed.gather_rows(torch.from_numpy(own.vectors), -(-n // distributed.world_size()))
-    return Embeddings(shares.transpose(0, 1).flatten(0, 1)[:n].numpy())
+    return Embeddings(distributed.gathered(torch.from_numpy(own.vectors), n).numpy())
 
 
 def random_batches(

@@ -3,11 +3,20 @@
 A training is a list of stages; each stage starts from fresh weights and a fresh optimiser, and the labels carry over
 (CRCL's self-refining). A method trains one network, or two in turn. All randomness is derived from (seed, stage, epoch,
 step), so a checkpoint needs no state of a random generator, and a resumed run on the same CPU is the same to the bit.
+
+A training that has diverged goes back once to the last good checkpoint, or its beginning, and goes on at half the
+learning rate; a second time it is refused. Both signs are far from what a training that works was ever seen to do
+(docs/log.md has the figures of all recipes):
+
+    collapse    all images, or all captions, have become one point: the mean cosine of any two of a sample is above
+                COLLAPSED, and was below APART when the stage began (a fresh network may have them all near each
+                other); after the first epoch of a stage, which some objectives spend there
+    explosion   the mean loss of the epoch is EXPLODED times as large as any before it, and as 1
 """
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +25,29 @@ import torch
 from torch import Tensor
 
 from cleanpairs.core import distributed
-from cleanpairs.core.errors import ConfigError, RefusedError
+from cleanpairs.core.errors import ConfigError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.trainer.checkpoints import Checkpoint, Position, TrainingState, moments
-from cleanpairs.trainer.context import Compiled, EpochContext, Network
-from cleanpairs.trainer.guards import APART, COLLAPSED, Diverged, collapse, explosion
+from cleanpairs.trainer.context import EpochContext, Network
 from cleanpairs.trainer.inputs import on_device
-from cleanpairs.trainer.step import Steps
 from cleanpairs.trainer.strategy import TrainingStrategy
 from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
+
+SAMPLE = 64  # images, and captions, that are looked at
+COLLAPSED, APART = 0.999, 0.99
+EXPLODED = 10.0
+MAX_NON_FINITE = 10  # consecutive steps without a finite loss before the run is refused
+MAX_NAMED = 256  # pairs of a batch that a message names
+LEAST_PIECE = 4  # pairs of a batch that the GPU's memory has to hold at once
+READ_EVERY = {"cpu": 1, "cuda": 25}  # steps, whose outcomes are read together: on a GPU nobody waits for each
+
+Batch = tuple[np.ndarray, ...]
+
+
+class _Diverged(Exception):  # noqa: N818 - no error until it comes twice
+    """The training has diverged; the message says how."""
 
 
 @dataclass
@@ -58,107 +79,92 @@ class Trainer:
         stage and network, with torch's seed set; ``validate``: rSum of a model; the best epoch of the last stage is
         then kept instead of the last one.
         Raises RefusedError: fewer than two pairs, ten steps in a row without a finite loss, or a training that diverges
-        again after it went back to its last good state with half the learning rate; ResourceError: the memory of the
-        GPU does not hold two pairs; KeyboardInterrupt: on a signal, after the state has been saved.
+        again after it went back to its last good state; ResourceError: the memory of the GPU does not hold four pairs;
+        KeyboardInterrupt: on a signal, after the state has been saved.
         """
         if len(data) < 2:
             raise RefusedError(
                 f"training needs at least 2 usable pairs, found {len(data)}: "
                 "a single pair has no negative to be told from"
             )
-        in_stages = distributed.world_size() > 1 or self.settings.micro_batch is not None
-        if in_stages and getattr(procedure, "needs_whole_graph", False):
+        if (self.settings.micro_batch is not None or distributed.world_size() > 1) and procedure.needs_whole_graph:
             raise ConfigError(
                 "this method takes gradients of gradients, which need the whole batch in one graph: train it in one "
                 "process and without micro_batch (--micro-batch), or take another method"
             )
         self.data, self.procedure, self.build, self.validate = data, procedure, build, validate
         self.optimizers: list[Any] = []
-        self.best: dict[str, Tensor] | None = None
-        self.best_rsum: float | None = None
-        self.history: list[dict[str, Any]] = []
-        self.saved_at, self.saved = time.monotonic(), False
-        self.steps = Steps(self.settings, data, procedure)
-        self.held = on_device(data.images, torch.device(distributed.local_device(self.settings.device)))
-        self.fallbacks = 0  # times that it went back to a good state, with half the learning rate
-        self.beginning = copy.deepcopy(procedure.state())
+        self.saved_at, self.saved = time.monotonic(), resume
+        self.fallbacks = 0  # times that it went back, with half the learning rate
+        self.unread: list[tuple[Batch, bool, Tensor]] = []  # steps, whether they teach, and their loss and outcome
+        self.last_loss = float("nan")  # of the latest step that was read
+        self.told = False  # whether any process was told to stop
+        self.micro_batch = self.settings.micro_batch  # halved where memory does not suffice
+        self.held = on_device(data.images, torch.device(self.settings.device))
+        labels = copy.deepcopy(procedure.state())
+        beginning = TrainingState(Position(1, 1, 0), {}, {}, labels, None, None, [], None)
         with torch.random.fork_rng(devices=[]), Interrupts(enabled=self.checkpoint is not None) as self.interrupts:
-            return self._train(stages, self._load() if resume else None)
+            while True:
+                try:
+                    kept = self.checkpoint.load() if self.saved and self.checkpoint is not None else None
+                    return self._stages(stages, kept or beginning)
+                except _Diverged as found:
+                    if self.fallbacks:
+                        raise RefusedError(
+                            f"the training diverged again at half the learning rate: {found}; lower lr "
+                            "(--set method.lr) further, or look at the vectors and captions of the input"
+                        ) from found
+                    self.fallbacks, self.saved = 1, distributed.most(self.saved) > 0
 
     # -- stages and epochs ------------------------------------------------------------------------------------------
 
-    def _load(self) -> TrainingState | None:
-        """The state that was saved, if one was; every process reads it."""
-        distributed.together()
-        return self.checkpoint.load() if self.checkpoint is not None else None
-
-    def _train(self, stages: Sequence[TrainingStage], restored: TrainingState | None) -> Trained:
-        """All stages; where they diverge, once more from the last good state, which is never a diverged one."""
-        while True:
-            try:
-                return self._stages(stages, restored)
-            except Diverged as found:
-                if self.fallbacks:
-                    raise RefusedError(
-                        f"the training diverged again at half the learning rate: {found}; lower lr (--set method.lr) "
-                        "further, or look at the vectors and captions of the input"
-                    ) from found
-                restored = self._load() if distributed.any_of(self.saved) else None
-                self.fallbacks = 1
-
-    def _stages(self, stages: Sequence[TrainingStage], restored: TrainingState | None) -> Trained:
-        at = Position(1, 1, 0)
-        if restored is not None:
-            at = restored.position
-            self.saved = True
-            self.procedure.load_state(restored.labels)
-            self.best, self.best_rsum, self.history = restored.best, restored.best_rsum, restored.history
-            past = restored.partial or (self.history[-1] if self.history else {})
-            self.steps.restore(past)
-            self.fallbacks = max(self.fallbacks, int(past.get("fallbacks", 0)))
-        elif self.fallbacks:  # there is no good state but the beginning
-            self.procedure.load_state(copy.deepcopy(self.beginning))
-            self.best, self.best_rsum, self.history = None, None, []
-            self.steps.restore({})
+    def _stages(self, stages: Sequence[TrainingStage], restored: TrainingState) -> Trained:
+        at, step, partial = restored.position, restored.position.step, restored.partial
+        self.procedure.load_state(restored.labels)
+        self.best, self.best_rsum, self.history = restored.best, restored.best_rsum, [*restored.history]
+        past = partial or (self.history[-1] if self.history else {})
+        # Steps that were not taken, in the whole run, and one after the other.
+        self.skipped, self.skipped_in_row = past.get("skipped_steps", 0), past.get("skipped_in_row", 0)
+        self.micro_batch = past.get("micro_batch", self.micro_batch)
+        self.fallbacks = max(self.fallbacks, past.get("fallbacks", 0))
         epochs = sum(p.epochs for p in stages)
         for number, stage in enumerate(stages, start=1):
             if number < at.stage:
                 continue
             self._start_stage(number)
-            if restored is not None:
-                self._restore(restored)
+            if restored.model:
+                torch.nn.ModuleList(self.view.networks).load_state_dict(restored.model)
+                for k, optimizer in enumerate(self.optimizers):
+                    restored.load_optimizer(optimizer, k)
+                restored.model.clear()  # once, and not held through the training
+                restored.optimizer.clear()
             for epoch in range(at.epoch if number == at.stage else 1, stage.epochs + 1):
                 before = sum(p.epochs for p in stages[: number - 1]) + epoch - 1
-                first = at.step if restored is not None else 0
-                partial = restored.partial if restored is not None else None
-                restored = None
                 last = number == len(stages)
                 self._set_lr(stage, epoch, last)
                 self.view.stage, self.view.epoch, self.view.last = number, epoch, last and epoch == stage.epochs
-                self._epoch(first, partial, before, epochs, last)
+                self._epoch(step, partial, before, epochs, last)
+                step, partial = 0, None
                 done = last and epoch == stage.epochs
-                stop = distributed.any_of(
-                    self.interrupts.received is not None
-                )  # while labels were made: no step noticed it
+                # While labels were made: no step noticed it.
+                stop = distributed.most(self.interrupts.received is not None) > 0
                 self._save(Position(number, epoch + 1, 0), force=done or stop or epoch == stage.epochs)
                 if stop:
                     self.interrupts.raise_received()
-            restored = None
         if self.best is not None:
-            for k, network in enumerate(self.view.networks):
-                network.load_state_dict(_part(self.best, f"{k}."))
+            torch.nn.ModuleList(self.view.networks).load_state_dict(self.best)
         model = _one([network.model for network in self.view.networks]).eval()
         heads = [network.head for network in self.view.networks]
         return Trained(model, self.procedure.value(), self.history, self.best_rsum, heads)
 
     def _start_stage(self, number: int) -> None:
-        s, device = self.settings, distributed.local_device(self.settings.device)
+        s = self.settings
         networks, self.optimizers = [], []
         for k in range(self.procedure.networks):
             torch.manual_seed(step_seed(s.seed, number, *([k] if k else [])))
             model = self.build()
-            network = Network(model, self.procedure.head(model))
-            if device.startswith("cuda:"):  # several processes; torch has no such norm for CPUs
+            network: Any = Network(model, self.procedure.head(model))
+            if s.device == "cuda" and distributed.world_size() > 1:  # torch has no such norm for CPUs
                 network = torch.nn.SyncBatchNorm.convert_sync_batchnorm(network)
             # A pretrained network has weights that stay, and others that want a rate of their own.
             own = getattr(model, "parameter_groups", None)
@@ -170,19 +176,16 @@ class Trainer:
                 group["initial_lr"] = group["lr"]
             for x in (*network.parameters(), *network.buffers()) if distributed.world_size() > 1 else ():
                 torch.distributed.broadcast(x.data, 0)
-            network.to(device)
+            network.to(s.device)
             if s.compile:
-                network.compiled = Compiled(network.model)
+                torch._dynamo.config.suppress_errors = True  # what cannot be compiled runs as it is
+                network.model.compile(dynamic=True)  # captions have many lengths
             networks.append(network)
             self.optimizers.append(optimizer)
         self.view = EpochContext(self.data, s, networks, self.held)
+        self.view.micro_batch = self.micro_batch
         # How near each other all images, and all captions, of a network were.
-        self.began = [collapse(self.view, k) for k in range(len(networks))]
-
-    def _restore(self, restored: TrainingState) -> None:
-        for k, (network, optimizer) in enumerate(zip(self.view.networks, self.optimizers, strict=True)):
-            network.load_state_dict(_part(restored.model, f"{k}."))
-            restored.load_optimizer(optimizer, k)
+        self.began = [self._collapse(k) for k in range(len(networks))]
 
     def _set_lr(self, stage: TrainingStage, epoch: int, last: bool) -> None:
         decay = stage.decay(epoch) if last else 1.0
@@ -200,31 +203,32 @@ class Trainer:
         view.captions = procedure.captions
         steps = [(k, batch) for k in range(procedure.networks) for batch in procedure.batches(view, k)]
         pairs = sum(len(rows) for _, batch in steps for rows in batch)
-        counts = self.steps
-        counts.begin(view, self.optimizers, partial)
-        started_at, started = counts.done, time.perf_counter()
+        # Of the pairs whose step was taken the losses' sum and the number, and all whose step was tried.
+        counts = ("loss_sum", 0.0), ("counted", 0), ("done", 0)
+        self.loss_sum, self.counted, self.done = ((partial or {}).get(name, none) for name, none in counts)
+        started_at, started = self.done, time.perf_counter()
         for network in view.networks:
             network.train()
         for step, (k, batch) in enumerate(steps):
             if step < first:
                 continue
-            if view.ahead is not None and step + 1 < len(steps):
-                view.ahead.expect(*steps[step + 1], step_seed(s.seed, view.stage, view.epoch, step + 1))
+            if step + 1 < len(steps):
+                view.expect(*steps[step + 1], step_seed(s.seed, view.stage, view.epoch, step + 1))
             seed = step_seed(s.seed, view.stage, view.epoch, step)
-            counts.take(k, batch, seed, self.interrupts.received is not None)
-            if self.on_step is not None and distributed.is_first():
-                self.on_step(before * pairs + counts.done, epochs * pairs, counts.last_loss)
-            alone = distributed.world_size() == 1
-            if self.interrupts.received if alone else counts.stop:
-                counts.read()
-                state = {**counts.partial(), "fallbacks": self.fallbacks}
-                self._save(Position(view.stage, view.epoch, step + 1), force=True, partial=state)
+            self._take(k, batch, seed)
+            if self.on_step is not None and distributed.rank() == 0:
+                self.on_step(before * pairs + self.done, epochs * pairs, self.last_loss)
+            if self.told if distributed.world_size() > 1 else self.interrupts.received:
+                self._read()
+                known = {name: getattr(self, name) for name in ("loss_sum", "counted", "done", "skipped_in_row")}
+                known |= {"skipped_steps": self.skipped, "micro_batch": self.micro_batch, "fallbacks": self.fallbacks}
+                self._save(Position(view.stage, view.epoch, step + 1), force=True, partial=known)
                 self.interrupts.raise_received()
-        counts.read()
+        self._read()
         trained = time.perf_counter() - started
         view.changed()
-        if counts.counted:
-            self._watch(counts.loss_sum / counts.counted)
+        if self.counted:
+            self._watch(self.loss_sum / self.counted)
         procedure.end_epoch(view)
         self._same_labels()
         rsum = None
@@ -232,41 +236,178 @@ class Trainer:
             rsum = distributed.of_first(self.validate(_one([network.model for network in view.networks])))
             if self.best_rsum is None or rsum > self.best_rsum:
                 self.best_rsum = rsum
-                self.best = _states(view.networks, copy=True)
+                weights = torch.nn.ModuleList(view.networks).state_dict()
+                self.best = {name: value.detach().cpu().clone() for name, value in weights.items()}
         record = EpochRecord(
-            stage=view.stage, epoch=view.epoch, loss=counts.loss_sum / max(counts.counted, 1),
-            pairs_per_second=(counts.done - started_at) / max(trained, 1e-9), seconds=time.perf_counter() - began,
+            stage=view.stage, epoch=view.epoch, loss=self.loss_sum / max(self.counted, 1),
+            pairs_per_second=(self.done - started_at) / max(trained, 1e-9), seconds=time.perf_counter() - began,
             lr=float(self.optimizers[0].param_groups[0]["lr"]), mean_probability=procedure.mean_probability,
-            flagged=float((procedure.labels() == 0).mean()), val_rsum=rsum, skipped_steps=counts.skipped,
+            flagged=float((procedure.labels() == 0).mean()), val_rsum=rsum, skipped_steps=self.skipped,
             note="; ".join(filter(None, [procedure.note, *self._notes()])) or None,
-            batch_parts=counts.parts, fallbacks=self.fallbacks,
+            micro_batch=self.micro_batch, fallbacks=self.fallbacks,
         )  # fmt: skip
         self.history.append(record.to_dict())
-        if self.on_epoch is not None and distributed.is_first():
+        if self.on_epoch is not None and distributed.rank() == 0:
             self.on_epoch(record, procedure.value())
 
-    def _notes(self) -> list[str]:
+    # -- one step ---------------------------------------------------------------------------------------------------
+
+    def _take(self, k: int, batch: Batch, seed: int) -> None:
+        """A step of network ``k``."""
+        optimizer = self.optimizers[k]
+        while True:
+            optimizer.zero_grad(set_to_none=True)
+            try:
+                loss, teaches = self._gradients(k, batch, seed)
+                break
+            except torch.cuda.OutOfMemoryError as error:
+                shortage = str(error).splitlines()[0]
+            # Not within the handler: its traceback holds what is to be freed.
+            self._fewer(sum(map(len, batch)), shortage)
+        loss, told = self._summed(k, loss)
+        taken = torch.isfinite(loss)
+        if teaches:
+            learned = [p for group in optimizer.param_groups for p in group["params"]]
+            # A finite loss may have a gradient that is not.
+            taken = taken & torch.isfinite(torch.nn.utils.clip_grad_norm_(learned, self.settings.grad_clip))
+            optimizer.grad_scale, optimizer.found_inf = None, (~taken).float()  # the optimiser looks, on the device
+            optimizer.step()
+        self.done += sum(map(len, batch))
+        self.unread.append((batch, teaches, torch.stack([loss, taken.to(loss.dtype), told])))
+        if len(self.unread) >= READ_EVERY[loss.device.type]:
+            self._read()
+
+    def _read(self) -> None:
+        """Read the outcomes of the steps since the last time, and count them."""
+        unread, self.unread = self.unread, []
+        outcomes = torch.stack([outcome for *_, outcome in unread]).tolist() if unread else []
+        for (batch, teaches, _), (loss, taken, told) in zip(unread, outcomes, strict=True):
+            self.told |= told > 0
+            self.last_loss = loss if taken else float("nan")
+            if not taken:
+                self._skip(batch)
+                continue
+            size = sum(map(len, batch))
+            self.loss_sum += loss * size
+            self.counted += size
+            if teaches:
+                self.skipped_in_row = 0
+
+    def _gradients(self, k: int, batch: Batch, seed: int) -> tuple[Tensor, bool]:
+        """The loss of a batch, and whether it has a gradient, which is then in the weights."""
+        view = self.view
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed formats a stack on a machine without a GPU
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+        view.staged[k].begin()
+        loss = self.procedure.loss(view, k, batch, seed)
+        view.changed()
+        if loss.requires_grad:
+            loss.backward()
+            for p in view.networks[k].parameters() if distributed.rank() > 0 else ():
+                if p.grad is not None:  # of the loss, which all processes compute alike: it counts once
+                    p.grad.zero_()
+            view.staged[k].finish()
+        return loss.detach(), loss.requires_grad
+
+    def _summed(self, k: int, loss: Tensor) -> Tensor:
+        """(2,): the loss, and whether a process was told to stop; with the sums over the processes of the gradients of
+        network ``k`` in the place of these, in one collective.
+
+        A weight without a gradient, which it has then on no process, keeps none: the optimiser passes it over.
+        """
+        world = distributed.world_size()
+        figures = torch.stack([loss / world, loss.new_tensor(float(self.interrupts.received is not None))])
+        if world == 1:
+            return figures
+        found = [p.grad for p in self.view.networks[k].parameters() if p.grad is not None]
+        box = torch.cat([figures.float(), *(g.flatten().float() for g in found)])
+        torch.distributed.all_reduce(box)
+        for g, total in zip(found, box[2:].split([g.numel() for g in found]), strict=True):
+            g.copy_(total.view_as(g))
+        return box[:2]
+
+    def _fewer(self, size: int, shortage: str) -> None:
+        """Halve what of a batch of ``size`` pairs goes through the towers at once, for the rest of the run."""
+        self._release()
+        world = distributed.world_size()
+        at_once = min(-(-size // world), self.micro_batch or size)
+        if at_once <= LEAST_PIECE or self.procedure.needs_whole_graph or world > 1:  # others may be further already
+            raise ResourceError(
+                f"the memory of the device does not hold {at_once} pairs of a batch ({shortage}): take a smaller model "
+                "or batch_size, with several processes a smaller micro_batch (--micro-batch), fewer or smaller images, "
+                "or device='cpu' (--device cpu)"
+            )
+        self.micro_batch = self.view.micro_batch = max(LEAST_PIECE, -(-at_once // 2))
+
+    def _release(self) -> None:
+        """Give back the gradients, and what the device's allocator keeps."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        for staged in self.view.staged:
+            staged.begin()
+        self.view.coming.clear()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _skip(self, batch: Batch) -> None:
+        """A step whose loss or gradient is not finite was not taken; ten in a row end the run."""
+        self.skipped += 1
+        self.skipped_in_row += 1
+        if self.skipped_in_row >= MAX_NON_FINITE:
+            rows = np.unique(np.concatenate(batch))
+            pairs = (rows if self.data.pair_id is None else self.data.pair_id[rows]).tolist()
+            more = f" and {len(pairs) - MAX_NAMED} more" if len(pairs) > MAX_NAMED else ""
+            raise RefusedError(
+                f"the loss or its gradient was not finite in {MAX_NON_FINITE} steps in a row; the last batch held the "
+                f"pairs (pair_id) {', '.join(map(str, pairs[:MAX_NAMED]))}{more}; lower lr (--set method.lr), "
+                "or check the vectors of these pairs"
+            )
+
+    # -- what it comes to -------------------------------------------------------------------------------------------
+
+    def _notes(self) -> Iterator[str]:
         """What a person should know of how it goes on."""
-        parts = self.steps.parts
-        found = [f"batches are computed in {parts} parts, as memory does not hold them"] if parts > 1 else []
-        failed = {n.compiled.failed for n in self.view.networks if n.compiled is not None and n.compiled.failed}
-        found += [f"the towers are not compiled, as torch.compile failed ({what})" for what in sorted(failed)]
+        if self.micro_batch != self.settings.micro_batch:
+            yield f"batches are computed in pieces of {self.micro_batch} pairs, as memory does not hold them whole"
         if self.fallbacks:
-            found.append("after a divergence at half the learning rate")
-        return found
+            yield "after a divergence at half the learning rate"
 
     def _watch(self, loss: float) -> None:
         """Notice a training that has diverged, before its labels and its weights are kept."""
-        view = self.view
-        if explosion(loss, [float(line["loss"]) for line in self.history]):
-            raise Diverged(f"the mean loss of epoch {view.epoch} of stage {view.stage} is {loss:.4g}")
+        view, found = self.view, None
+        before = [abs(line["loss"]) for line in self.history if line["loss"]]  # 0 of an epoch without a finite step
+        if before and abs(loss) > EXPLODED * max(1.0, *before):
+            found = f"the mean loss of epoch {view.epoch} of stage {view.stage} is {loss:.4g}"
         for k in range(len(view.networks) if view.epoch > 1 else 0):
-            for cosine, began, what in zip(collapse(view, k), self.began[k], ("images", "captions"), strict=True):
+            for cosine, began, what in zip(self._collapse(k), self.began[k], ("images", "captions"), strict=True):
                 if cosine > COLLAPSED and began < APART:
-                    raise Diverged(
-                        f"after epoch {view.epoch} of stage {view.stage} all {what} are one point "
-                        f"(mean cosine {cosine:.4f})"
+                    found = (
+                        f"after epoch {view.epoch} of stage {view.stage} all {what} are one point (mean cosine "
+                        f"{cosine:.4f})"
                     )
+        found = distributed.of_first(found)
+        if found is not None:
+            raise _Diverged(found)
+
+    @torch.no_grad()
+    def _collapse(self, network: int) -> list[float]:
+        """Mean cosine of any two images, and of any two captions, of a sample of the pairs, under one network.
+
+        0 where the data itself has only one image, or one text, to show.
+        """
+        view, data, model = self.view, self.data, self.view.networks[network].model
+        rows = np.random.default_rng(view.seed(11, network)).permutation(len(data))[:SAMPLE]
+        training = model.training
+        model.eval()
+        found = []
+        for group, image in ((data.image_group, True), (data.text_group, False)):
+            distinct = rows[np.unique(group[rows], return_index=True)[1]]
+            k = len(distinct)
+            z = model.vector(view.encode(network, distinct, image=image)).float()  # (k, E)
+            found.append((float(z.sum(dim=0).square().sum()) - k) / (k * (k - 1)) if k > 1 else 0.0)
+        model.train(training)
+        return found
 
     def _same_labels(self) -> None:
         """What a method says of the pairs is what the first process says: others may differ in the last digit."""
@@ -276,32 +417,16 @@ class Trainer:
     # -- state ------------------------------------------------------------------------------------------------------
 
     def _save(self, position: Position, *, force: bool, partial: dict[str, Any] | None = None) -> None:
-        if self.checkpoint is None or not distributed.is_first():
+        if self.checkpoint is None or distributed.rank() > 0:
             return
         if not force and time.monotonic() - self.saved_at < self.settings.checkpoint_seconds:
             return
-        model, optimizer = _states(self.view.networks), moments(self.optimizers)
-        labels = self.procedure.state()
-        self.checkpoint.save(
-            TrainingState(position, model, optimizer, labels, self.best, self.best_rsum, self.history, partial)
-        )
-        self.saved = True
-        self.saved_at = time.monotonic()
+        weights = torch.nn.ModuleList(self.view.networks).state_dict()
+        known = self.procedure.state(), self.best, self.best_rsum, self.history, partial
+        self.checkpoint.save(TrainingState(position, weights, moments(self.optimizers), *known))
+        self.saved_at, self.saved = time.monotonic(), True
 
 
 def _one(models: list[Any]) -> Any:
     """The model that retrieves: the only one, or the mean of two."""
     return models[0] if len(models) == 1 else Ensemble(models)
-
-
-def _states(modules: Sequence[Any], *, copy: bool = False) -> dict[str, Tensor]:
-    """Weights of several modules in one table: ``<number>.<name>``."""
-    return {
-        f"{k}.{name}": value.detach().cpu().clone() if copy else value
-        for k, module in enumerate(modules)
-        for name, value in module.state_dict().items()
-    }
-
-
-def _part(table: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: value for name, value in table.items() if name.startswith(prefix)}

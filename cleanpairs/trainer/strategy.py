@@ -5,28 +5,23 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from cleanpairs.objectives.base import Objective
+from cleanpairs.core.resumable import Resumable
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer.context import EpochContext
 
 
-class Labelled(Protocol):
-    """Has labels of N pairs, and keeps what must survive an interruption."""
+class Objective(Protocol):
+    """A per-pair loss of a batch of B pairs."""
 
-    def labels(self) -> np.ndarray:
-        """(N,) float32, for the next epoch's loss: 0 is a pair that it takes as wrong."""
+    @property
+    def tau(self) -> float:
+        """Temperature of the matching probability."""
 
-    def value(self) -> np.ndarray:
-        """(N,) float32 in [0, 1]: the soft correspondence as it stands."""
-
-    def state(self) -> dict[str, Any]:
-        """Arrays and plain numbers that :meth:`load_state` goes on from."""
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+    def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+        """Unreduced loss (B,) of S (B, B), rows are images, and labels (B,) in [0, 1]."""
 
 
-class Correspondence(Labelled, Protocol):
+class Correspondence(Protocol):
     """An estimator of N soft correspondences that lives through a training."""
 
     def wants(self, stage: int, epoch: int) -> bool:
@@ -35,8 +30,20 @@ class Correspondence(Labelled, Protocol):
     def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
         """Take over the matching probabilities (N,) of an epoch."""
 
+    def labels(self) -> np.ndarray:
+        """As :meth:`TrainingStrategy.labels`."""
 
-class TrainingStrategy(Labelled, Protocol):
+    def value(self) -> np.ndarray:
+        """As :meth:`TrainingStrategy.value`."""
+
+    def state(self) -> dict[str, Any]:
+        """As :class:`cleanpairs.core.resumable.Resumable`."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """The same."""
+
+
+class TrainingStrategy(Resumable):
     """A method in the loop. What must survive an interruption, within an epoch too, is in :meth:`state`.
 
     An epoch is: ``start_epoch``; for each network in turn, ``loss`` of each of its batches; ``end_epoch``.
@@ -46,6 +53,7 @@ class TrainingStrategy(Labelled, Protocol):
     captions: np.ndarray | None = None  # (N,) int64: whose caption each pair is trained with in the next epoch
     mean_probability: float | None = None  # of the last epoch, for the log
     note: str | None = None  # what a person should know of the last epoch, for the log
+    needs_whole_graph: bool = False  # it takes gradients of gradients: a batch cannot be computed in pieces
 
     def head(self, model: Any) -> nn.Module | None:
         """What is learned beside a fresh ``model``; nothing by default."""
@@ -68,10 +76,19 @@ class TrainingStrategy(Labelled, Protocol):
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         """Scalar loss of a batch."""
+        raise NotImplementedError
 
     def end_epoch(self, view: EpochContext) -> None:
         """Look at all pairs after the epoch."""
         return
+
+    def labels(self) -> np.ndarray:
+        """(N,) float32, for the next epoch's loss: 0 is a pair that it takes as wrong."""
+        raise NotImplementedError
+
+    def value(self) -> np.ndarray:
+        """(N,) float32 in [0, 1]: the soft correspondence as it stands."""
+        raise NotImplementedError
 
 
 class SingleNetwork(TrainingStrategy):

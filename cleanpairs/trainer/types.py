@@ -64,8 +64,8 @@ class TrainingSettings:
 class EpochRecord:
     """One line of the metrics log. ``epoch`` counts within ``stage``; both from 1.
 
-    ``batch_parts``: in how many a batch was computed, as the device had no memory for it whole. ``fallbacks``: times
-    that the training went back to a good state, each with half the learning rate.
+    ``micro_batch``: pairs that went through the towers at once, where a batch was computed in pieces. ``fallbacks``:
+    times that the training went back to a good state, with half the learning rate.
     """
 
     stage: int
@@ -79,7 +79,7 @@ class EpochRecord:
     val_rsum: float | None
     skipped_steps: int
     note: str | None = None
-    batch_parts: int = 1
+    micro_batch: int | None = None
     fallbacks: int = 0
 
     def to_dict(self) -> dict[str, Any]:

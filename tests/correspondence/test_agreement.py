@@ -10,6 +10,7 @@ from scipy.stats import kstest, rankdata
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
+from cleanpairs.correspondence import agreement
 from cleanpairs.correspondence.agreement import (
     NEAR,
     NEAREST,
@@ -99,7 +100,7 @@ def test_agreement_is_that_of_a_loop() -> None:
             against = (others * each[shown]).sum(1) / np.sqrt(np.einsum("ij,jk,ik->i", others, spread, others))
             null.append(against if a is x else against[np.argsort(shown)])
     group = np.arange(n)
-    found = _Question(x, t, group, group, TAU).ask(group, pairs, group, right)
+    found = _Question(x, t, group, group).ask(group, pairs, group, right)
     own, control = np.array(observed), np.array(null)
     own, control = own / control.std(1, keepdims=True), control / control.std(1, keepdims=True)
     apart = np.maximum(own.mean(1) - control.mean(1), 0)
@@ -122,11 +123,12 @@ def test_what_neighbours_do_not_see_a_regression_does() -> None:
 
 
 @pytest.mark.parametrize("tau", [0.15, 3.0, 10.0])
-def test_where_all_are_wrong_pairs_agree_like_random_ones(tau: float) -> None:
+def test_where_all_are_wrong_pairs_agree_like_random_ones(tau: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The more neighbours answer alike, the more would a pair's absence among them tell of itself (.86 at 10)."""
     rng = np.random.default_rng(0)
     images, texts = unit(rng.normal(size=(1500, 20))), unit(rng.normal(size=(1500, 20)) + 1)
-    found = neighbours_agreement(images, texts, np.arange(1500), np.arange(1500), tau=tau, rounds=1)
+    monkeypatch.setattr(agreement, "TAU", tau)
+    found = ask(images, texts, right=np.ones(1500))
     assert kstest(found.observed, found.null).statistic < 0.04
 
 
@@ -155,11 +157,12 @@ def test_it_finds_wrong_pairs_and_their_share_without_a_label(rate: float) -> No
         assert (found.right < 0.5).mean() < 0.02
 
 
-def test_who_is_known_to_be_wrong_does_not_answer() -> None:
+def test_who_is_known_to_be_wrong_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     x, t, wrong = corpus(1200, 0.9)
     alone, told = ask(x, t).observed, ask(x, t, right=1.0 - wrong).observed
     assert roc_auc_score(~wrong, told) > roc_auc_score(~wrong, alone) + 0.1
-    np.testing.assert_allclose(ask(x, t, rounds=1).observed, ask(x, t, right=np.ones(1200)).observed)
+    monkeypatch.setattr(agreement, "ROUNDS", 1)
+    np.testing.assert_allclose(ask(x, t).observed, ask(x, t, right=np.ones(1200)).observed)
 
 
 def test_independent_sides_are_all_wrong() -> None:
@@ -168,12 +171,13 @@ def test_independent_sides_are_all_wrong() -> None:
     assert found.wrong > 0.9
 
 
-def test_wrong_pairs_do_not_raise_each_other() -> None:
+def test_wrong_pairs_do_not_raise_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """With half of the images judged by the other half, many rounds do not lower the share of wrong pairs."""
     shares = []
+    monkeypatch.setattr(agreement, "ROUNDS", 6)
     for seed in range(3):
         images, texts, _ = corpus(1200, 0.85, seed)
-        shares.append(ask(images, texts, rounds=6, seed=seed).wrong)
+        shares.append(ask(images, texts, seed=seed).wrong)
     assert abs(np.mean(shares) - 0.85) < 0.04
 
 

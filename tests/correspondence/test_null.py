@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cleanpairs.correspondence.null import LEAST_PAIRS, null_pairs
+from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs
 from cleanpairs.methods.normalised import Probability
 
 

@@ -168,7 +168,7 @@ def test_another_model_under_the_name_is_refused(folder: Path, encoder: Pretrain
 @pytest.mark.parametrize(
     ("setting", "value"),
     [("model", ""), ("model", 3), ("quantile", 1), ("quantile", -0.1), ("quantile", "a"),
-     ("revision", 2), ("image_encoder", "cnn"), ("threshold", 2), ("eval_group_size", 1)],
+     ("image_encoder", "cnn"), ("threshold", 2), ("eval_group_size", 1)],
 )  # fmt: skip
 def test_a_bad_setting_is_named(folder: Path, setting: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=setting):

@@ -128,8 +128,9 @@ def test_what_the_data_must_bring() -> None:
     plain = Pairs.from_arrays(CAPTIONS, features=np.ones((60, 4), np.float32))
     with pytest.raises(DataError, match="found 1 x 4 an image and none a caption"):
         ClipScore(text_encoder="features").fit(plain)
-    with pytest.raises(DataError, match=r"no scores 'similarity' \(found: none\)"):
-        ClipScore(score_column="similarity").fit(plain)
+    for name in ("similarity", ""):
+        with pytest.raises(DataError, match=rf"score_column of clip-score: .* no scores '{name}' \(found: none\)"):
+            ClipScore(score_column=name).fit(plain)
     percent = both(precomputed_scores={"clip_score": np.full(60, 28.0)})
     with pytest.raises(DataError, match=r"must hold cosines.*'clip_score' holds 28 at pair 0"):
         ClipScore(score_column="clip_score").fit(percent)
@@ -139,8 +140,6 @@ def test_what_the_data_must_bring() -> None:
     ("settings", "message"),
     [
         ({}, "model of clip-score must be"),
-        ({"score_column": ""}, "score_column"),
-        ({"score_column": 3}, "score_column"),
         ({"text_encoder": "minilm"}, "text_encoder"),
         ({"model": "x", "score_column": "similarity"}, "found several"),
         ({"encoder": "x", "text_encoder": "features"}, "text_encoder"),

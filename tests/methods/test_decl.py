@@ -11,9 +11,8 @@ import torch
 
 from cleanpairs import DECL
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.methods.decl import expected_probability
+from cleanpairs.methods.decl import EvidentialLoss, expected_probability
 from cleanpairs.methods.splitting import scaled
-from cleanpairs.objectives.evidential import EvidentialLoss
 from tests.methods.conftest import corpus, view_of
 
 SMALL: dict[str, Any] = {

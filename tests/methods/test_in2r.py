@@ -76,7 +76,7 @@ def test_the_noisy_loss_against_numpy() -> None:
     procedure.w[:, clean] = 0.51  # below the clean pairs' mean: the memory stays as it is
     network.head.eval()
     got = procedure.loss(view, 0, (clean, clean, noisy), 4).item()
-    assert procedure.memories[0].arrays().rows.tolist() == remembered.tolist()
+    assert procedure.memories[0].held().rows.tolist() == remembered.tolist()
     expected = nce(images[clean] @ texts[clean].T, 0.2).mean()
     for z, same, partners, refiner in (
         (images, images, texts, network.head[0]),
@@ -130,7 +130,7 @@ def test_what_is_remembered_is_the_surest_part_of_what_the_other_network_calls_c
     other = procedure.w[1]
     sure = np.flatnonzero(other >= other[other > 0.5].mean())
     assert 0 < len(sure) < (other > 0.5).sum()
-    bank = procedure.memories[0].arrays()
+    bank = procedure.memories[0].held()
     assert sorted(bank.rows.tolist()) == sure.tolist() and not len(procedure.memories[1])
     at = [f.rows.tolist().index(r) for r in bank.rows.tolist()]
     torch.testing.assert_close(bank.texts, f.texts.detach()[at])
@@ -144,7 +144,7 @@ def test_batches_hold_the_clean_pairs_twice_and_state_comes_back() -> None:
     procedure.remember(0, view.forward(0, np.arange(30), seed=1))
     again = procedure_of(30)
     again.load_state(procedure.state())
-    kept, found = procedure.memories[0].arrays(), again.memories[0].arrays()
+    kept, found = procedure.memories[0].held(), again.memories[0].held()
     assert kept.rows.tolist() == found.rows.tolist() and len(kept.rows)
     torch.testing.assert_close(kept.images, found.images)
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from cleanpairs import L2RM
-from cleanpairs.methods.l2rm import CostNet
-from cleanpairs.objectives.rematching import RematchingLoss
+from cleanpairs.methods.l2rm import CostNet, RematchingLoss
 from cleanpairs.ops.transport import partial_transport
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import EpochContext

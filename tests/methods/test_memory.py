@@ -11,6 +11,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from cleanpairs.methods.memory_bank import FeatureMemory
+from cleanpairs.ops.matching import places
 
 
 def features(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -26,7 +27,7 @@ def push(memory: FeatureMemory, *rows: int) -> None:
 
 def check(memory: FeatureMemory, rows: list[int]) -> None:
     """The memory holds just these, in whatever order, and what it says of one pair belongs together."""
-    held = memory.arrays()
+    held = memory.held()
     assert len(memory) == len(held.rows) == len(rows)
     assert sorted(held.rows.tolist()) == sorted(rows)
     if rows:
@@ -38,8 +39,8 @@ def check(memory: FeatureMemory, rows: list[int]) -> None:
 def test_an_empty_memory() -> None:
     memory = FeatureMemory(4)
     check(memory, [])
-    assert memory.position_of(np.array([0, 1, -1])).tolist() == [-1, -1, -1]
-    assert memory.position_of(np.zeros(0, dtype=np.int64)).shape == (0,)
+    assert places(memory.held().rows, np.array([0, 1, -1])).tolist() == [-1, -1, -1]
+    assert places(memory.held().rows, np.zeros(0, dtype=np.int64)).shape == (0,)
     push(memory)
     check(memory, [])
 
@@ -85,9 +86,9 @@ def test_positions_are_those_of_the_entries() -> None:
     memory = FeatureMemory(4)
     push(memory, 30, 10, 20)
     for _ in range(2):
-        held = memory.arrays().rows
+        held = memory.held().rows
         asked = np.array([20, 5, 30, 10, 99, 20, 40])
-        for row, at in zip(asked, memory.position_of(asked), strict=True):
+        for row, at in zip(asked, places(memory.held().rows, asked), strict=True):
             assert (at == -1) == (row not in held)
             assert at == -1 or held[at] == row
         push(memory, 40, 50)  # 30 is gone, the ring has gone around
@@ -96,7 +97,7 @@ def test_positions_are_those_of_the_entries() -> None:
 def test_a_pair_that_is_held_twice_has_a_position() -> None:
     memory = FeatureMemory(4)
     push(memory, 3, 5, 3)
-    assert memory.arrays().rows[memory.position_of(np.array([3]))].tolist() == [3]
+    assert memory.held().rows[places(memory.held().rows, np.array([3]))].tolist() == [3]
 
 
 @pytest.mark.parametrize("pushed", [0, 2, 7])
@@ -114,8 +115,8 @@ def test_the_state_goes_on(pushed: int, tmp_path: Path) -> None:
     for at in (100, 103, 106):
         for m in (memory, other):
             push(m, at, at + 1, at + 2)
-        check(other, memory.arrays().rows.tolist())
-        np.testing.assert_array_equal(other.arrays().rows, memory.arrays().rows)
+        check(other, memory.held().rows.tolist())
+        np.testing.assert_array_equal(other.held().rows, memory.held().rows)
 
 
 def test_a_loaded_memory_does_not_write_into_the_state() -> None:
@@ -129,17 +130,17 @@ def test_a_loaded_memory_does_not_write_into_the_state() -> None:
 def test_what_is_remembered_has_no_gradient_and_is_no_view() -> None:
     memory, z = FeatureMemory(3), torch.ones(2, 4, requires_grad=True)
     memory.push(z * 2, z * 3, np.array([5, 6]))
-    assert not memory.arrays().images.requires_grad
+    assert not memory.held().images.requires_grad
     with torch.no_grad():
         z.zero_()
-    assert memory.arrays().texts.eq(3).all()
+    assert memory.held().texts.eq(3).all()
 
 
-def test_moving_the_memory_moves_what_it_gets_later() -> None:
-    """No second device is needed: ``meta`` has shapes and no values."""
-    memory = FeatureMemory(3)
-    push(memory, 1, 2)
-    memory.to("meta")
+def test_what_is_remembered_lies_on_the_device() -> None:
+    """No second device is needed: ``meta`` has shapes and no values. A state that goes on comes from the CPU."""
+    memory, known = FeatureMemory(3, "meta"), FeatureMemory(3)
+    push(known, 1, 2)
+    memory.load_state(known.state())
     push(memory, 3, 4)
-    assert memory.arrays().images.device.type == memory.arrays().texts.device.type == "meta"
-    assert memory.arrays().rows.tolist() == [4, 2, 3]
+    assert memory.held().images.device.type == memory.held().texts.device.type == "meta"
+    assert memory.held().rows.tolist() == [4, 2, 3]

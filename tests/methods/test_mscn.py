@@ -185,7 +185,7 @@ def test_the_backbone_learns_from_weighed_pairs_and_the_weights_from_the_meta_se
     model, head = view.networks[0].model, view.networks[0].head
     assert isinstance(head, CorrectionNet)
     loss = procedure.split_loss(view, 0, clean, noisy)
-    s = procedure.vectors(noisy)
+    s = procedure.vectors(noisy.model, noisy.images, noisy.texts)
     assert s.shape == (12, 9) and not s.requires_grad
     torch.testing.assert_close(s[:, -1], noisy.similarity().diagonal())
     torch.testing.assert_close(s[:, :-1].sum(1), s[:, -1] * 8**0.5)

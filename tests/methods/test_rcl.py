@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import RCL
-from cleanpairs.objectives.complementary import ComplementaryLoss
+from cleanpairs.methods.rcl import ComplementaryLoss
 from tests.methods.conftest import corpus
 
 SMALL: dict[str, Any] = {

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cleanpairs import REPAIR
 from cleanpairs.methods.repair import correspondence_of_ranks, ends_of_ranks
+from cleanpairs.ops.matching import places
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import EpochContext
 from tests.methods.conftest import corpus, view_of
@@ -106,9 +107,9 @@ def test_labels_of_one_network_train_the_other() -> None:
     value = procedure.judge(view)
     labels = []
     for k, memory in enumerate(procedure.memories):
-        assert sorted(memory.arrays().rows.tolist()) == np.flatnonzero(procedure.w[k] > 0.5).tolist()  # the clean ones
+        assert sorted(memory.held().rows.tolist()) == np.flatnonzero(procedure.w[k] > 0.5).tolist()  # the clean ones
         images, texts = view.encoded(k).images.vectors, view.encoded(k).texts.vectors
-        rows = memory.arrays().rows
+        rows = memory.held().rows
         c = np.array([spearman(images[i], texts[i], images[rows[rows != i]], texts[rows[rows != i]]) for i in range(n)])
         labels.append(correspondence_of_ranks(c, *ends_of_ranks(c)))
     np.testing.assert_allclose(procedure.y[0], labels[1], atol=1e-3)
@@ -121,7 +122,7 @@ def test_labels_of_one_network_train_the_other() -> None:
 
 def replaced_by_hand(procedure: Any, view: EpochContext, f: Any, *, image: bool) -> Tensor:
     """Eq. 10 to 13, pair by pair."""
-    bank = procedure.memories[0].arrays()
+    bank = procedure.memories[0].held()
     images, texts = bank.images.numpy(), bank.texts.numpy()
     same, other = (texts, images) if image else (images, texts)
     kept = (f.texts if image else f.images).detach().numpy()
@@ -180,9 +181,9 @@ def test_only_pairs_below_eta_in_both_networks_are_replaced_and_clean_ones_are_r
     for image in (True, False):
         expected = expected + 0.2 * replaced_by_hand(procedure, view, mismatched, image=image)
     torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
-    held = procedure.memories[0].arrays()
+    held = procedure.memories[0].held()
     assert sorted(held.rows.tolist()) == [*range(5, 20), *range(20, 29)]  # the oldest five have made room
-    at = procedure.memories[0].position_of(clean.rows)
+    at = places(held.rows, clean.rows)
     assert isinstance(clean.images, Tensor) and isinstance(clean.texts, Tensor)
     np.testing.assert_allclose(held.images[at], clean.images.detach().numpy(), atol=1e-6)
     np.testing.assert_allclose(held.texts[at], clean.texts.detach().numpy(), atol=1e-6)
@@ -219,8 +220,8 @@ def test_the_state_holds_the_memories() -> None:
     other.load_state(procedure.state())
     np.testing.assert_array_equal(other.ends, procedure.ends)
     for a, b in zip(procedure.memories, other.memories, strict=True):
-        np.testing.assert_array_equal(a.arrays().rows, b.arrays().rows)
-        np.testing.assert_array_equal(a.arrays().images, b.arrays().images)
+        np.testing.assert_array_equal(a.held().rows, b.held().rows)
+        np.testing.assert_array_equal(a.held().images, b.held().images)
         assert a.next == b.next
 
 

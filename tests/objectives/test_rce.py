@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cleanpairs.objectives.infonce import InfoNCELoss
-from cleanpairs.objectives.rce import InfoNCEWithRCE
+from cleanpairs.objectives.rce import InfoNCELoss, InfoNCEWithRCE
 
 S4 = [[0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]]
 INFO_NCE, WITH_RCE = 2.160998821258545, 6.941159248352051

@@ -48,8 +48,9 @@ def corpus(n: int, wrong: int = 16, regions: int = 3) -> tuple[TrainingData, Tok
 
 
 def train(
-    case: str, *, n: int = 61, checkpoint: Checkpoint | None = None, resume: bool = False, stop_at: int | None = None
-) -> Any:
+    case: str, *, n: int = 61, checkpoint: Checkpoint | None = None, resume: bool = False, stop_at: int | None = None,
+    diverge: bool = False,
+) -> Any:  # fmt: skip
     """One case."""
     method, backbone, micro = [*case.split("-"), *["mlp", "0"][case.count("-") :]]
     data, tokenizer = corpus(n)
@@ -85,8 +86,18 @@ def train(
         if len(steps) == stop_at:
             os.kill(os.getpid(), signal.SIGTERM)
 
+    procedure = estimator._procedure(data)
+    if diverge:  # its loss explodes in an epoch, the first time that it comes to it
+        start, loss, seen = procedure.start_epoch, procedure.loss, []
+
+        def starting(view: Any) -> None:
+            seen.append((view.stage, view.epoch))
+            start(view)
+
+        procedure.start_epoch = starting
+        procedure.loss = lambda *args: loss(*args) * (1000 if seen[-1] == (2, 2) and seen.count((2, 2)) == 1 else 1)
     trainer = Trainer(settings, checkpoint=checkpoint, on_step=on_step)
-    return trainer.fit(data, estimator._stages(), estimator._procedure(data), build, None, resume)
+    return trainer.fit(data, estimator._stages(), procedure, build, None, resume)
 
 
 def keep(trained: Any, path: Path) -> None:
@@ -97,6 +108,7 @@ def keep(trained: Any, path: Path) -> None:
         values=trained.values,
         losses=[line["loss"] for line in trained.history],
         flagged=[line["flagged"] for line in trained.history],
+        fallbacks=[line["fallbacks"] for line in trained.history],
     )
 
 
@@ -108,12 +120,19 @@ def main(out: Path, cases: list[str]) -> None:
             stop_at = 7 if task == "stop" else None
             n = 3 if name == "infonce" else 61
             try:
-                trained = train(name, n=n, checkpoint=checkpoint, resume=task == "resume", stop_at=stop_at)
+                trained = train(
+                    name,
+                    n=n,
+                    checkpoint=checkpoint,
+                    resume=task == "resume",
+                    stop_at=stop_at,
+                    diverge=task == "diverge",
+                )
             except KeyboardInterrupt:  # the first process had the signal, the others were told
                 if task != "stop":
                     raise
                 continue
-            if distributed.is_first():
+            if distributed.rank() == 0:
                 keep(trained, out / f"{case.replace(':', '-')}.npz")
     left = [name for name in threads() if "gloo" in name]
     if left:

@@ -20,7 +20,6 @@ import pytest
 
 from cleanpairs.cli import main
 from cleanpairs.core import distributed
-from cleanpairs.core.errors import ConfigError
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 CASES = ["crcl", "crcl-sgr", "crcl-mlp-4", "repair", "pc2", "l2rm", "auto", "infonce"]
@@ -84,8 +83,8 @@ def compare(one: Path, two: Path, case: str) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two processes and one; what the ones have begun the others end: l2rm 2 -> 1, crcl-mlp-4 1 -> 2."""
     base = tmp_path_factory.mktemp("trained")
-    start(base / "one", [*CASES, "crcl-mlp-4:stop"], 1)
-    start(base / "two", [*CASES, "crcl-mlp-4:resume", "l2rm:stop"], 2)
+    start(base / "one", [*CASES, "crcl-mlp-4:stop", "crcl:diverge"], 1)
+    start(base / "two", [*CASES, "crcl-mlp-4:resume", "l2rm:stop", "crcl:diverge"], 2)
     start(base / "one", ["l2rm:resume"], 1)
     return base / "one", base / "two"
 
@@ -104,32 +103,35 @@ def test_a_training_goes_on_in_another_number_of_processes(
     compare(trained[0] / f"{case}.npz", trained[ended_by] / f"{case}-resume.npz", case)
 
 
+@pytest.mark.slow
+def test_two_processes_go_back_after_a_divergence_as_one_does(trained: tuple[Path, Path]) -> None:
+    one, two = (path / "crcl-diverge.npz" for path in trained)
+    compare(one, two, "crcl")
+    assert np.load(one)["fallbacks"].tolist() == np.load(two)["fallbacks"].tolist() == [0, 0, 1]
+
+
 def test_without_a_launcher_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in distributed.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "4")  # of another launcher, which says nothing of where the first one is
-    assert distributed.asked_for() == 1 and distributed.rank_by_environment() == 0
+    assert distributed.rank_by_environment() is None
     with distributed.process_group():
-        assert distributed.world_size() == 1 and distributed.is_first()
-    assert distributed.local_device("cuda") == "cuda"
+        assert (distributed.world_size(), distributed.rank()) == (1, 0)
 
 
 def test_a_launcher_says_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "h", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert (distributed.asked_for(), distributed.rank_by_environment()) == (4, 3)
-    assert distributed.local_device("cuda") == "cuda:1" and distributed.local_device("cpu") == "cpu"
-    monkeypatch.setenv("WORLD_SIZE", "many")
-    with pytest.raises(ConfigError, match="WORLD_SIZE must be a whole number, found 'many'"):
-        distributed.asked_for()
+    assert distributed.rank_by_environment() == 3
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert distributed.rank_by_environment() is None
 
 
 def test_alone_everything_is_what_it_was() -> None:
     state: dict[str, Any] = {"a": np.arange(3), "b": 2.5}
     assert distributed.of_first(state) is state
     assert distributed.of_first(1.5) == 1.5 and distributed.of_first("é") == "é"
-    assert distributed.any_of(True) and not distributed.any_of(False) and distributed.all_same("x")
+    assert distributed.most(3) == 3
 
 
 @pytest.mark.slow

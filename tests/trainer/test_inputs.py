@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import current_thread
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,9 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
-from cleanpairs.objectives.infonce import InfoNCELoss
+from cleanpairs.objectives.rce import InfoNCELoss
 from cleanpairs.trainer import SingleNetwork, Trained, Trainer, TrainingData, TrainingSettings, TrainingStage, context
-from cleanpairs.trainer.context import Compiled
-from cleanpairs.trainer.inputs import Prefetch, on_device
+from cleanpairs.trainer.inputs import on_device
 
 
 def train(captions_of: np.ndarray | None = None, stored: Any = np.float32, **settings: Any) -> Trained:
@@ -42,17 +43,22 @@ def test_inputs_made_ahead_are_those_made_in_time(
     micro: int | None, captions_of: np.ndarray | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = train(captions_of, micro_batch=micro)
-    seen: list[Prefetch] = []
-    original = context.EpochContext.__init__
+    original, make = context.EpochContext.__init__, context.EpochContext.inputs
+    made: list[str] = []
 
     def ahead(self: context.EpochContext, *args: Any) -> None:
         original(self, *args)
-        self.ahead = Prefetch(self.inputs)
-        seen.append(self.ahead)
+        self.ahead = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ahead")
+
+    def noted(self: context.EpochContext, *args: Any) -> Any:
+        made.append(current_thread().name)
+        return make(self, *args)
 
     monkeypatch.setattr(context.EpochContext, "__init__", ahead)
+    monkeypatch.setattr(context.EpochContext, "inputs", noted)
     assert_same(train(captions_of, micro_batch=micro), plain)
-    assert seen[0].hits == 4  # two epochs of three batches: all but the first of each
+    in_time = [name for name in made if not name.startswith("ahead")]
+    assert (len(made), len(in_time)) == (6, 2)  # two epochs of three batches: all but the first of each
 
 
 @pytest.mark.parametrize("micro", [None, 3])
@@ -76,39 +82,50 @@ def test_images_go_to_a_gpu_that_has_the_memory(stored: Any, monkeypatch: pytest
     assert on_device(images, device) is None
 
 
-def test_a_batch_that_was_not_expected_is_not_taken() -> None:
+def test_a_batch_that_was_not_expected_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
-    def make(network: int, groups: tuple[np.ndarray, ...], seed: int) -> Any:
+    class Made(Exception):  # noqa: N818 - what would come of the inputs
+        pass
+
+    def make(self: context.EpochContext, network: int, groups: tuple[np.ndarray, ...], seed: int) -> Any:
         made.append(seed)
-        return seed
+        raise Made(seed)
 
-    ahead, rows = Prefetch(make), (np.arange(3),)
-    assert ahead.take(0, rows, 1) is None
-    ahead.expect(0, rows, 1)
-    ahead.expect(0, rows, 2)
-    assert ahead.take(0, rows, 3) is None and ahead.take(1, rows, 1) is None
-    assert ahead.take(0, (np.arange(3),), 1) is None and ahead.take(0, (*rows, rows[0]), 1) is None
-    assert (ahead.take(0, rows, 1), ahead.take(0, rows, 2), made) == (1, 2, [1, 2])
+    monkeypatch.setattr(context.EpochContext, "inputs", make)
+    tokens, ids = Tokenizer.fit(["a b"]).encode(["a b"] * 3), np.arange(3)
+    data = TrainingData(np.eye(3, dtype=np.float32)[:, None], tokens, ids, ids, ids)
+    view, rows = context.EpochContext(data, TrainingSettings(), [context.Network(MLP(4, 3, dim=4, dim_word=2))]), ids
+    view.ahead = ThreadPoolExecutor(max_workers=1)
+    for seed in (1, 2):
+        view.expect(0, (rows,), seed)
+    assert all(isinstance(future.exception(), Made) for *_, future in view.coming)
+    for seed, again, groups in (
+        (1, 0, (rows,)), (2, 0, (rows,)), (3, 1, (rows,)), (1, 1, (np.arange(3),)), (1, 1, (rows, rows))
+    ):  # fmt: skip
+        before = len(made)
+        with pytest.raises(Made):
+            view.forward(0, *groups, seed=seed)
+        assert len(made) - before == again
 
 
-def test_a_compiler_that_fails_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(graph: Any, inputs: Any) -> Any:
-        raise RuntimeError("no compiler here\nand more")
+@pytest.mark.parametrize("works", [True, False])
+def test_towers_are_compiled_and_a_compiler_that_fails_is_done_without(
+    works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        calls.append(1)
+        if not works:
+            raise RuntimeError("no compiler here")
+        return graph
 
     compile_as_it_is = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda module, **how: compile_as_it_is(module, backend=broken))
+    monkeypatch.setattr(torch, "compile", lambda module, **how: compile_as_it_is(module, backend=backend))
     trained, plain = train(compile=True), train()
     assert_same(trained, plain)
-    note = trained.history[0]["note"]
-    assert "the towers are not compiled, as torch.compile failed" in note and "no compiler here" in note
-    assert plain.history[0]["note"] is None
-
-
-def test_what_is_compiled_gives_what_it_was() -> None:
-    linear = torch.nn.Linear(3, 2)
-    compiled, x = Compiled(linear, backend="eager"), torch.randn(4, 3)
-    assert torch.equal(compiled(x), linear(x)) and compiled.failed is None
+    assert calls
 
 
 @pytest.mark.parametrize("micro", [None, 4])

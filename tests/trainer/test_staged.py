@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
-from cleanpairs.objectives.acl import ActiveComplementaryLoss
-from cleanpairs.trainer.shares import Shares, take_packed
-from cleanpairs.trainer.staged import Staged
+from cleanpairs.methods.crcl import ActiveComplementaryLoss
+from cleanpairs.trainer.inputs import take_packed
+from cleanpairs.trainer.staged import Staged, pieces
 
 
 class Towers(nn.Module):
@@ -51,7 +51,7 @@ def step(
 ) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradients of a step."""
     module.zero_grad(set_to_none=True)
-    staged = Staged(module, micro)
+    staged = Staged(module)
 
     def run(at: np.ndarray) -> tuple[Any, Any]:
         rows = torch.from_numpy(at)
@@ -59,7 +59,7 @@ def step(
         return states
 
     torch.manual_seed(seed)
-    loss = loss_of(*staged.states(len(x), run, seed, int(lengths.max())))
+    loss = loss_of(*staged.states(len(x), pieces(len(x), micro), run, seed))
     loss.backward()
     staged.finish()
     return float(loss.detach()), {k: p.grad.clone() for k, p in module.named_parameters() if p.grad is not None}
@@ -133,10 +133,10 @@ def test_one_piece_is_the_plain_step() -> None:
 
 @pytest.mark.parametrize(("size", "micro"), [(1, None), (1, 2), (7, 3), (8, 2), (9, 2), (64, 100)])
 def test_every_pair_is_in_one_piece(size: int, micro: int | None) -> None:
-    stages = Shares.of(size, micro).stages
-    assert sorted(np.concatenate(stages).tolist()) == list(range(size))
-    assert all(len(p) and (np.diff(p) > 0).all() for p in stages)
-    assert micro is None or max(map(len, stages)) <= micro
+    cut = pieces(size, micro)
+    assert sorted(np.concatenate(cut).tolist()) == list(range(size))
+    assert all(len(p) and (np.diff(p) > 0).all() for p in cut)
+    assert micro is None or max(map(len, cut)) <= micro
 
 
 def test_packed_captions_of_a_piece_are_packed_alone() -> None:

@@ -17,12 +17,10 @@ from torch import Tensor
 from cleanpairs.core.errors import DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts, Terminated
 from cleanpairs.correspondence.averaged import Averaged
-from cleanpairs.correspondence.momentum import MomentumCorrection
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.encoders.vse_inf import VSEInf
-from cleanpairs.objectives.acl import ActiveComplementaryLoss
-from cleanpairs.objectives.base import Objective
-from cleanpairs.objectives.infonce import InfoNCELoss
+from cleanpairs.methods.crcl import ActiveComplementaryLoss, MomentumCorrection
+from cleanpairs.objectives.rce import InfoNCELoss
 from cleanpairs.trainer import (
     MAX_NON_FINITE,
     SingleNetwork,
@@ -31,10 +29,11 @@ from cleanpairs.trainer import (
     TrainingData,
     TrainingSettings,
     TrainingStage,
+    loop,
 )
 from cleanpairs.trainer.checkpoints import Checkpoint
 from cleanpairs.trainer.context import random_batches
-from cleanpairs.trainer.guards import halves
+from cleanpairs.trainer.strategy import Objective
 
 WORDS = "red blue green cat dog bird big small old new".split()
 SETTINGS = TrainingSettings(batch_size=8, lr=2e-3, eval_group_size=8, label_rounds=2, bucket=2, seed=3)
@@ -298,6 +297,24 @@ def test_ten_in_a_row_are_refused(gradient: bool) -> None:
     train_with(Faulty({*range(MAX_NON_FINITE - 1), *range(MAX_NON_FINITE, MAX_NON_FINITE + 4)}, gradient))
 
 
+@pytest.mark.parametrize("gradient", [False, True], ids=["loss", "gradient"])
+def test_outcomes_may_be_read_some_steps_later(gradient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: none is read within the step, and the training is the same."""
+    at_once = train_with(Faulty({2, 6, 7}, gradient))
+    read, unread = Trainer._read, []
+
+    def reading(self: Trainer) -> None:
+        unread.append(len(self.unread))
+        read(self)
+
+    monkeypatch.setattr(Trainer, "_read", reading)
+    monkeypatch.setitem(loop.READ_EVERY, "cpu", 4)
+    assert_same(train_with(Faulty({2, 6, 7}, gradient)), at_once)
+    assert unread == [4, 2] * 3  # 6 steps an epoch
+    with pytest.raises(RefusedError, match=r"10 steps in a row.*pairs"):
+        train_with(Faulty(set(range(3, 3 + MAX_NON_FINITE)), gradient))
+
+
 def test_the_mean_loss_is_of_the_steps_that_were_taken() -> None:
     data, tokenizer = corpus()
 
@@ -406,108 +423,76 @@ def test_it_learns() -> None:
 # -- batches that do not fit, and training that diverges --------------------------------------------------------------
 
 
-class OutOfMemory(SingleNetwork):
-    """Raises what torch raises on a GPU where a batch holds more than ``most`` pairs."""
+class OutOfMemory(VSEInf):
+    """Raises what torch raises on a GPU where more than ``most`` pairs go through the towers at once."""
 
-    most = 3
+    most = 4
 
-    def loss(self, view: Any, network: int, batch: tuple[np.ndarray, ...], seed: int) -> torch.Tensor:
-        if sum(map(len, batch)) > self.most:
+    def forward(self, images: Tensor, keep: Tensor | None, tokens: Any) -> Any:
+        if self.training and len(images) > self.most:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
-        return super().loss(view, network, batch, seed)
+        return super().forward(images, keep, tokens)
 
 
-class Separable(SingleNetwork):
-    """A loss of each pair by itself: the parts of a batch have the gradient of the whole."""
-
-    most = 10**6
-
-    def loss(self, view: Any, network: int, batch: tuple[np.ndarray, ...], seed: int) -> torch.Tensor:
-        if sum(map(len, batch)) > self.most:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        words = torch.from_numpy(1 + np.concatenate(batch) % len(WORDS))
-        vectors: Tensor = view.networks[0].model.text.embedding.weight[words]
-        return vectors.sin().sum(dim=1).mean()  # towers have dropout and batch norm, which mix the pairs
+class Whole(SingleNetwork):
+    needs_whole_graph = True
 
 
 def fitted(
-    procedure: type[SingleNetwork], *, n: int = 44, checkpoint: Checkpoint | None = None, resume: bool = False,
-    stages: list[TrainingStage] = STAGES, on_step: Any = None, settings: TrainingSettings = SETTINGS,
-    drop: float | None = None,
+    procedure: type[SingleNetwork] = SingleNetwork, model: type[VSEInf] = VSEInf, *,
+    checkpoint: Checkpoint | None = None, resume: bool = False, stages: list[TrainingStage] = STAGES,
+    on_step: Any = None, settings: TrainingSettings = SETTINGS,
 ) -> Trained:  # fmt: skip
-    data, tokenizer = corpus(n)
+    data, tokenizer = corpus()
     labels = MomentumCorrection(len(data), freeze=1, guard=False)
-    build = builder(tokenizer)
-
-    def built() -> VSEInf:
-        model = build()
-        if drop is not None:
-            model.image_drop = model.text_drop = drop
-        return model
-
     return Trainer(settings, checkpoint=checkpoint, on_step=on_step).fit(
-        data, stages, procedure(ActiveComplementaryLoss(tau=0.1), labels), built, None, resume
-    )
+        data, stages, procedure(ActiveComplementaryLoss(tau=0.1), labels),
+        lambda: model(len(tokenizer), 16, dim=16, dim_word=8), None, resume,
+    )  # fmt: skip
 
 
-def test_a_batch_that_does_not_fit_is_computed_in_parts_and_recorded() -> None:
-    trained = fitted(OutOfMemory)
-    assert {line["batch_parts"] for line in trained.history} == {4}  # 8 pairs: halved to 4, and again to 2
-    assert all(np.isfinite(line["loss"]) for line in trained.history)
-    assert "in 4 parts" in trained.history[-1]["note"]
-    plain = fitted(SingleNetwork).history
-    assert {(line["batch_parts"], line["note"]) for line in plain} == {(1, None)}
+def test_a_batch_that_does_not_fit_is_computed_in_pieces_with_the_loss_of_the_whole() -> None:
+    trained = fitted(model=OutOfMemory)
+    assert {line["micro_batch"] for line in trained.history} == {4}  # of batches of 8
+    assert "in pieces of 4 pairs" in trained.history[-1]["note"]
+    assert_same(*(replace(t, history=[]) for t in (trained, fitted(settings=replace(SETTINGS, micro_batch=4)))))
+    plain = fitted().history
+    assert {(line["micro_batch"], line["note"]) for line in plain} == {(None, None)}
 
 
-def test_the_parts_have_the_gradient_of_the_whole_where_pairs_do_not_depend_on_each_other() -> None:
-    class Halved(Separable):
-        most = 4
-
-    whole, halved = (fitted(p, n=8, stages=[TrainingStage(1)], drop=0.0) for p in (Separable, Halved))  # one step
-    assert halved.history[0]["batch_parts"] == 2
-    assert whole.history[0]["loss"] == pytest.approx(halved.history[0]["loss"], abs=1e-6)
-    first, second = whole.model.state_dict(), halved.model.state_dict()
-    for name in first:  # Adam's first step is the gradient's sign: where that is all but 0, rounding decides it
-        assert float(torch.isclose(first[name], second[name], atol=1e-4).float().mean()) > 0.98, name
-
-
-def test_a_run_in_parts_is_resumed_in_parts(tmp_path: Path) -> None:
-    whole = fitted(OutOfMemory)
+def test_a_run_in_pieces_is_resumed_in_pieces(tmp_path: Path) -> None:
+    whole = fitted(model=OutOfMemory)
     with pytest.raises(KeyboardInterrupt):
-        fitted(OutOfMemory, checkpoint=Checkpoint(tmp_path, "f"), on_step=StopAt(9))
-    assert_same(fitted(OutOfMemory, checkpoint=Checkpoint(tmp_path, "f"), resume=True), whole)
+        fitted(model=OutOfMemory, checkpoint=Checkpoint(tmp_path, "f"), on_step=StopAt(9))
+    assert_same(fitted(model=OutOfMemory, checkpoint=Checkpoint(tmp_path, "f"), resume=True), whole)
 
 
-def test_a_device_that_does_not_hold_two_pairs_is_a_limit() -> None:
+@pytest.mark.parametrize(("procedure", "held"), [(SingleNetwork, 4), (Whole, 8)])
+def test_a_device_that_does_not_hold_a_piece_is_a_limit(procedure: type[SingleNetwork], held: int) -> None:
     class Tiny(OutOfMemory):
-        most = 1
+        most = 3
 
-    with pytest.raises(ResourceError, match="does not hold 2 pairs"):
-        fitted(Tiny)
-
-
-@pytest.mark.parametrize("sizes", [(8,), (7, 5), (2, 9), (1,), (2,), (3,)])
-@pytest.mark.parametrize("parts", [1, 2, 4, 64])
-def test_halves_lose_no_pair_and_leave_none_alone(sizes: tuple[int, ...], parts: int) -> None:
-    batch = tuple(np.arange(size) + 100 * k for k, size in enumerate(sizes))
-    cut = halves(batch, parts)
-    assert len(cut) <= parts
-    for k, rows in enumerate(batch):
-        assert np.concatenate([part[k] for part in cut]).tolist() == rows.tolist()
-        assert min(len(part[k]) for part in cut) >= min(2, len(rows))
+    with pytest.raises(ResourceError, match=rf"does not hold {held} pairs of a batch \(CUDA out of memory\..*GiB\.\)"):
+        fitted(procedure, Tiny)
 
 
 class Diverging(SingleNetwork):
-    """Draws all images to one point in an epoch, as long as the learning rate is above ``bears``."""
+    """Draws all images to one point in an epoch, the first ``times`` that it comes to it."""
 
-    bears = 1.5e-3
-    at = (2, 2)
+    at, times, seen = (2, 2), 1, -1
 
     def loss(self, view: Any, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         return self.spoilt(super().loss(view, network, batch, seed), view)
 
+    def start_epoch(self, view: Any) -> None:
+        super().start_epoch(view)
+        self.seen += (view.stage, view.epoch) == self.at
+
+    def spoils(self, view: Any) -> bool:
+        return (view.stage, view.epoch) == self.at and self.seen < self.times
+
     def spoilt(self, loss: Tensor, view: Any) -> Tensor:
-        if (view.stage, view.epoch) == self.at and RATE[0] > self.bears:
+        if self.spoils(view):
             for name, weight in view.networks[0].model.named_parameters():
                 if name.startswith("image") and name.endswith("bias"):
                     weight.data.fill_(1e4)
@@ -518,23 +503,7 @@ class Exploding(Diverging):
     """Its loss grows a thousandfold instead."""
 
     def spoilt(self, loss: Tensor, view: Any) -> Tensor:
-        return loss * 1000 if (view.stage, view.epoch) == self.at and RATE[0] > self.bears else loss
-
-
-RATE = [0.0]  # the learning rate of the epoch, as the loop has set it
-
-
-@pytest.fixture(autouse=True)
-def _seen_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cleanpairs.trainer import loop
-
-    set_lr = loop.Trainer._set_lr
-
-    def seen(self: Any, stage: TrainingStage, epoch: int, last: bool) -> None:
-        set_lr(self, stage, epoch, last)
-        RATE[0] = self.optimizers[0].param_groups[0]["lr"]
-
-    monkeypatch.setattr(loop.Trainer, "_set_lr", seen)
+        return loss * 1000 if self.spoils(view) else loss
 
 
 def test_the_rate_decays_again_and_again_from_the_end_of_the_warm_up() -> None:
@@ -545,40 +514,49 @@ def test_the_rate_decays_again_and_again_from_the_end_of_the_warm_up() -> None:
 
 
 LONG = [TrainingStage(1), TrainingStage(3, lr_update=3)]
+OFTEN = replace(SETTINGS, checkpoint_seconds=0.0)
 
 
 @pytest.mark.parametrize("kind", [Diverging, Exploding])
-@pytest.mark.parametrize("kept", [True, False], ids=["checkpoint", "memory"])
+@pytest.mark.parametrize("kept", [True, False], ids=["checkpoint", "beginning"])
 def test_a_training_that_diverges_goes_back_once_with_half_the_rate(
     kind: type[Diverging], kept: bool, tmp_path: Path
 ) -> None:
-    settings = replace(SETTINGS, checkpoint_seconds=0.0)
-    trained = fitted(kind, stages=LONG, checkpoint=Checkpoint(tmp_path, "f") if kept else None, settings=settings)
+    fitted(checkpoint=Checkpoint(tmp_path, "f"))  # of an earlier training, and not what to go back to
+    trained = fitted(kind, stages=LONG, checkpoint=Checkpoint(tmp_path, "f") if kept else None, settings=OFTEN)
     assert [(h["stage"], h["epoch"]) for h in trained.history] == [(1, 1), (2, 1), (2, 2), (2, 3)]
     fallbacks = [h["fallbacks"] for h in trained.history]
     assert fallbacks == ([0, 0, 1, 1] if kept else [1, 1, 1, 1])
     assert [h["lr"] for h in trained.history] == pytest.approx([SETTINGS.lr * 0.5**k for k in fallbacks])
     assert max(h["loss"] for h in trained.history) < 100
     assert "after a divergence at half the learning rate" in trained.history[-1]["note"]
-    assert np.isfinite(trained.values).all()
+    if not kept:  # nothing of the first attempt is left, and all its labels are
+        assert_same(
+            *(
+                replace(t, history=[])
+                for t in (trained, fitted(stages=LONG, settings=replace(OFTEN, lr=SETTINGS.lr / 2)))
+            )
+        )
 
 
 @pytest.mark.parametrize("kind", [Diverging, Exploding])
-def test_a_training_that_diverges_again_is_refused(kind: type[Diverging], tmp_path: Path) -> None:
-    hopeless = type("Hopeless", (kind,), {"bears": 0.0})
+def test_a_training_that_diverges_again_is_refused_and_its_state_not_kept(
+    kind: type[Diverging], tmp_path: Path
+) -> None:
+    hopeless = type("Hopeless", (kind,), {"times": 2})
     words = "images are one point" if kind is Diverging else "mean loss of epoch 2 of stage 2"
-    with pytest.raises(RefusedError, match=f"diverged again at half the learning rate: .*{words}"):
-        fitted(hopeless, stages=LONG, checkpoint=Checkpoint(tmp_path, "f"))
+    with pytest.raises(RefusedError, match=f"diverged again at half the learning rate: .*{words}.*lower lr"):
+        fitted(hopeless, checkpoint=Checkpoint(tmp_path, "f"), settings=OFTEN)
+    kept = Checkpoint(tmp_path, "f").load()
+    assert kept is not None and kept.position == (2, 2, 0)  # the beginning of that epoch
 
 
 def test_a_run_that_went_back_is_resumed_at_its_rate(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, checkpoint_seconds=0.0)
-    whole = fitted(Exploding, stages=LONG, checkpoint=Checkpoint(tmp_path / "a", "f"), settings=settings)
-    with pytest.raises(KeyboardInterrupt):
-        fitted(
-            Exploding, stages=LONG, checkpoint=Checkpoint(tmp_path / "b", "f"), settings=settings, on_step=StopAt(20)
-        )  # 6 + 6 steps, 6 that diverge, and 2 of the same epoch at half the rate
-    again = fitted(Exploding, stages=LONG, checkpoint=Checkpoint(tmp_path / "b", "f"), settings=settings, resume=True)
+    whole = fitted(Exploding, stages=LONG, checkpoint=Checkpoint(tmp_path / "a", "f"), settings=OFTEN)
+    keep = Checkpoint(tmp_path / "b", "f")
+    with pytest.raises(KeyboardInterrupt):  # 6 + 6 steps, 6 that diverge, and 2 of the same epoch at half the rate
+        fitted(Exploding, stages=LONG, checkpoint=keep, settings=OFTEN, on_step=StopAt(20))
+    again = fitted(stages=LONG, checkpoint=keep, settings=OFTEN, resume=True)
     assert_same(again, whole)
 
 
@@ -599,7 +577,7 @@ def test_alike_rows_are_no_collapse() -> None:
     trained = Trainer(SETTINGS).fit(
         one, [TrainingStage(3)], SingleNetwork(InfoNCELoss(tau=0.1), Averaged(12)), builder(tokenizer)
     )
-    assert trained.history[-1]["fallbacks"] == 0
+    assert len(trained.history) == 3
 
 
 def test_the_seed_is_that_of_the_first_weights_too() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cleanpairs.objectives.acl import ActiveComplementaryLoss
+from cleanpairs.methods.crcl import ActiveComplementaryLoss
 
 # One 4 x 4 similarity matrix (rows are images) and its labels, with values of the reference implementation (float32).
 S4 = [[0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]]

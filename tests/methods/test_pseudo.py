@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cleanpairs.objectives.pseudo import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
+from cleanpairs.methods.pc2 import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
 
 IMAGE = [[1.0, 0.2, -0.3], [0.1, 0.9, 0.4], [-1.0, 0.5, 2.0], [0.0, 0.3, 0.1]]
 TEXT = [[-0.3, 0.2, 1.0], [0.4, 0.9, 0.1], [2.0, 0.5, -1.0], [0.1, 0.3, 0.0]]

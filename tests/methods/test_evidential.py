@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
+from cleanpairs import DECL
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.objectives.evidential import EvidentialLoss, evidence
+from cleanpairs.methods.decl import EvidentialLoss, evidence
 
 
 def batch(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -121,5 +122,5 @@ def test_degenerate_batches(label: float, tau: float) -> None:
 
 @pytest.mark.parametrize("tau", [0.0, -0.1, 0.012, float("nan")])
 def test_a_temperature_that_leaves_float32(tau: float) -> None:
-    with pytest.raises(ConfigError, match=r"at least 0.0125, found"):
-        EvidentialLoss(tau=tau)
+    with pytest.raises(ConfigError, match=r"evidence_tau of decl must be .*0\.0125, found"):
+        DECL(evidence_tau=tau).validate()
