@@ -3,10 +3,10 @@
 ``torchrun``, ``accelerate launch`` and their kin start the processes and say in the environment who each one is (RANK,
 WORLD_SIZE, LOCAL_RANK, MASTER_ADDR). With one process everything here does nothing, and imports nothing.
 
-What is told is tensors and what ``torch.load`` reads of weights alone: nothing that could run.
+What is told is tensors, and bytes that are safetensors: nothing that could run.
 """
 
-import io
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -102,23 +102,26 @@ def most(value: int) -> int:
 
 
 def of_first(value: Any) -> Any:
-    """What the first process has: a plain value, or a dict of such and of arrays."""
+    """What the first process has: a value as JSON has them, or a dict of such and of arrays."""
     group = _group()
     if group is None:
         return value
     import torch
+    from safetensors.numpy import load, save
 
-    packed = io.BytesIO()
+    packed = b""
     if rank() == 0:
-        told = value.items() if isinstance(value, dict) else [("", value)]
-        torch.save({k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in told}, packed)
-    box = torch.zeros(most(packed.tell()), dtype=torch.uint8)
-    if rank() == 0:
-        box = torch.frombuffer(packed.getbuffer(), dtype=torch.uint8).clone()
+        inner = value if isinstance(value, dict) else {"": value}
+        arrays = {f"array.{k}": np.ascontiguousarray(v) for k, v in inner.items() if isinstance(v, np.ndarray)}
+        plain = json.dumps({k: v for k, v in inner.items() if not isinstance(v, np.ndarray)}).encode()
+        packed = save({"plain": np.frombuffer(plain, dtype=np.uint8), **arrays})
+    size = most(len(packed))
+    box = torch.frombuffer(bytearray(packed or size), dtype=torch.uint8)
     group.broadcast(box, 0)
-    found = torch.load(io.BytesIO(box.numpy().tobytes()), weights_only=True)
-    found = {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in found.items()}
-    return found if isinstance(value, dict) else found[""]
+    found = load(box.numpy().tobytes())
+    told: dict[str, Any] = json.loads(found.pop("plain").tobytes())
+    told |= {k.removeprefix("array."): v for k, v in found.items()}
+    return told if isinstance(value, dict) else told[""]
 
 
 def gathered(own: "Tensor", n: int) -> "Tensor":
