@@ -25,7 +25,7 @@ from side_by_side import Machine, Row, one_thread
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.assignment import Greedy, Members
-from cleanpairs.repair.transport_plan import RELAXATION
+from cleanpairs.repair.decisions import RELAXATION
 
 
 def unit(x: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -230,16 +230,15 @@ def exports(work: Path, rows: int, dim: int, workers: int, bandwidth: float, kin
 
 def write_plan(path: Path, data: Path, rows: int) -> None:
     """A plan that keeps nine rows in ten of ``data`` and drops one, written as a stream."""
-    from cleanpairs.data import ParquetSink, open_source
-    from cleanpairs.data.parquet_io import expand, iter_batches
-    from cleanpairs.repair.plan import METADATA_KEY, PLAN_SCHEMA
+    from cleanpairs.data import open_source
+    from cleanpairs.data.parquet_io import iter_batches
+    from cleanpairs.repair import plan
 
-    settings, print_of = {"data": str(data.absolute())}, open_source(data).fingerprint
-    note = {"threshold": 0.5, "min_repair_score": 0.5, "fingerprint": print_of, "settings": settings}
-    schema = PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(note).encode()})
-    first = 0
-    with ParquetSink(path, schema) as sink:
-        for _, batch in iter_batches(expand(str(data)), ["key", "caption"], 65_536, rows):
+    source = open_source(data)
+
+    def tables() -> Iterator[pa.Table]:
+        first = 0
+        for _, batch in iter_batches(source.paths, ["key", "caption"], 65_536, rows):
             n = len(batch)
             dropped = np.arange(first, first + n) % 10 == 0
             captions = batch.column("caption")
@@ -250,8 +249,13 @@ def write_plan(path: Path, data: Path, rows: int) -> None:
                 "correspondence": pa.array(np.where(dropped, 0.1, 0.9).astype(np.float32)),
                 "reason": pa.array(np.full(n, "no candidate", object), mask=~dropped),
             }  # fmt: skip
-            sink.write(pa.table([columns.get(f.name, pa.nulls(n, f.type)) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA))
+            schema = plan.PLAN_SCHEMA
+            yield pa.table([columns.get(f.name, pa.nulls(n, f.type)) for f in schema], schema=schema)
             first += n
+
+    settings = {"data": str(data.absolute())}
+    head = plan.RepairPlan(plan.PLAN_SCHEMA.empty_table(), 0.5, 0.5, source.fingerprint, settings)
+    plan.write_plan(path, head, tables())
 
 
 def _in_two(run: Path, data: Path, out: Path, rows: int, workers: int) -> tuple[float, int]:

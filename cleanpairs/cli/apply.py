@@ -85,7 +85,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
 @option(
     "--out",
-    Writes(".parquet", ".csv", beside=(".json", ".parts"), in_run=("plan.parquet",)),
+    Writes(".parquet", ".csv", beside=(".parts",), in_run=("plan.parquet",)),
     "The plan to write: Parquet, or CSV where it ends in .csv.",
     required=True,
     metavar="FILE",
@@ -186,8 +186,8 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, **optio
     """Keep the pairs of RUN (or runs/latest) at or above the threshold, repair the rest by rematching, drop what cannot
     be repaired.
 
-    With --plan, Parquet is written in bounded memory, and by several processes with --workers. If these are
-    interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
+    With --workers or --engine ray, partitions are written by several processes. If that is interrupted, the same
+    command goes on where it was: what is done lies in OUT.parts until all is.
     """
     from cleanpairs.commands.export import export_plan, export_run
     from cleanpairs.export import push_export
@@ -228,12 +228,12 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, **optio
 def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
     """The dataset card of an export that is to be pushed; None for a directory. Finds out first that it can be."""
     from cleanpairs.core.errors import OutputExistsError
-    from cleanpairs.export.formats import choose_format, make_format
+    from cleanpairs.export.formats import FORMATS, choose_format
     from cleanpairs.export.pushing import beside_card, check_push
 
     check_push(repo)
     name, path = choose_format(out, options["format"])
-    if make_format(name).directory:
+    if FORMATS.load(name).directory:
         return options["card"]
     beside = beside_card(path)
     if options["card"] is None and beside.exists():  # and may have been written by hand

@@ -5,7 +5,8 @@ write where something lies that it reads, or that a run, a plan or an export tha
 lock on what it writes for as long as it runs.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -120,7 +121,6 @@ def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator["Input"]:
     else:
         yield from data_inputs(path, {})
         if name == "plan":
-            yield Input(f"{path}.json")
             settings = _plan_settings(path)
             yield from data_inputs(settings.get("data"), settings.get("columns"))
         beside = Path(f"{path.rstrip('/')}.manifest.json")
@@ -141,17 +141,16 @@ def _kept_in_run(free: tuple[str, ...], inside: Path) -> bool:
 def _plan_settings(path: str) -> dict[str, Any]:
     """What a plan notes of its data; nothing where it cannot be read, which the command will say."""
     from cleanpairs.core.errors import CleanpairsError
+    from cleanpairs.data.parquet_io import common_schema
+    from cleanpairs.repair.plan import METADATA_KEY, RepairPlan
 
     found = None
-    if path.endswith(".csv"):
-        found = _json(Path(f"{path}.json")).get("settings")
-    elif Path(path).is_file():
-        from cleanpairs.export.decisions import PlanFile
-
-        with suppress(CleanpairsError):
-            plan = PlanFile.open(path)
-            found = None if plan is None else plan.note.get("settings")
-    return found if isinstance(found, dict) else {}
+    with suppress(AttributeError, CleanpairsError, KeyError, OSError, RecursionError, ValueError):
+        if path.endswith(".csv"):
+            found = RepairPlan.load(path).settings
+        else:
+            found = json.loads((common_schema([path]).metadata or {})[METADATA_KEY]).get("settings")
+    return dict(found) if isinstance(found, Mapping) else {}
 
 
 def _json(path: Path) -> dict[str, Any]:

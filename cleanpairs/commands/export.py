@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.commands.run import PLAN, Run
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import load_source, open_recorded, staged_file
-from cleanpairs.engine import Engine, make_engine
+from cleanpairs.engine import Engine
 from cleanpairs.export import CardFacts, ExportSummary, Pushed, export_pairs
-from cleanpairs.export.decisions import PlanFile, RewrittenKeysError
+from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.formats import choose_format
 from cleanpairs.export.pushing import push_model
-from cleanpairs.export.writing import ExportSettings, check_export, export_file, undivided
+from cleanpairs.export.writing import ExportSettings, check_export, export_file, streams
 from cleanpairs.repair.plan import RepairPlan, refuse_edited
 from cleanpairs.repair.settings import RepairSettings
 
@@ -45,7 +45,7 @@ def export_plan(
     **written: Any,
 ) -> ExportSummary:
     """Carry out a plan that was saved, and perhaps edited, on the data that it names; in memory that does not grow with
-    the rows, where :func:`cleanpairs.export.writing.undivided` finds nothing against it.
+    the rows, where it is Parquet that nobody has edited, and :func:`cleanpairs.export.writing.streams` says so.
 
     - ``license``: for the dataset card, an identifier of the hub; ``about`` CardFacts: all that it tells
     - ``engine``: who does the work; this process when None
@@ -53,10 +53,9 @@ def export_plan(
     - ``**written``: ``dropped``, ``ledger``, ``card``, ``format``, ``shard_size``, ``explode`` and ``overwrite`` of
       :func:`cleanpairs.export.export_pairs`
 
-    Raises DataError: the file holds no plan, or its data has changed; ConfigError: the engine cannot be used, or the
-    work cannot be divided; CleanpairsError: as reading the data and exporting do.
+    Raises DataError: the file holds no plan, or its data has changed; CleanpairsError: as reading the data, exporting
+    and the engine do.
     """
-    engine = engine or make_engine("local")
     about = about or CardFacts(license=license)
     plan = PlanFile.open(path)
     head = RepairPlan.load(path) if plan is None else plan.head
@@ -66,18 +65,10 @@ def export_plan(
     source = open_recorded(settings["data"], settings.get("columns", {}), path, trusted=trusted)
     if source.fingerprint != head.fingerprint:
         raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
-    reason = undivided(plan, source, choose_format(out, written.get("format"))[0], remote=engine.remote)
-    if reason is None and plan is not None:
-        how = ExportSettings(**written, about=about)
-        try:
-            return export_file(plan, source, out, how, engine=engine)
-        except RewrittenKeysError:
-            if engine.remote:
-                raise
-    if engine.remote:
-        raise ConfigError(f"this export cannot be divided among workers: {reason}; leave --engine and --workers out")
+    if plan is not None and streams(source, choose_format(out, written.get("format"))[0]):
+        return export_file(plan, source, out, ExportSettings(**written, about=about), engine)
     whole = head if plan is None else RepairPlan.load(path)
-    return export_pairs(load_source(source), whole, out, about=about, **written)
+    return export_pairs(load_source(source), whole, out, about=about, engine=engine, **written)
 
 
 def export_run(
@@ -101,7 +92,8 @@ def export_run(
     with staged_file(run.path / PLAN, overwrite=True) as saved:  # there when the export is
         rematch_run(run, saved, settings, explode=explode, parts=near, overwrite=True, engine=engine)
         refuse_edited(run.path / PLAN)
-        return export_plan(saved, out, about=card_facts(run, license), trusted=run.trusted, engine=engine, **written)
+        about = card_facts(run, license)
+        return export_plan(saved, out, about=about, engine=engine, trusted=run.trusted, **written)
 
 
 def push_run(path: str | Path, repo: str, *, license: str | None = None, private: bool = True) -> Pushed:

@@ -251,7 +251,7 @@ class _Planning:
         some = replace(self.source, fingerprint=digest, n_rows=len(pairs))
         rows = self._reader().iter_rows(self.source, self._only(pairs))
         found = self.model.embed(load_rows(rows, some, None))
-        return Evidence.of(self.model.repair_evidence(found, given.correspondence[pairs], threshold), pairs)
+        return Evidence(self.model.repair_evidence(found, given.correspondence[pairs], threshold), pairs)
 
     def _only(self, pairs: np.ndarray) -> Iterator[Rows]:
         columns = [name for role, name in self.source.columns.items() if role != "image"]

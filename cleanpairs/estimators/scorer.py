@@ -386,7 +386,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             rows = judged_pairs(given.correspondence, chosen.resolved_threshold, self.random_state)
             if rows is not None:
                 known = given.correspondence[rows], chosen.resolved_threshold
-                evidence = Evidence.of(self.repair_evidence(found.take(rows), *known), rows)
+                evidence = Evidence(self.repair_evidence(found.take(rows), *known), rows)
         return plan_repairs(
             given,
             self.bank_.bound(found.images, found.texts),
@@ -521,9 +521,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self._fitted()
         return save_estimator(self, Path(path), overwrite=overwrite)
 
-    def push_to_hub(
-        self, repo: str, *, license: str | None = None, private: bool = True, endpoint: str | None = None
-    ) -> "Pushed":
+    def push_to_hub(self, repo: str, *, license: str | None = None, private: bool = True) -> "Pushed":
         """Upload model and card as :func:`cleanpairs.export.pushing.push_files`; :meth:`from_pretrained` loads it."""
         from cleanpairs.data.atomic import scratch_directory
         from cleanpairs.export import CardFacts
@@ -534,7 +532,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         about = CardFacts(license=license, method=self.method_name, noise_rate=rate, versions=made)
         with scratch_directory("model") as folder:
             path = self.save_pretrained(folder / "model")
-            return push_model(path, repo, about=about, private=private, endpoint=endpoint)
+            return push_model(path, repo, about=about, private=private)
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, image_encoder: Any = None, image_transform: Any = None) -> Self:

@@ -1,12 +1,12 @@
 """The cleaned data set: a repair plan carried out on the input, with a ledger that adds up and undoes it."""
 
 from cleanpairs.export.card import CardFacts
-from cleanpairs.export.diff import Change, ExportDiff, diff_export, iter_changes
+from cleanpairs.export.diff import Change, ExportDiff, diff_export
 from cleanpairs.export.pushing import Pushed, push_export
 from cleanpairs.export.restore import RestoreSummary, restore_export
 from cleanpairs.export.writing import ExportSummary, export_pairs
 
 __all__ = [
     "CardFacts", "Change", "ExportDiff", "ExportSummary", "Pushed", "RestoreSummary", "diff_export", "export_pairs",
-    "iter_changes", "push_export", "restore_export",
+    "push_export", "restore_export",
 ]  # fmt: skip

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 import cleanpairs
-from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import METHODS
-from cleanpairs.data.writing import with_image_feature
 from cleanpairs.repair.plan import RepairPlan
 
-SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
-LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**12, "1B<n<10B"))
+SIZES = (  # from a thousand rows on by their digits
+    "n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B", "10B<n<100B",
+    "100B<n<1T", "n>1T",
+)  # fmt: skip
 
 # Settings of a plan that say how it was made; its others name files of whoever made it.
 _SAID = ("repairs", "strategy", "solver", "donors", "targets", "max_reuse", "candidates", "min_confidence")
@@ -51,7 +51,7 @@ def dataset_card(
     *,
     name: str,
     format: str,
-    loading: Mapping[str, Any],
+    loads: str | None,
     shards: int,
     counts: Mapping[str, int],
     rows: int,
@@ -61,18 +61,19 @@ def dataset_card(
 ) -> str:
     """The text of the card of the output ``name``.
 
-    ``loading``: more fields of the header: ``configs``, ``dataset_info``; ``shards``: tars of a webdataset; ``counts``:
-    those of :class:`cleanpairs.repair.actions.ActionCounts`; ``restorable``: whether the ledger holds what the input is
-    written again from.
+    ``loads``: the files that `datasets` is to read, on the hub; ``shards``: tars of a webdataset; ``counts``: those of
+    :class:`cleanpairs.repair.actions.ActionCounts`; ``restorable``: whether the ledger holds what the input is written
+    again from.
     """
     from huggingface_hub import DatasetCardData
 
+    files = {"config_name": "default", "data_files": [{"split": "train", "path": loads}]}
     header = DatasetCardData(
         license=about.license or "unknown",
         task_categories=["image-to-text", "text-to-image"],
         size_categories=size_category(rows),
         tags=["image-text", "noisy-correspondence", "cleanpairs", *(["webdataset"] if format == "webdataset" else [])],
-        **loading,
+        configs=None if loads is None else [files],
     )
     return filled(
         "card.md",
@@ -116,42 +117,4 @@ def _inline(value: object) -> str:
 
 def size_category(rows: int) -> str:
     """The hub's class of sizes."""
-    return next((text for limit, text in (*SIZES, *LARGER) if rows < limit), "n>1T")
-
-
-def features_of(schema: pa.Schema) -> Any:
-    """The :class:`datasets.Features` of a schema, those noted in its metadata first.
-
-    Raises ConfigError: a column has a type that `datasets` does not know; it names the column.
-    """
-    from datasets import Features
-
-    try:
-        return Features.from_arrow_schema(with_image_feature(schema))
-    except (ValueError, NotImplementedError) as error:
-        for field in schema:
-            try:
-                Features.from_arrow_schema(pa.schema([field]))
-            except (ValueError, NotImplementedError):
-                raise ConfigError(
-                    f"column {field.name!r} is {field.type}, which `datasets` cannot hold: leave it out of the input, "
-                    "or export Parquet"
-                ) from error
-        raise ConfigError(f"`datasets` cannot hold these columns: {error}") from error
-
-
-def card_features(schema: pa.Schema, rows: int) -> dict[str, object]:
-    """``dataset_info`` for a card's header; empty where `datasets` does not know the types."""
-    from datasets import DatasetInfo, SplitDict, SplitInfo
-    from datasets.info import DatasetInfosDict
-    from huggingface_hub import DatasetCardData
-
-    try:
-        features = features_of(schema)
-    except ConfigError:
-        return {}
-    splits = SplitDict({"train": SplitInfo(name="train", num_examples=rows)})
-    data = DatasetCardData()
-    DatasetInfosDict({"default": DatasetInfo(features=features, splits=splits)}).to_dataset_card_data(data)
-    found: dict[str, object] = data.to_dict()
-    return found
+    return SIZES[min(max(len(str(rows)) - 3, 0), len(SIZES) - 1)]

@@ -14,14 +14,15 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.regular import read_json, reading, writing
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.regular import read_json, reading, sha256_of, writing
 from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.datasets_directory import count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.stored import IMAGE_TYPE
-from cleanpairs.export.card import card_features, features_of
-from cleanpairs.export.files import BATCH_ROWS, sha256_of
+from cleanpairs.data.writing import with_image_feature
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
+from cleanpairs.export.manifest import BATCH_ROWS
 from cleanpairs.ops.columns import as_schema, one_array
 
 SHARD_BYTES = 500 * 2**20  # of a file in memory, as `datasets` has it
@@ -36,13 +37,14 @@ class DatasetsOutput(Output):
     """
 
     directory: ClassVar[bool] = True
+    loads: ClassVar[str | None] = "*.arrow"
 
     def __init__(self, folder: Path, layout: Layout) -> None:
         self._folder, self._image = folder, layout.out_columns.get("image")
         schema, image = layout.out_schema, self._image
         if image is not None and is_bytes(schema.field(image).type):
             schema = schema.set(schema.get_field_index(image), pa.field(image, IMAGE_TYPE))
-        self._features = features_of(schema)  # which notes images
+        self._features = features_of(with_image_feature(schema))
         self._schema = self._features.arrow_schema
         self.rows = 0
         self.parts: dict[str, int] = {}
@@ -54,12 +56,6 @@ class DatasetsOutput(Output):
     def count(path: Path) -> int:
         """Rows of the streams, to their ends."""
         return sum(count_arrow_rows(name) for name in stored_files(path))
-
-    @staticmethod
-    def card(schema: pa.Schema, rows: int) -> dict[str, object]:
-        """One split, ``train``: ``load_dataset`` reads the Arrow files of a hub repository."""
-        files = {"config_name": "default", "data_files": [{"split": "train", "path": "*.arrow"}]}
-        return {"configs": [files], **card_features(schema, rows)}
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows; a file is full at 500 MiB."""
@@ -100,17 +96,30 @@ class DatasetsOutput(Output):
         state: dict[str, Any] = {
             "_data_files": [{"filename": name} for name in self.parts],
             "_fingerprint": digest.hexdigest()[:16],  # `datasets` names its caches by it
-            "_format_columns": None,
             "_format_kwargs": {},
-            "_format_type": None,
             "_output_all_columns": False,
-            "_split": None,
+            **dict.fromkeys(("_format_columns", "_format_type", "_split")),
         }
         (self._folder / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
         DatasetInfo(features=self._features).write_to_directory(str(self._folder), pretty_print=True)
 
     def _abandon(self) -> None:
         self._stack.close()
+
+
+def features_of(schema: pa.Schema) -> Any:
+    """The :class:`datasets.Features` of a schema, those noted in its metadata first."""
+    from datasets import Features
+
+    for field in schema:
+        try:
+            Features.from_arrow_schema(pa.schema([field]))
+        except (ValueError, NotImplementedError) as error:
+            raise ConfigError(
+                f"column {field.name!r} is {field.type}, which `datasets` cannot hold: leave it out of the input, "
+                "or export Parquet"
+            ) from error
+    return Features.from_arrow_schema(schema)
 
 
 def iter_stored(folder: Path, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:

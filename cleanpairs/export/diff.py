@@ -1,8 +1,7 @@
 """What an export changed, pair by pair, by its ledger."""
 
-import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from cleanpairs.core.registry import nearest
 from cleanpairs.data import staged_file
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.export.ledger import LEDGER_SCHEMA
-from cleanpairs.export.opening import Exported, open_export
+from cleanpairs.export.manifest import open_export
 from cleanpairs.ops.columns import filtered
 from cleanpairs.repair.actions import ACTIONS
 from cleanpairs.repair.editing import write_csv
@@ -82,18 +81,22 @@ def diff_export(
     """
     if limit is not None and limit < 0:
         raise ConfigError(f"limit is a number of changes, 0 or more; found {limit}")
-    export, wanted = _checked(out, ledger), _actions(actions)
-    counts = Counter(dict.fromkeys(ACTIONS, 0))
-    for _, batch in iter_batches([str(export.ledger.path)], ["action"], _LINES):
+    wanted = (actions,) if isinstance(actions, str) else tuple(actions or CHANGES)
+    for action in set(wanted) - set(CHANGES):
+        known = f"{nearest(action, list(CHANGES))} (known: {', '.join(CHANGES)})"
+        raise ConfigError(f"no change is called {action!r}{known}")
+    export = open_export(out, ledger)
+    export.check(*export.parts, contents=False)  # their SHA-256 would take a while, and nothing of them is shown
+    export.check(export.ledger)
+    counts, changes = Counter(dict.fromkeys(ACTIONS, 0)), list[Change]()
+    for _, batch in iter_batches([str(export.ledger.path)], _COLUMNS, _LINES):
         counts.update(counted(batch.column("action")))
-    return ExportDiff(counts, tuple(itertools.islice(_changes(export, wanted), limit)))
-
-
-def iter_changes(
-    out: str | Path, *, ledger: str | Path | None = None, actions: str | Sequence[str] | None = None
-) -> Iterator[Change]:
-    """The changes one by one, in bounded memory; see :func:`diff_export`."""
-    return _changes(_checked(out, ledger), _actions(actions))
+        some = filtered(batch, pc.is_in(batch.column("action"), pa.array(wanted)))
+        for line in some.slice(0, None if limit is None else limit - len(changes)).to_pylist():
+            before, new = line.pop("original_caption"), line.pop("new_caption")
+            after = None if line["action"] in ("drop", "quarantine") else before if new is None else new
+            changes.append(Change(before=before, after=after, **line))
+    return ExportDiff(counts, tuple(changes))
 
 
 def write_changes(changes: Sequence[Change], path: str | Path, *, overwrite: bool = False) -> None:
@@ -105,28 +108,3 @@ def write_changes(changes: Sequence[Change], path: str | Path, *, overwrite: boo
     schema = pa.schema([(f.name, kinds.get(f.name, pa.string())) for f in fields(Change)])
     with staged_file(path, overwrite=overwrite) as staged:
         write_csv(pa.Table.from_pylist([asdict(change) for change in changes], schema=schema), staged)
-
-
-def _checked(out: str | Path, ledger: str | Path | None) -> Exported:
-    export = open_export(out, ledger)
-    export.check(*export.parts, contents=False)  # their SHA-256 would take a while, and nothing of them is shown
-    export.check(export.ledger)
-    return export
-
-
-def _actions(actions: str | Sequence[str] | None) -> tuple[str, ...]:
-    wanted = (actions,) if isinstance(actions, str) else tuple(actions or CHANGES)
-    for action in wanted:
-        if action not in CHANGES:
-            raise ConfigError(
-                f"no change is called {action!r}{nearest(action, list(CHANGES))} (known: {', '.join(CHANGES)})"
-            )
-    return wanted
-
-
-def _changes(export: Exported, actions: tuple[str, ...]) -> Iterator[Change]:
-    for _, batch in iter_batches([str(export.ledger.path)], _COLUMNS, _LINES):
-        for line in filtered(batch, pc.is_in(batch.column("action"), pa.array(actions))).to_pylist():
-            before, new = line.pop("original_caption"), line.pop("new_caption")
-            after = None if line["action"] in ("drop", "quarantine") else before if new is None else new
-            yield Change(before=before, after=after, **line)

@@ -9,13 +9,11 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import Registry
-from cleanpairs.data.writing import ParquetSink, Sink, with_image_feature
-from cleanpairs.export.card import card_features
+from cleanpairs.data.writing import ParquetSink, Sink
 from cleanpairs.export.layout import Layout
 
 
@@ -24,11 +22,12 @@ class Output(Sink):
     new file or an empty directory. ConfigError where it cannot hold them.
 
     ``directory``: it is a directory, not a file; ``selection``: it names samples and holds no captions, so that a
-    repair cannot be expressed in it.
+    repair cannot be expressed in it; ``loads``: its files on the hub, which are a dataset's one split.
     """
 
     directory: ClassVar[bool] = False
     selection: ClassVar[bool] = False
+    loads: ClassVar[str | None] = None
 
     @abstractmethod
     def __init__(self, path: Path, layout: Layout, **shards: int) -> None: ...
@@ -38,14 +37,11 @@ class Output(Sink):
     def count(path: Path) -> int:
         """Rows that are on disk, counted without what wrote them."""
 
-    @staticmethod
-    def card(schema: pa.Schema, rows: int) -> dict[str, object]:
-        """What the header of the dataset card says about loading it: ``configs``, ``dataset_info``."""
-        return {}
-
 
 class ParquetOutput(ParquetSink, Output):
     """See :class:`cleanpairs.data.ParquetSink`."""
+
+    loads: ClassVar[str | None] = "data/*.parquet"
 
     def __init__(self, path: Path, layout: Layout) -> None:
         super().__init__(path, layout.out_schema)
@@ -54,12 +50,6 @@ class ParquetOutput(ParquetSink, Output):
     def count(path: Path) -> int:
         """By the footer."""
         return int(pq.read_metadata(path).num_rows)
-
-    @staticmethod
-    def card(schema: pa.Schema, rows: int) -> dict[str, object]:
-        """One split, ``train``; the hub's place of the file is ``data/``."""
-        files = {"config_name": "default", "data_files": [{"split": "train", "path": "data/*.parquet"}]}
-        return {"configs": [files], **card_features(with_image_feature(schema), rows)}
 
 
 FORMATS = Registry(
@@ -105,16 +95,3 @@ def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
             f"{out} is the directory that you are in, or above it: name one that can be written as a whole"
         )
     return chosen, out
-
-
-def make_format(name: str, shard_size: int | None = None) -> type[Output]:
-    """The format called ``name``; ``shard_size`` is for webdataset alone.
-
-    Raises ConfigError: an unknown name, a shard size below 1, or one for a format that has no shards of samples.
-    """
-    if shard_size is not None and name != "webdataset":
-        raise ConfigError(f"--shard-size is for webdataset; {name} has no shards of so many samples: leave it out")
-    if shard_size is not None and shard_size < 1:
-        raise ConfigError(f"--shard-size is a number of samples, at least 1; found {shard_size}")
-    kind: type[Output] = FORMATS.load(name)
-    return kind

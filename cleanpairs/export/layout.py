@@ -1,10 +1,9 @@
 """From a batch of input rows and the decisions about their pairs to the rows of the three output files."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +11,9 @@ import pyarrow.compute as pc
 
 from cleanpairs.data import Source
 from cleanpairs.data.columns import score_columns
-from cleanpairs.export.donors import StoredRows
+from cleanpairs.export.donors import IMAGE_ROLES, TEXT_ROLES, StoredRows
 from cleanpairs.ops.columns import flat_type, fresh_names, grouped, is_list, one_array, replace_values, taken
 from cleanpairs.repair.actions import NEW_CAPTION, REPAIRED, WRITTEN, acted
-
-IMAGE_ROLES = ("image", "features")  # of the columns that a pair with a new image is lent
-TEXT_ROLES = ("text_features",)  # and with a new caption, besides the caption itself
 
 _ADDED = {
     "correspondence": pa.float32(),
@@ -69,14 +65,6 @@ class Layout:
     truth: tuple[str, ...] = ()
     weighted: bool = False
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What is sent to another process: pyarrow itself sends schemas without the names inside of their lists."""
-        state = {f.name: getattr(self, f.name) for f in fields(self)}
-        return state | {"schema": self.schema.serialize().to_pybytes()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state | {"schema": pa.ipc.read_schema(pa.py_buffer(state["schema"]))})
-
     @cached_property
     def renamed(self) -> dict[str, str]:
         """Columns of the input that give way to an added one -> their new names."""
@@ -85,25 +73,6 @@ class Layout:
     @cached_property
     def _added(self) -> dict[str, pa.DataType]:
         return {**_ADDED, "sample_weight": pa.float32()} if self.weighted else _ADDED
-
-    @cached_property
-    def _dropped_renamed(self) -> dict[str, str]:
-        return fresh_names(self.schema.names, list(_DROPPED))
-
-    @cached_property
-    def text(self) -> list[int]:
-        """Place of the column of captions in the input; empty where it has none."""
-        return self._places(["text"])
-
-    @cached_property
-    def images(self) -> list[int]:
-        """Places of the columns that a new image changes."""
-        return self._places(IMAGE_ROLES)
-
-    @cached_property
-    def text_vectors(self) -> list[int]:
-        """Places of the columns that a new caption changes, besides its own; none where the captions are lists."""
-        return self._places(TEXT_ROLES)
 
     @cached_property
     def scores(self) -> list[int]:
@@ -115,7 +84,8 @@ class Layout:
         """Those of them that are lists along a row's captions."""
         return [i for i in self.scores if self.source.explicit_lists and is_list(self.schema.field(i).type)]
 
-    def _places(self, roles: Sequence[str]) -> list[int]:
+    def places(self, roles: Sequence[str]) -> list[int]:
+        """Places of the input's columns of these roles, those of them that it has."""
         columns = self.source.columns
         return [self.schema.get_field_index(columns[role]) for role in roles if role in columns]
 
@@ -142,7 +112,9 @@ class Layout:
     def dropped_schema(self) -> pa.Schema:
         """Of the file of dropped pairs: always one pair a row."""
         fields = [pa.field(name, kind) for name, kind in _DROPPED.items()]
-        return pa.schema([*self._input_fields(self._dropped_renamed, True), *fields], self._metadata)
+        return pa.schema(
+            [*self._input_fields(fresh_names(self.schema.names, list(_DROPPED)), True), *fields], self._metadata
+        )
 
     def out(self, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]) -> OutBatch:
         """The cleaned rows of a batch of input rows; ``donor_values``: what donors lend of the input's columns."""
@@ -159,20 +131,27 @@ class Layout:
             rows, counts = np.unique(rows, return_counts=True)
         columns = [one_array(c) for c in taken(table, rows).columns]
         replaces = acted(pairs, NEW_CAPTION)
-        for i in self.text:
+        for i in self.places(["text"]):
             columns[i] = self._text_column(columns[i], pairs, replaces, counts)
         for name in self.truth:
             columns[self.schema.get_field_index(name)] = self._truth_column(name, taken(truth[name], left), counts)
         new_image = np.flatnonzero(acted(pairs, ["rematch_image"]))
-        for i in self.images if len(new_image) else ():
+        for i in self.places(IMAGE_ROLES) if len(new_image) else ():
             columns[i] = replace_values(columns[i], new_image, lent(i, lenders[new_image]))
         new_text, written = (np.flatnonzero(acted(pairs, [action])) for action in NEW_CAPTION)
-        for i in self.text_vectors:
+        for i in self.places(TEXT_ROLES):
             values = pa.nulls(len(written), columns[i].type)
             if len(new_text):  # at once: each replacement copies the column
                 values = pa.concat_arrays([lent(i, lenders[new_text]), values])
             columns[i] = replace_values(columns[i], np.concatenate([new_text, written]), values)
-        self._fill_scores(columns, table, acted(pairs, REPAIRED), left, row, counts)
+        bare = acted(pairs, REPAIRED)  # of the pairs, and of the rows written
+        bare_rows = np.unique(np.repeat(np.arange(len(counts)), counts)[bare])
+        for i in self.scores:
+            if i in self.score_lists:
+                own = _of_pairs(table.column(i), row[left], decided.position[left], bare)
+                columns[i] = own if self.one_row_a_pair else self._lists(i, own, counts)
+            else:
+                columns[i] = replace_values(columns[i], bare_rows, pa.nulls(len(bare_rows), columns[i].type))
 
         originals = pc.if_else(
             pa.array(replaces, pa.bool_()), one_array(pairs["original_caption"]), pa.scalar(None, pa.string())
@@ -191,11 +170,11 @@ class Layout:
         gone = np.flatnonzero(~acted(decided.pairs, WRITTEN))
         pairs = taken(decided.pairs, gone)
         columns = [one_array(c) for c in taken(table, row[gone]).columns]
-        for i in self.text:
+        for i in self.places(["text"]):
             text = pairs["original_caption"] if self.source.explicit_lists else columns[i]
             columns[i] = one_array(text).cast(self._flat)
         for i in self.score_lists:
-            columns[i] = _of_pairs(table.column(i), row[gone], _position(row)[gone], np.zeros(len(gone), bool))
+            columns[i] = _of_pairs(table.column(i), row[gone], decided.position[gone], np.zeros(len(gone), bool))
         for name in self.truth:
             values = one_array(taken(truth[name], gone))
             columns[self.schema.get_field_index(name)] = values.cast(flat_type(self.schema.field(name).type))
@@ -205,44 +184,27 @@ class Layout:
     def _text_column(self, column: pa.Array, pairs: pa.Table, replaces: np.ndarray, counts: np.ndarray) -> pa.Array:
         captions = one_array(pairs["caption"]).cast(self._flat)
         if not self.one_row_a_pair:
-            return grouped(captions, counts, large=pa.types.is_large_list(self.schema.field(self.text[0]).type))
+            return self._lists(self._text, captions, counts)
         if self.source.explicit_lists:
             return captions
         where = np.flatnonzero(replaces)
         return replace_values(column.cast(self._flat), where, taken(captions, where))
 
-    def _fill_scores(
-        self,
-        columns: list[pa.Array],
-        table: pa.RecordBatch,
-        repaired: np.ndarray,
-        left: np.ndarray,
-        row: np.ndarray,
-        counts: np.ndarray,
-    ) -> None:
-        """Null the given similarities of the pairs ``repaired`` (k,) bool among the ``left`` (k,), and let those of
-        captions that went go with them.
-        """
-        of = np.repeat(np.arange(len(counts)), counts)  # the row written of each pair
-        bare = np.unique(of[repaired])
-        for i in self.scores:
-            if i not in self.score_lists:
-                columns[i] = replace_values(columns[i], bare, pa.nulls(len(bare), columns[i].type))
-                continue
-            own = _of_pairs(table.column(i), row[left], _position(row)[left], repaired)
-            if self.one_row_a_pair:
-                columns[i] = own
-            else:
-                shorter = np.flatnonzero(counts != np.bincount(row)[np.unique(row[left])])
-                columns[i] = _along_captions(columns[i], own, counts, np.union1d(bare, shorter))
+    def _lists(self, column: int, values: pa.Array, counts: np.ndarray) -> pa.Array:
+        """``counts`` (n,) consecutive ``values`` in each row, in lists of the kind that the input's ``column`` has."""
+        return grouped(values, counts, large=pa.types.is_large_list(self.schema.field(column).type))
 
     def _truth_column(self, name: str, values: pa.ChunkedArray, counts: np.ndarray) -> pa.Array:
         flat = one_array(values).cast(flat_type(self.schema.field(name).type))
         return flat if self.one_row_a_pair else grouped(flat, counts)
 
+    @property
+    def _text(self) -> int:
+        return self.schema.get_field_index(self.source.columns["text"])
+
     @cached_property
     def _flat(self) -> pa.DataType:
-        return flat_type(self.schema.field(self.text[0]).type)
+        return flat_type(self.schema.field(self._text).type)
 
     @cached_property
     def _metadata(self) -> dict[bytes, bytes] | None:
@@ -253,7 +215,7 @@ class Layout:
     def _input_fields(self, renamed: dict[str, str], one_row_a_pair: bool) -> list[pa.Field]:
         """The input's fields under their new names, captions and truth with the type of an output row."""
         fields = [f.with_name(renamed.get(f.name, f.name)) for f in self.schema]
-        for i in self.text:
+        for i in self.places(["text"]):
             fields[i] = pa.field(fields[i].name, self._flat if one_row_a_pair else _list_type(fields[i].type))
         for name in self.truth:
             i = self.schema.get_field_index(name)
@@ -262,14 +224,9 @@ class Layout:
         for i in self.score_lists:
             kind = fields[i].type
             fields[i] = pa.field(fields[i].name, flat_type(kind) if one_row_a_pair else _list_type(kind))
-        for i in (*self.text_vectors, *self.scores):
+        for i in (*self.places(TEXT_ROLES), *self.scores):
             fields[i] = fields[i].with_nullable(True)  # whatever the input says: a repair leaves them unknown
         return fields
-
-
-def _position(row: np.ndarray) -> np.ndarray:
-    """The place of each pair in its row's list of captions, (P,) int64, from ``row`` (P,), rising, without a gap."""
-    return np.arange(len(row)) - np.searchsorted(row, row)
 
 
 def _list_type(kind: pa.DataType) -> pa.DataType:
@@ -287,15 +244,3 @@ def _of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, bare: np.
     missing = bare | (position >= lengths[row])
     at = pa.array(np.where(missing, 0, starts[row] + position), mask=missing)
     return taken(column.flatten(), at).cast(flat_type(column.type))
-
-
-def _along_captions(column: pa.Array, scores: pa.Array, counts: np.ndarray, changed: np.ndarray) -> pa.Array:
-    """A ``column`` (n,) of lists of scores of which the rows ``changed`` (m,) int64 are made anew, of the ``scores``
-    (k,) of the pairs left, one after the other, ``counts`` (n,) in each row.
-    """
-    kind = _list_type(column.type)
-    column = column if column.type.equals(kind) else column.cast(kind)
-    if not len(changed):
-        return column
-    lists = taken(grouped(scores, counts, large=pa.types.is_large_list(kind)), changed)
-    return replace_values(column, changed, lists)

@@ -21,7 +21,9 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import Source
 from cleanpairs.data.parquet_io import common_schema
+from cleanpairs.export.donors import IMAGE_ROLES, TEXT_ROLES
 from cleanpairs.export.layout import Decided, Layout, OutBatch
+from cleanpairs.ops.cells import list_lengths
 from cleanpairs.ops.columns import taken
 from cleanpairs.repair.actions import NEW_CAPTION, WRITTEN, acted
 
@@ -62,11 +64,10 @@ def input_schema(source: Source, first: pa.Schema) -> pa.Schema:
 class LedgerNote:
     """What a ledger knows of its input.
 
-    ``kind``: name of the reader; ``rows``: those exported; ``renamed``: column of the input -> its name in the cleaned
-    file, where it gave way to an added one; ``schema``: of the input, with its metadata.
+    ``rows``: those exported; ``renamed``: column of the input -> its name in the cleaned file, where it gave way to an
+    added one; ``schema``: of the input, with its metadata.
     """
 
-    kind: str
     rows: int
     renamed: Mapping[str, str]
     schema: pa.Schema
@@ -74,33 +75,28 @@ class LedgerNote:
     def metadata(self) -> dict[bytes, bytes]:
         """For the schema of a Parquet file; :meth:`read` has it back."""
         schema = base64.b64encode(self.schema.serialize().to_pybytes()).decode()
-        note = {"version": _VERSION, "kind": self.kind, "rows": self.rows, "renamed": dict(self.renamed)}
+        note = {"version": _VERSION, "rows": self.rows, "renamed": dict(self.renamed)}
         return {_NOTE_KEY: json.dumps({**note, "schema": schema}).encode()}
 
     @classmethod
     def read(cls, path: str | Path) -> "LedgerNote":
         """The note of a ledger. Raises DataError: ``path`` cannot be read as Parquet, or holds no such note."""
-        schema = common_schema([str(path)])
-        metadata = schema.metadata or {}
-        if _NOTE_KEY not in metadata or "original_columns" not in schema.names:
-            lacking = "the column 'original_columns'" if _NOTE_KEY in metadata else repr(_NOTE_KEY.decode())
+        schema, name = common_schema([str(path)]), _NOTE_KEY.decode()
+        if _NOTE_KEY not in (schema.metadata or {}) or "original_columns" not in schema.names:
             raise DataError(
-                f"{path} is no ledger that can undo an export: it lacks {lacking} (ledgers before version 1 do): "
-                "export again; the input is still where it was"
+                f"{path} is no ledger that can undo an export: it lacks {name!r} or the column 'original_columns' "
+                "(ledgers before version 1 do): export again; the input is still where it was"
             )
         try:
-            note = json.loads(metadata[_NOTE_KEY])
-            if note["version"] != _VERSION:
-                raise DataError(
-                    f"{path} is a ledger of version {note['version']}; this cleanpairs reads version {_VERSION}: "
-                    "use the cleanpairs that wrote it"
-                )
-            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(note["schema"], validate=True)))
-            return cls(str(note["kind"]), int(note["rows"]), dict(note["renamed"]), schema)
+            note = json.loads(schema.metadata[_NOTE_KEY])
+            if (version := note["version"]) == _VERSION:
+                schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(note["schema"], validate=True)))
+                return cls(int(note["rows"]), dict(note["renamed"]), schema)
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"{path} is a damaged ledger: its note {_NOTE_KEY.decode()!r} is not as written") from error
+            raise DataError(f"{path} is a damaged ledger: its note {name!r} is not as written") from error
+        raise DataError(
+            f"{path} is a ledger of version {version}; this cleanpairs reads version {_VERSION}: use the other one"
+        )
 
 
 @dataclass(frozen=True)
@@ -112,19 +108,18 @@ class Ledger:
     @cached_property
     def schema(self) -> pa.Schema:
         """Of the ledger."""
-        source = self.layout.source
         schema = LEDGER_SCHEMA.append(pa.field("why", pa.string()))
         schema = schema.append(pa.field("original_columns", pa.list_(pa.string())))
         schema = schema.append(pa.field("original_row", pa.struct(self._stored)))
-        note = LedgerNote(source.kind, source.n_rows, self.layout.renamed, self.layout.schema)
+        note = LedgerNote(self.layout.source.n_rows, self.layout.renamed, self.layout.schema)
         return schema.with_metadata(note.metadata())
 
     @cached_property
     def _stored(self) -> list[pa.Field]:
         return [pa.field(f.name, f.type) for f in self.layout.schema]  # null where not needed, whatever the input says
 
-    def lines(self, table: pa.RecordBatch, of: Decided, batch: OutBatch, rows_before: int) -> pa.Table:
-        """One line a pair of a batch of input rows, of which ``batch`` was written behind ``rows_before`` others."""
+    def lines(self, table: pa.RecordBatch, of: Decided, batch: OutBatch) -> pa.Table:
+        """One line a pair of input rows, of which ``batch`` is written: ``out_row`` counts from its first row."""
         decided, row = of.pairs, of.row
         replaced = pa.array(acted(decided, NEW_CAPTION), pa.bool_())
         new_caption = pc.if_else(replaced, decided["caption"], pa.scalar(None, pa.string()))
@@ -134,7 +129,7 @@ class Ledger:
             "source_pair_id": decided["donor_pair_id"],
             "source_key": decided["donor_key"],
             "new_caption": new_caption,
-            "out_row": pa.array(batch.row_of_pair + rows_before, mask=batch.row_of_pair < 0),
+            "out_row": pa.array(batch.row_of_pair, mask=batch.row_of_pair < 0),
         }
         columns |= self._originals(table, decided, row)
         return pa.table(
@@ -144,7 +139,7 @@ class Ledger:
 
     def _originals(self, table: pa.RecordBatch, decided: pa.Table, row: np.ndarray) -> dict[str, pa.Array]:
         """``original_columns`` and ``original_row``, at the first pair of each row that needs them."""
-        needed = self._needed(decided, row)
+        needed = self._needed(table, decided, row)
         names = self.layout.schema.names
         first = np.ones(len(row), bool)
         first[1:] = row[1:] != row[:-1]
@@ -164,7 +159,7 @@ class Ledger:
             "original_row": pa.StructArray.from_arrays(children, fields=self._stored, mask=pa.array(~some)),
         }
 
-    def _needed(self, decided: pa.Table, row: np.ndarray) -> np.ndarray:
+    def _needed(self, table: pa.RecordBatch, decided: pa.Table, row: np.ndarray) -> np.ndarray:
         """(columns, rows of the batch) bool: which values of the input the cleaned file does not hold."""
         layout, n = self.layout, int(row[-1]) + 1 if len(row) else 0
         written = acted(decided, WRITTEN)
@@ -182,10 +177,11 @@ class Ledger:
         if layout.one_row_a_pair and layout.source.explicit_lists:
             new_text[:] = True  # the cleaned file has no lists
         needed = np.repeat(~held[None], len(layout.schema), axis=0)
-        needed[layout.text] |= new_text
-        needed[layout.images] |= new_image
-        needed[layout.text_vectors] |= new_text
+        needed[layout.places(["text"])] |= new_text
+        needed[layout.places(IMAGE_ROLES)] |= new_image
+        needed[layout.places(TEXT_ROLES)] |= new_text
         needed[layout.scores] |= new_score
-        needed[layout.score_lists] |= new_text
+        for i in layout.score_lists:  # lists of other lengths than those of captions are made that long
+            needed[i] |= new_text | (list_lengths(table.column(i))[:n] != np.bincount(row))
         needed[[layout.schema.get_field_index(name) for name in layout.truth]] = True
         return needed

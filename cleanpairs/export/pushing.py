@@ -5,8 +5,7 @@ the new files and takes away the shards of an earlier upload, so that a reader f
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +13,7 @@ from typing import Any, Literal
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.card import CardFacts, filled
-from cleanpairs.export.files import CARD
-from cleanpairs.export.opening import open_export
+from cleanpairs.export.manifest import CARD, open_export
 
 PARQUET_NAME = "data/train-00000-of-00001.parquet"  # as the hub's own uploads are named
 # Of an earlier upload, in any of the formats: they would be read together with the new ones.
@@ -39,91 +37,64 @@ class Pushed:
         return f"{len(self.files):,} files pushed{gone}: {self.url}"
 
 
-def check_push(repo: str, endpoint: str | None = None) -> None:
+def check_push(repo: str) -> None:
     """Find out, without the network, that a push could not work: before the work whose result is to be pushed.
 
     Raises ConfigError: ``repo`` is no OWNER/NAME, or there is no token; OutputError: huggingface_hub is told to stay
     offline.
     """
     from huggingface_hub import constants, get_token
-    from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
     try:
         validate_repo_id(repo)
-    except HFValidationError as error:
+        _, _ = repo.split("/")
+    except ValueError as error:
         raise ConfigError(f"{repo!r} is no name of a repository on the hub, which is OWNER/NAME: {error}") from error
-    if repo.count("/") != 1:
-        raise ConfigError(f"{repo!r} is no name of a repository on the hub: give OWNER/NAME")
     if constants.HF_HUB_OFFLINE:
         raise OutputError(f"{repo} cannot be pushed: HF_HUB_OFFLINE is set; unset it where there is a network")
     if get_token() is None:
         raise ConfigError(
             f"{repo} cannot be pushed: there is no token. Make one with the right to write at "
-            f"{endpoint or constants.ENDPOINT}/settings/tokens, then `hf auth login` or set HF_TOKEN"
+            f"{constants.ENDPOINT}/settings/tokens, then `hf auth login` or set HF_TOKEN"
         )
 
 
 def push_files(
-    repo: str,
-    files: Mapping[str, Path | bytes],
-    *,
-    kind: Literal["dataset", "model"],
-    message: str,
+    repo: str, files: Mapping[str, Path | bytes], *, kind: Literal["dataset", "model"], message: str,
     private: bool = True,
-    stale: str | None = None,
-    endpoint: str | None = None,
-) -> Pushed:
-    """Commit files to a repository of the hub, which is made where there is none.
+) -> Pushed:  # fmt: skip
+    """Commit files to a repository of the hub (``HF_ENDPOINT``), which is made where there is none.
 
     - ``repo``: OWNER/NAME
     - ``files``: name in the repository -> a file, or its contents
     - ``private``: of a repository that is made; one that exists stays as public as it is
-    - ``stale``: a regular expression: files of the repository that it matches whole, and that are not among ``files``,
-      go in the same commit. Without it shards of a longer, earlier upload would mix with the new ones
-    - ``endpoint``: of the hub; huggingface_hub's own (``HF_ENDPOINT``) when None
 
+    Of a dataset the shards of an earlier upload go in the same commit, or they would mix with the new ones.
     Raises ConfigError: no OWNER/NAME, no token, or one without the right to write; OutputError: the hub cannot be
     reached or refuses.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 
-    check_push(repo, endpoint)
-    api = HfApi(endpoint=endpoint, library_name="cleanpairs")
-    with _explained(repo, str(api.endpoint)):
+    check_push(repo)
+    api = HfApi(library_name="cleanpairs")
+    try:
         url = str(api.create_repo(repo, repo_type=kind, private=private, exist_ok=True))
-        there = api.list_repo_files(repo, repo_type=kind) if stale is not None else []
-        old = [name for name in there if name not in files and re.fullmatch(str(stale), name)]
+        there = api.list_repo_files(repo, repo_type=kind) if kind == "dataset" else []
+        old = [name for name in there if name not in files and re.fullmatch(STALE, name)]
         adds = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=held) for name, held in files.items()]
         removed = [CommitOperationDelete(path_in_repo=name) for name in old]
         api.create_commit(repo, [*adds, *removed], commit_message=message, repo_type=kind)
-    return Pushed(url, private, tuple(files), tuple(old))
-
-
-@contextmanager
-def _explained(repo: str, endpoint: str) -> Iterator[None]:
-    """The hub's errors as ours, with what to do."""
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
-
-    try:
-        yield
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        text = " ".join(str(error).split())[:300]
+    except (HTTPError, OfflineModeIsEnabled, OSError, ValueError) as error:
+        status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+        text = f"{repo} cannot be pushed to {api.endpoint}: {' '.join(str(error).split())[:400]}"
         if status in (401, 403):
-            raise ConfigError(
-                f"{repo} cannot be pushed: {endpoint} refuses the token ({status}): it needs the right to write there, "
-                f"and OWNER must be you or your organisation ({text})"
-            ) from error
-        raise OutputError(f"{repo} cannot be pushed: {endpoint} answers {status}: {text}") from error
-    except (HTTPError, OfflineModeIsEnabled, ConnectionError) as error:
-        raise OutputError(
-            f"{repo} cannot be pushed: {endpoint} cannot be reached ({' '.join(str(error).split())[:200]}). What was "
-            "to be pushed is whole on disk: push it where there is a network by `cleanpairs push`, or upload it "
-            "yourself"
-        ) from error
-    except ValueError as error:  # the hub's judgement of the card
-        raise ConfigError(f"{repo} cannot be pushed: {' '.join(str(error).split())[:400]}") from error
+            raise ConfigError(f"{text}. The token needs the right to write there, for OWNER") from error
+        if isinstance(error, ValueError):  # the hub's judgement of the card
+            raise ConfigError(text) from error
+        raise OutputError(f"{text}. What was to be pushed is whole on disk: `cleanpairs push` tries again") from error
+    return Pushed(url, private, tuple(files), tuple(old))
 
 
 def beside_card(out: Path) -> Path:
@@ -164,17 +135,15 @@ def push_export(
         name = _SINGLE.get(export.format) or part.path.relative_to(export.out).as_posix()
         if name not in _LOCAL_ONLY:
             files[name] = part.path
-    return push_files(repo, files, kind="dataset", message="Cleaned by cleanpairs", private=private, stale=STALE)
+    return push_files(repo, files, kind="dataset", message="Cleaned by cleanpairs", private=private)
 
 
-def push_model(
-    folder: str | Path, repo: str, *, about: CardFacts, private: bool = True, endpoint: str | None = None
-) -> Pushed:
+def push_model(folder: str | Path, repo: str, *, about: CardFacts, private: bool = True) -> Pushed:
     """Upload a model directory (``save_pretrained``) with a model card.
 
     Raises DataError: ``folder`` holds no model; ConfigError, OutputError: as :func:`push_files`.
     """
-    check_push(repo, endpoint)
+    check_push(repo)
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise DataError(f"{folder} is no model directory: it holds no config.json")
@@ -183,9 +152,7 @@ def push_model(
     for path in found:
         check_inside(path, (folder,), folder, "a link is not pushed")
     files |= {p.relative_to(folder).as_posix(): p for p in found}
-    return push_files(
-        repo, files, kind="model", message="A model fitted by cleanpairs", private=private, endpoint=endpoint
-    )
+    return push_files(repo, files, kind="model", message="A model fitted by cleanpairs", private=private)
 
 
 def model_card(repo: str, about: CardFacts) -> str:

@@ -15,9 +15,8 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import ParquetSink, staged_file
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.export.datasets_format import iter_stored
-from cleanpairs.export.files import BATCH_ROWS
 from cleanpairs.export.ledger import REVERSIBLE, LedgerNote
-from cleanpairs.export.opening import Exported, open_export
+from cleanpairs.export.manifest import BATCH_ROWS, Exported, open_export
 from cleanpairs.ops.columns import filtered, one_array, taken
 
 

@@ -63,6 +63,7 @@ class WebDatasetOutput(Output):
     """
 
     directory: ClassVar[bool] = True
+    loads: ClassVar[str | None] = "*.tar"  # the Parquet files beside them are not another split
 
     def __init__(self, folder: Path, layout: Layout, shard_rows: int = SHARD_ROWS) -> None:
         if "image" not in layout.out_columns:
@@ -97,11 +98,6 @@ class WebDatasetOutput(Output):
                 raise CleanpairsError(f"{file.name} has {found} samples, its Parquet file {beside} rows")
             total += found
         return total
-
-    @staticmethod
-    def card(schema: pa.Schema, rows: int) -> dict[str, object]:
-        """One split, ``train``; the Parquet files beside the tars are not another one."""
-        return {"configs": [{"config_name": "default", "data_files": [{"split": "train", "path": "*.tar"}]}]}
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows, one sample each."""

@@ -4,38 +4,38 @@ The input is read again, in batches, and never touched. All files are written be
 only when every pair is accounted for, the cleaned data last: what a reader finds is the old output or the new one.
 """
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
-from cleanpairs.core.regular import read_json, sha256_of
-from cleanpairs.data import Pairs, Source, fingerprint_of, iter_tables, staged_set
+from cleanpairs.core.regular import read_json
+from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, iter_tables, staged_set
 from cleanpairs.data.atomic import scratch_directory
 from cleanpairs.data.guard import refuse_foreign, refuse_unless
 from cleanpairs.data.table_reader import ParquetReader
-from cleanpairs.engine import Engine, Partition, make_engine, plan_partitions, remove_job, run_partitions
+from cleanpairs.data.writing import Sink
+from cleanpairs.engine import Engine, Partition, make_engine, remove_job
 from cleanpairs.export.card import CardFacts, dataset_card
 from cleanpairs.export.decisions import Decisions, PlanFile, PlanInMemory
-from cleanpairs.export.files import CARD, donor_columns, manifest_of, write_manifest
-from cleanpairs.export.formats import Output, choose_format, make_format
+from cleanpairs.export.donors import donor_columns
+from cleanpairs.export.formats import FORMATS, Output, ParquetOutput, choose_format
 from cleanpairs.export.layout import Layout
-from cleanpairs.export.ledger import REVERSIBLE, input_schema
-from cleanpairs.export.partitions import ExportWork, Written
+from cleanpairs.export.ledger import REVERSIBLE, Ledger, input_schema
+from cleanpairs.export.manifest import CARD, manifest_of, write_manifest
+from cleanpairs.export.partitions import ExportWork
 from cleanpairs.repair.actions import ActionCounts, count_actions
-from cleanpairs.repair.plan import RepairPlan
+from cleanpairs.repair.plan import RepairPlan, check_data, counted
 
-PARTITION = 65_536  # rows of a partition, about
 PARTS = ".parts"  # behind the output's name: the folder of its parts
 TRUTH = ("true_mismatch", "true_key")  # follow the repairs by who else has which caption: that takes all pairs at once
 
@@ -146,7 +146,9 @@ class ExportSettings:
     about: CardFacts | None = None
 
 
-def export_pairs(pairs: Pairs, plan: RepairPlan, out: str | Path, **settings: Any) -> ExportSummary:
+def export_pairs(
+    pairs: Pairs, plan: RepairPlan, out: str | Path, *, engine: Engine | None = None, **settings: Any
+) -> ExportSummary:
     """Write the kept and repaired pairs.
 
     - ``pairs``: as they were read from the input, which must not have changed since
@@ -157,6 +159,8 @@ def export_pairs(pairs: Pairs, plan: RepairPlan, out: str | Path, **settings: An
       plausible repairs ``sample_weight`` float32, for training: 1 for a kept pair, ``confidence`` for a repaired one,
       which is null where undetermined. A row with a list of captions stays one row, and the added columns are lists;
       images of such rows cannot be replaced: those pairs are dropped. Beside it comes ``<out>.manifest.json``
+    - ``engine``: who does the work; this process when None. The parts that other processes write lie in ``OUT.parts``
+      until all are there: an export that was killed goes on from those that are finished
     - ``**settings``: of :class:`ExportSettings`, by their names
 
     Raises ConfigError: two outputs with one name, or a format that cannot hold this input; DataError: the plan is not
@@ -166,42 +170,23 @@ def export_pairs(pairs: Pairs, plan: RepairPlan, out: str | Path, **settings: An
     export = _Export(pairs.source, out, ExportSettings(**settings))
     decisions = PlanInMemory(plan, pairs, export.one_row_a_pair, export.format.selection)
     refuse_changed_input(pairs.source)
-    return export.run(decisions, make_engine("local"))
+    return export.run(decisions, engine)
 
 
-def undivided(plan: PlanFile | None, source: Source, format: str, *, remote: bool) -> str | None:
-    """Why an export takes all pairs at once, so that they are held and one process writes; None where it does not.
-
-    ``format``: of the cleaned data; ``remote``: several processes are to write it.
-    """
-    if make_format(format).selection or (remote and format != "parquet"):
-        return f"the format {format} is written by one process"
-    if plan is None:
-        return "the plan is a CSV, or no Parquet as rematch writes it"
-    if source.kind != "parquet":
-        return f"the input is no Parquet ({source.kind})"
-    if source.explicit_lists:
-        return "a row of the input holds a list of captions"
-    if any(name in ParquetReader().schema(source).names for name in TRUTH):
-        return "the input brings its truth, which follows the repairs"
-    return None
+def streams(source: Source, format: str) -> bool:
+    """Whether rows of the input are exported one by one; else by way of others, so that all pairs are held."""
+    known = () if source.kind != "parquet" else ParquetReader().schema(source).names
+    selects = FORMATS.load(format).selection
+    return source.kind == "parquet" and not (selects or source.explicit_lists or set(known) & {*TRUTH})
 
 
 def export_file(
-    plan: PlanFile,
-    source: Source,
-    out: str | Path,
-    settings: ExportSettings,
-    *,
-    engine: Engine,
+    plan: PlanFile, source: Source, out: str | Path, settings: ExportSettings, engine: Engine | None = None
 ) -> ExportSummary:
-    """As :func:`export_pairs`, of a plan and an input that are read side by side, in memory that does not grow with the
-    rows; for those of which :func:`undivided` has nothing to say.
-
-    With an engine whose work is done in other processes the parts lie in ``OUT.parts`` until all are there, and a job
-    that was killed goes on from those that are finished.
+    """As :func:`export_pairs`, of a plan and an input that :func:`streams`: they are read side by side, in memory that
+    does not grow with the rows.
     """
-    plan.check_for(source)
+    check_data(plan.head, plan.pairs, source.fingerprint, source.n_rows)
     return _Export(source, out, settings).run(plan, engine)
 
 
@@ -218,15 +203,29 @@ def check_export(source: Source, out: str | Path, settings: ExportSettings) -> N
             pass
 
 
+@dataclass(frozen=True)
+class Written:
+    """Rows of each output, and of the files of a directory; pairs of each action."""
+
+    rows: Mapping[str, int]
+    actions: Counter[str]
+    parts: Mapping[str, int]
+
+
 class _Export:
     """One input, and where its cleaned data goes."""
 
     def __init__(self, source: Source, out: str | Path, settings: ExportSettings) -> None:
         self.source, self.settings = source, settings
         self.name, self.out = choose_format(out, settings.format)
-        self.format = make_format(self.name, settings.shard_size)
+        self.format: type[Output] = FORMATS.load(self.name)
         self.output: Callable[[Path, Layout], Output] = self.format
         if settings.shard_size is not None:
+            if self.name != "webdataset" or settings.shard_size < 1:
+                raise ConfigError(
+                    f"--shard-size is a number of samples to a tar of webdataset, at least 1: found "
+                    f"{settings.shard_size}, and the format {self.name}"
+                )
             self.output = partial(self.format, shard_rows=settings.shard_size)
         self.one_row_a_pair = settings.explode or not source.explicit_lists
         if self.format.directory and settings.card is not None:
@@ -236,49 +235,53 @@ class _Export:
         self.targets = output_paths(
             self.out, self.format.directory, dropped=settings.dropped, ledger=settings.ledger, card=settings.card
         )
-        self.roles: tuple[str, ...] = tuple(role for role in ("out", "ledger", "dropped") if role in self.targets)
 
-    def run(self, plan: Decisions, engine: Engine) -> ExportSummary:
+    def run(self, plan: Decisions, engine: Engine | None) -> ExportSummary:
         """Write the files, count what is in them, and publish."""
-        source, settings, parts = self.source, self.settings, None
-        layout = self._layout(plan)
+        source, settings, engine = self.source, self.settings, engine or make_engine("local")
+        layout, parts = self._layout(plan), self.out.with_name(self.out.name + PARTS)
         with staged_set() as outputs:  # renamed in the opposite order: out is the last
             staged: dict[str, Path] = {}
             for role, path in self.targets.items():
                 stage = outputs.directory if role == "out" and self.format.directory else outputs.file
                 staged[role] = Path(stage(path, overwrite=settings.overwrite, inputs=source.inputs))
-            partitions = [Partition(0, 0, source.n_rows)]
-            if source.kind == "parquet":
-                partitions = plan_partitions(ParquetReader().row_groups(source), source.n_rows, target=PARTITION)
-            scan = plan.scan(partitions)
+            scan = plan.scan()
+            roles = tuple(role for role in ("out", "ledger", "dropped") if role in staged)
             near = self.out.absolute().parent if engine.remote else None  # where other machines see it
             with scratch_directory("donors", near) as folder:
-                columns = donor_columns(source, folder, images=scan.image_donors, texts=scan.text_donors)
-                donors = np.union1d(scan.text_donors, scan.image_donors)
-                captions = plan.store(folder / "captions.arrow", donors)  # and keys
-                before = tuple(accumulate(scan.written, initial=0))
-                work = ExportWork(source, plan, layout, captions, columns, before, self.roles, self.output)
-                paths = {role: staged[role] for role in self.roles}
-                if engine.remote and partitions:
-                    assert isinstance(plan, PlanFile)
-                    parts = self.out.with_name(self.out.name + PARTS)
-                    told = [cleanpairs.__version__, "arrow", source.fingerprint, sha256_of(plan.path), self.roles]
-                    done = run_partitions(
-                        work, partitions, parts, job=json.dumps(told), engine=engine, overwrite=settings.overwrite,
-                    )  # fmt: skip
-                    made = [(parts / p.name, d.facts) for p, d in zip(partitions, done, strict=True)]
-                    written = work.join(made, paths)
-                else:
-                    written = work.write(partitions, paths)
+                lent = donor_columns(source, folder, images=scan.image_donors, texts=scan.text_donors)
+                work = ExportWork(source, plan, layout, lent, roles)
+                whole = Partition(0, 0, source.n_rows)
+                batches = work.by(engine, parts, settings.overwrite) if engine.remote else work.tables(whole)
+                written = self._write(batches, layout, staged)
             counts = {"pairs": plan.pairs, **count_actions(written.actions)}
-            self._check(written, counts, sum(scan.written), staged)
+            self._check(written, counts, scan.written, staged)
             refuse_changed_input(source)
             self._describe(plan.head, layout, written, counts, staged)
-        if parts is not None:  # now that their whole is in place
+        if engine.remote:  # now that their whole is in place
             remove_job(parts)
         return ExportSummary(
             **counts, rows=written.rows["out"], files=self.targets, renamed=layout.renamed, format=self.name
         )
+
+    def _write(self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path]) -> Written:
+        """Write the rows of all files, batch by batch."""
+        schemas = {"ledger": Ledger(layout).schema, "dropped": layout.dropped_schema}
+        place, actions = schemas["ledger"].get_field_index("out_row"), Counter[str]()
+        with ExitStack() as files:
+            out = files.enter_context(self.output(staged["out"], layout))
+            sinks: dict[str, Sink] = {"out": out}
+            for role in schemas.keys() & staged.keys():
+                sinks[role] = files.enter_context(ParquetSink(staged[role], schemas[role]))
+            rows = dict.fromkeys(sinks, 0)
+            for tables in batches:
+                lines = tables["ledger"]
+                tables["ledger"] = lines.set_column(place, "out_row", pc.add(lines["out_row"], rows["out"]))
+                for role, table in tables.items():
+                    sinks[role].write(table)
+                    rows[role] += len(table)
+                actions.update(counted(lines["action"]))
+        return Written(rows, actions, out.parts)
 
     def schema(self) -> pa.Schema:
         """The input's columns."""
@@ -298,7 +301,7 @@ class _Export:
             raise CleanpairsError(f"export accounted for {found} of {counts['pairs']} pairs; nothing is published")
         wanted = {"out": out, "ledger": counts["pairs"], "dropped": counts["dropped"] + counts["quarantined"]}
         for role, rows in written.rows.items():
-            counting = self.format if role == "out" else make_format("parquet")
+            counting = self.format if role == "out" else ParquetOutput
             on_disk = counting.count(staged[role])
             if not rows == on_disk == wanted[role]:
                 raise CleanpairsError(
@@ -314,7 +317,7 @@ class _Export:
             text = dataset_card(
                 name=self.out.name,
                 format=self.name,
-                loading=self.format.card(layout.out_schema, written.rows["out"]),
+                loads=self.format.loads,
                 shards=sum(part.endswith(".tar") for part in written.parts),
                 counts=counts,
                 rows=written.rows["out"],

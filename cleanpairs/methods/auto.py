@@ -53,7 +53,7 @@ from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
-from cleanpairs.repair.transport_plan import SHARPNESS, STAY
+from cleanpairs.repair.decisions import SHARPNESS, STAY
 from cleanpairs.scoring import embed_images, embed_texts
 from cleanpairs.trainer import EpochContext, TrainingData, TrainingStrategy, step_seed
 

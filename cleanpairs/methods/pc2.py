@@ -16,8 +16,7 @@ from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.correspondence.mixture import guarded_split
 from cleanpairs.data import Pairs
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
-from cleanpairs.repair.candidates import DonorSearch
-from cleanpairs.repair.searches import pseudo_captioning
+from cleanpairs.repair.candidates import DonorSearch, pseudo_captioning
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import BatchOutput, EpochContext
 

@@ -20,8 +20,7 @@ from cleanpairs.methods.memory_bank import FeatureMemory
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.ops.matching import places
 from cleanpairs.ops.ranks import rank_correlation
-from cleanpairs.repair.candidates import DonorSearch
-from cleanpairs.repair.searches import half_replacing
+from cleanpairs.repair.candidates import DonorSearch, half_replacing
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import BatchOutput, EpochContext
 

@@ -43,17 +43,11 @@ class Side:
     group: np.ndarray
 
 
-@dataclass(frozen=True)
-class CosineReference:
-    """What a cosine of this corpus means: medians of the pairs to repair, and of the trusted ones (1 without any)."""
-
-    wrong: float
-    right: float
-
-    @classmethod
-    def of(cls, wrong: np.ndarray, right: np.ndarray) -> "CosineReference":
-        """By cosines (w,) of pairs to repair, and (t,) of trusted ones; see :func:`sampled`."""
-        return cls(float(np.median(wrong)) if len(wrong) else 0.0, float(np.median(right)) if len(right) else 1.0)
+def typical_cosines(wrong: np.ndarray, right: np.ndarray) -> tuple[float, float]:
+    """What a cosine of this corpus means: medians of those (w,) of pairs to repair, and (t,) of trusted ones, 1 without
+    any; see :func:`sampled`.
+    """
+    return float(np.median(wrong)) if len(wrong) else 0.0, float(np.median(right)) if len(right) else 1.0
 
 
 def sampled(rows: np.ndarray, sample: int = 20_000) -> np.ndarray:
@@ -67,7 +61,7 @@ class Corpus:
 
     ``mismatched`` (R,) int64: pairs to repair; ``pools``: donor pairs (m,) int64, and whether they are trusted;
     ``taken`` (U,) int64: sorted: image group times the number of text groups plus text group, of pairs that no repair
-    may make.
+    may make; ``typical``: see :func:`typical_cosines`.
     """
 
     image: Side
@@ -75,7 +69,7 @@ class Corpus:
     mismatched: np.ndarray
     pools: list[tuple[np.ndarray, bool]]
     taken: np.ndarray
-    typical: CosineReference
+    typical: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -260,3 +254,46 @@ def _contains(sorted_keys: np.ndarray, key: np.ndarray) -> np.ndarray:
         return np.zeros(key.shape, bool)
     at = np.minimum(np.searchsorted(sorted_keys, key), len(sorted_keys) - 1)
     return sorted_keys[at] == key
+
+
+# Other ways to look for donors than the nearest part: the papers' searches, over vectors of pairs.
+
+
+def half_replacing(z_image: np.ndarray, z_text: np.ndarray, neighbours: int = 32) -> DonorSearch:
+    """Half-replacing over the trusted pairs: of those nearest in the kept part, the other part that fits it best.
+
+    ``z_image``, ``z_text`` (N, E) float: unit vectors of the images and texts of all pairs; ``neighbours``: trusted
+    pairs among which is chosen.
+
+    Source: REPAIR (Zheng et al., 2024), eq. 10 to 13.
+    """
+
+    def search(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK | None:
+        if not trusted:
+            return None
+        kept, given = (z_text, z_image) if is_image else (z_image, z_text)
+        near = top_k(kept[asking], kept[showing], max(k, neighbours))
+        at = np.maximum(near.indices, 0)
+        fit = np.einsum("qke,qe->qk", given[showing[at]], kept[asking])  # S of the half with what stays
+        fit = np.where(near.indices >= 0, fit, -np.inf)
+        order = np.argsort(-fit, axis=1, kind="stable")[:, :k]
+        indices = np.take_along_axis(near.indices, order, 1)
+        return TopK(np.take_along_axis(fit, order, 1).astype(np.float32), indices, near.note)
+
+    return search
+
+
+def pseudo_captioning(image: np.ndarray, text: np.ndarray) -> DonorSearch:
+    """Pseudo-captions: the trusted pair that is most similar in the part that stays lends the other one.
+
+    ``image``, ``text`` (N, K), (N, L) float: what similarity is asked of, as unit rows: vectors, or PC2's predicted
+    pseudo-classes.
+
+    Source: PC2 (Duan et al., 2024), section 3.3.
+    """
+
+    def search(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK | None:
+        kept = text if is_image else image
+        return top_k(kept[asking], kept[showing], k) if trusted else None
+
+    return search

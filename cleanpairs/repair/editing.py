@@ -5,7 +5,6 @@ caption of one's own goes into ``caption``, with the action ``recaption``.
 """
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -73,54 +72,26 @@ def same_key(told: str | None, key: str, rel_tol: float = DIGITS_KEPT) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class DonorRows:
-    """What is known of the pairs that lend parts, of a plan for so many ``pairs``: ``pair_id`` (k,) int64, rising;
-    ``table`` of k rows with ``key``, ``original_caption`` and ``action``.
-    """
-
-    pair_id: np.ndarray
-    table: pa.Table
-    pairs: int
-
-    def of(self, name: str, donor: np.ndarray) -> pa.Array:
-        """Column ``name`` of the pairs ``donor`` (r,), which are among them; null where ``donor`` is -1."""
-        at = np.searchsorted(self.pair_id, donor)
-        return one_array(self.table[name]).take(pa.array(at, mask=donor < 0))
-
-
-def followed(table: pa.Table, donors: DonorRows | None = None) -> pa.Table:
+def followed(table: pa.Table) -> pa.Table:
     """``caption``, ``donor_key``, ``donor_use``, ``reason`` and the scores, by ``action`` and ``donor_pair_id``.
 
     A donor that was changed is known by its key, which still is the old one's: the scores that were computed for the
-    old one are null then. Tables that are no plan are left for :class:`cleanpairs.repair.plan.RepairPlan` to refuse.
+    old one are null then. Unknown actions and donors are for :class:`cleanpairs.repair.plan.RepairPlan` to refuse.
 
-    ``donors``: of consecutive rows of a plan: what the others that lend something to them hold. ``donor_use``, which
-    depends on all rows, is left as it is then.
     Raises DataError: a caption was edited while action and donor say whose it is.
     """
-    kept = ("key", "original_caption")
-    needed = ("action", "donor_pair_id", "donor_key", "caption", "donor_use", "reason", *kept, *JUDGED)
-    if any(name not in table.column_names for name in needed):
-        return table
-    n = len(table)
-    try:
-        donor = np.array(table["donor_pair_id"].cast(pa.int64()).fill_null(-1), np.int64)
-    except pa.ArrowException as error:
-        raise DataError(f"donor_pair_id of the repair plan must be whole numbers: {error}") from error
+    n, donor = len(table), np.array(table["donor_pair_id"].fill_null(-1), np.int64)
     actions = (["rematch_text"], ["rematch_image"], ["recaption"], ["drop", "quarantine"], ["keep"])
     takes_text, takes_image, written, gone, keeps = (acted(table, names) for names in actions)
     repaired = takes_text | takes_image
-    most = n if donors is None else donors.pairs
-    if not (repaired | written | gone | keeps).all() or (repaired & ((donor < 0) | (donor >= most))).any():
+    if not (repaired | written | gone | keeps).all() or (repaired & ((donor < 0) | (donor >= n))).any():
         return table
     donor = np.where(repaired, donor, -1)
-    original = one_array(table["original_caption"].cast(pa.string()).fill_null(""))
-    lenders = DonorRows(np.arange(n), table, n) if donors is None else donors
-    told_key, told = one_array(table["donor_key"].cast(pa.string())), one_array(table["caption"].cast(pa.string()))
-    own_key = lenders.of("key", donor).cast(pa.string())
-    donor_caption = lenders.of("original_caption", np.where(takes_text, donor, -1)).cast(pa.string()).fill_null("")
-    derived = pc.if_else(pa.array(takes_text), donor_caption, original)
+    lender = pa.array(donor, mask=~repaired)
+    original = one_array(table["original_caption"].fill_null(""))
+    told_key, told = one_array(table["donor_key"]), one_array(table["caption"])
+    own_key = one_array(table["key"]).take(lender)
+    derived = pc.if_else(pa.array(takes_text), original.take(lender), original)
     caption = pc.if_else(pa.array(written), told, pc.if_else(pa.array(gone), pa.scalar(None, pa.string()), derived))
     same = ~repaired | _true(pc.or_kleene(pc.is_null(told_key), pc.equal(told_key, own_key)))
     for i in np.flatnonzero(~same).tolist():  # pandas makes 7.0 of 007 beside empty cells
@@ -129,9 +100,8 @@ def followed(table: pa.Table, donors: DonorRows | None = None) -> pa.Table:
     edited = (keeps | repaired) & same & ~taken_back & _true(pc.not_equal(told, caption))
     if edited.any():
         i = int(np.flatnonzero(edited)[0])
-        number = table["pair_id"][i].as_py() if "pair_id" in table.column_names else i
         raise DataError(
-            f"pair {number} of the repair plan has the caption {told[i].as_py()[:60]!r}, and its action "
+            f"pair {i} of the repair plan has the caption {told[i].as_py()[:60]!r}, and its action "
             f"{table['action'][i].as_py()!r} gives it {(caption[i].as_py() or '')[:60]!r}: captions follow from action "
             "and donor_pair_id; for one of your own write the action 'recaption'"
         )
@@ -139,13 +109,12 @@ def followed(table: pa.Table, donors: DonorRows | None = None) -> pa.Table:
     new = {
         "original_caption": original,
         "caption": caption,
-        "donor_pair_id": pa.array(donor, mask=~repaired),
+        "donor_pair_id": lender,
         "donor_key": own_key,
         **{name: pc.if_else(judged, table[name], None) for name in JUDGED},
         "reason": _reason(table, repaired & same),
+        "donor_use": pa.array(donor_use(donor, takes_text, takes_image), mask=~repaired),
     }
-    if donors is None:
-        new["donor_use"] = pa.array(donor_use(donor, takes_text, takes_image), mask=~repaired)
     for name, column in new.items():
         table = table.set_column(table.column_names.index(name), name, column)
     return table
@@ -153,7 +122,7 @@ def followed(table: pa.Table, donors: DonorRows | None = None) -> pa.Table:
 
 def _reason(table: pa.Table, lent: np.ndarray) -> pa.Array:
     """``reason`` of the plan's rows without what was said of another action or, but for rows ``lent`` (n,), donor."""
-    reason, dropped = one_array(table["reason"].cast(pa.string())), acted(table, ["drop"])
+    reason, dropped = one_array(table["reason"]), acted(table, ["drop"])
     of_drop, of_donor = (pc.is_in(reason, pa.array(said, pa.string())) for said in (REASONS, KINDS))
     stale = (_true(of_drop) & ~dropped) | (_true(of_donor) & ~lent)
     reason = pc.if_else(pa.array(stale), pa.scalar(None, pa.string()), reason)

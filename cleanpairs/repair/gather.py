@@ -21,7 +21,7 @@ from cleanpairs.data import Pairs
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.ops.scratch import Scratch, release
-from cleanpairs.repair.candidates import CosineReference, sampled
+from cleanpairs.repair.candidates import sampled, typical_cosines
 from cleanpairs.repair.settings import RepairSettings
 
 TEXTS = pa.schema([("key", pa.string()), ("caption", pa.string())])
@@ -59,7 +59,7 @@ class Gathered:
     z_text: np.ndarray
     image_row: np.ndarray
     text_row: np.ndarray
-    typical: CosineReference
+    typical: tuple[float, float]
     reasons: Mapping[int, str]
     held: pa.RecordBatch | None = None
     folder: Path | None = None
@@ -100,7 +100,7 @@ class Gathered:
 
         return cls(
             values, pairs.pair_image_group, np.asarray(pairs.text_group), mismatched, best, z_image, z_text,
-            index[kept], rows[kept], CosineReference.of(cosines(sampled(mismatched)), cosines(sampled(above))),
+            index[kept], rows[kept], typical_cosines(cosines(sampled(mismatched)), cosines(sampled(above))),
             pairs.reasons, held=pa.RecordBatch.from_arrays(
                 [pa.array(pairs.keys, pa.string()), pa.array(pairs.captions, pa.string())], schema=TEXTS
             ),
@@ -137,7 +137,7 @@ def gathered_before(folder: Path, job: str) -> Gathered | None:
         numbers = {name.split(".")[0]: _mapped(folder / name) for name in _NUMBERS}
         rows = np.arange(len(numbers["mismatched"]) + len(numbers["trusted"]), dtype=np.int32)
         z_image, z_text = (_mapped(folder / name).reshape(len(rows), note["dim"]) for name in _VECTORS)
-        typical, reasons = CosineReference(*note["typical"]), {int(pair): str(why) for pair, why in note["reasons"]}
+        typical, reasons = tuple(note["typical"]), {int(pair): str(why) for pair, why in note["reasons"]}
         return Gathered(
             **numbers, z_image=z_image, z_text=z_text, image_row=rows, text_row=rows, typical=typical, reasons=reasons,
             folder=folder,
@@ -191,8 +191,8 @@ def gather(
             for start in range(0, len(trusted), _BLOCK):
                 put(_VECTORS, *(z[start : start + _BLOCK] for z in vectors))
                 release(*vectors)
-        typical = CosineReference.of(*(sampled(_mapped(folder / name)) for name in _COSINES))
-        note = {"job": job, "dim": dim, "typical": [typical.wrong, typical.right], "reasons": list(reasons.items())}
+        typical = typical_cosines(*(sampled(_mapped(folder / name)) for name in _COSINES))
+        note = {"job": job, "dim": dim, "typical": typical, "reasons": list(reasons.items())}
         note["sizes"] = _sizes(folder)
         write_whole(folder / "gathered.json", json.dumps(note))
     found = gathered_before(folder, job)

@@ -7,6 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.core.parameters import check_number
-from cleanpairs.core.regular import read_json, reading, sha256_of
-from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file, staged_set
+from cleanpairs.core.regular import reading
+from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file
 from cleanpairs.data.columns import score_columns
-from cleanpairs.data.guard import refuse_unless
-from cleanpairs.data.parquet_io import read_table
+from cleanpairs.data.parquet_io import open_parquet, read_table
 from cleanpairs.ops.columns import filtered, one_array
 from cleanpairs.repair.actions import ACTIONS, REMATCHED, REPAIRED, WRITTEN, ActionCounts, acted, count_actions
 from cleanpairs.repair.editing import followed, read_csv, same_key, write_csv
@@ -51,7 +50,6 @@ PLAN_SCHEMA = pa.schema(
 
 METADATA_KEY = b"cleanpairs.repair.plan"
 WRITTEN_KEY = "cleanpairs.written"  # beside the schema's metadata, of the file: no program that rewrites it keeps it
-_NOTED = {"threshold", "fingerprint", "settings"}
 
 
 def counted(column: pa.ChunkedArray) -> Counter[str]:
@@ -125,7 +123,7 @@ class RepairPlan:
     def __post_init__(self) -> None:
         for name in ("threshold", "min_repair_score"):
             check_number("a repair plan", name, getattr(self, name), least=0, most=1)
-        object.__setattr__(self, "table", _checked(self.table))
+        object.__setattr__(self, "table", checked(self.table))
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -143,7 +141,7 @@ class RepairPlan:
 
         Raises DataError: it is no plan for ``pairs``: as many, with the same keys, of one input.
         """
-        check_data(len(self), self.fingerprint, len(pairs), pairs.source.fingerprint)
+        check_data(self, len(self), pairs.source.fingerprint, len(pairs))
         table, keys = self.table, pa.array(pairs.keys, pa.string())
         if pc.all(pc.equal(table["key"], keys), skip_nulls=False, min_count=0).as_py():
             return self
@@ -200,44 +198,38 @@ class RepairPlan:
         left, truth = np.flatnonzero(acted(self.table, WRITTEN)), truth_of(pairs, self.table)
         written, repaired = acted(self.table, ["recaption"]), acted(self.table, REPAIRED)[left]
         lender = {"text_features": pa.array(text_from, mask=written), "image": image_from, "features": image_from}
-        whole = dataset.with_format("arrow")[:]
-        table = whole.take(left)
-        for name, values in () if truth is None else (("true_mismatch", truth.mismatch), ("true_key", truth.key)):
-            at = table.column_names.index(name)
-            table = table.set_column(at, name, pa.array(values).take(left).cast(table.schema.field(at).type))
-        for name in score_columns(pairs.source.columns):
-            at = table.column_names.index(name)
-            table = table.set_column(at, name, pc.if_else(repaired, None, table[name]))
-        for role, name in pairs.source.columns.items():
-            at = table.column_names.index(name)
+        whole, roles = dataset.with_format("arrow")[:], pairs.source.columns
+        columns = {name: whole[name].take(left) for name in whole.column_names}
+        if truth is not None:
+            columns |= {
+                "true_mismatch": pa.array(truth.mismatch).take(left),
+                "true_key": pa.array(truth.key).take(left),
+            }
+        for name in score_columns(roles):
+            columns[name] = pc.if_else(repaired, None, columns[name])
+        for role, name in roles.items():
             if role == "text":
-                table = table.set_column(at, name, self.table["caption"].take(left).cast(table.schema.field(at).type))
+                columns[name] = self.table["caption"].take(left)
             elif role in lender:
-                table = table.set_column(at, name, whole[name].take(pa.array(lender[role]).take(left)))
-        return type(dataset)(table.cast(dataset.features.arrow_schema))
+                columns[name] = whole[name].take(pa.array(lender[role]).take(left))
+        schema = dataset.features.arrow_schema
+        return type(dataset)(pa.table([columns[f.name].cast(f.type) for f in schema], schema=schema))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the plan, whole or not at all; :meth:`load` reads it.
 
-        Parquet; or CSV where ``path`` ends in ``.csv``, for editing in a spreadsheet. What a CSV cannot hold goes into
-        ``<path>.json`` beside it, which has to stay there. A caption that a spreadsheet would take for a formula gets
-        an apostrophe in front, which :meth:`load` does not mind.
+        Parquet; or CSV where ``path`` ends in ``.csv``, for editing in a spreadsheet: the name of its last column,
+        which is empty, is what a plan holds beside its rows, as JSON. A caption that a spreadsheet would take for a
+        formula gets an apostrophe in front, which :meth:`load` does not mind.
 
-        Raises OutputExistsError: it exists and ``overwrite`` is False; or ``<path>.json`` is something else than a
-        plan's.
+        Raises OutputExistsError: it exists and ``overwrite`` is False.
         """
-        path = Path(path)
-        if path.suffix == ".csv":
-            with staged_set() as outputs:
-                staged = outputs.file(path, overwrite=overwrite)
-                write_csv(self.table, staged)
-                refuse_unless(lambda p: read_json(p).keys() >= _NOTED, _beside(path), "plan's")
-                beside = outputs.file(_beside(path), overwrite=overwrite)
-                noted = self.note | {"sha256": sha256_of(staged), "previous": _previous(path)}
-                beside.write_text(json.dumps(noted, indent=2) + "\n", encoding="utf-8")
-            return
         with staged_file(path, overwrite=overwrite) as staging:
-            write_plan(staging, self, [self.table])
+            if Path(path).suffix == ".csv":
+                nothing = pa.nulls(len(self), pa.string())
+                write_csv(self.table.append_column(json.dumps(self.note), nothing), staging)
+            else:
+                write_plan(staging, self, [self.table])
 
     @property
     def note(self) -> dict[str, Any]:
@@ -256,28 +248,19 @@ class RepairPlan:
         """
         path = Path(path)
         with reading(f"the repair plan {path}", "read", TypeError, ValueError, RecursionError):
-            if path.suffix == ".csv":
-                if not _beside(path).exists():
-                    raise DataError(
-                        f"{path} is no repair plan without {_beside(path).name}, which was written beside the plan "
-                        "that was edited: save that under its name, or copy the other's .csv.json to this name"
-                    )
-                return cls._noted(path, read_csv(path, PLAN_SCHEMA), _note_of(path))
-            table = read_table(path)
-            metadata = table.schema.metadata or {}
-            if METADATA_KEY not in metadata:
+            table = read_csv(path, PLAN_SCHEMA) if path.suffix == ".csv" else read_table(path)
+            notes = [name for name in table.column_names if name.startswith("{")]
+            note = (table.schema.metadata or {}).get(METADATA_KEY, notes[-1] if notes else None)
+            if note is None:
                 raise DataError(
-                    f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}, which pandas "
-                    "does not write; to edit a plan, have it written as CSV: cleanpairs rematch --out plan.csv"
+                    f"{path} is no repair plan: it lacks what is noted of its settings, in CSV as the name of its last "
+                    f"column, in Parquet as the metadata {METADATA_KEY.decode()!r}, which pandas does not write: edit "
+                    "a plan as CSV, cleanpairs rematch --out plan.csv"
                 )
-            return cls._noted(path, table, json.loads(metadata[METADATA_KEY]))
-
-    @classmethod
-    def _noted(cls, path: Path, table: pa.Table, note: dict[str, Any]) -> "RepairPlan":
-        try:
-            return cls(followed(table), **note)
-        except ConfigError as error:
-            raise DataError(f"{path} is a damaged repair plan: its note is not as written: {error}") from error
+            try:
+                return cls(followed(_typed(table)), **json.loads(note))
+            except ConfigError as error:
+                raise DataError(f"{path} is a damaged repair plan: its note is not as written: {error}") from error
 
 
 def _summary(plan: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
@@ -302,11 +285,11 @@ def _summary(plan: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
     )
 
 
-def check_data(planned: int, planned_for: str, pairs: int, fingerprint: str) -> None:
-    """DataError where a plan of so many pairs, for data of a fingerprint or "", is not for this data."""
+def check_data(plan: RepairPlan, planned: int, fingerprint: str, pairs: int) -> None:
+    """DataError where a plan of so many pairs, or none, is not for data of this fingerprint, and of so many pairs."""
     if planned != pairs:
         raise DataError(f"the plan is for {planned} pairs, the data has {pairs}: make the plan from this data")
-    if planned_for and planned_for != fingerprint:
+    if plan.fingerprint and plan.fingerprint != fingerprint:
         raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
 
 
@@ -323,42 +306,27 @@ def write_plan(path: str | Path, head: RepairPlan, tables: Iterable[pa.Table]) -
         return _summary(head, written())
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(path.name + ".json")
+def as_written(path: str | Path) -> RepairPlan | None:
+    """The plan of a Parquet file that nobody has edited, without its rows; None of another plan. Raises DataError."""
+    if Path(path).suffix == ".csv":
+        return None
+    with open_parquet(str(path)) as file:
+        schema, written = file.schema_arrow, WRITTEN_KEY.encode() in (file.metadata.metadata or {})
+    with suppress(KeyError, TypeError, ValueError, RecursionError):  # `RepairPlan.load` says what is wrong
+        if written and set(PLAN_SCHEMA.names) <= set(schema.names):
+            return RepairPlan(PLAN_SCHEMA.empty_table(), **json.loads(schema.metadata[METADATA_KEY]))
+    return None
 
 
 def refuse_edited(path: Path) -> None:
     """Raise :class:`OutputExistsError` where a plan in Parquet is there, and is not as cleanpairs has written it."""
-    if not os.path.lexists(path):
-        return
-    try:
-        written = WRITTEN_KEY.encode() in (pq.read_metadata(path).metadata or {})
-    except (OSError, pa.ArrowException):
-        written = False
-    if not written:
-        raise OutputExistsError(
-            f"{path} was edited, or not written by this version: it is not replaced; carry it out by "
-            f"`cleanpairs export --plan {path}`, or move it away"
-        )
-
-
-def _previous(path: Path) -> dict[str, Any] | None:
-    """The note of a plan that is overwritten: killed between two renames, it is still the one of the table there."""
-    try:
-        note = dict(read_json(_beside(path)))
-    except (OSError, ValueError, TypeError):
-        return None
-    note.pop("previous", None)
-    return note
-
-
-def _note_of(path: Path) -> dict[str, Any]:
-    """The note beside a table, whatever was edited there; of the plan before, where the table is still that one's."""
-    note = dict(read_json(_beside(path)))
-    previous, written = note.pop("previous", None), note.pop("sha256", None)
-    if isinstance(previous, dict) and (found := sha256_of(path)) != written and found == previous.pop("sha256", None):
-        return previous
-    return note
+    with suppress(DataError):
+        if not os.path.lexists(path) or as_written(path) is not None:
+            return
+    raise OutputExistsError(
+        f"{path} was edited, or not written by this version: it is not replaced; carry it out by "
+        f"`cleanpairs export --plan {path}`, or move it away"
+    )
 
 
 def with_why(table: pa.Table, why: pa.ChunkedArray | None = None) -> pa.Table:
@@ -368,7 +336,8 @@ def with_why(table: pa.Table, why: pa.ChunkedArray | None = None) -> pa.Table:
     return table.set_column(table.column_names.index("why"), "why", why)
 
 
-def _checked(table: pa.Table) -> pa.Table:
+def _typed(table: pa.Table, first: int = 0) -> pa.Table:
+    """Rows of a plan, from pair ``first`` on, with its columns and types, in order. Raises DataError."""
     table = with_why(table)
     missing = [name for name in PLAN_SCHEMA.names if name not in table.column_names]
     if missing:
@@ -377,39 +346,37 @@ def _checked(table: pa.Table) -> pa.Table:
         table = table.select(PLAN_SCHEMA.names).cast(PLAN_SCHEMA)
     except pa.ArrowException as error:
         raise DataError(f"a column of the repair plan has the wrong type: {error}") from error
-    ids = table["pair_id"].to_numpy()
-    if not np.array_equal(ids, np.arange(len(ids))):
-        odd = int(np.argmax(ids != np.arange(len(ids))))
-        found = f"has no row of pair {odd}" if ids[odd] > odd else f"has pair {ids[odd]} in row {odd}"
+    ids, wanted = table["pair_id"].to_numpy(), np.arange(first, first + len(table))
+    if not np.array_equal(ids, wanted):
+        odd = int(np.argmax(ids != wanted))
+        found = f"has no row of pair {wanted[odd]}" if ids[odd] > wanted[odd] else f"has pair {ids[odd]} in row {odd}"
         raise DataError(
             f"the repair plan {found}: it has one row for each pair, in order of pair_id from 0; leave a pair out by "
             "the action 'drop', not by taking its row away"
         )
-    donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
-    quarantined = np.append(acted(table, ["quarantine"]), False)
-    check_decisions(table, len(table), quarantined[np.where((donor >= 0) & (donor < len(ids)), donor, -1)])
     return table
 
 
-def check_decisions(table: pa.Table, pairs: int, from_quarantine: np.ndarray) -> None:
-    """Raise :class:`DataError` where rows of a plan for ``pairs`` pairs cannot be carried out.
+def checked(table: pa.Table, first: int = 0, pairs: int | None = None) -> pa.Table:
+    """Rows of a plan, from pair ``first`` on, with its columns and types; ``pairs``: of the whole, where they are not.
 
-    ``from_quarantine`` (n,) bool: the row's donor, if it has one, is quarantined.
+    Raises DataError: they are no rows of a plan, or cannot be carried out.
     """
+    table = _typed(table, first)
     ids, action = table["pair_id"].to_numpy(), table["action"]
     known = pc.fill_null(pc.is_in(action, pa.array(ACTIONS)), False)
     if not pc.all(known, min_count=0).as_py():
         unknown = action.filter(pc.invert(known))[0].as_py()
         raise DataError(f"unknown action {unknown!r} in the repair plan (known: {', '.join(ACTIONS)})")
     donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
-    repaired = acted(table, REMATCHED)
-    wrong = np.flatnonzero(repaired & ((donor < 0) | (donor >= pairs) | (donor == ids)))
+    repaired, most = acted(table, REMATCHED), len(table) if pairs is None else pairs
+    wrong = np.flatnonzero(repaired & ((donor < 0) | (donor >= most) | (donor == ids)))
     if len(wrong):
         i = int(wrong[0])
         named = "it names no donor_pair_id" if donor[i] < 0 else f"its donor_pair_id {donor[i]} is no other pair"
-        beyond = f", of 0 to {pairs - 1}: rows may not be taken away" if donor[i] >= pairs else ""
+        beyond = f", of 0 to {most - 1}: rows may not be taken away" if donor[i] >= most else ""
         raise DataError(f"pair {ids[i]} of the repair plan is {action[i].as_py()} but {named}{beyond}")
-    banned = np.flatnonzero(repaired & from_quarantine)
+    banned = np.flatnonzero(repaired & np.isin(donor, ids[acted(table, ["quarantine"])]))
     if len(banned):
         raise DataError(
             f"pair {ids[banned[0]]} of the repair plan takes a part of pair {donor[banned[0]]}, which is quarantined"
@@ -417,6 +384,7 @@ def check_decisions(table: pa.Table, pairs: int, from_quarantine: np.ndarray) ->
     bare = np.flatnonzero(acted(table, WRITTEN) & ~np.array(table["caption"].is_valid(), bool))
     if len(bare):
         raise DataError(f"pair {ids[bare[0]]} of the repair plan is {action[int(bare[0])].as_py()} but has no caption")
+    return table
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ looked, is the strategy's:
 
 - ``nearest``: the candidate of the highest score;
 - ``ot``: a partial transport between all mismatched images and captions decides jointly, and its plan is the order
-  (:mod:`cleanpairs.repair.transport_plan`); trusted donors serve who got nothing;
+  (:func:`cleanpairs.repair.decisions.transport_shares`); trusted donors serve who got nothing;
 - ``half-replace``: the trusted pairs nearest in what stays lend the other part (REPAIR);
 - ``pseudo-caption``: the most similar trusted image lends its caption (PC2).
 
@@ -42,13 +42,12 @@ from cleanpairs.ops.columns import one_array, taken
 from cleanpairs.ops.scratch import MEMORY, Scratch, picked, release, trim
 from cleanpairs.ops.search import TopK
 from cleanpairs.repair.actions import ACTIONS, KINDS, REASONS
-from cleanpairs.repair.candidates import Corpus, DonorSearch, NeighbourSearch, Side
+from cleanpairs.repair.candidates import Corpus, DonorSearch, NeighbourSearch, Side, half_replacing, pseudo_captioning
 from cleanpairs.repair.decisions import Chance, decide_repairs
 from cleanpairs.repair.edge_pairs import EdgeScorer
 from cleanpairs.repair.editing import donor_use
 from cleanpairs.repair.gather import TEXTS, Gathered
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
-from cleanpairs.repair.searches import half_replacing, pseudo_captioning
 from cleanpairs.repair.settings import RepairSettings
 
 JUDGED = 100_000  # pairs that probabilities are learned from; of more, TRUSTED of the trusted ones
@@ -68,13 +67,8 @@ image. :meth:`cleanpairs.scoring.bank.Bank.bound` makes one."""
 class Evidence:
     """What the probabilities of repairs come from: ``judge`` knows ``pairs`` (k,) of the N, rising, by their place."""
 
-    judge: RepairEvidence
+    judge: RepairEvidence | None
     pairs: np.ndarray
-
-    @classmethod
-    def of(cls, judge: RepairEvidence | None, pairs: np.ndarray) -> "Evidence | None":
-        """None where there is nothing to judge by."""
-        return None if judge is None or not judge.judged else cls(judge, pairs)
 
 
 @dataclass(frozen=True)
@@ -294,12 +288,13 @@ def _judge(given: Gathered, scorer: BoundScorer) -> EdgeScorer:
 
 
 def _chance(given: Gathered, evidence: Evidence | None, settings: RepairSettings) -> Chance | None:
-    if evidence is None:
+    judge = None if evidence is None else evidence.judge
+    if evidence is None or judge is None or not judge.judged:
         return None
     place = np.searchsorted(evidence.pairs, given.mismatched)  # of those of them that may be asked about
 
     def probability(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
-        return evidence.judge.probability(place[image_of], place[text_of])
+        return judge.probability(place[image_of], place[text_of])
 
     right = given.correspondence[given.correspondence >= settings.resolved_threshold]
     return Chance(probability, len(right), float((1 - right).sum()))

@@ -11,11 +11,14 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from PIL import Image
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.data import Pairs
 from cleanpairs.data.decoding import MISSING, RGB, Decoder, workers_for
+from cleanpairs.ops.columns import one_array
+from cleanpairs.repair.actions import acted
 from cleanpairs.repair.plan import RepairPlan
 
 BATCH = 64  # images that are decoded at once
@@ -53,7 +56,7 @@ def recaption(
     least = plan.min_repair_score if min_repair_score is None else min_repair_score
     if not 0 <= least <= 1 or max_reuse < 1:
         raise ConfigError(f"min_repair_score must lie in [0, 1] and max_reuse be at least 1, got {least}, {max_reuse}")
-    dropped = np.flatnonzero([a == "drop" for a in plan.table["action"].to_pylist()])
+    dropped = np.flatnonzero(acted(plan.table, ["drop"]))
     rows, captions = _written(pairs, dropped, writer, progress)
     if not len(rows):
         return plan
@@ -98,11 +101,11 @@ def _written(
 
 
 def _with_captions(plan: RepairPlan, rows: np.ndarray, captions: list[str], score: np.ndarray, name: str) -> RepairPlan:
-    table = plan.table
-    columns = {n: table[n].to_pylist() for n in ("action", "caption", "repair_score", "reason")}
-    for r, caption, p in zip(rows.tolist(), captions, score.tolist(), strict=True):
-        columns["action"][r], columns["caption"][r] = "recaption", caption
-        columns["repair_score"][r], columns["reason"][r] = p, f"captioned by {name}"
-    for n, values in columns.items():
-        table = table.set_column(table.column_names.index(n), n, pa.array(values, table.schema.field(n).type))
+    table, mask = plan.table, np.zeros(len(plan), bool)
+    mask[rows] = True
+    words = {"action": "recaption", "reason": f"captioned by {name}"}
+    new = {"caption": captions, "repair_score": score, **{n: [word] * len(rows) for n, word in words.items()}}
+    for n, values in new.items():
+        column = pc.replace_with_mask(one_array(table[n]), mask, pa.array(values, table.schema.field(n).type))
+        table = table.set_column(table.column_names.index(n), n, column)
     return replace(plan, table=table, settings={**plan.settings, "recaption": name})

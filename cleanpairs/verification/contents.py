@@ -22,14 +22,14 @@ from cleanpairs.data.formats.datasets_directory import iter_arrow
 from cleanpairs.data.formats.webdataset import member_bytes, read_index
 from cleanpairs.data.parquet_io import common_schema, iter_batches, read_table
 from cleanpairs.export.datasets_format import stored_files
-from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES
+from cleanpairs.export.donors import IMAGE_ROLES, TEXT_ROLES
 from cleanpairs.export.ledger import LedgerNote
 from cleanpairs.export.uids_format import UID_COLUMN, uid_array
 from cleanpairs.export.webdataset_format import KEY, json_lines
 from cleanpairs.ops.cells import NONE, NULL, codes, list_codes, list_lengths, readable
 from cleanpairs.ops.columns import fresh_names, is_list, taken
 from cleanpairs.repair.actions import REMATCHED, WRITTEN
-from cleanpairs.verification.findings import Findings
+from cleanpairs.verification.findings import Verification
 
 Codes = Callable[[pa.Array], np.ndarray]
 
@@ -39,7 +39,7 @@ _OF_DROPPED = ("pair_id", "correspondence", "action", "reason")
 _TRUTH = ("true_mismatch", "true_key")
 
 
-def noted_source(out: Path, noted: Mapping[str, Any], data: str | Path | None, findings: Findings) -> Source | None:
+def noted_source(out: Path, noted: Mapping[str, Any], data: str | Path | None, findings: Verification) -> Source | None:
     """The input of an export, where it is there and as it was; a note where it is not.
 
     A manifest may be a stranger's: a path in it is followed only to a regular file in the folder of the export, or
@@ -77,7 +77,7 @@ def noted_source(out: Path, noted: Mapping[str, Any], data: str | Path | None, f
 
 
 def compare_contents(
-    out: Path, kind: str, ledger: Path, dropped: Path | None, source: Source, findings: Findings
+    out: Path, kind: str, ledger: Path, dropped: Path | None, source: Source, findings: Verification
 ) -> None:
     """Compare all values of the cleaned data, of the ledger and of the dropped pairs with the input ``source``."""
     contents = _Contents(out, kind, ledger, source, findings)
@@ -116,7 +116,7 @@ def _cells(kind: pa.DataType, array: pa.Array) -> np.ndarray:
 class _Contents:
     """``P`` pairs of the ledger; ``first``: the first pair of each row of the cleaned data."""
 
-    def __init__(self, out: Path, kind: str, ledger: Path, source: Source, findings: Findings) -> None:
+    def __init__(self, out: Path, kind: str, ledger: Path, source: Source, findings: Verification) -> None:
         self.out, self.kind, self.ledger, self.source, self.findings = out, kind, ledger, source, findings
         self.seen: dict[str, np.ndarray] = {}  # columns of the ledger
         table = read_table(self.ledger, ["row", "position", "source_pair_id", "out_row"])
@@ -266,7 +266,7 @@ class _Contents:
                 new = np.where(self.new_text, np.where(self.lender >= 0, plain[self.donor_row], NULL), own)
             elif score:
                 new = np.where(self.action == "keep", own, NULL)
-            wanted = self._together(new, own, plain, text, along, score) if together else new[self.first]
+            wanted = self._together(new, plain, text or along, score) if together else new[self.first]
             self._check_originals(name, plain, wanted)
             if tells and not (self.kind == "webdataset" and name == columns["image"]):  # which is in the tars
                 self._check_output(self._named(name), wanted, _text_codes if text else partial(_cells, column.type))
@@ -290,19 +290,13 @@ class _Contents:
         else:
             self.findings.wrong(self.out, "is missing", f"column {name!r}")
 
-    def _together(
-        self, new: np.ndarray, own: np.ndarray, plain: np.ndarray, text: bool, along: bool, score: bool
-    ) -> np.ndarray:
+    def _together(self, new: np.ndarray, plain: np.ndarray, along: bool, score: bool) -> np.ndarray:
         """The cells of rows that keep their lists of captions."""
-        row, counts = self.row[self.first], self._counts
+        if along:
+            return list_codes(new[self.written], self._counts)
         repaired = np.zeros(self._rows, bool)
         repaired[self.out_row[self.written & (self.action != "keep")]] = True
-        if text:
-            return list_codes(new[self.written], counts)
-        if along:
-            shorter = counts != np.bincount(self.row, minlength=self.source.n_rows)[row]
-            return np.where(repaired | shorter, list_codes(new[self.written], counts), plain[row])
-        return np.where(repaired & score, NULL, plain[row])
+        return np.where(repaired & score, NULL, plain[self.row[self.first]])
 
     def _check_originals(self, name: str, plain: np.ndarray, wanted: np.ndarray | None) -> None:
         """Of each row the ledger's original value, or the cleaned data has the same."""

@@ -1,53 +1,47 @@
 """An export: the manifest against the files, the pages, and every pair accounted for exactly once."""
 
-from collections.abc import Mapping
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import read_object, reading
+from cleanpairs.core.regular import reading, sha256_of
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.recorded import check_inside
-from cleanpairs.export.files import manifest_of, sha256_of
-from cleanpairs.export.formats import FORMATS, make_format
+from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.ledger import LEDGER_SCHEMA
+from cleanpairs.export.manifest import Part, manifest_of, read_manifest
 from cleanpairs.ops.columns import is_list
 from cleanpairs.repair.actions import ACTIONS, COUNTED, WRITTEN
 from cleanpairs.repair.plan import counted
 from cleanpairs.verification.contents import compare_contents, noted_source
-from cleanpairs.verification.findings import Findings
+from cleanpairs.verification.findings import Verification
 from cleanpairs.verification.tables import check_schema, read_pages
 
 
-def verify_export(out: Path, findings: Findings, data: str | Path | None = None) -> None:
+def verify_export(out: Path, findings: Verification, data: str | Path | None = None) -> None:
     """Check the export whose cleaned data is ``out``, by the manifest beside it, and by its input ``data``."""
     manifest = manifest_of(out)
-    noted = read_object(manifest, "folder of an export")
-    files, counts = noted.get("files"), noted.get("counts")
-    if not isinstance(files, dict) or not isinstance(counts, dict) or not _plain(files, counts):
-        raise DataError(f"{manifest} is no manifest of an export: it needs `files` and `counts`, as export writes them")
-    rows: dict[str, int] = {}
-    roles: dict[str, Path] = {}
+    noted, parts = read_manifest(out)
+    kind, counts = noted["format"], noted["counts"]
     # The Parquet beside a tar holds the same rows again.
-    beside_tars = any(name.endswith(".tar") and "rows" in entry for name, entry in files.items())
-    kind = str(noted.get("format", "parquet"))
-    for name, entry in files.items():
-        path = Path(out.parent / name)
-        check_inside(path, (out.parent, out), manifest, "bring the files together, and export again")
-        role = str(entry.get("role", "out"))
-        if role != "out" or path == out:
-            roles[role] = path
-        if not (role == "out" and path != out and beside_tars and path.suffix != ".tar"):
-            rows[role] = rows.get(role, 0) + int(entry.get("rows", 0))
-        _check_file(path, name, entry, manifest, findings)
-    _check_nothing_else(out, files, manifest, findings)
+    beside_tars = any(part.path.suffix == ".tar" and part.rows is not None for part in parts)
+    rows = Counter[str]()
+    for part in parts:
+        check_inside(part.path, (out.parent, out), manifest, "bring the files together, and export again")
+        if not (part.role == "out" and part.path != out and beside_tars and part.path.suffix != ".tar"):
+            rows[part.role] += part.rows or 0
+        _check_file(part, manifest, findings)
+    roles = {part.role: part.path for part in parts if part.role != "out" or part.path == out}
+    _check_nothing_else(out, parts, manifest, findings)
     _check_counts(out, manifest, kind, rows, counts, findings)
     if "ledger" not in roles:
-        findings.wrong(manifest, "names no ledger: the export was made by an earlier version; export again")
+        findings.wrong(manifest, "names no ledger: export again")
     elif roles["ledger"].is_file():
         checked = f"every pair exactly once in {roles['ledger'].name}"
         with findings.section(checked, roles["ledger"]), suppress(DataError):  # named already, page by page
@@ -60,44 +54,34 @@ def verify_export(out: Path, findings: Findings, data: str | Path | None = None)
                 compare_contents(out, kind, roles["ledger"], roles.get("dropped"), source, findings)
 
 
-def _plain(files: Mapping[str, Any], counts: Mapping[str, Any]) -> bool:
-    """Whether the manifest's entries have the types that they are written with."""
-    return all(
-        isinstance(e, dict)
-        and isinstance(e.get("sha256"), str)
-        and isinstance(e.get("bytes"), int)
-        and isinstance(e.get("rows", 0), int)
-        for e in files.values()
-    ) and all(isinstance(n, int) for n in counts.values())
-
-
-def _check_file(path: Path, name: str, entry: Mapping[str, Any], manifest: Path, findings: Findings) -> None:
+def _check_file(part: Part, manifest: Path, findings: Verification) -> None:
+    path, name = part.path, os.path.relpath(part.path, manifest.parent)
     if not path.is_file():
         findings.wrong(path, f"is missing, and {manifest.name} lists it")
         return
     size = path.stat().st_size
     with findings.section(f"{name}: {size:,} bytes, SHA-256", path):
-        if size != entry["bytes"]:
-            findings.wrong(path, f"has {size:,} bytes, not the {entry['bytes']:,} of {manifest.name}: cut or edited")
-        elif sha256_of(path) != entry["sha256"]:
+        if size != part.bytes:
+            findings.wrong(path, f"has {size:,} bytes, not the {part.bytes:,} of {manifest.name}: cut or edited")
+        elif sha256_of(path) != part.sha256:
             findings.wrong(path, f"has not the SHA-256 of {manifest.name}: damaged or edited")
     if path.suffix == ".parquet":
         with findings.section(f"{name}: pages", path):
             found = read_pages(path, findings)
-            if found is not None and "rows" in entry and found != entry["rows"]:
-                findings.wrong(path, f"has {found:,} rows, not the {entry['rows']:,} of {manifest.name}")
+            if found is not None and part.rows is not None and found != part.rows:
+                findings.wrong(path, f"has {found:,} rows, not the {part.rows:,} of {manifest.name}")
 
 
-def _check_nothing_else(out: Path, files: Mapping[str, Any], manifest: Path, findings: Findings) -> None:
+def _check_nothing_else(out: Path, parts: Sequence[Part], manifest: Path, findings: Verification) -> None:
     """A file more in a directory would be read with the others."""
     if out.is_dir():
-        known = {Path(out.parent / name) for name in files}
+        known = {part.path for part in parts}
         for path in sorted(p for p in out.rglob("*") if p.is_file() and p not in known):
             findings.wrong(path, f"is in the directory, and not in {manifest.name}: it would be read as a part of it")
 
 
 def _check_counts(
-    out: Path, manifest: Path, kind: str, rows: Mapping[str, int], counts: Mapping[str, int], findings: Findings
+    out: Path, manifest: Path, kind: str, rows: Mapping[str, int], counts: Mapping[str, int], findings: Verification
 ) -> None:
     with findings.section(f"rows add up: {counts.get('pairs', 0):,} pairs, {rows.get('out', 0):,} rows out", manifest):
         total = sum(counts.get(name, 0) for name in COUNTED)  # one that a manifest lacks is 0
@@ -112,13 +96,13 @@ def _check_counts(
             findings.wrong(manifest, f"the format {kind!r} is none of {', '.join(FORMATS.names())}")
         elif out.exists() and kind != "parquet":  # of a Parquet file the rows were read, page by page
             with reading(out, f"read as {kind}", ValueError, pa.ArrowException):
-                found = make_format(kind).count(out)
+                found = FORMATS.load(kind).count(out)
             if found != rows.get("out"):
                 findings.wrong(out, f"has {found:,} rows, not the {rows.get('out', 0):,} of {manifest.name}")
 
 
 def _check_ledger(
-    out: Path, path: Path, rows: Mapping[str, int], counts: Mapping[str, int], findings: Findings
+    out: Path, path: Path, rows: Mapping[str, int], counts: Mapping[str, int], findings: Verification
 ) -> None:
     if not check_schema(path, common_schema([str(path)]), LEDGER_SCHEMA, findings):
         return
@@ -148,7 +132,7 @@ def _check_ledger(
         _check_actions(out, action[written], findings)
 
 
-def _check_actions(out: Path, wanted: np.ndarray, findings: Findings) -> None:
+def _check_actions(out: Path, wanted: np.ndarray, findings: Verification) -> None:
     """The actions in the cleaned file, in order, are those of the ledger's written pairs: no row has moved."""
     if "action" not in common_schema([str(out)]).names:
         findings.wrong(out, "is missing", "column 'action'")

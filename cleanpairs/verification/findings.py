@@ -22,15 +22,17 @@ class Problem:
         return f"{self.file}{', ' if self.place else ''}{self.place}: {self.what}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Verification:
-    """What was checked, one line each; what is wrong; and notes on what is not wrong but worth knowing."""
+    """What was checked, one line each; what is wrong; and notes on what is not wrong but worth knowing. It collects
+    them while it is verified.
+    """
 
     path: Path
     kind: str
-    checked: tuple[str, ...]
-    problems: tuple[Problem, ...]
-    notes: tuple[str, ...]
+    checked: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -43,15 +45,6 @@ class Verification:
         lines += [f"  note   {line}" for line in self.notes]
         lines += [f"  WRONG  {problem}" for problem in self.problems]
         return "\n".join(" ".join(line.splitlines()) for line in lines)  # a name of several lines is none of ours
-
-
-@dataclass
-class Findings:
-    """Collects while it is verified."""
-
-    checked: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
     def wrong(self, file: str | Path, what: str, place: str = "") -> None:
         """Note a problem."""

@@ -1,27 +1,26 @@
 """A run directory, and a model: the files, their hashes where they were noted, the scores, the weights."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cleanpairs.commands.run import Run, mistyped
+from cleanpairs.commands.run import Run
 from cleanpairs.core.errors import CleanpairsError, ConfigError
-from cleanpairs.core.regular import check_regular, read_object, read_text, reading
-from cleanpairs.export.files import sha256_of
-from cleanpairs.verification.findings import Findings
+from cleanpairs.core.recipe import Recipe
+from cleanpairs.core.regular import check_regular, read_object, reading, sha256_of
+from cleanpairs.verification.findings import Verification
 from cleanpairs.verification.tables import check_scores, read_pages
 
 _RUNS_CODE = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".joblib", ".ckpt")  # loading one of these may run code
 
 
-def verify_run(path: Path, findings: Findings) -> None:
+def verify_run(path: Path, findings: Verification) -> None:
     """Check a run directory; what an unfinished run has not yet is a note."""
     run = Run(path)
     with findings.section("run.json", path / "run.json"):
-        info = read_object(path / "run.json", "run")
+        info = run.info
         _check_info(info, path, findings)
     if findings.problems:
         return  # nothing to hold the other files to
@@ -31,7 +30,9 @@ def verify_run(path: Path, findings: Findings) -> None:
             f"the run is {info['status']}, not complete: `cleanpairs fit --resume --out {path}` goes on"
         )
     _check_hashes(path, info.get("files"), findings)
-    _check_text(path, done, findings)
+    if _there(path / "recipe.yaml", done, findings):
+        with findings.section("recipe.yaml: settings", path / "recipe.yaml"):
+            Recipe.resolve(str(path / "recipe.yaml"))
     scores = path / "scores.parquet"
     if _there(scores, done, findings):
         with findings.section("scores.parquet: pages, one row a pair, ranges", scores):
@@ -54,7 +55,7 @@ def verify_run(path: Path, findings: Findings) -> None:
         findings.notes.append(f"the run that this one was to replace is kept, at {run._aside}")
 
 
-def _there(path: Path, done: bool, findings: Findings, kind: Callable[[Path], bool] = Path.is_file) -> bool:
+def _there(path: Path, done: bool, findings: Verification, kind: Callable[[Path], bool] = Path.is_file) -> bool:
     """Whether a file, or what ``kind`` says, is there; that a complete run lacks it is wrong."""
     there = kind(path)
     if done and not there:
@@ -62,32 +63,21 @@ def _there(path: Path, done: bool, findings: Findings, kind: Callable[[Path], bo
     return there
 
 
-def _check_info(info: dict[str, Any], path: Path, findings: Findings) -> None:
-    wanted: dict[str, type | tuple[type, ...]] = {"status": str, "method": str, "versions": dict, "input": dict}
-    for name, kind in wanted.items():
-        if not isinstance(info.get(name), kind):
-            findings.wrong(path / "run.json", "is missing, or not what fit writes", f"key {name!r}")
-    for name in mistyped(info):
-        if name not in wanted:
-            findings.wrong(path / "run.json", "is not what fit writes", f"key {name!r}")
-    if findings.problems:
-        return
-    for name in ("data", "fingerprint", "rows", "pairs"):
-        if name not in info["input"]:
-            findings.wrong(path / "run.json", "is missing", f"key 'input.{name}'")
-    if info["status"] not in ("running", "interrupted", "complete"):
-        findings.wrong(path / "run.json", f"is {info['status']!r}: running, interrupted or complete", "key 'status'")
-    elif info["status"] == "complete" and not isinstance(info.get("result"), dict):
-        findings.wrong(path / "run.json", "is missing, and the run is complete", "key 'result'")
+def _check_info(info: dict[str, Any], path: Path, findings: Verification) -> None:
+    wanted = ["status", "method", "versions", "input", *(["result"] if info.get("status") == "complete" else [])]
+    lacking = [name for name in wanted if info.get(name) is None]
+    within = info.get("input") or {}
+    lacking += [f"input.{name}" for name in ("data", "fingerprint", "rows", "pairs") if name not in within]
+    for name in lacking:
+        findings.wrong(path / "run.json", "is missing", f"key {name!r}")
+    if info.get("status") not in ("running", "interrupted", "complete"):
+        findings.wrong(path / "run.json", "is none of running, interrupted and complete", "key 'status'")
 
 
-def _check_hashes(path: Path, noted: Any, findings: Findings) -> None:
+def _check_hashes(path: Path, noted: Any, findings: Verification) -> None:
     """The files whose hashes a complete run has noted."""
     if noted is None:
         return  # an earlier version noted none
-    if not isinstance(noted, dict):
-        findings.wrong(path / "run.json", "is no table of hashes", "key 'files'")
-        return
     for name, digest in noted.items():
         file = path / name
         if not file.is_file():
@@ -98,26 +88,7 @@ def _check_hashes(path: Path, noted: Any, findings: Findings) -> None:
                 findings.wrong(file, "has not the SHA-256 of run.json: damaged or edited")
 
 
-def _check_text(path: Path, done: bool, findings: Findings) -> None:
-    from cleanpairs.core.recipe import Recipe
-
-    recipe = path / "recipe.yaml"
-    if _there(recipe, done, findings):
-        with findings.section("recipe.yaml: settings", recipe):
-            Recipe.resolve(str(recipe))
-    metrics = path / "metrics.jsonl"
-    if _there(metrics, done, findings):
-        with findings.section("metrics.jsonl: one JSON object an epoch", metrics):
-            for number, line in enumerate(read_text(metrics, errors="replace").splitlines(), 1):
-                try:
-                    good = isinstance(json.loads(line), dict)
-                except (ValueError, RecursionError):
-                    good = False
-                if not good:
-                    findings.wrong(metrics, "is no JSON object", f"line {number}")
-
-
-def _check_scores(scores: Path, info: dict[str, Any], done: bool, findings: Findings) -> None:
+def _check_scores(scores: Path, info: dict[str, Any], done: bool, findings: Verification) -> None:
     result = info.get("result", {}) if done else {}
     flagged = check_scores(
         scores, findings, pairs=info["input"]["pairs"] if done else None, threshold=result.get("threshold")
@@ -126,7 +97,7 @@ def _check_scores(scores: Path, info: dict[str, Any], done: bool, findings: Find
         findings.wrong(scores, f"flags {flagged:,} pairs, and run.json says {result.get('flagged')}", "is_mismatch")
 
 
-def verify_model(folder: Path, findings: Findings) -> None:
+def verify_model(folder: Path, findings: Verification) -> None:
     """Check a directory that ``save_pretrained`` left: no file that could run code, finite weights, and that it loads.
 
     Loading reads safetensors and JSON only.
@@ -153,7 +124,7 @@ def verify_model(folder: Path, findings: Findings) -> None:
         findings.checked.append(f"{folder.name}: loads, from safetensors and JSON")
 
 
-def _read_tensors(file: Path, findings: Findings, *, finite: bool) -> None:
+def _read_tensors(file: Path, findings: Verification, *, finite: bool) -> None:
     """Read every tensor of a safetensors file; DataError where it is damaged."""
     from safetensors import SafetensorError, safe_open
 

@@ -10,12 +10,12 @@ from cleanpairs.commands.run import SCORES_SCHEMA
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import error_text
 from cleanpairs.data.parquet_io import open_parquet, read_table
-from cleanpairs.verification.findings import Findings
+from cleanpairs.verification.findings import Verification
 
 _ROWS = 64  # of a column at once: a page of a compression bomb is not held whole, and images may be large
 
 
-def read_pages(path: Path, findings: Findings) -> int | None:
+def read_pages(path: Path, findings: Verification) -> int | None:
     """Read every column of every row group, its page checksums verified; the rows, or None if it is no Parquet."""
     try:
         with open_parquet(str(path)) as file:
@@ -25,7 +25,7 @@ def read_pages(path: Path, findings: Findings) -> int | None:
         return None
 
 
-def _read_pages(path: Path, file: pq.ParquetFile, findings: Findings) -> int:
+def _read_pages(path: Path, file: pq.ParquetFile, findings: Verification) -> int:
     metadata = file.metadata
     for group in range(metadata.num_row_groups):
         expected = metadata.row_group(group).num_rows
@@ -46,7 +46,7 @@ def _read_pages(path: Path, file: pq.ParquetFile, findings: Findings) -> int:
     return int(metadata.num_rows)
 
 
-def check_schema(path: Path, found: pa.Schema, wanted: pa.Schema, findings: Findings) -> bool:
+def check_schema(path: Path, found: pa.Schema, wanted: pa.Schema, findings: Verification) -> bool:
     """Whether ``found`` has the columns of ``wanted``, with their types; what is missing or other is noted."""
     right = True
     for column in wanted:
@@ -61,7 +61,7 @@ def check_schema(path: Path, found: pa.Schema, wanted: pa.Schema, findings: Find
     return right
 
 
-def check_scores(path: Path, findings: Findings, *, pairs: int | None = None, threshold: float | None = None) -> int:
+def check_scores(path: Path, findings: Verification, pairs: int | None = None, threshold: float | None = None) -> int:
     """A scores table: one row a pair in order, correspondence in [0, 1] or null with a reason; the flagged, counted."""
     table = read_table(path)
     if not check_schema(path, table.schema, SCORES_SCHEMA, findings):

@@ -4,11 +4,10 @@ from pathlib import Path
 
 from cleanpairs.commands.run import SCORES_SCHEMA
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import open_regular, reading
 from cleanpairs.data.parquet_io import open_parquet, parquet_files
-from cleanpairs.export.files import manifest_of
+from cleanpairs.export.manifest import manifest_of
 from cleanpairs.verification.exports import verify_export
-from cleanpairs.verification.findings import Findings, Verification
+from cleanpairs.verification.findings import Verification
 from cleanpairs.verification.runs import verify_model, verify_run
 from cleanpairs.verification.tables import check_scores, read_pages
 
@@ -35,14 +34,9 @@ def kind_of(path: Path) -> str:
             f"{path} holds no run.json (a run), no config.json (a model) and no Parquet, and no {path.name}{_MANIFEST} "
             "lies beside it (an export): nothing that could be verified"
         )
-    if path.suffix in (".parquet", ".pq") or _magic(path) == b"PAR1":
+    if path.suffix in (".parquet", ".pq"):
         return "parquet"
     raise DataError(f"{path} is no Parquet file, and no {path.name}{_MANIFEST} lies beside it: it cannot be verified")
-
-
-def _magic(path: Path) -> bytes:
-    with reading(path), open_regular(path) as stream:
-        return stream.read(4)
 
 
 def verify_path(path: str | Path, data: str | Path | None = None) -> Verification:
@@ -52,7 +46,8 @@ def verify_path(path: str | Path, data: str | Path | None = None) -> Verificatio
     Raises DataError: there is nothing at ``path`` that could be verified.
     """
     path = Path(path)
-    kind, findings = kind_of(path), Findings()
+    kind = kind_of(path)
+    findings = Verification(path, kind)
     if kind == "export":
         out = path.with_name(path.name.removesuffix(_MANIFEST)) if path.name.endswith(_MANIFEST) else path
         with findings.section(f"{out.name}{_MANIFEST}: a manifest", manifest_of(out)):
@@ -64,10 +59,10 @@ def verify_path(path: str | Path, data: str | Path | None = None) -> Verificatio
     else:
         for file in [path] if kind == "parquet" else [Path(p) for p in parquet_files(path)]:
             _verify_parquet(file, findings)
-    return Verification(path, kind, tuple(findings.checked), tuple(findings.problems), tuple(findings.notes))
+    return findings
 
 
-def _verify_parquet(path: Path, findings: Findings) -> None:
+def _verify_parquet(path: Path, findings: Verification) -> None:
     with findings.section(f"{path.name}: pages", path):
         rows = read_pages(path, findings)
     if rows is None:

@@ -72,7 +72,7 @@ def test_every_format(command: Callable[..., Result]) -> None:
 def test_what_cannot_be(command: Callable[..., Result]) -> None:
     for argv, words in (
         (["--repaired", "out"], "--format (parquet"),
-        (["--repaired", "out.parquet", "--shard-size", "3"], "is for webdataset"),
+        (["--repaired", "out.parquet", "--shard-size", "3"], "a tar of webdataset"),
         (["--repaired", "out.parquet", "--format", "uids"], "named as parquet"),
     ):
         done = command(*argv)
@@ -109,9 +109,9 @@ def test_a_push_that_fails_leaves_the_export(command: Callable[..., Result], mon
     monkeypatch.setenv("HF_TOKEN", "hf_ours")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # discard: nobody listens
     done = command("--repaired", "out.parquet", "--push-to-hub", "me/clean")
-    assert isinstance(done.exception, OutputError) and "cannot be reached" in str(done.exception)
+    assert isinstance(done.exception, OutputError) and "whole on disk" in str(done.exception)
     assert len(pq.read_table("out.parquet")) == 3 and Path("out.parquet.card.md").exists()
     done = CliRunner().invoke(cli, ["push", "out.parquet", "me/clean"])
-    assert isinstance(done.exception, OutputError) and "cannot be reached" in str(done.exception)
+    assert isinstance(done.exception, OutputError) and "whole on disk" in str(done.exception)
     done = CliRunner().invoke(cli, ["push", "out.parquet", "me/clean", "--license", "mit"])
     assert done.exit_code == 2 and "--license is for a model" in done.output

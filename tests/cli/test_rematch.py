@@ -271,7 +271,14 @@ def test_two_workers_plan_what_one_does(
             "--workers", workers,
         )  # fmt: skip
         assert code == 0, err
-    assert (tmp_path / "out1.parquet").read_bytes() == (tmp_path / "out2.parquet").read_bytes()
+    run = shutil.copytree("run", tmp_path / "run")
+    code, _, err = command(
+        "export", run, "--repairs", "plausible", "--repaired", tmp_path / "out3.parquet", "--workers", "2"
+    )
+    assert code == 0, err
+    for role in ("", ".ledger.parquet"):
+        outs = [(tmp_path / f"out{i}.parquet{role}").read_bytes() for i in (1, 2, 3)]
+        assert outs[0] == outs[1] == outs[2]
     assert not list(tmp_path.glob("*.parts"))
 
 
@@ -294,17 +301,17 @@ def test_an_edited_plan_of_a_run_is_never_replaced(command: Callable[..., Any], 
     assert command("export", "--plan", run / "plan.parquet", "--repaired", out, "--overwrite")[0] == 0
 
 
-@pytest.mark.parametrize("beside", [".manifest.json", ".ledger.parquet", ".json", ".parts/part-00000.parquet"])
+@pytest.mark.parametrize("beside", [".manifest.json", ".ledger.parquet", ".parts/part-00000.parquet"])
 def test_files_beside_an_output_that_are_somebody_elses_stay(
     beside: str, command: Callable[..., Any], fitted: Path, tmp_path: Path
 ) -> None:
-    plan = beside in (".json", ".parts/part-00000.parquet")
-    out = tmp_path / ("plan.csv" if beside == ".json" else "out.parquet")
+    plan = beside.startswith(".parts")
+    out = tmp_path / "out.parquet"
     theirs = Path(f"{out}{beside}")
     theirs.parent.mkdir(exist_ok=True)
     theirs.write_text("mine")
     argv = ["rematch", fitted / "run", "--out", out] if plan else ["export", "--run", fitted / "run", "--repaired", out]
-    spill = ["--spill", "always"] if beside.startswith(".parts") else []
+    spill = ["--spill", "always"] if plan else []
     for more in ([], ["--overwrite"]):
         code, _, err = command(*argv, *more, *spill)
         assert code == 5 and theirs.parent.name in err and "move it away" in err

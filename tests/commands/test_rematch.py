@@ -21,7 +21,7 @@ from cleanpairs.core.errors import ConfigError, OutputExistsError
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.ops import search, sparse_transport
 from cleanpairs.ops.scratch import Scratch
-from cleanpairs.repair import candidates, edge_pairs, planning, transport_plan
+from cleanpairs.repair import candidates, edge_pairs, planning
 from cleanpairs.repair import decisions as repairs
 from cleanpairs.repair import gather as gathering
 from cleanpairs.repair.plan import RepairPlan
@@ -73,7 +73,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repairs, "BUCKET", 500)
     monkeypatch.setattr(repairs, "_SAMPLED", 1000)
     monkeypatch.setattr(sparse_transport, "_BLOCK", 700)
-    for module in (candidates, transport_plan, planning):
+    monkeypatch.setattr(repairs, "_PAIRS", 2048)
+    for module in (candidates, planning):
         monkeypatch.setattr(module, "_ROWS", 2048)
     monkeypatch.setattr(search, "_FLAT_BLOCK", 128)
 

@@ -25,7 +25,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import note_named
 from cleanpairs.data.recorded import TRUST
 from cleanpairs.export import push_export
-from cleanpairs.export.opening import open_export
+from cleanpairs.export.manifest import open_export
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.verification import verify_path
 

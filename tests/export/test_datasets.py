@@ -15,9 +15,8 @@ import pytest
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.data import load_pairs, read_image
 from cleanpairs.export import datasets_format, diff_export, export_pairs, restore_export
-from cleanpairs.export.card import features_of
-from cleanpairs.export.datasets_format import iter_stored
-from cleanpairs.export.formats import make_format
+from cleanpairs.export.datasets_format import features_of, iter_stored
+from cleanpairs.export.formats import FORMATS
 
 
 @pytest.mark.parametrize("struct", [False, True])
@@ -51,7 +50,8 @@ def test_it_holds_what_parquet_holds(make_pairs: Any, make_plan: Any, mixed: Any
 
 
 def test_several_files(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cleanpairs.export import files, partitions
+    from cleanpairs.export import manifest as files
+    from cleanpairs.export import partitions
 
     monkeypatch.setattr(datasets_format, "SHARD_BYTES", 600)
     monkeypatch.setattr(partitions, "ROWS", 2)
@@ -73,7 +73,7 @@ def test_few_rows(make_pairs: Any, make_plan: Any, tmp_path: Path, n: int) -> No
     pairs = make_pairs(n, struct=True)
     assert export_pairs(pairs, make_plan(pairs), tmp_path / "ds", format="datasets").rows == n
     found = datasets.load_from_disk(str(tmp_path / "ds"))
-    assert len(found) == n == make_format("datasets").count(tmp_path / "ds")
+    assert len(found) == n == FORMATS.load("datasets").count(tmp_path / "ds")
     assert isinstance(found.features["image"], datasets.Image)
 
 

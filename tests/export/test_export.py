@@ -475,9 +475,9 @@ def test_many_donors_images_are_fetched_batch_by_batch(tmp_path: Path, monkeypat
         pairs, ["rematch_image"] * 2000, [(i * 7 + 1) % 2000 if (i * 7 + 1) % 2000 != i else 0 for i in range(2000)]
     )
     monkeypatch.setattr("cleanpairs.export.partitions.ROWS", 300)
-    whole, fetched = StoredRows.table, []
+    whole, fetched = StoredRows.values, []
     monkeypatch.setattr(
-        StoredRows, "table", lambda self, names, rows: fetched.append(len(rows)) or whole(self, names, rows)
+        StoredRows, "values", lambda self, name, rows: fetched.append(len(rows)) or whole(self, name, rows)
     )
     export_pairs(pairs, plan, tmp_path / "out.parquet")
     images = pq.read_table(tmp_path / "out.parquet")["image"].to_pylist()

@@ -16,7 +16,7 @@ import pytest
 from cleanpairs.core.errors import ConfigError, OutputExistsError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import export_pairs, restore_export
-from cleanpairs.export.formats import FORMATS, choose_format, make_format
+from cleanpairs.export.formats import FORMATS, choose_format
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_what_is_not_clear(out: str, name: str | None, message: str) -> None:
         choose_format(out, name)
 
 
-def test_a_shard_size_is_for_shards() -> None:
-    for entry in FORMATS:
-        if entry.name != "webdataset":
-            with pytest.raises(ConfigError, match=f"{entry.name} has no shards"):
-                make_format(entry.name, 10)
-    with pytest.raises(ConfigError, match="at least 1"):
-        make_format("webdataset", 0)
+@pytest.mark.parametrize(
+    ("name", "size"), [("webdataset", 0), *((entry.name, 10) for entry in FORMATS if entry.name != "webdataset")]
+)
+def test_a_shard_size_is_for_shards(make_pairs: Any, make_plan: Any, tmp_path: Path, name: str, size: int) -> None:
+    pairs = make_pairs(2)
+    with pytest.raises(ConfigError, match=f"at least 1: found {size}, and the format {name}"):
+        export_pairs(pairs, make_plan(pairs), tmp_path / "out", format=name, shard_size=size)
 
 
 def test_outputs_in_each_others_way(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_every_format_keeps_its_books(name: str, make_pairs: Any, make_plan: Any
     plan = make_plan(pairs, ["keep", "drop", "keep", "keep", "rematch_text", "drop"])
     out = tmp_path / f"out{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, '') }"
     summary = export_pairs(pairs, plan, out, format=name, dropped=tmp_path / "gone.parquet")
-    made = make_format(name)
+    made = FORMATS.load(name)
     assert summary.rows == made.count(out) == (3 if made.selection else 4)
     assert summary.kept + summary.rematched_text + summary.dropped == summary.pairs == 6
     assert out.is_dir() == made.directory == (out / "README.md").exists()

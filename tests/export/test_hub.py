@@ -217,34 +217,33 @@ def test_a_model_and_its_card(hub: Hub, tmp_path: Path) -> None:
     assert "licence is not known" in model_card("me/x", CardFacts())
     (run / "model" / "config.json").unlink()
     with pytest.raises(DataError, match=r"config\.json"):
-        push_model(run / "model", "me/model", about=CardFacts(), endpoint=hub.url)
+        push_model(run / "model", "me/model", about=CardFacts())
 
 
 @pytest.mark.parametrize("repo", ["clean", "a/b/c", "me/", "me/cl ean", "-me/x", ""])
 def test_a_name_that_is_none(hub: Hub, repo: str) -> None:
     with pytest.raises(ConfigError, match="OWNER/NAME"):
-        push_files(repo, {"a": b""}, kind="dataset", message="m", endpoint=hub.url)
+        push_files(repo, {"a": b""}, kind="dataset", message="m")
     assert hub.tokens == set()
 
 
 @pytest.mark.parametrize(
     ("status", "error", "words"),
-    [(401, ConfigError, "right to write"), (403, ConfigError, "right to write"), (500, OutputError, "answers 500")],
+    [(401, ConfigError, "right to write"), (403, ConfigError, "right to write"), (500, OutputError, "500")],
 )
 def test_a_hub_that_refuses(hub: Hub, status: int, error: type[Exception], words: str) -> None:
     hub.refuse = status
     with pytest.raises(error, match=words):
-        push_files("me/x", {"a": b""}, kind="model", message="m", endpoint=hub.url)
+        push_files("me/x", {"a": b""}, kind="model", message="m")
 
 
 def test_no_network_no_token_and_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    url = hub.url
     hub.shutdown()
     hub.server_close()
-    with pytest.raises(OutputError, match=r"cannot be reached.*whole on disk.*cleanpairs push"):
-        push_files("me/x", {"a": b""}, kind="model", message="m", endpoint=url)
+    with pytest.raises(OutputError, match=r"cannot be pushed.*whole on disk.*cleanpairs push"):
+        push_files("me/x", {"a": b""}, kind="model", message="m")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(OutputError, match="HF_HUB_OFFLINE is set"):
         check_push("me/x")
@@ -260,7 +259,7 @@ def test_a_model_is_pushed_and_loaded_by_its_name(hub: Hub, tmp_path: Path, monk
     pairs = Pairs.from_arrays([f"w{i % 7} w{i % 5}" for i in range(40)], features=rng.normal(size=(40, 6)))
     small = {"backbone": "mlp", "dim": 8, "dim_word": 4, "epochs": 1, "batch_size": 8, "eval_group_size": 8}
     model = InfoNCE(**small, device="cpu", require_evidence=False).fit(pairs)
-    model.push_to_hub("us/model", license="mit", endpoint=hub.url)
+    model.push_to_hub("us/model", license="mit")
     pushed = hub.repos["model", "us/model"]
     assert hub.private["us/model"] and b'from_pretrained("us/model")' in pushed["README.md"]
     assert f"torch {version('torch')}".encode() in pushed["README.md"] and b"not known" not in pushed["README.md"]
@@ -279,7 +278,7 @@ def test_a_model_is_pushed_and_loaded_by_its_name(hub: Hub, tmp_path: Path, monk
     np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
     config = json.loads(pushed["config.json"])
     (tmp_path / "cache" / "config.json").write_text(json.dumps(config | {"versions": {"torch": "2.4.0"}}))
-    InfoNCE.from_pretrained(tmp_path / "cache").push_to_hub("us/again", endpoint=hub.url)
+    InfoNCE.from_pretrained(tmp_path / "cache").push_to_hub("us/again")
     assert b"torch 2.4.0" in hub.repos["model", "us/again"]["README.md"]
     with pytest.raises(DataError, match="no directory"):
         InfoNCE.from_pretrained(tmp_path / "nowhere" / "model")

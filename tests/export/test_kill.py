@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cleanpairs.export import diff_export, export_pairs
-from cleanpairs.export.formats import make_format
+from cleanpairs.export.formats import FORMATS
 
 CODE = """
 import os, signal, sys
@@ -63,5 +63,5 @@ def test_the_old_directory_stays(
     left = [p for p in tmp_path.iterdir() if p.name.startswith(".cleanpairs-")]
     assert left, "the kill came too late to test anything"
     export_pairs(pairs, plan, out, format=kind, overwrite=True)
-    assert make_format(kind).count(out) == 8
+    assert FORMATS.load(kind).count(out) == 8
     assert [p for p in tmp_path.iterdir() if p.name.startswith(".cleanpairs-")] == []

@@ -18,7 +18,7 @@ from PIL import Image
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import diff_export, export_pairs, restore_export
-from cleanpairs.export.formats import make_format
+from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.webdataset_format import image_suffix, sample_key
 
 # webdataset leaves the tars that it read to the garbage collector
@@ -139,7 +139,7 @@ def test_few_rows(make_pairs: Any, make_plan: Any, tmp_path: Path, n: int) -> No
     pairs = make_pairs(n)
     out = tmp_path / "shards"
     assert export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=1).rows == n
-    assert make_format("webdataset").count(out) == n
+    assert FORMATS.load("webdataset").count(out) == n
     assert len(list(out.glob("*.tar"))) == max(n, 1)
     with tarfile.open(out / "00000.tar") as tar:
         assert len(tar.getnames()) == (3 if n else 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -140,8 +141,6 @@ def test_edits_that_make_no_plan(tmp_path: Path, change: tuple[str, str], said: 
 
 def test_pandas_may_have_written_it(tmp_path: Path) -> None:
     """It makes 1.0 of 1 where other cells of the column are empty."""
-    import pandas as pd
-
     plan = plan_of()
     plan.save(tmp_path / "plan.csv")
     pd.read_csv(tmp_path / "plan.csv").to_csv(tmp_path / "plan.csv", index=False)
@@ -154,8 +153,6 @@ def test_pandas_may_have_written_it(tmp_path: Path) -> None:
 
 
 def test_pandas_loses_the_leading_zeros_of_keys(tmp_path: Path) -> None:
-    import pandas as pd
-
     keys = [f"{i:03}" for i in range(8)]
     data = replace(Pairs.from_arrays(captions=TEXTS, image_vectors=np.eye(8, dtype=np.float32)), keys=keys)
     table = plan_of({i: {"key": key} for i, key in enumerate(keys)}).table
@@ -170,8 +167,6 @@ def test_pandas_loses_the_leading_zeros_of_keys(tmp_path: Path) -> None:
 
 
 def test_rows_that_were_sorted_are_put_back_and_those_left_out_are_named(tmp_path: Path) -> None:
-    import pandas as pd
-
     path = tmp_path / "plan.csv"
     plan_of().save(path)
     rows = pd.read_csv(path, dtype={"key": str})
@@ -182,11 +177,24 @@ def test_rows_that_were_sorted_are_put_back_and_those_left_out_are_named(tmp_pat
         RepairPlan.load(path)
 
 
-def test_without_its_other_half_a_csv_is_no_plan(tmp_path: Path) -> None:
-    plan_of().save(tmp_path / "plan.csv")
-    (tmp_path / "plan.csv.json").unlink()
-    with pytest.raises(DataError, match=r"plan\.csv\.json"):
-        RepairPlan.load(tmp_path / "plan.csv")
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_what_a_plan_notes_is_in_its_csv(tmp_path: Path, n: int) -> None:
+    settings = {"data": 'a "b",c.parquet', "columns": {"text": "é\nü"}, "searches": [{"index": "flat"}]}
+    plan = RepairPlan(plan_of().table.slice(0, 0 if n == 0 else None), 0.25, 0.5, "f" * 64, settings)
+    path = tmp_path / "plan.csv"
+    plan.save(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.csv"]
+    for _ in range(n):  # as it is edited in pandas
+        pd.read_csv(path, dtype=str).iloc[::-1].to_csv(path, index=False)
+    found = RepairPlan.load(path)
+    assert found.note == plan.note and found.table.equals(plan.table)
+    with pytest.raises(OutputExistsError, match="overwrite"):
+        plan.save(path)
+    plan.save(path, overwrite=True)
+    rows = pd.read_csv(path)
+    rows.drop(columns=rows.columns[-1]).to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"plan\.csv is no repair plan: it lacks what is noted"):
+        RepairPlan.load(path)
 
 
 def test_plans_of_any_text(tmp_path: Path) -> None:
@@ -204,35 +212,3 @@ def test_plans_of_any_text(tmp_path: Path) -> None:
     plan = RepairPlan(table, 0.1, 0.5)
     plan.save(tmp_path / "plan.csv")
     assert RepairPlan.load(tmp_path / "plan.csv").table.equals(plan.table)
-
-
-def test_killed_between_the_table_and_its_note_the_older_plan_is_what_it_was(tmp_path: Path) -> None:
-    """The note is renamed first: the old table may stand beside the new note, and then counts the old note in it."""
-    path = tmp_path / "plan.csv"
-    old = replace(plan_of(), threshold=0.25)
-    new = replace(plan_of({6: {"action": "drop", "caption": None}}), threshold=0.75)
-    old.save(path)
-    kept = path.read_bytes()
-    for same_table in (True, False):
-        (replace(old, threshold=0.75) if same_table else new).save(path, overwrite=True)
-        assert RepairPlan.load(path).threshold == 0.75
-        path.write_bytes(kept)
-        found = RepairPlan.load(path)
-        assert found.threshold == (0.75 if same_table else 0.25) and found.table.equals(old.table)
-        old.save(path, overwrite=True)
-
-
-def test_the_note_beside_a_csv_is_replaced_only_where_it_is_one_and_asked_for(tmp_path: Path) -> None:
-    path, beside = tmp_path / "plan.csv", tmp_path / "plan.csv.json"
-    for theirs in ("mine", "[]", '{"threshold": 1}'):
-        beside.write_text(theirs, encoding="utf-8")
-        for overwrite in (False, True):
-            with pytest.raises(OutputExistsError, match=r"plan\.csv\.json exists and is no plan's"):
-                plan_of().save(path, overwrite=overwrite)
-        assert beside.read_text(encoding="utf-8") == theirs and not path.exists()
-    beside.unlink()
-    plan_of().save(path)
-    path.rename(tmp_path / "edited.csv")  # its note may be wanted yet
-    with pytest.raises(OutputExistsError, match="overwrite"):
-        plan_of().save(path)
-    plan_of().save(path, overwrite=True)

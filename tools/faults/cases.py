@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from faults.forked import Outcome, in_child, run_command
 
@@ -73,7 +76,7 @@ CASES = (
     Case(
         "rematch",
         _words("rematch run --out plan.csv --overwrite --threshold 0.02 --min-repair-score 0"),
-        ("plan.csv", "plan.csv.json"),
+        ("plan.csv",),
         before=(_words("rematch run --out plan.csv --threshold 0.035 --min-repair-score 0"),),
     ),
     _export("export", "out.parquet", dropped="dropped.parquet"),
@@ -156,8 +159,8 @@ def prepare(base: Path) -> None:
 def build(prepared: Path, folder: Path, case: Case) -> Path:
     """A copy of the prepared directory, with the older output of ``case``."""
     base = copy(prepared, folder)
-    for name in ("plan.csv", "plan.csv.json") if case.name == "rematch" else ():
-        (base / name).unlink()
+    if case.name == "rematch":
+        (base / "plan.csv").unlink()
     for argv in case.before:
         _must(run_command(argv, base))
     for name, text in case.made.items():
@@ -168,6 +171,17 @@ def build(prepared: Path, folder: Path, case: Case) -> Path:
 def _must(outcome: Outcome) -> None:
     if outcome.code != 0:
         raise RuntimeError(f"the preparation failed with {outcome.code}: {outcome.err}")
+
+
+def edit_note(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change what a plan in CSV notes of its settings, in its first line."""
+    head, _, rows = path.read_bytes().decode("utf-8-sig").partition("\n")
+    names = next(csv.reader([head]))
+    noted = json.loads(names[-1])
+    change(noted)
+    line = io.StringIO()
+    csv.writer(line, quoting=csv.QUOTE_ALL, lineterminator="\n").writerow([*names[:-1], json.dumps(noted)])
+    path.write_bytes((line.getvalue() + rows).encode("utf-8-sig"))
 
 
 def state_of(work: Path, case: Case) -> State:
@@ -184,8 +198,8 @@ def _output(path: Path, case: Case) -> str:
             if _complete(folder):
                 return digest(folder / "scores.parquet") + digest(folder / "model")
         return ABSENT
-    if path.suffix == ".csv" or path.name.endswith(".csv.json"):
-        return str(in_child(_plan, str(path).removesuffix(".json")))
+    if path.suffix == ".csv":
+        return str(in_child(_plan, str(path)))
     if path.name.endswith(".manifest.json") and path.is_file():  # it names the input by where it lies
         text = re.sub(r'"(?:\.\./)+', '"../', path.read_text(encoding="utf-8"))
         return hashlib.sha256(text.encode()).hexdigest()

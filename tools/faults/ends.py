@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from faults.cases import edit_note
 from faults.forked import Outcome, in_child, run_command
 from faults.inputs import table
 
@@ -117,8 +118,6 @@ READ = {
     "emb/metadata/metadata_0.parquet": ("inspect emb",),
     "r.yaml": (f"{FIT.format('data.parquet')} --recipe r.yaml",),
     "plan.csv": ("export --plan plan.csv --repaired new.parquet",),
-    "plan.csv.json": ("export --plan plan.csv --repaired new.parquet",
-                      "rematch run --out plan.csv --overwrite --threshold 0.02"),
     "plan.parquet": ("export --plan plan.parquet --repaired new.parquet",),
     "run/run.json": ("report run --out new.html", "export --run run --repaired new.parquet", "verify run",
                      "fit --resume --out run --quiet"),
@@ -353,7 +352,7 @@ def _odd_inputs() -> Iterator[Trial]:
         argv = tuple(word.replace("X", name) for word in command.split())
         yield Trial(ENDS, f"a path that is not UTF-8: {command}", argv, partial(_latin, name))
     for place in ("run/run.json", "run/model/config.json", "run/model/vocabulary.json", "kept.parquet.manifest.json",
-                  "plan.csv.json", "run/metrics.jsonl", "run/audit/result.json", "f.json", "f.jsonl", "hub/state.json",
+                  "run/metrics.jsonl", "run/audit/result.json", "f.json", "f.jsonl", "hub/state.json",
                   "hub/dataset_dict.json", "many/a.parquet.manifest.json", "bench/bench.jsonl", "r.yaml",
                   "run/recipe.yaml"):  # fmt: skip
         for command in READ[place]:
@@ -402,7 +401,6 @@ def _latin(name: str, work: Path) -> None:
     for path in (f"{name}.parquet", f"in/{name}.parquet", f"{name}/a.parquet"):
         shutil.copy(work / "data.parquet", work / path)
     shutil.copy(work / "plan.csv", work / f"{name}.csv")
-    shutil.copy(work / "plan.csv.json", work / f"{name}.csv.json")
 
 
 def _nested(place: str, text: str, work: Path) -> None:
@@ -527,7 +525,7 @@ def _evil_manifest(what: str, work: Path) -> None:
 
 
 def _evil_plan(what: str, work: Path) -> None:
-    _edited(work / "plan.csv.json", lambda noted: noted.update({what: _evil(noted.get(what, ""))}))
+    edit_note(work / "plan.csv", lambda noted: noted.update({what: _evil(noted.get(what, ""))}))
 
 
 def _evil_model(what: str, work: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from faults.cases import leftovers
+from faults.cases import edit_note, leftovers
 from faults.forked import in_child, run_command
 
 __all__ = ["BAD", "BadInput", "try_bad"]
@@ -189,6 +189,9 @@ def _stated(name: str, value: Any) -> Callable[[Path], None]:
 
 def _threshold(name: str, value: Any) -> Callable[[Path], None]:
     def make(work: Path) -> None:
+        if name.endswith(".csv"):
+            edit_note(work / name, lambda noted: noted.update(threshold=value))
+            return
         noted = json.loads((work / name).read_text())
         at = noted.get("result", noted)
         if "threshold" not in at:
@@ -197,6 +200,11 @@ def _threshold(name: str, value: Any) -> Callable[[Path], None]:
         (work / name).write_text(json.dumps(noted))
 
     return make
+
+
+def _without_note(work: Path) -> None:
+    head, _, rows = (work / "plan.csv").read_text(encoding="utf-8-sig").partition("\n")
+    (work / "plan.csv").write_text(head.partition(',"{')[0] + ',"other"\n' + rows)
 
 
 def _changed(work: Path) -> None:
@@ -270,7 +278,7 @@ BAD: tuple[BadInput, ...] = (
       for command in ("score run data.parquet --out new.parquet", "verify run/model")),
     *(BadInput(f"{file}: a threshold {value}", command, _threshold(file, value), (file,))
       for value in (math.nan, math.inf, -0.5, 2, "x", [0.5])
-      for file, command in (("plan.csv.json", "export --plan plan.csv --repaired new.parquet"),
+      for file, command in (("plan.csv", "export --plan plan.csv --repaired new.parquet"),
                             ("run/run.json", "report run --out new"),
                             ("run/run.json", "export --run run --repaired new.parquet"),
                             ("run/run.json", "verify run"))),
@@ -279,7 +287,7 @@ BAD: tuple[BadInput, ...] = (
     BadInput("plan: no table", "export --plan plan.csv --repaired new.parquet", text("plan.csv", "\n"), ("plan.csv",)),
     BadInput("plan: cut", "export --plan plan.csv --repaired new.parquet", cut("plan.csv", 0.5), ("plan.csv",)),
     BadInput("plan: its note is missing", "export --plan plan.csv --repaired new.parquet",
-             lambda w: (w / "plan.csv.json").unlink(), ("plan.csv",)),
+             _without_note, ("plan.csv",)),
     BadInput("export: the ledger is missing", "restore kept.parquet --to new.parquet",
              lambda w: (w / "kept.parquet.ledger.parquet").unlink(), ("kept.parquet.ledger.parquet",)),
     BadInput("export: the ledger was edited", "restore kept.parquet --to new.parquet",

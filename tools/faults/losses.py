@@ -66,8 +66,8 @@ READS = {
     "export --run run --repaired new --dropped OUT": ("data.parquet", "run/model/model.safetensors"),
     "export --run run --repaired new --ledger OUT": ("data.parquet", "run/model/bank.safetensors"),
     "export --run run --repaired new.parquet --card OUT": ("data.parquet", "run/metrics.jsonl"),
-    "export --plan plan.csv --repaired OUT": ("plan.csv", "plan.csv.json", "data.parquet"),
-    "export --plan plan.csv --repaired new --dropped OUT": ("plan.csv", "plan.csv.json", "data.parquet"),
+    "export --plan plan.csv --repaired OUT": ("plan.csv", "data.parquet"),
+    "export --plan plan.csv --repaired new --dropped OUT": ("plan.csv", "data.parquet"),
     "report run --out OUT": ("data.parquet", "run/run.json", "run/scores.parquet", "run"),
     "report run --truth clean.parquet --out OUT": ("clean.parquet",),
     "audit run --out OUT": ("run", "run/model", "data.parquet"),
@@ -151,11 +151,7 @@ def _foreign() -> Iterator[Loss]:
         yield Loss(
             kind, _words("rematch run --out new.parquet --workers 2 --repairs plausible"), parts, (0, EXISTS)
         )  # 0: nothing to search
-        argv = _words(f"{export} new.parquet --workers 2 --repairs plausible {again}")
-        yield Loss(kind, argv, _put(f"new.parquet.search/{part}"))
     for text in ("mine", "[]", "{}"):
-        yield Loss(kind, _words("rematch run --out new.csv"), _put("new.csv.json", text))
-        yield Loss(kind, _words("rematch run --out new.csv --overwrite"), _put("new.csv.json", text))
         for end in (".manifest.json", ".ledger.parquet"):
             yield Loss(kind, _words(f"{export} new.parquet {again}"), _put(f"new.parquet{end}", text))
     for out in ("new.parquet", "kept.parquet"):
@@ -265,7 +261,7 @@ def _moved(base: Path, work: Path) -> Path:
     (work / "labels.csv").write_text(LABELS)
     (work / "folder").mkdir()
     shutil.copy(work / "data.parquet", work / "folder" / "a.parquet")
-    for name in ("run/run.json", "run/recipe.yaml", "plan.csv.json"):
+    for name in ("run/run.json", "run/recipe.yaml", "plan.csv"):
         file = work / name
         file.write_text(file.read_text().replace(str(base), str(work)))
     return work

@@ -30,7 +30,7 @@ TRUST = "--trust-stored-paths"
 STARTERS = {  # commands that start children, in a folder with data.parquet, run and plan.parquet
     "score": "score run data.parquet --out new.parquet --workers 2",
     "rematch": "rematch run --out new.parquet --workers 2",
-    "export": "export --plan plan.parquet --repaired new.parquet --workers 2",
+    "export": "export --plan plan.parquet --repaired new.parquet",
     "fit": "fit data.parquet --method infonce --image-encoder cnn --image-size 32 --out new --epochs 1 --set dim=8 "
     "--set dim_word=4 --batch-size 16 --device cpu --quiet",
     "inspect": "inspect data.parquet",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
+import pickle
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from cleanpairs.commands.export import export_plan
-from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
+from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data import load_pairs, open_source
 from cleanpairs.data import writing as data_writing
 from cleanpairs.engine import Engine, Partition, make_engine
 from cleanpairs.engine.work import carry_out
-from cleanpairs.export import export_pairs, restore_export, writing
+from cleanpairs.export import export_pairs, partitions, restore_export, writing
 from cleanpairs.export.decisions import PlanFile
-from cleanpairs.export.partitions import ExportWork
-from cleanpairs.export.writing import ExportSettings, export_file, undivided
+from cleanpairs.export.writing import ExportSettings, export_file, streams
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import write_plan as write_plan_file
 
 ROLES = ("out", "ledger", "dropped")
 DIM = 4
@@ -42,6 +46,12 @@ def write_input(path: Path, n: int, **more: Any) -> Path:
     }  # fmt: skip
     pq.write_table(pa.table({**columns, **more}), path, row_group_size=7)
     return path
+
+
+def png(value: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (4, 4), (value, 0, 0)).save(file, "PNG")
+    return file.getvalue()
 
 
 def write_plan(
@@ -71,9 +81,14 @@ def write_plan(
         edit(lines)
     table = pa.table({f.name: pa.array(lines.get(f.name, [None] * n), f.type) for f in PLAN_SCHEMA})
     settings = {"data": str(data), "columns": {}}
-    whole = RepairPlan(PLAN_SCHEMA.empty_table(), 0.1, 0.5, pairs.source.fingerprint, settings)
-    whole.save(path)
-    pq.write_table(table.replace_schema_metadata(pq.read_schema(path).metadata), path, row_group_size=9)
+    head = RepairPlan(PLAN_SCHEMA.empty_table(), 0.1, 0.5, pairs.source.fingerprint, settings)
+    write_plan_file(path, head, [table.slice(i, 9) for i in range(0, n, 9)])
+    return path
+
+
+def as_edited(path: Path) -> Path:
+    """The same plan, as another program writes it."""
+    pq.write_table(pq.read_table(path), path)
     return path
 
 
@@ -92,17 +107,17 @@ def streamed(
 ) -> dict[str, Path]:
     opened = PlanFile.open(plan)
     assert opened is not None
-    source, at = open_source(opened.note["settings"]["data"]), files(folder, name)
-    assert undivided(opened, source, "parquet", remote=True) is None
+    source, at = open_source(opened.head.settings["data"]), files(folder, name)
+    assert streams(source, "parquet")
     settings = ExportSettings(**{role: path for role, path in at.items() if role != "out"}, **more)
-    summary = export_file(opened, source, at["out"], settings, engine=engine or make_engine("local"))
+    summary = export_file(opened, source, at["out"], settings, engine)
     assert summary.rows == len(pq.read_table(at["out"]))
     return at
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "PARTITION", 14)
+    monkeypatch.setattr(partitions, "PARTITION", 14)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 61])
@@ -154,21 +169,24 @@ class InParts:
         for partition in reversed(partitions):
             if partition.number == self.stops:
                 raise DataError("stopped")
-            yield carry_out(work, partition, folder)
+            yield carry_out(pickle.loads(pickle.dumps(work)), partition, folder)
             self.done += 1
 
 
-def test_parts_put_together_are_the_same_files_and_a_stopped_job_goes_on(tmp_path: Path) -> None:
-    plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61))
-    whole = streamed(plan, tmp_path)
-    with pytest.raises(DataError, match="stopped"):
-        streamed(plan, tmp_path, InParts(stops=1), "parts")
-    assert not (tmp_path / "parts.parquet").exists()
-    left = sorted(p.name for p in (tmp_path / "parts.parquet.parts").iterdir())
-    assert left == [".job-lock", "manifest.json", "part-000002", "part-000003", "part-000004"]
-    engine = InParts()
+@pytest.mark.parametrize("n", [0, 1, 61])
+def test_parts_put_together_are_the_same_files_and_a_stopped_job_goes_on(tmp_path: Path, n: int) -> None:
+    kind = pa.list_(pa.field("element", pa.int32(), nullable=False), 2)  # which pickle makes list<item>[2]
+    data = write_input(tmp_path / "in.parquet", n, box=pa.array([[i, 2] for i in range(n)], kind))
+    plan = write_plan(tmp_path / "plan.parquet", data)
+    whole, engine = streamed(plan, tmp_path), InParts()
+    if n > 14:
+        with pytest.raises(DataError, match="stopped"):
+            streamed(plan, tmp_path, InParts(stops=1), "parts")
+        assert not (tmp_path / "parts.parquet").exists()
+        left = sorted(p.name for p in (tmp_path / "parts.parquet.parts").iterdir())
+        assert left == [".job-lock", "manifest.json", "part-000002", "part-000003", "part-000004"]
     parts = streamed(plan, tmp_path, engine, "parts")
-    assert engine.done == 2  # of five
+    assert engine.done == {0: 0, 1: 1, 61: 2}[n]  # of 61 pairs in five
     for role in ROLES:
         assert parts[role].read_bytes() == whole[role].read_bytes(), role
         pq.read_table(parts[role], page_checksum_verification=True).validate(full=True)
@@ -186,6 +204,42 @@ def test_parts_of_another_plan_are_not_mixed_in(tmp_path: Path) -> None:
     assert pq.read_table(at["ledger"]).equals(in_memory(other, tmp_path)["ledger"])
 
 
+def test_a_plan_in_memory_is_divided_too(tmp_path: Path) -> None:
+    data = write_input(tmp_path / "in.parquet", 61, true_mismatch=[False] * 61, true_key=[f"k{i}" for i in range(61)])
+    plan = write_plan(tmp_path / "plan.parquet", data)
+    wanted, at = in_memory(plan, tmp_path), files(tmp_path, "parts")
+    with pytest.raises(DataError, match="stopped"):
+        export_plan(plan, **at, engine=InParts(stops=2))
+    other = write_plan(tmp_path / "other.parquet", data, seed=1)
+    with pytest.raises(OutputExistsError, match="another job"):
+        export_plan(other, **at, engine=InParts())
+    engine = InParts()
+    export_plan(plan, **at, engine=engine)
+    assert engine.done == 3
+    assert all(pq.read_table(at[role]).equals(wanted[role]) for role in ROLES)
+
+
+def test_lists_of_captions_and_other_formats_are_divided_too(tmp_path: Path) -> None:
+    captions = [[f"text {i}.{j}" for j in range(1 + i % 3)] for i in range(40)]
+    images = [{"bytes": png(i), "path": None} for i in range(40)]
+    pq.write_table(pa.table({"caption": captions, "image": images}), tmp_path / "in.parquet", row_group_size=7)
+    plan = write_plan(tmp_path / "plan.parquet", tmp_path / "in.parquet")
+    tars = {"format": "webdataset", "explode": True}
+    for name, more in (("one.parquet", {}), ("exploded.parquet", {"explode": True}), ("tars", tars)):
+        outs = []
+        for engine in (None, InParts()):
+            outs.append(tmp_path / ("parts" if engine else "whole") / name)
+            outs[-1].parent.mkdir(exist_ok=True)
+            export_plan(plan, outs[-1], engine=engine, **more)
+        found = [sorted(p for p in out.parent.rglob("*") if out.name in str(p)) for out in outs]
+        assert len(found[0]) > 2 and [p.name for p in found[0]] == [p.name for p in found[1]]
+        for a, b in zip(*found, strict=True):
+            if a.suffix == ".parquet":
+                assert pq.read_table(a).equals(pq.read_table(b)), a
+            elif a.suffix == ".tar":
+                assert a.read_bytes() == b.read_bytes(), a
+
+
 def test_edited_plans_are_followed_as_in_memory(tmp_path: Path) -> None:
     def edit(lines: dict[str, list[Any]]) -> None:
         texts = [i for i, a in enumerate(lines["action"]) if a == "rematch_text"]
@@ -193,8 +247,10 @@ def test_edited_plans_are_followed_as_in_memory(tmp_path: Path) -> None:
         lines["action"][texts[1]] = "keep"  # taken back, the donor still stands there
         lines["action"][texts[2]] = "drop"
 
-    plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61), edit=edit)
-    wanted, at = in_memory(plan, tmp_path), streamed(plan, tmp_path)
+    plan = as_edited(write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61), edit=edit))
+    assert PlanFile.open(plan) is None
+    wanted, at = in_memory(plan, tmp_path), files(tmp_path, "edited")
+    export_plan(plan, **at)
     assert all(pq.read_table(at[role]).equals(wanted[role]) for role in ROLES)
 
 
@@ -218,8 +274,11 @@ def test_plans_that_cannot_be_carried_out(tmp_path: Path, column: str, value: An
             lines["donor_key"][i] = "another"
 
     plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61), edit=edit)
+    if column not in ("caption", "key") and value != 6:  # what follows from actions and donors is followed if edited
+        with pytest.raises(DataError, match=says):
+            streamed(plan, tmp_path)
     with pytest.raises(DataError, match=says):
-        streamed(plan, tmp_path)
+        export_plan(as_edited(plan), tmp_path / "out.parquet")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.parquet", "plan.parquet"]
 
 
@@ -240,17 +299,15 @@ def test_an_input_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "out.parquet").exists()
 
 
-def test_what_does_not_stream_says_why_and_takes_no_workers(tmp_path: Path) -> None:
+def test_what_does_not_stream_is_exported_in_memory(tmp_path: Path) -> None:
     data = write_input(tmp_path / "in.parquet", 9, true_mismatch=[False] * 9, true_key=[f"k{i}" for i in range(9)])
-    plan = write_plan(tmp_path / "plan.parquet", data)
-    with pytest.raises(ConfigError, match="truth"):
-        export_plan(plan, tmp_path / "out.parquet", engine=make_engine("local", workers=2))
-    with pytest.raises(ConfigError, match="uids"):
-        export_plan(plan, tmp_path / "out.npy", engine=make_engine("local", workers=2))
+    plan, source = write_plan(tmp_path / "plan.parquet", data), open_source(data)
+    assert not streams(source, "parquet") and not streams(source, "uids")
     assert export_plan(plan, tmp_path / "out.parquet").pairs == 9
     RepairPlan.load(plan).save(tmp_path / "plan.csv")
-    with pytest.raises(ConfigError, match="CSV"):
-        export_plan(tmp_path / "plan.csv", tmp_path / "out.parquet", engine=make_engine("local", workers=2))
+    assert PlanFile.open(tmp_path / "plan.csv") is None
+    export_plan(tmp_path / "plan.csv", tmp_path / "same.parquet")
+    assert pq.read_table(tmp_path / "same.parquet").equals(pq.read_table(tmp_path / "out.parquet"))
 
 
 def test_row_groups_are_bounded_as_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,25 +323,22 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from cleanpairs.export.partitions import ExportWork
 
 
 @dataclass(frozen=True)
-class Dying:
+class Dying(ExportWork):
     """Work whose worker is killed at partition 1, half-way, while the file ``once`` is there."""
 
-    work: Any
-    once: str
-
-    def join(self, parts, paths):
-        return self.work.join(parts, paths)
+    once: str = ""
 
     def __call__(self, partition, path):
         if partition.number == 1 and Path(self.once).exists():
             Path(self.once).unlink()
             path.write_bytes(b"half of")
             os.kill(os.getpid(), signal.SIGKILL)
-        return self.work(partition, path)
+        return super().__call__(partition, path)
 '''
 
 
@@ -297,11 +351,10 @@ def test_a_pool_writes_the_same_files_though_a_worker_is_killed(
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "dying_export.py").write_text(DYING)
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
     dying = importlib.import_module("dying_export").Dying
     once = tmp_path / "once"
     once.write_text("")
-    monkeypatch.setattr(writing, "ExportWork", lambda *given: dying(ExportWork(*given), str(once)))
+    monkeypatch.setattr(writing, "ExportWork", partial(dying, once=str(once)))
     at = streamed(plan, tmp_path, make_engine("local", workers=2), "pool")
     assert not once.exists()  # it did die
     for role in ROLES:

@@ -1,0 +1,167 @@
+"""The manifest of an export: what its files are, so that it is opened again, and noticed what is not as it was."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import cleanpairs
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import read_json, reading, sha256_of
+from cleanpairs.data import Source, note_named
+from cleanpairs.data.recorded import check_inside
+
+# Input rows in memory at once: a row may hold an image of many megabytes.
+BATCH_ROWS = 128
+CARD = "README.md"  # the dataset card in a directory, where the hub looks for it
+
+
+def manifest_of(out: str | Path) -> Path:
+    """Where the manifest of the cleaned file ``out`` is."""
+    out = Path(out)
+    return out.with_name(out.name + ".manifest.json")
+
+
+def write_manifest(
+    path: str | Path,
+    *,
+    format: str,
+    files: Mapping[str, tuple[Path, Path, int | None]],
+    parts: Mapping[str, int],
+    counts: Mapping[str, int],
+    source: Source,
+    threshold: float,
+) -> None:
+    """Write what an export left: of every file its role, rows, bytes and SHA-256.
+
+    - ``files``: role (out, dropped, ledger, card) -> (final path, where it is now, its rows or None). The final paths
+      are noted as seen from the folder of ``out``, so that the files may be moved together. Of a directory every file
+      in it is noted, its README.md as the card
+    - ``parts``: of a directory: file name -> rows, where a file holds any
+    - ``source``: its fingerprint is noted, and what finds the same rows again
+    """
+    entries, home = {}, files["out"][0].parent
+    for role, (target, where, rows) in files.items():
+        if target.parent != home:
+            note_named(target)  # so that `verify` and `restore` may follow the manifest there
+        inside = sorted(p for p in where.rglob("*") if p.is_file()) if where.is_dir() else [where]
+        for file in inside:
+            held = rows if file == where else parts.get(file.name)
+            entry = {
+                "role": "card" if file.name == CARD and file != where else role,
+                **({} if held is None else {"rows": held}),
+                "sha256": sha256_of(file),
+                "bytes": file.stat().st_size,
+            }
+            entries[os.path.relpath(target / file.relative_to(where), home)] = entry
+    manifest = {
+        "format": format,
+        "files": entries,
+        "counts": dict(counts),
+        "fingerprint": source.fingerprint,
+        "input": {
+            "kind": source.kind,
+            "paths": [os.path.relpath(path, home) for path in source.paths],
+            "columns": dict(source.columns),
+            "rows": source.n_rows,
+            "image_root": source.image_root,
+            "explicit_lists": source.explicit_lists,
+            "options": dict(source.options),
+        },
+        "threshold": threshold,
+        "versions": {
+            "python": platform.python_version(),
+            "cleanpairs": cleanpairs.__version__,
+            "pyarrow": pa.__version__,
+        },
+    }
+    Path(path).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of an export, and what the manifest says of it; ``rows`` is None where it holds none of its own."""
+
+    path: Path
+    role: str
+    sha256: str
+    bytes: int
+    rows: int | None
+
+
+def read_manifest(out: Path) -> tuple[dict[str, Any], list[Part]]:
+    """What the manifest of ``out`` holds, and the files that it lists. Raises DataError: it is none."""
+    manifest = manifest_of(out)
+    with reading(manifest, "read as the manifest of an export", ValueError, KeyError, TypeError, AttributeError):
+        noted = dict(read_json(manifest))
+        parts = [
+            Part(
+                out.parent / name, str(entry["role"]), str(entry["sha256"]), int(entry["bytes"]),
+                int(entry["rows"]) if "rows" in entry else None,
+            )
+            for name, entry in noted["files"].items()
+        ]  # fmt: skip
+        noted["format"], noted["counts"] = str(noted["format"]), {k: int(n) for k, n in noted["counts"].items()}
+    return noted, parts
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The files of an export; ``parts`` are those of ``out``."""
+
+    out: Path
+    manifest: Path
+    ledger: Part
+    parts: tuple[Part, ...]
+    format: str
+
+    def check(self, *files: Part, contents: bool = True) -> None:
+        """Raise :class:`DataError` if one of the ``files`` is not what was written: by its size, and by its SHA-256."""
+        for file in files:
+            with reading(file.path):
+                size = file.path.stat().st_size
+                digest = sha256_of(file.path) if contents and size == file.bytes else file.sha256
+            if size != file.bytes or digest != file.sha256:
+                how = f"SHA-256 {digest[:12]}..., not {file.sha256[:12]}..."
+                how = how if size == file.bytes else f"{size:,} bytes, not {file.bytes:,}"
+                raise DataError(
+                    f"{file.path} is not the file that {self.manifest.name} describes ({how}): it was edited after the "
+                    "export, or an export over it was cut short; bring the exported file back, or export again"
+                )
+
+
+def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
+    """The files of the export whose cleaned file is ``out``; they are there, but their contents are not checked.
+
+    ``ledger``: where the ledger is now; where the manifest says when None.
+    Raises DataError: a file is missing, or the manifest cannot be read or names no ledger.
+    """
+    out = Path(out)
+    manifest = manifest_of(out)
+    if not out.exists():
+        raise DataError(f"there is no file {out}; name the cleaned file of `cleanpairs export`")
+    if not manifest.exists():
+        raise DataError(
+            f"{out} has no {manifest.name} beside it: it is no export of cleanpairs, or it was moved or renamed "
+            "without its manifest; bring them together"
+        )
+    noted, listed = read_manifest(out)
+    parts, ledgers = ([part for part in listed if part.role == role] for role in ("out", "ledger"))
+    if not parts or not ledgers:
+        raise DataError(f"{manifest} names no cleaned data, or no ledger: export again")
+    noted_ledger = ledgers[0]
+    home = (out.parent, out)
+    for part in parts:
+        check_inside(part.path, home, manifest, "export again")
+    if ledger is None:
+        check_inside(noted_ledger.path, home, manifest, "say where the ledger is by --ledger")
+    else:
+        noted_ledger = replace(noted_ledger, path=Path(ledger))
+    if not (path := noted_ledger.path).is_file():
+        raise DataError(f"there is no ledger {path}, without which {out} tells nothing; say where it is by --ledger")
+    return Exported(out, manifest, noted_ledger, tuple(parts), noted["format"])
