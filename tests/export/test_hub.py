@@ -265,8 +265,8 @@ def test_a_model_is_pushed_and_loaded_by_its_name(hub: Hub, tmp_path: Path, monk
     assert f"torch {version('torch')}".encode() in pushed["README.md"] and b"not known" not in pushed["README.md"]
     assert np.isnan(model.noise_rate_) and b"nan" not in pushed["README.md"]
 
-    def snapshot(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
-        assert name == "us/model"
+    def snapshot(name: str, *, revision: str | None, allow_patterns: list[str], local_files_only: bool) -> str:
+        assert name == "us/model" and not local_files_only
         for path, content in pushed.items():
             if any(fnmatch(path, pattern) for pattern in allow_patterns):
                 (tmp_path / "cache" / path).parent.mkdir(parents=True, exist_ok=True)
