@@ -22,7 +22,7 @@ from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import Silent
 from cleanpairs.core.registry import METHODS
 from cleanpairs.core.regular import read_bytes, reading, writing
-from cleanpairs.data.atomic import write_whole
+from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import Noise, NoiseKind, category_codes, inject_noise, load_noise_file, noise_of
@@ -135,7 +135,7 @@ class _Noise:
 
 
 def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
-    """Run the cells that are not in the log yet; write ``bench.jsonl``, ``table.md`` and ``table.csv``.
+    """Run the cells that are not in the log yet; write ``bench.jsonl``, ``table.md``, ``table.csv``, ``plot.png``.
 
     A cell is known by method, settings, noise, seed and data. One that failed with a CleanpairsError, or whose method
     needs something that is not there, is logged with its reason and tried again by the next call. ``progress`` is told
@@ -182,7 +182,7 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
 
 def _check_folder(log: BenchLog) -> None:
     folder = log.path.parent
-    foreign = [name for name in ("table.md", "table.csv") if os.path.lexists(folder / name)]
+    foreign = [name for name in ("table.md", "table.csv", "plot.png") if os.path.lexists(folder / name)]
     if foreign and not log.path.exists():
         raise OutputExistsError(
             f"{folder} holds {foreign[0]}, and no {log.path.name}: no benchmark wrote it; name another"
@@ -286,6 +286,8 @@ def _latest(
 
 
 def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchResult:
+    from cleanpairs.benchmarking.plot import plot
+
     order = [name for name in (*METHODS.names(), *PLAIN_SCORES) if any(row["method"] == name for row in rows)]
     summaries = summarise(rows, order)
     folder, name = bench.directory, Path(bench.data.rstrip("/")).name
@@ -295,4 +297,6 @@ def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchR
     remarks = [*notes, LEGEND, "± is the sample standard deviation over seeds"]
     write_whole(folder / "table.md", to_markdown(summaries, f"{shlex.quote(name)}, {unit}", remarks))
     write_whole(folder / "table.csv", to_csv(summaries))
+    with staged_file(folder / "plot.png", overwrite=True) as staged:
+        plot(rows, staged, methods=order, title=f"{name}, {unit}")
     return BenchResult(str(folder), rows, summaries, notes)

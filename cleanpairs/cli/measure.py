@@ -205,7 +205,7 @@ def bench(data: str, **options: Any) -> None:
     """Wrong some of DATA's clean pairs, fit every method on them, and judge it by the truth.
 
     A line is added to DIR/bench.jsonl after each fit; the same command goes on where it was stopped, and other methods,
-    noise or seeds are added to what is there. Leaves DIR/table.md and table.csv.
+    noise or seeds are added to what is there. Leaves DIR/table.md, table.csv and plot.png.
 
     The splits that belong to DATA are dev and test of a research directory, and NAME_val.parquet and NAME_test.parquet
     beside NAME_train.parquet.
@@ -221,5 +221,5 @@ def bench(data: str, **options: Any) -> None:
     except KeyboardInterrupt:
         echo(f"\nInterrupted; what is measured stays in {what.directory}. The same command goes on.", err=True)
         raise
-    more = f"* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, bench.jsonl"
+    more = f"* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl"
     print_result(result.to_dict(), f"{result.table()}\n\n{LEGEND}\n{more}")

@@ -19,6 +19,9 @@ from packaging.requirements import Requirement
 
 import cleanpairs
 from cleanpairs.core.children import start
+from cleanpairs.data.source import cache_dir
+
+LEAST_FREE = 2 * 2**30  # bytes: below it a disk is said to be nearly full
 
 # Each import is announced before it is tried, so that the one that ended the process is known.
 _PROBE = """
@@ -74,6 +77,8 @@ def diagnose() -> list[Check]:
         *dependencies([r for r in wanted if r.marker is None], failed),
         *_extras([r for r in wanted if r.marker is not None]),
         *(machine(facts) if facts else ()),
+        disk("cache", cache_dir(), "export CLEANPAIRS_CACHE=DIR, on another disk"),
+        disk("runs", Path("runs"), "work in another directory"),
     ]
 
 
@@ -141,10 +146,22 @@ def machine(facts: Mapping[str, Any]) -> Iterator[Check]:
         yield Check("device", "warning", f"CPU, though there is an NVIDIA GPU: {why}", remedy)
     else:
         yield Check("device", "ok", "CPU; no NVIDIA GPU here")
-    cpus = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs usable"
-    yield Check("cpu", "ok", f"{cpus}, torch uses {threads} threads")
+    usable = len(os.sched_getaffinity(0))
+    found = f"{usable} of {os.cpu_count()} CPUs usable, torch uses {threads} threads"
+    more = "warning", f"{found}: more than there are", f"export OMP_NUM_THREADS={usable}"
+    yield Check("cpu", *more) if threads > usable else Check("cpu", "ok", found)
     if devices and not facts["faiss_gpu"]:
         remedy = 'for searches on the GPU: pip uninstall faiss-cpu, then pip install "cleanpairs[gpu]"'
         yield Check("faiss", "note", "CPU build", remedy)
     else:
         yield Check("faiss", "ok", f"{'GPU' if facts['faiss_gpu'] else 'CPU'} build")
+
+
+def disk(name: str, path: Path, remedy: str) -> Check:
+    """Room and permission at ``path``, or at the nearest folder above it that exists."""
+    near = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(near).free
+    found = f"{path}: {free / 2**30:,.1f} GiB free"
+    if not near.is_dir() or not os.access(near, os.W_OK | os.X_OK):
+        return Check(name, "warning", f"{found}, but it cannot be written", remedy)
+    return Check(name, "ok", found) if free >= LEAST_FREE else Check(name, "warning", f"{found}: nearly full", remedy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from PIL import Image
 from cleanpairs.benchmarking import Bench, BenchLog, BenchResult, run_bench, summarise, to_csv, to_markdown, to_text
 from cleanpairs.benchmarking import bench as bench_module
 from cleanpairs.benchmarking.cell import repair_quality, run_cell
+from cleanpairs.benchmarking.plot import plot
 from cleanpairs.benchmarking.settings import choose_methods, method_settings
 from cleanpairs.benchmarking.splits import load_splits
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
@@ -56,6 +58,11 @@ def bench(data: Path, **changes: Any) -> Bench:
     overrides = SMALL if changes.get("methods") == "infonce" else CRCL
     settings: dict[str, Any] = {"methods": "crcl,infonce", "noise": (0.4,), "seeds": 1, "overrides": overrides}
     return Bench(str(data), **{**settings, "out": str(data.parent / "out"), **changes})
+
+
+def size_of(file: Path) -> tuple[int, int]:
+    with Image.open(file) as image:
+        return image.size
 
 
 def lines(result: BenchResult) -> list[str]:
@@ -326,7 +333,8 @@ def test_the_second_call_runs_only_what_is_missing(data: Path) -> None:
         ("infonce", "0.4", 0),
     ]
     assert all(row["status"] == "ok" and row["rsum"] is not None for row in first.rows)
-    assert {p.name for p in Path(first.out).iterdir()} == {"bench.jsonl", "table.md", "table.csv"}
+    assert {p.name for p in Path(first.out).iterdir()} == {"bench.jsonl", "table.md", "table.csv", "plot.png"}
+    assert size_of(Path(first.out) / "plot.png")[0] > 1000
     assert lines(run_bench(bench(data))) == before
     (Path(first.out) / "bench.jsonl").write_text(before[0] + "\n" + before[1][:50])  # killed in the second cell
     again = run_bench(bench(data))
@@ -410,6 +418,7 @@ def test_kinds_of_noise_are_lines_of_their_own(data: Path) -> None:
     assert all(row["status"] == "ok" and row["auroc"] is not None for row in result.rows)
     assert [s.noise for s in result.summaries] == ["0.4", *(f"0.4 {name}" for name in sorted(names))]
     assert "| 0.4 partial:0.5 | infonce | 1 |" in (Path(result.out) / "table.md").read_text()
+    assert size_of(Path(result.out) / "plot.png")[1] > 2.5 * 1000  # panels below each other
     train = load_splits(data).train
     for row, kind in zip(result.rows[1:], names, strict=True):
         truth = inject_noise(train, 0.4, kind=kind, seed=0).mismatched
@@ -510,7 +519,27 @@ def test_csv_reads_back_and_holds_no_formula() -> None:
     assert read[1]["noise"] == "'=cmd" and read[1]["problem"] == "'-1, no" and read[1]["rsum"] == ""
 
 
-def test_nothing_measured_is_a_table_all_the_same() -> None:
+def test_nothing_measured_is_a_table_and_a_plot_all_the_same(tmp_path: Path) -> None:
     rows = [{"status": "needs", "method": "b", "noise": "0.4", "rate": 0.4, "seed": 0, "error": "needs it"}]
     assert summarise([]) == [] and to_text([]) == "" and to_markdown([]) == "\n"
     assert "needs it" in to_text(summarise(rows)) and "needs it" in to_markdown(summarise(rows))
+    plot(rows, tmp_path / "p.png")
+    assert size_of(tmp_path / "p.png")[0] > 100
+
+
+def test_the_plot_of_twelve_methods_has_twelve_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    looks: set[Any] = set()
+    real = Axes.errorbar
+
+    def errorbar(self: Any, *args: Any, **style: Any) -> Any:
+        looks.add(json.dumps([style[k] for k in ("color", "marker", "markerfacecolor", "linestyle")]))
+        return real(self, *args, **style)
+
+    monkeypatch.setattr(Axes, "errorbar", errorbar)
+    plot(
+        [cell(f"m{k}", r, s, 100.0 + k + s) for k in range(12) for r in ("0.2", "0.4") for s in (0, 1)],
+        tmp_path / "p.png",
+    )
+    assert len(looks) == 12

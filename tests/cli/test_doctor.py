@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def by_name(found: list[Check]) -> dict[str, Check]:
 def test_this_installation_is_sound(here: list[Check]) -> None:
     found = by_name(here)
     assert [str(check) for check in here if check.state == "broken"] == []
-    assert {"cleanpairs", "python", "dependencies", "device", "cpu", "faiss"} <= set(found)
+    assert {"cleanpairs", "python", "dependencies", "device", "cpu", "faiss", "cache", "runs"} <= set(found)
     assert "torch 2" in found["dependencies"].found and "pyarrow" in found["dependencies"].found
     assert found["faiss"].found.startswith(("CPU build", "GPU build"))
     assert found["extra test"].state == "ok"
@@ -94,6 +95,20 @@ def test_a_gpu_that_is_not_used_and_one_that_is(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PATH", str(tmp_path))
     device, cpu, _ = diagnosis.machine({**NO_GPU, "threads": 1})
     assert device.state == "warning" and "CPU build" in device.found and cpu.state == "ok"
+
+
+def test_more_threads_than_cpus() -> None:
+    threads = len(os.sched_getaffinity(0)) + 1
+    _, cpu, _ = diagnosis.machine({**NO_GPU, "threads": threads})
+    assert cpu.state == "warning" and "OMP_NUM_THREADS" in cpu.remedy
+
+
+def test_a_disk_that_is_full_or_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert diagnosis.disk("cache", tmp_path / "not" / "yet" / "there", "mend").state == "ok"
+    (tmp_path / "file").touch()
+    assert diagnosis.disk("runs", tmp_path / "file", "mend").state == "warning"
+    monkeypatch.setattr(diagnosis, "LEAST_FREE", 2**62)
+    assert diagnosis.disk("cache", tmp_path, "mend").remedy == "mend"
 
 
 def test_the_command_and_its_exit_codes(monkeypatch: pytest.MonkeyPatch, here: list[Check]) -> None:
