@@ -153,9 +153,9 @@ def test_standard_streams_that_are_closed_or_full(tmp_path: Path, closed: str) -
 def test_work_goes_on_where_nobody_reads(
     name: str, number: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for target, broken in ((os.pipe()[1], None), (os.open("/dev/full", os.O_WRONLY), OutputError)):
-        if broken is None:
-            os.close(target - 1)  # the end that is read
+    read, written = os.pipe()
+    os.close(read)
+    for target, broken in ((written, None), (os.open("/dev/full", os.O_WRONLY), OutputError)):
         with os.fdopen(target, "w") as stream, capfd.disabled():
             monkeypatch.setattr(sys, name, stream)
             lost = broken and name == "stdout"
