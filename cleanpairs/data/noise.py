@@ -17,6 +17,7 @@ the kind ``uniform``; corpora go wrong in other ways, too:
 """
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -29,7 +30,7 @@ import pyarrow as pa
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.regular import reading
 from cleanpairs.data.arrays import read_npy
-from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.atomic import staged_directory, staged_file
 from cleanpairs.data.columns import check_truth, score_columns
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
@@ -390,7 +391,8 @@ def corrupt(
 
     ``rate``, ``per``, ``seed``, ``kind``: see :func:`inject_noise`; or ``noise_file``: see :func:`load_noise_file`.
     ``out``: Parquet with the input's columns and ``true_mismatch``, ``true_key`` (the key of the pair whose caption it
-    is); lists where the captions are lists.
+    is); lists where the captions are lists. Of the research layout, where ``out`` does not end in ``.parquet``, a
+    directory of that layout, with the other splits as they are and the truth in ``{split}_truth.parquet``.
     """
     pairs = load_pairs(data, **options)
     if pairs.true_mismatch is not None and pairs.true_mismatch.any():
@@ -402,9 +404,27 @@ def corrupt(
     else:
         raise ConfigError("corrupt needs a rate or a noise file")
     corrupted = apply_noise(pairs, noise)
+    if pairs.source.kind == "precomp" and Path(out).suffix != ".parquet":
+        with staged_directory(out, overwrite=overwrite, inputs=[data], ours=_RESEARCH) as folder:
+            _write_research(corrupted, Path(pairs.source.paths[0]), folder)
+        return noise
     with staged_file(out, overwrite=overwrite, inputs=pairs.source.inputs) as file:
         write_tables(file, _corrupted_tables(pairs, corrupted, noise))
     return noise
+
+
+_RESEARCH = re.compile(r"\w+_(ims\.npy|caps\w*\.txt|truth\.parquet)")  # files of the layout
+
+
+def _write_research(corrupted: Pairs, images: Path, folder: Path) -> None:
+    split = images.name.removesuffix("_ims.npy")
+    for file in images.parent.iterdir():
+        if file.match("*_ims.npy") or (file.match("*_caps*.txt") and not file.name.startswith(f"{split}_caps")):
+            shutil.copyfile(file, folder / file.name)
+    text = "".join(c + "\n" for c in corrupted.captions)
+    (folder / f"{split}_caps.txt").write_text(text, encoding="utf-8")
+    truth = {"true_mismatch": corrupted.true_mismatch, "true_key": corrupted.true_key}
+    write_tables(folder / f"{split}_truth.parquet", [pa.table(truth)])
 
 
 def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[pa.Table]:

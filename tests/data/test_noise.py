@@ -255,6 +255,17 @@ def test_a_corrupted_research_directory(tmp_path: Path) -> None:
     np.testing.assert_array_equal(corrupted.true_mismatch_mask(), noise.mismatched)
     np.testing.assert_array_equal(load_truth(data / "noise.npy", clean), noise.mismatched)
     assert corrupted.true_key == [f"train-{i // 5}" for i in order]
+    (data / "dev_caps.txt").write_text("dev 0\n")
+    corrupt(data, None, out=tmp_path / "out", noise_file=data / "noise.npy")
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        *("train_ims.npy", "train_caps.txt", "train_truth.parquet", "dev_caps.txt")
+    }
+    again = load_pairs(tmp_path / "out")
+    assert again.captions == corrupted.captions and again.source.kind == "precomp"
+    assert (tmp_path / "out" / "train_ims.npy").read_bytes() == (data / "train_ims.npy").read_bytes()
+    np.testing.assert_array_equal(load_truth(tmp_path / "out" / "train_truth.parquet", again), noise.mismatched)
+    with pytest.raises(OutputExistsError, match="input"):
+        corrupt(data, 0.4, out=data, overwrite=True)
     with pytest.raises(OutputExistsError, match="input"):
         corrupt(data, 0.4, out=data / "train_ims.npy", overwrite=True)
     with pytest.raises(ConfigError, match="rate or a noise file"):

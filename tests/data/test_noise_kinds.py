@@ -11,7 +11,7 @@ import pytest
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, load_pairs, normalise_text
-from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise
+from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise, load_truth
 from cleanpairs.repair.plan import truth_after
 
 ALL = ("within:c", "shift", "shift:3", "collapse", "collapse:4", "partial", "partial:0.2", "partial:1")
@@ -327,7 +327,7 @@ def test_a_research_directory(tmp_path: Path) -> None:
         noise = corrupt(data, 0.5, kind=kind, out=tmp_path / kind)
         corrupted = load_pairs(tmp_path / kind)
         assert corrupted.captions == apply_noise(load_pairs(data), noise).captions
-        np.testing.assert_array_equal(corrupted.true_mismatch_mask(), noise.mismatched)
+        np.testing.assert_array_equal(load_truth(tmp_path / kind / "train_truth.parquet", corrupted), noise.mismatched)
 
 
 def test_columns_that_are_no_category(tmp_path: Path) -> None:
