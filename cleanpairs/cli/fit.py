@@ -110,4 +110,17 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
         given["out"] = None
     chosen = f"{out}/recipe.yaml" if own else options["recipe"]
     recipe = Recipe.resolve(chosen, overrides=options["overrides"], options=given)
+    if own:
+        _refuse_elsewhere(str(out), str(recipe.data.train))
     return recipe, out if own or recipe.output.out is None else None, bool(own and not options["trusted"])
+
+
+def _refuse_elsewhere(run: str, train: str) -> None:
+    """ConfigError where a run's data is not here, and was where the run was begun: the recipe's paths are relative."""
+    from cleanpairs.commands.run import Run
+    from cleanpairs.core.errors import ConfigError
+
+    known = str((Run(Path(run)).info.get("input") or {}).get("data"))
+    if known.endswith(f"/{train}") and Path(known).exists() and not Path(train).exists():
+        folder = shlex.quote(known.removesuffix(f"/{train}"))
+        raise ConfigError(f"{run} was begun on {train} in another folder, by which its paths go: cd {folder}")

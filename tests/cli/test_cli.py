@@ -414,14 +414,20 @@ def test_resume_with_data_goes_on_with_the_latest_run(
     assert len([p for p in Path("runs").iterdir() if not p.is_symlink()]) == 1
 
 
-def test_a_run_is_resumed_where_its_data_is(command: Command, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_in_another_folder_says_where_the_run_was_begun(
+    command: Command, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert command("fit", data.name, "--quiet", "--out", "run", *SMALL, "--set", "epochs=1").code == 0
-    Path("moved").mkdir()
-    monkeypatch.chdir("moved")
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
     done = command("fit", "--resume", "--out", "../run")
-    assert done.code == 3 and data.name in done.err
-    Path("../run").rename("run")
-    data.rename(data.name)  # run and data together
+    assert done.code == 2 and f"was begun on {data.name} in another folder" in done.err
+    monkeypatch.chdir(done.err.rpartition("cd ")[2].strip())
+    assert command("fit", "--quiet", "--resume", "--out", "run").code == 0
+    Path("moved").mkdir()
+    Path("run").rename("moved/run")
+    data.rename(f"moved/{data.name}")
+    monkeypatch.chdir("moved")  # run and data together
     assert command("fit", "--quiet", "--resume", "--out", "run").code == 0
 
 
