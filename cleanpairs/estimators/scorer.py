@@ -312,6 +312,16 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit, or from_pretrained")
 
+    def _has_its_fit(self) -> None:
+        """NotFittedError without the scores of its fit, which a model on the disk leaves out."""
+        self._fitted()
+        if not len(self.correspondence_):
+            from cleanpairs.core.errors import NotFittedError
+
+            raise NotFittedError(
+                "a model that was loaded holds no scores of its fit: cleanpairs.report plots those of a run"
+            )
+
     def score_pairs(self, pairs: Any) -> np.ndarray:
         """Correspondence (n,) float32 in [0, 1] of any n pairs: of trained methods the matching probability against the
         model's bank of trusted pairs, whatever a pair is scored beside; NaN where one is quarantined.
@@ -487,14 +497,14 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """Histogram of ``correspondence_``; see :func:`cleanpairs.report.plot_scores`. Raises NotFittedError."""
         from cleanpairs.report import plot_scores
 
-        self._fitted()
+        self._has_its_fit()
         return plot_scores(self.correspondence_, self.threshold_, truth=truth, ax=ax)
 
     def plot_training(self, *, ax: "Axes | None" = None) -> "Axes":
         """Loss and, where validated, rSum by epoch, of ``history_``; see :func:`cleanpairs.report.plot_training`."""
         from cleanpairs.report import plot_training
 
-        self._fitted()
+        self._has_its_fit()
         return plot_training(self.history_, ax=ax)
 
     def plot_pairs(self, pairs: Any, which: str | Sequence[int] = "worst", *, count: int = 8) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -111,7 +112,7 @@ def test_vectors_have_captions_alone() -> None:
     assert len(ax.images) == 0 and ax.texts[0].get_text() == "no picture"
 
 
-def test_an_estimator_plots_itself() -> None:
+def test_an_estimator_plots_itself(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pairs = Pairs.from_arrays([f"word{i % 4} thing" for i in range(24)], features=rng.normal(size=(24, 8)))
     model = CRCL(backbone="mlp", epochs=1, refine_epochs=(), batch_size=8, dim=8, dim_word=8)
@@ -122,5 +123,9 @@ def test_an_estimator_plots_itself() -> None:
     ax = Figure().subplots()
     assert model.plot_scores(ax=ax) is ax and model.plot_training().get_xlabel() == "epoch"
     assert len(model.plot_pairs(pairs, "best", count=3)) == 3
+    loaded = type(model).from_pretrained(model.save_pretrained(tmp_path / "model"))
+    for plot in (loaded.plot_scores, loaded.plot_training):  # they need the scores of the fit
+        with pytest.raises(NotFittedError, match="that was loaded"):
+            plot()
     titles = [a.get_title(loc="left") for a in model.plot_pairs(pairs.select([3, 5]), [1])]
     assert len(titles) == 1
