@@ -112,7 +112,9 @@ _KINDS = ("within", "shift", "collapse", "partial")
 )
 @option("--seed", int, default=0)
 @option("--noise-file", "NPY", "A permutation over captions, in place of --noise.")
-@option("--out", Writes(), "Parquet file, or a directory in the research layout.", required=True, metavar="PATH")
+@option(
+    "--out", Writes(".parquet"), "Parquet file, or a directory in the research layout.", required=True, metavar="PATH"
+)
 @column_options
 @option("--overwrite", None, "Replace --out.")
 def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, **options: Any) -> None:
