@@ -5,8 +5,7 @@ write where something lies that it reads, or that a run, a plan or an export tha
 lock on what it writes for as long as it runs.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -141,16 +140,11 @@ def _kept_in_run(free: tuple[str, ...], inside: Path) -> bool:
 def _plan_settings(path: str) -> dict[str, Any]:
     """What a plan notes of its data; nothing where it cannot be read, which the command will say."""
     from cleanpairs.core.errors import CleanpairsError
-    from cleanpairs.data.parquet_io import common_schema
-    from cleanpairs.repair.plan import METADATA_KEY, RepairPlan
+    from cleanpairs.repair.plan import settings_of
 
-    found = None
-    with suppress(AttributeError, CleanpairsError, KeyError, OSError, RecursionError, ValueError):
-        if path.endswith(".csv"):
-            found = RepairPlan.load(path).settings
-        else:
-            found = json.loads((common_schema([path]).metadata or {})[METADATA_KEY]).get("settings")
-    return dict(found) if isinstance(found, Mapping) else {}
+    with suppress(CleanpairsError, OSError):
+        return settings_of(path)
+    return {}
 
 
 def _json(path: Path) -> dict[str, Any]:

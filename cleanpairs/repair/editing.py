@@ -37,6 +37,16 @@ def write_csv(table: pa.Table, path: str | Path) -> None:
         csv.write_csv(table, file)
 
 
+def csv_schema(path: str | Path) -> pa.Schema:
+    """The columns of a CSV, by its beginning. Raises DataError."""
+    from pyarrow import csv
+
+    with reading(path, "read as a plan in CSV", pa.ArrowException):
+        check_regular(path)
+        with csv.open_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True)) as rows:
+            return rows.schema
+
+
 def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
     """What :func:`write_csv` wrote, perhaps edited; columns by ``schema``, in any order. Raises DataError."""
     from pyarrow import csv

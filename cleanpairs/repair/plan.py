@@ -24,7 +24,7 @@ from cleanpairs.data.columns import score_columns
 from cleanpairs.data.parquet_io import open_parquet, read_table
 from cleanpairs.ops.columns import filtered, one_array
 from cleanpairs.repair.actions import ACTIONS, REMATCHED, REPAIRED, WRITTEN, ActionCounts, acted, count_actions
-from cleanpairs.repair.editing import followed, read_csv, same_key, write_csv
+from cleanpairs.repair.editing import csv_schema, followed, read_csv, same_key, write_csv
 
 if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` needs it
     import pandas as pd
@@ -249,8 +249,7 @@ class RepairPlan:
         path = Path(path)
         with reading(f"the repair plan {path}", "read", TypeError, ValueError, RecursionError):
             table = read_csv(path, PLAN_SCHEMA) if path.suffix == ".csv" else read_table(path)
-            notes = [name for name in table.column_names if name.startswith("{")]
-            note = (table.schema.metadata or {}).get(METADATA_KEY, notes[-1] if notes else None)
+            note = _note(table.schema)
             if note is None:
                 raise DataError(
                     f"{path} is no repair plan: it lacks what is noted of its settings, in CSV as the name of its last "
@@ -306,6 +305,23 @@ def write_plan(path: str | Path, head: RepairPlan, tables: Iterable[pa.Table]) -
         return _summary(head, written())
 
 
+def _note(schema: pa.Schema) -> str | bytes | None:
+    """What a plan in a file holds beside its rows: metadata of Parquet, the name of the last column of CSV."""
+    names = [name for name in schema.names if name.startswith("{")]
+    return (schema.metadata or {}).get(METADATA_KEY, names[-1] if names else None)
+
+
+def settings_of(path: str | Path) -> dict[str, Any]:
+    """The settings that a plan in a file notes; its rows are not read. Raises DataError: it holds no plan."""
+    with reading(f"the repair plan {path}", "read", ValueError, TypeError, RecursionError, KeyError):
+        if Path(path).suffix == ".csv":
+            schema = csv_schema(path)
+        else:
+            with open_parquet(str(path)) as file:
+                schema = file.schema_arrow
+        return dict(json.loads(_note(schema) or "null")["settings"])
+
+
 def as_written(path: str | Path) -> RepairPlan | None:
     """The plan of a Parquet file that nobody has edited, without its rows; None of another plan. Raises DataError."""
     if Path(path).suffix == ".csv":
@@ -314,7 +330,7 @@ def as_written(path: str | Path) -> RepairPlan | None:
         schema, written = file.schema_arrow, WRITTEN_KEY.encode() in (file.metadata.metadata or {})
     with suppress(KeyError, TypeError, ValueError, RecursionError):  # `RepairPlan.load` says what is wrong
         if written and set(PLAN_SCHEMA.names) <= set(schema.names):
-            return RepairPlan(PLAN_SCHEMA.empty_table(), **json.loads(schema.metadata[METADATA_KEY]))
+            return RepairPlan(PLAN_SCHEMA.empty_table(), **json.loads(_note(schema) or ""))
     return None
 
 
