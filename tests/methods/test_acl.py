@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from cleanpairs.methods.crcl import ActiveComplementaryLoss
+from tests.objectives.conftest import S4, batch
 
 # One 4 x 4 similarity matrix (rows are images) and its labels, with values of the reference implementation (float32).
-S4 = [[0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]]
 Y4 = [1.0, 0.35, 0.0, 0.8]
 POSITIVE = [0.0006113338749855757, 1.6922613382339478, 6.873539924621582, 0.07758328318595886]
 COMPLEMENTARY = [0.0006111998809501529, 1.0382031202316284, 1.8850581645965576, 0.07004032284021378]
@@ -48,12 +48,6 @@ def naive(S: Tensor, y: Tensor, tau: float, lam: float, excluded: Tensor | None 
                     loss = loss + lam * torch.tan(x) / total**q
         losses.append(loss)
     return torch.stack(losses)
-
-
-def batch(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    g = torch.Generator().manual_seed(seed)
-    S = torch.rand(n, n, generator=g, dtype=torch.float64) * 1.6 - 0.8
-    return S.requires_grad_(), torch.rand(n, generator=g, dtype=torch.float64)
 
 
 def mask(n: int) -> Tensor:

@@ -12,17 +12,7 @@ from torch.distributions import Dirichlet, kl_divergence
 from cleanpairs import DECL
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.methods.decl import EvidentialLoss, evidence
-
-
-def batch(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    g = torch.Generator().manual_seed(seed)
-    S = torch.rand(n, n, generator=g, dtype=torch.float64) * 1.6 - 0.8
-    return S.requires_grad_(), torch.rand(n, generator=g, dtype=torch.float64)
-
-
-def some(n: int) -> Tensor:
-    m = torch.rand(n, n, generator=torch.Generator().manual_seed(7)) < 0.4
-    return m.fill_diagonal_(False)
+from tests.objectives.conftest import batch, some
 
 
 def answers(S: Tensor, i: int, image_first: bool, excluded: Tensor | None) -> tuple[list[Tensor], int]:

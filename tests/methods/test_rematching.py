@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cleanpairs.methods.l2rm import RematchingLoss
+from tests.objectives.conftest import S4
 
-S4 = [[0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]]
 # Plans of the public code at lambda 0.07, diagonal masked and not, and its loss on them.
 MASKED = [
     [0.0, 0.0010855008149519563, 7.920660573290661e-05, 0.007071397732943296],

@@ -9,20 +9,9 @@ import torch
 from torch import Tensor
 
 from cleanpairs.objectives.rce import InfoNCELoss, InfoNCEWithRCE
+from tests.objectives.conftest import S4, batch, some
 
-S4 = [[0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]]
 INFO_NCE, WITH_RCE = 2.160998821258545, 6.941159248352051
-
-
-def batch(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    g = torch.Generator().manual_seed(seed)
-    S = torch.rand(n, n, generator=g, dtype=torch.float64) * 1.6 - 0.8
-    return S.requires_grad_(), torch.rand(n, generator=g, dtype=torch.float64)
-
-
-def some(n: int) -> Tensor:
-    m = torch.rand(n, n, generator=torch.Generator().manual_seed(7)) < 0.4
-    return m.fill_diagonal_(False)
 
 
 def naive(S: Tensor, y: Tensor, tau: float, weight: float, ce: float, excluded: Tensor | None) -> Tensor:

@@ -10,25 +10,13 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean, prediction, soft_margin
+from tests.objectives.conftest import S4, batch, some
 
-S4 = [[0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]]
 Y4 = [1.0, 0.35, 0.0, 0.8]
 # NCR's public code on them
 EVAL_LOSS = [0.0, 0.0975, 0.3175, 0.0175]
 PREDICTION = [1.0, 0.75625, 0.20625, 0.95625]
 HARD, HARD_SOFT_MARGIN = 1.17, 0.39752715826034546
-
-
-def batch(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    g = torch.Generator().manual_seed(seed)
-    S = torch.rand(n, n, generator=g, dtype=torch.float64) * 1.6 - 0.8
-    return S.requires_grad_(), torch.rand(n, generator=g, dtype=torch.float64)
-
-
-def some(n: int) -> Tensor:
-    """Off-diagonal entries, more in a row than in a column."""
-    m = torch.rand(n, n, generator=torch.Generator().manual_seed(7)) < 0.4
-    return m.fill_diagonal_(False)
 
 
 def naive(S: Tensor, y: Tensor, margin: float, curve: float, form: str, excluded: Tensor | None = None) -> Tensor:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from cleanpairs.ops.matching import duplicate_mask, log_probabilities, matching_probability
+from tests.objectives.conftest import S4
 
 # values of the reference implementation: p of one 4 x 4 matrix at tau 0.05
-S4 = [[0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]]
 P4 = [0.9996944069862366, 0.513663649559021, 0.06972522288560867, 0.962486743927002]
 
 

@@ -1,0 +1,22 @@
+"""Similarities for losses that are compared with double loops."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# On which the papers' public code was asked.
+S4 = [[0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]]
+
+
+def batch(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Similarities (n, n) that want their gradient, and labels (n,)."""
+    g = torch.Generator().manual_seed(seed)
+    S = torch.rand(n, n, generator=g, dtype=torch.float64) * 1.6 - 0.8
+    return S.requires_grad_(), torch.rand(n, generator=g, dtype=torch.float64)
+
+
+def some(n: int) -> Tensor:
+    """Off-diagonal entries, more in a row than in a column."""
+    m = torch.rand(n, n, generator=torch.Generator().manual_seed(7)) < 0.4
+    return m.fill_diagonal_(False)
