@@ -76,11 +76,11 @@ class VectorScorer(RowScorer):
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
         """See :class:`RowScorer`; DataError where the vectors have another size than the model's."""
-        n, vectors, device, network = (
+        n, vectors, network, device = (
             len(batch.captions),
             batch.vectors,
-            self.model.resolved_device(),
             self.model.model_,
+            self.model.resolved_device(),
         )
         if not n:
             return (Embeddings(np.empty((0, network.dim), np.float32)),) * 2

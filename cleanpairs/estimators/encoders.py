@@ -10,8 +10,6 @@ and titles in English all-MiniLM-L6-v2 makes 1.04 to 1.33 pieces a word, of part
 Russian 5.4; of Japanese a third of the pieces is unknown, of Chinese 72 % (docs/encoders.md).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +40,7 @@ MOST_NEW = 0.5  # share of the words; of more a model says nothing
 MOST_PIECES, MOST_UNKNOWN = 1.5, 0.05  # pieces a word; share of the pieces
 
 
-def text_encoder_for(estimator: PairCleaner, pairs: Pairs) -> str | Path | None:
+def text_encoder_for(estimator: "PairCleaner", pairs: Pairs) -> str | Path | None:
     """The text encoder of a fit on ``pairs``: the one that is named, else the data's vectors (:data:`GIVEN`), where it
     brings them of both sides and no encoder of images is named; else words are learned (:data:`WORDS`), or what suits
     the captions is chosen when they are known (:data:`AUTO`). None beside ``encoder``, which reads the captions itself.
@@ -83,7 +81,7 @@ class Encoders:
     image: ModuleEncoder | None = None
 
     @classmethod
-    def load(cls, estimator: PairCleaner, text_encoder: str | Path | None) -> Encoders:
+    def load(cls, estimator: "PairCleaner", text_encoder: str | Path | None) -> "Encoders":
         """Those that the parameters of ``estimator`` name, and ``text_encoder``, of :func:`text_encoder_for`.
 
         Raises ConfigError, DataError: see :class:`cleanpairs.encoders.pretrained.PretrainedCLIP` and its like.
@@ -128,7 +126,7 @@ class Encoders:
             return Captions(self.both) if self.tuned else Captions(frozen=self.both)
         return Captions(dim=dim) if isinstance(self.text, str) else Captions(words, self.text)
 
-    def suiting(self, captions: Sequence[str], estimator: PairCleaner) -> tuple[Encoders, str]:
+    def suiting(self, captions: Sequence[str], estimator: "PairCleaner") -> "tuple[Encoders, str]":
         """These, without the text encoder where ``text_encoder="auto"`` and it does not know the captions' language;
         and what the captions become, in words.
         """
