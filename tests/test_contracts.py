@@ -142,7 +142,7 @@ BAD: dict[str, list[Any]] = {
     "backbone": ["vse_inv"], "image_encoder": ["efficient"], "image_transform": [3], "encoder": ["", 3],
     "tune": ["some", "blocks:0", None, "lora"], "encoder_lr": [0, "a"], "lora_rank": [0, "a"],
     "gradient_checkpointing": ["no"], "text_encoder": ["", 3], "image_size": [0, -3, "big", 2.5],
-    "planted": [-0.1, 0.3, "a"],
+    "planted": [-0.1, 0.3, "a"], "dropout": [1, -0.1, "a"],
     "dim": [0, 2.5, "a", True], "dim_word": [0], "dim_sim": [0, "a"], "epochs": [0, -1, 1.5, None],
     "refine_epochs": [(0,), (2, "a"), 3, (True,)], "freeze": [0, "a", 1.5], "label_epochs": [0, "always", 1.5],
     "beta": [-0.1, 1.1, "a", float("nan")], "epsilon": [-0.1, 2, None], "lam": [-1, "a", float("nan"), float("inf")],
@@ -530,6 +530,18 @@ def test_methods_work_with_every_backbone(method_name: str, name: str, tmp_path:
     assert loaded.evaluate(pairs) == model.evaluate(pairs)
     plans = [m.rematch(pairs, correspondence=model.correspondence_, threshold=0.6).to_pandas() for m in (model, loaded)]
     assert len(plans[0]) == 48 and plans[0]["action"].tolist() == plans[1]["action"].tolist()
+
+
+def test_dropout_is_of_the_heads_of_mlp() -> None:
+    """In both heads as set, by default the method's own; other backbones have none there."""
+
+    def rates(name: str, **settings: Any) -> list[float]:
+        model = tiny(METHODS.load(name), epochs=1, **settings).fit(corpus(24))
+        return [layer.p for layer in model.model_.modules() if isinstance(layer, torch.nn.Dropout)]
+
+    assert rates("infonce", backbone="mlp") == [0.4, 0.4] and set(rates("auto", backbone="mlp")) == {0.1}
+    assert rates("infonce", backbone="mlp", dropout=0.25) == [0.25, 0.25]
+    assert rates("infonce", backbone="vse_inf", dropout=0.25) == rates("infonce", backbone="vse_inf")
 
 
 @pytest.mark.gpu

@@ -36,7 +36,7 @@ class Shape(backbone.Shape):
     """
 
     dim: int = 256
-    dropout: float = 0.1
+    dropout: float = 0.4
     dim_sentence: int = 0
 
 

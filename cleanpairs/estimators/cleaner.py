@@ -65,7 +65,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     - training: ``epochs``, ``lr``, ``lr_update``, ``weight_decay``, ``grad_clip``, ``batch_size``, ``micro_batch``,
       ``compile``, ``tau``, ``exclude_duplicates``, ``precision``, ``device``, ``random_state``, ``near_duplicates``
-    - dual encoder: ``backbone``, ``dim``, ``dim_word``, ``dim_sim``, ``image_drop``, ``text_drop``, ``standardise``
+    - dual encoder: ``backbone``, ``dim``, ``dim_word``, ``dim_sim``, ``dropout``, ``image_drop``, ``text_drop``,
+      ``standardise``
     - images: ``image_encoder`` (a name, or a torch module that makes vectors of pixels), ``image_transform`` (what
       makes a module's pixels (B, 3, H, W) of a list of RGB images of Pillow), ``image_size``
     - captions: ``text_encoder``, ``tokenizer``, ``min_count``, ``max_length``
@@ -204,8 +205,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             of_images: Any = _moments(_evenly(matrix.array.reshape(-1, dim_image)))
         else:
             backbone, pixels = BACKBONES.load(self.backbone), matrix.encoder == "cnn"
-            if hasattr(backbone.Shape, "dim_sim"):
-                shape["dim_sim"] = self.dim_sim
+            shape |= {name: getattr(self, name) for name in ("dim_sim", "dropout") if hasattr(backbone.Shape, name)}
             if frozen is not None:
                 shape["dim_sentence"] = int(frozen.shape[1])
             make = partial(

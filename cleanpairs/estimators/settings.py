@@ -167,6 +167,7 @@ class ModelSettings(Estimator):
     dim: int = whole(256, 2)
     dim_word: int = whole(300, 1)
     dim_sim: int = whole(64, 1)
+    dropout: float = number(0.4, least=0, below=1)
     image_drop: float = number(0.3, least=0, below=1)
     text_drop: float = number(0.2, least=0, below=1)
     standardise: bool = True

@@ -367,6 +367,7 @@ class Auto(PairCleaner):
 
     text_encoder: str | Path | None = "auto"
     epochs: int = 12
+    dropout: float = 0.1
     label_epochs: int = whole(5, 2)
     repaired: float = number(0.5, least=0, most=1)
     networks: int = whole(2, 1, most=2)
