@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs import InfoNCE
-from cleanpairs.benchmarking.splits import Splits, load_splits
+from cleanpairs.benchmarking.settings import Splits, load_splits
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data import Pairs
 from cleanpairs.data.noise import Noise, apply_noise, inject_noise

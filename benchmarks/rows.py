@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from vectors import lemon, unit
 
 from cleanpairs import Pairs
-from cleanpairs.benchmarking.splits import load_splits
+from cleanpairs.benchmarking.settings import load_splits
 from cleanpairs.core.registry import METHODS
 from cleanpairs.correspondence.agreement import ridge
 from cleanpairs.data.noise import apply_noise, inject_noise

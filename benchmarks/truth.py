@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs import Auto, Pairs, load_pairs
-from cleanpairs.audit.calibration import calibration_error
+from cleanpairs.audit.evaluation import calibration_error
 from cleanpairs.core.errors import RefusedError
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.repair.plan import truth_of

@@ -1,9 +1,8 @@
 """Audits: a sample for a person to label, and what the labels say about the whole corpus."""
 
 from cleanpairs.audit.evaluation import AuditResult, ExpectedQuality, evaluate_audit, expected_quality
-from cleanpairs.audit.labels import read_labels
 from cleanpairs.audit.sample import AuditSample, draw_sample
-from cleanpairs.audit.sheet import write_forms
+from cleanpairs.audit.sheet import read_labels, write_forms
 
 __all__ = [
     "AuditResult", "AuditSample", "ExpectedQuality", "draw_sample", "evaluate_audit", "expected_quality", "read_labels",

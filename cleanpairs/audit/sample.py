@@ -1,15 +1,13 @@
 """A stratified sample of pairs for a person to label.
 
-The scores of all N pairs are known, so the pairs are divided by score into H strata of known sizes N_h, and n_h pairs
-are drawn at random from each; a drawn pair stands for N_h / n_h pairs. The threshold is always an edge between two
-strata: what is flagged and what is kept are estimated apart.
-
-How many pairs a stratum gets follows Neyman's allocation,
+The pairs are divided by score into H strata of N_h pairs, and n_h are drawn at random from each; a drawn pair stands
+for N_h / n_h pairs. The threshold is always an edge: what is flagged and what is kept are estimated apart. How many
+pairs a stratum gets follows Neyman's allocation,
 
     n_h  proportional to  N_h sqrt(p_h (1 - p_h)),
 
-where p_h, the share of wrong pairs, is not known before: it is anticipated as falling from 1 to 0 around the threshold,
-and never taken for surer than 3 %. So most pairs are drawn where decisions are: around the threshold, and below it.
+where p_h, the share of wrong pairs, is anticipated as falling from 1 to 0 around the threshold, and never taken for
+surer than 3 %. So most pairs are drawn where decisions are: around the threshold, and below it.
 
 Source: W. G. Cochran, Sampling Techniques, 3rd edition, 1977, section 5.5.
 """
@@ -33,8 +31,7 @@ DIGITS = 4  # of an edge: what a CSV shows is what is used
 class AuditSample:
     """n pairs of N, drawn by strata of the correspondence; (n,) each.
 
-    - ``stratum``: row of ``edges`` (H + 1,), which increase from 0 to 1: stratum h holds ``edges[h] <= correspondence <
-      edges[h + 1]``, the last one 1.0 too
+    - ``stratum``: h where ``edges[h] <= correspondence < edges[h + 1]``; ``edges`` (H + 1,) increase from 0 to 1
     - ``weight``: how many pairs of its stratum each one stands for
     - ``matched``: a person's label: 1 matched, 0 mismatched, NaN not labelled
     """
@@ -76,9 +73,8 @@ def draw_sample(correspondence: ArrayLike, n: int, *, threshold: float, seed: in
     """Draw n pairs, or all there are, for a person to label, in an order that tells nothing about their scores.
 
     - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) pairs are never drawn
-    - ``threshold`` float in [0, 1]: pairs below it are flagged; it becomes an edge between two strata, of which there
-      are eight, or fewer where n or the scores give less: two fifths of them quantiles of what is flagged, the others
-      quantiles of what is kept, closer near the threshold
+    - ``threshold`` float in [0, 1]: pairs below it are flagged; an edge between two of at most eight strata, two fifths
+      of them quantiles of what is flagged, the others of what is kept, closer near the threshold
 
     Raises ConfigError: n or the threshold is out of range; DataError: no pair has a score, or one is outside [0, 1].
     """

@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,8 @@ from typing import Any
 
 from cleanpairs import __version__
 from cleanpairs.benchmarking.cell import PLAIN_SCORES, plain_row, plain_scores, run_cell
-from cleanpairs.benchmarking.settings import MethodSettings, choose_methods, method_settings
-from cleanpairs.benchmarking.splits import Splits, load_splits
-from cleanpairs.benchmarking.table import LEGEND, Summary, summarise, to_csv, to_markdown, to_text
+from cleanpairs.benchmarking.settings import MethodSettings, Splits, choose_methods, load_splits, method_settings
+from cleanpairs.benchmarking.table import LEGEND, Summary, plot, summarise, to_csv, to_markdown
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import Silent
@@ -33,11 +33,9 @@ from cleanpairs.data.pairs import Pairs
 class Bench:
     """What to run.
 
-    - ``data``: clean pairs; see :func:`cleanpairs.benchmarking.splits.load_splits`, also for ``val``, ``test`` and
-      ``limit``
+    - ``data``, ``val``, ``test``, ``limit``: see :func:`cleanpairs.benchmarking.settings.load_splits`
     - ``methods``: ``all``, or names with commas between them
-    - ``noise`` sequence of float: rates in [0, 1]; not looked at where there are ``noise_files``
-    - ``noise_files``: permutations over the captions (``.npy``)
+    - ``noise``: rates in [0, 1], in whose place ``noise_files`` are permutations over the captions (``.npy``)
     - ``seeds``: seeds 0 to ``seeds`` - 1: of the noise, the same for all methods, and of the training
     - ``per`` {"caption", "image"}: unit of uniform noise; see :func:`cleanpairs.data.noise.inject_noise`
     - ``kind``: kinds of noise at each rate, with commas between them; see :meth:`cleanpairs.data.noise.NoiseKind.parse`
@@ -77,10 +75,6 @@ class BenchResult:
     summaries: list[Summary]
     notes: list[str]
 
-    def table(self) -> str:
-        """For a terminal."""
-        return to_text(self.summaries)
-
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         summary = [{k: v for k, v in vars(s).items() if k != "best"} for s in self.summaries]
@@ -88,10 +82,7 @@ class BenchResult:
 
 
 class BenchLog:
-    """``bench.jsonl`` of a directory: one JSON line a cell, synced, so that a kill costs the cell that was running.
-
-    A line counts when its newline is there: what a kill cut off is left out when reading, and removed when writing.
-    """
+    """``bench.jsonl`` of a directory: one JSON line a cell, synced, so that a kill costs the cell that was running."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -102,15 +93,12 @@ class BenchLog:
             return []
         with reading(self.path):
             raw = read_bytes(self.path)
-        rows = []
+        rows: list[dict[str, Any]] = []
         for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), start=1):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{self.path}, line {number}, is no JSON: remove the line, or the file") from error
-            if not isinstance(row, dict):
-                raise DataError(f"{self.path}, line {number}, is no row of a benchmark: it holds {type(row).__name__}")
-            rows.append(row)
+            with suppress(ValueError, RecursionError):
+                rows.append(json.loads(line))
+            if len(rows) < number or not isinstance(rows[-1], dict):
+                raise DataError(f"{self.path}, line {number}, is no row of a benchmark: remove the line, or the file")
         return rows
 
     def append(self, row: dict[str, Any]) -> None:
@@ -123,15 +111,8 @@ class BenchLog:
             os.fsync(file.fileno())
 
 
-@dataclass(frozen=True)
-class _Noise:
-    """One line of the noise axis. ``name`` for the table, ``digest`` for the log, ``make(seed=)`` the noise itself."""
-
-    name: str
-    rate: float | None
-    per: str  # unit of uniform noise, "file", or the kind of noise that is not uniform
-    digest: str
-    make: Callable[..., Noise]
+# What rows say of their noise (``per``: unit of uniform noise, "file", or another kind), its digest, what makes it.
+_Noise = tuple[dict[str, Any], str, Callable[..., Noise]]
 
 
 def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
@@ -159,17 +140,20 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     notes += [f"no {role} pairs" for role, s in (("validation", splits.val), ("test", splits.test)) if s is None]
     settings += plain_scores(splits.train)  # what the methods on vectors are to be compared with
     noises = _noises(bench, splits.train)
-    if splits.train.text_vectors is not None and any(noise.per.startswith("partial") for noise in noises):
+    if splits.train.text_vectors is not None and any(head["per"].startswith("partial") for head, *_ in noises):
         raise ConfigError(
             f"the noise 'partial' makes captions of other words, and {bench.data} has its captions as vectors, of "
             "which there are none for these: choose another --kind, or leave the column of vectors out of the data"
         )
-    log = BenchLog(bench.directory / "bench.jsonl")
-    refuse_inputs(
-        [bench.directory], [given for given in (bench.data, bench.val, bench.test, *bench.noise_files) if given]
-    )
+    log, inputs = BenchLog(bench.directory / "bench.jsonl"), (bench.data, bench.val, bench.test, *bench.noise_files)
+    refuse_inputs([bench.directory], [given for given in inputs if given])
+    for name in ("table.md", "table.csv", "plot.png"):
+        if os.path.lexists(bench.directory / name) and not log.path.exists():
+            raise OutputExistsError(f"{bench.directory} holds {name}, and no bench.jsonl: name another directory")
     with hold([bench.directory]):
-        _check_folder(log)
+        with writing(log.path):
+            bench.directory.mkdir(parents=True, exist_ok=True)
+            log.path.open("ab").close()
         for note in notes:
             progress.note(note)
         first_error = _run(bench, log, settings, splits, noises, progress)
@@ -178,18 +162,6 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     if first_error is not None and not any(row["status"] == "ok" for row in rows):
         raise first_error
     return result
-
-
-def _check_folder(log: BenchLog) -> None:
-    folder = log.path.parent
-    foreign = [name for name in ("table.md", "table.csv", "plot.png") if os.path.lexists(folder / name)]
-    if foreign and not log.path.exists():
-        raise OutputExistsError(
-            f"{folder} holds {foreign[0]}, and no {log.path.name}: no benchmark wrote it; name another"
-        )
-    with writing(log.path):
-        folder.mkdir(parents=True, exist_ok=True)
-        log.path.open("ab").close()
 
 
 def _run(
@@ -205,14 +177,26 @@ def _run(
     made: tuple[Any, Any] = (None, None)
     # All methods of a noise and seed before the next: what is there can be compared.
     cells = list(itertools.product(noises, range(bench.seeds), settings))
-    for at, (noise, seed, method) in enumerate(cells, start=1):
-        row = _head(bench, method, splits, noise, seed)
+    for at, ((noise, digest, make), seed, method) in enumerate(cells, start=1):
+        row = {
+            "cell": f"{method.method}/{method.digest}/{digest}/{seed}/{splits.digest}/{bench.limit or 'all'}",
+            "method": method.method,
+            **noise,
+            "seed": seed,
+            "data": splits.digest,
+            "limit": bench.limit,
+            "settings": method.params,
+            "settings_digest": method.digest,
+            "recipe": method.recipe,
+            "version": __version__,
+            "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
         before = done.get(row["cell"])
         if before is None and method.missing:
             row |= {"status": "needs", "error": f"needs {method.missing}"}
         elif before is None:
-            if made[0] != (noise, seed):
-                made = (noise, seed), noise.make(seed=seed)
+            if made[0] != (digest, seed):
+                made = (digest, seed), make(seed=seed)
             try:
                 if method.method in PLAIN_SCORES:
                     row |= plain_row(method.method, splits, made[1])
@@ -240,7 +224,8 @@ def _noises(bench: Bench, train: Pairs) -> list[_Noise]:
     for file in bench.noise_files:
         permutation = load_noise_file(file, len(train), train.image_index)
         digest, noise = hashlib.sha256(permutation.tobytes()).hexdigest()[:12], noise_of(train, permutation)
-        found.append(_Noise(Path(file).stem, None, "file", digest, lambda seed, noise=noise: noise))
+        head = {"noise": Path(file).stem, "rate": None, "per": "file"}
+        found.append((head, digest, lambda seed, noise=noise: noise))
     for rate, kind in itertools.product(() if bench.noise_files else dict.fromkeys(bench.noise), kinds):
         if not 0 <= rate <= 1:
             raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
@@ -248,27 +233,9 @@ def _noises(bench: Bench, train: Pairs) -> list[_Noise]:
         uniform = kind.name == "uniform"
         how = {"per": bench.per} if uniform else {"kind": kind, "groups": groups}
         name, of = (f"{rate:g}", bench.per) if uniform else (f"{rate:g} {kind}", str(kind))
-        found.append(_Noise(name, rate, of, f"{of}-{rate:g}", partial(inject_noise, train, rate, **how)))
+        head = {"noise": name, "rate": rate, "per": of}
+        found.append((head, f"{of}-{rate:g}", partial(inject_noise, train, rate, **how)))
     return found
-
-
-def _head(bench: Bench, method: MethodSettings, splits: Splits, noise: _Noise, seed: int) -> dict[str, Any]:
-    """What a row says about its cell; ``cell`` is its identity."""
-    return {
-        "cell": f"{method.method}/{method.digest}/{noise.digest}/{seed}/{splits.digest}/{bench.limit or 'all'}",
-        "method": method.method,
-        "noise": noise.name,
-        "rate": noise.rate,
-        "per": noise.per,
-        "seed": seed,
-        "data": splits.digest,
-        "limit": bench.limit,
-        "settings": method.params,
-        "settings_digest": method.digest,
-        "recipe": method.recipe,
-        "version": __version__,
-        "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
 
 
 def _latest(
@@ -286,8 +253,6 @@ def _latest(
 
 
 def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchResult:
-    from cleanpairs.benchmarking.plot import plot
-
     order = [name for name in (*METHODS.names(), *PLAIN_SCORES) if any(row["method"] == name for row in rows)]
     summaries = summarise(rows, order)
     folder, name = bench.directory, Path(bench.data.rstrip("/")).name

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cleanpairs.benchmarking.settings import MethodSettings
-from cleanpairs.benchmarking.splits import Splits, with_features
+from cleanpairs.benchmarking.settings import MethodSettings, Splits, with_features
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import Noise, apply_noise
@@ -33,18 +32,15 @@ def run_cell(
     *,
     on_step: Callable[[int, int, float], None] | None = None,
 ) -> dict[str, Any]:
-    """Fit on mismatched pairs, and judge by the truth, which the method never sees.
-
-    Returns dict:
+    """Fit on mismatched pairs, and judge by the truth, which the method never sees. Returns dict:
 
     - ``rsum`` and the six recalls on the test split, ``val_rsum`` at the best epoch
-    - ``auroc``, ``ap``, ``precision``, ``recall``, ``f1`` of detection, the latter three at the method's threshold;
-      ``auroc_best_epoch`` and ``auroc_by_epoch`` of its label after each epoch
-    - ``flagged`` share, ``noise_rate_estimate`` (None: undetermined), ``mismatched``: the true share
+    - detection at the method's threshold; ``auroc_best_epoch``, ``auroc_by_epoch`` of its label after each epoch
+    - ``flagged`` share, ``noise_rate_estimate`` (NaN: undetermined), ``mismatched``: the true share
     - ``wrong_kept``, ``wrong_out``: share of mismatched pairs among those kept, and among those and the ones that
       `rematch` repairs by default; see also :func:`repair_quality`
-    - ``pairs_per_second``, ``pairs_per_cpu_second``: pairs times epochs over the time of ``fit``, label passes,
-      validation and the bank included, encoding of images not; ``seconds`` of fit, ``total_seconds`` of all
+    - ``pairs_per_second``, ``pairs_per_cpu_second``: pairs times epochs over the ``seconds`` of ``fit``, in which
+      encoding of images is not
     - ``peak_mb``: the highest resident memory while the cell ran, what was loaded before it included; ``peak_gpu_mb``
 
     Raises CleanpairsError: as :meth:`cleanpairs.estimators.PairScorer.fit`.
@@ -106,9 +102,8 @@ def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict
     """How good are the new captions that ``model.rematch`` plans?
 
     A new caption is right when it belongs to the pair's own image, or has the same text as one that does, and its words
-    are its own. ``repaired``: pairs with a new caption; ``repair_precision``: share of these that is right;
-    ``repair_random``: the share if each had got the caption of any flagged pair; ``corrupted_restored``: share of all
-    mismatched pairs that have got a right caption.
+    are its own. ``repair_precision``: share of the ``repaired`` that is right; ``repair_random``: if each had got the
+    caption of any flagged pair; ``corrupted_restored``: share of all mismatched pairs that got a right caption.
     """
     table = model.rematch(train, targets="text", strategy="method", repairs="plausible").table
     rows = np.flatnonzero(np.array([action == "rematch_text" for action in table["action"].to_pylist()], dtype=bool))
@@ -156,7 +151,7 @@ def plain_scores(pairs: Pairs) -> list[MethodSettings]:
 
 
 def plain_row(name: str, splits: Splits, noise: Noise) -> dict[str, Any]:
-    """What two lines of numpy say, as figures of :func:`run_cell` that need no threshold: nothing is fitted."""
+    """Figures of :func:`run_cell` that need neither a fit nor a threshold."""
     began = time.perf_counter()
     pairs = apply_noise(splits.train, noise)
     image, text = _vectors(pairs)

@@ -1,17 +1,21 @@
-"""Which settings each method of a benchmark runs with: its defaults, a recipe, ``--set``, options."""
+"""What a benchmark runs on, and with which settings each method: its defaults, a recipe, ``--set``, options."""
 
 import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.recipe import Recipe, find_recipes
 from cleanpairs.core.registry import METHODS, nearest
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data.images import vector_images
+from cleanpairs.features import image_matrix, resolve_image_encoder
 
 _NOT_THE_FIGURES = ("random_state", "device")  # what makes no other cell of the table
+_SPLIT_NAMES = {"val": ("dev", "val"), "test": ("test",)}
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class MethodSettings:
     """One method as it takes part.
 
     ``params`` are those given, ``missing`` says what it needs and has not got; ``digest``: 12 hex digits over every
-    setting that counts, defaults included: other settings are another experiment.
+    setting that counts, defaults included.
     """
 
     method: str
@@ -28,9 +32,9 @@ class MethodSettings:
     missing: str | None
     digest: str
 
-    def estimator(self, **changes: Any) -> Any:
-        """An unfitted estimator of these settings, with ``changes``."""
-        return METHODS.load(self.method)(**{**self.params, **changes})
+    def estimator(self, random_state: int) -> Any:
+        """An unfitted estimator of these settings."""
+        return METHODS.load(self.method)(**self.params | {"random_state": random_state})
 
 
 def choose_methods(text: str) -> list[str]:
@@ -53,7 +57,7 @@ def method_settings(
     """The settings of each method, and notes about what does not concern all of them.
 
     - ``recipe``: a file or a shipped recipe, for the method that it names; or ``R``, for every method that a recipe
-      ``METHOD-R`` is shipped of. The others keep their defaults. Only settings of methods are read from it
+      ``METHOD-R`` is shipped of
     - ``overrides``: ``key=value`` for all methods that have the key, ``METHOD.key=value`` for one
     - ``options``: as of :meth:`cleanpairs.core.recipe.Recipe.resolve`, for all methods
 
@@ -76,15 +80,11 @@ def method_settings(
     for method in methods:
         shared = {name: value for name, value in (options or {}).items() if name in known[method]}
         resolved = Recipe.resolve(recipes.get(method), overrides=own[method], options={**shared, "method": method})
-        missing, digest = _missing(method, resolved.params), _digest(resolved.estimator())
+        every = sorted(resolved.estimator().get_params().items())
+        told = repr([(k, list(v) if isinstance(v, tuple) else v) for k, v in every if k not in _NOT_THE_FIGURES])
+        missing, digest = _missing(method, resolved.params), hashlib.sha256(told.encode()).hexdigest()[:12]
         settings.append(MethodSettings(method, resolved.params, recipes.get(method), missing, digest))
     return settings, notes
-
-
-def _digest(estimator: Any) -> str:
-    params = {k: v for k, v in estimator.get_params().items() if k not in _NOT_THE_FIGURES}
-    text = repr(sorted((k, list(v) if isinstance(v, tuple) else v) for k, v in params.items()))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _takers(text: str, known: Mapping[str, Any]) -> tuple[list[str], str]:
@@ -130,3 +130,74 @@ def _missing(method: str, params: Mapping[str, Any]) -> str | None:
     needs: Any = METHODS.entry(method).needs
     missing = [str(what) for parameter, what in dict(needs).items() if params.get(parameter) is None]
     return " and ".join(missing) or None
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Clean pairs; ``digest`` says which, ``notes`` where splits were found that nobody named."""
+
+    train: Pairs
+    val: Pairs | None
+    test: Pairs | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits of each split's fingerprint."""
+        splits = (self.train, self.val, self.test)
+        return "-".join(s.source.fingerprint[:12] if s is not None else "none" for s in splits)
+
+    def with_features(self, encoder: str, size: int | None) -> "Splits":
+        """Vectors in place of the images of all splits, from the feature cache: mismatched pairs exist in memory only,
+        and their images would be encoded anew in each cell.
+        """
+        if self.train.images.kind == "features" or resolve_image_encoder(encoder, "bytes") == "cnn":
+            return self
+        val, test = (None if s is None else with_features(s, encoder, size) for s in (self.val, self.test))
+        return replace(self, train=with_features(self.train, encoder, size), val=val, test=test)
+
+
+def load_splits(
+    data: str | Path,
+    *,
+    val: str | Path | None = None,
+    test: str | Path | None = None,
+    limit: int | None = None,
+    **columns: Any,
+) -> Splits:
+    """Clean training pairs, and the splits that belong to them: ``dev`` (``val``) and ``test`` of a directory in the
+    research layout, ``NAME_val.parquet`` and ``NAME_test.parquet`` beside ``NAME_train.parquet``; or those given.
+    ``limit``: of the training rows; ``columns``: see :func:`cleanpairs.load_pairs`.
+    Raises DataError: data that cannot be read, or that is mismatched already.
+    """
+    split = columns.pop("split", None)
+    train = load_pairs(data, split=split, limit=limit, **columns)
+    if train.true_mismatch is not None and train.true_mismatch.any():
+        raise DataError(
+            f"{data} holds mismatched pairs, by its column 'true_mismatch'; a benchmark starts from clean data"
+        )
+    columns.pop("key_column", None)
+    found = [_split(role, given, Path(data), columns) for role, given in (("val", val), ("test", test))]
+    return Splits(train, found[0][0], found[1][0], tuple(note for _, note in found if note))
+
+
+def _split(role: str, given: str | Path | None, data: Path, columns: dict[str, Any]) -> tuple[Pairs | None, str | None]:
+    folder = Path(given) if given is not None else data
+    for name in _SPLIT_NAMES[role]:
+        if (folder / f"{name}_caps.txt").exists():
+            return load_pairs(folder, split=name, **columns), None if given else f"{role}: split {name} of {folder}"
+    if given is not None:
+        return load_pairs(given, **columns), None
+    if data.name.endswith("_train.parquet"):
+        sibling = data.with_name(f"{data.name.removesuffix('_train.parquet')}_{role}.parquet")
+        if sibling.exists():
+            return load_pairs(sibling, **columns), f"{role}: {sibling}, found beside the data"
+    return None, None
+
+
+def with_features(pairs: Pairs, encoder: str, size: int | None) -> Pairs:
+    """The pairs with vectors in place of their images; what cannot be encoded is quarantined."""
+    matrix = image_matrix(pairs, encoder, image_size=size)
+    images = enumerate(pairs.image_index.tolist())
+    failed = {pair: matrix.failures[image] for pair, image in images if image in matrix.failures}
+    return replace(pairs, images=vector_images(matrix.array), reasons=failed | pairs.reasons)

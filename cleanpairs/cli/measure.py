@@ -212,7 +212,7 @@ def bench(data: str, **options: Any) -> None:
     The splits that belong to DATA are dev and test of a research directory, and NAME_val.parquet and NAME_test.parquet
     beside NAME_train.parquet.
     """
-    from cleanpairs.benchmarking import LEGEND, Bench, run_bench
+    from cleanpairs.benchmarking import LEGEND, Bench, run_bench, to_text
 
     columns, model = pick_columns(options), {name: options.pop(name) for name in ("backbone", "device")}
     own = {f.name: options[f.name] for f in fields(Bench) if f.name in options}
@@ -224,4 +224,4 @@ def bench(data: str, **options: Any) -> None:
         echo(f"\nInterrupted; what is measured stays in {what.directory}. The same command goes on.", err=True)
         raise
     more = f"* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl"
-    print_result(result.to_dict(), f"{result.table()}\n\n{LEGEND}\n{more}")
+    print_result(result.to_dict(), f"{to_text(result.summaries)}\n\n{LEGEND}\n{more}")

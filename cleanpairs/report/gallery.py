@@ -1,31 +1,40 @@
-"""Which pairs the report shows: galleries of cards, donors, duplicates; with text made visible."""
+"""Which pairs the report shows: galleries of cards, groups, donors, duplicates, and where other scores disagree."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from scipy.stats import rankdata, spearmanr
+from sklearn.metrics import roc_auc_score
 
 from cleanpairs.audit.sheet import data_address, thumbnails
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.report.outcome import Outcome
+from cleanpairs.explain import caption_words, named_words
+from cleanpairs.report.outcome import Outcome, scores_table
+from cleanpairs.report.plots import DASHED, drawn
 
 THUMBNAIL = 160  # longest side in pixels: shown at half of it on a dense screen
 PICTURES, CAPTIONS = 6, 4  # of a group of duplicates
+COMPARED = 4  # scores beside ours
+LEAST, MOST = 30, 8  # flagged pairs; groups
+SAMPLE, FEW = 20_000, 2000  # flagged pairs that are divided, of more; those that silhouettes are of
+SHOWN, NAMED = 3, 3  # cards, and words, of a group
+SHARE = 0.1  # of a group's pairs that have a word of its name
+LOOK = "≈"  # before a word about the look
 
 
 class Cards:
-    """Makes cards of N pairs; an image is read and shrunk once, however often the page shows it.
-
-    ``missing`` says why there is no picture.
-    """
+    """Makes cards of N pairs; an image is read and shrunk once, however often the page shows it."""
 
     def __init__(self, pairs: Pairs, outcome: Outcome) -> None:
         self.pairs, self.outcome = pairs, outcome
         self._known: dict[int, str | None] = {}
-        vectors = pairs.images.kind != "bytes"
-        self.missing = "no picture: the data holds vectors" if vectors else "the picture cannot be read"
 
     def pictures(self, ids: np.ndarray) -> list[str | None]:
         """Data addresses of pairs (k,), None where there is no picture or it cannot be decoded."""
@@ -39,43 +48,28 @@ class Cards:
         self, title: str, note: str, total: int, ids: np.ndarray, *, name: str = "neutral",
         why: Sequence[str | None] | None = None, notes: Sequence[str] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """The cards of pairs (k,) out of ``total``.
-
-        ``note``: how they were chosen; ``name``: the kind that gives them their colour; ``why`` (N,): sentences on what
-        speaks against the pairs; ``notes`` (k,): other scores, where pairs are chosen by these.
+        """The cards of pairs (k,) out of ``total``; ``note``: how they were chosen; ``name``: the kind that gives them
+        their colour; ``why`` (N,): sentences; ``notes`` (k,): other scores, where pairs are chosen by these.
         """
-        pairs, outcome, cards = self.pairs, self.outcome, []
-        replaced = outcome.action[ids] == "rematch_image"
-        before, after = self.pictures(ids), self.pictures(np.where(replaced, outcome.donor[ids], ids))
-        for k, i in enumerate(ids.tolist()):
-            donor, repaired = int(outcome.donor[i]), outcome.kind[i] == "repaired"
-            verdict, right = _verdict(pairs, outcome, i, donor)
-            cards.append({
+        before = self.pictures(ids)
+        replaced = self.outcome.action[ids] == "rematch_image"
+        after = self.pictures(np.where(replaced, self.outcome.donor[ids], ids))
+        cards = [
+            {
                 "pair_id": i,
-                "kind": outcome.kind[i],
-                "key": visible(pairs.keys[i], 60),
                 "image": before[k],
-                "alt": self.missing,
-                "before": visible(pairs.captions[i] or ""),
-                "after": visible(outcome.caption[i] or "") if repaired and not replaced[k] else None,
                 "new_image": after[k],
-                "replaces_image": bool(replaced[k]),
-                "score": float(outcome.correspondence[i]),
-                "repair_score": float(outcome.repair_score[i]) if repaired else None,
-                "donor": donor if repaired and donor >= 0 else None,
-                "verdict": verdict,
-                "right": right,
+                "verdict": _verdict(self.pairs, self.outcome, i),
                 "note": notes[k] if notes else None,
-                "why": visible(why[i]) if why and why[i] else None,
-            })  # fmt: skip
+                "why": why[i] if why else None,
+            }
+            for k, i in enumerate(ids.tolist())
+        ]
         return {"name": name, "title": title, "note": note, "total": total, "cards": cards}
 
 
 def galleries(shown: Cards, count: int, why: Sequence[str | None] | None) -> list[dict[str, Any]]:
-    """The repairs, the worst pairs, the doubtful ones on both sides of the threshold, and the best.
-
-    ``count`` cards each at most; galleries of no pair are left out. Ties are in order of pair_id.
-    """
+    """The repairs, the worst pairs, the doubtful ones on both sides of the threshold, and the best: ``count`` each."""
     outcome = shown.outcome
 
     def ranked(kind: str, by: np.ndarray) -> np.ndarray:
@@ -101,10 +95,10 @@ def galleries(shown: Cards, count: int, why: Sequence[str | None] | None) -> lis
     ]
 
 
-def _verdict(pairs: Pairs, outcome: Outcome, i: int, donor: int) -> tuple[str | None, bool | None]:
-    """What the truth says of pair ``i`` and what was done with it."""
+def _verdict(pairs: Pairs, outcome: Outcome, i: int) -> tuple[str, bool] | None:
+    """What the truth says of pair ``i`` and what was done with it, and whether that was right."""
     if outcome.truth is None:
-        return None, None
+        return None
     wrong = bool(outcome.truth[i])
     if outcome.kind[i] != "repaired":
         return ("in truth mismatched" if wrong else "in truth matched"), (outcome.kind[i] == "kept") != wrong
@@ -114,60 +108,177 @@ def _verdict(pairs: Pairs, outcome: Outcome, i: int, donor: int) -> tuple[str | 
         return "was mismatched, a caption was written", True
     if pairs.true_key is None:
         return "in truth mismatched", True
+    donor = int(outcome.donor[i])
     image, caption = (donor, i) if outcome.action[i] == "rematch_image" else (i, donor)
     back = pairs.true_key[caption] == pairs.keys[image]
     return ("got its own partner back" if back else "another partner than its own"), back
 
 
-def reused_donors(shown: Cards, count: int) -> list[dict[str, Any]]:
-    """The ``count`` pairs whose caption or image most repaired pairs got, twice at least, ties in order of pair_id."""
-    pairs, outcome = shown.pairs, shown.outcome
+def donors(shown: Cards, count: int) -> list[tuple[int, int, str | None]]:
+    """(Pair, uses, picture) of the ``count`` whose caption or image most repaired pairs got, twice at least."""
+    outcome = shown.outcome
     ids, uses = np.unique(outcome.donor[(outcome.kind == "repaired") & (outcome.donor >= 0)], return_counts=True)
     order = np.argsort(-uses, kind="stable")[:count]
     order = order[uses[order] > 1]
-    return [
-        {
-            "pair_id": i,
-            "key": visible(pairs.keys[i], 60),
-            "caption": visible(pairs.captions[i] or ""),
-            "image": image,
-            "uses": n,
-            "score": float(outcome.correspondence[i]),
-        }
-        for i, n, image in zip(ids[order].tolist(), uses[order].tolist(), shown.pictures(ids[order]), strict=True)
-    ]
+    return list(zip(ids[order].tolist(), uses[order].tolist(), shown.pictures(ids[order]), strict=True))
 
 
 def duplicates(shown: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
-    """What several image rows, or several pairs, share: the same bytes (or vector), the same text but for case and
-    white space; of each that occurs the ``count`` largest groups, out of ``total`` that hold ``pairs`` pairs.
-    """
-    pairs = shown.pairs
+    """The ``count`` largest groups of the same image and of the same text, of ``total`` that hold ``pairs`` pairs."""
+    pairs, found = shown.pairs, []
     images = pairs.image_group[np.unique(pairs.image_index)]  # a selection of pairs shares the images of all
     texts = pairs.text_group[[bool((caption or "").strip()) for caption in pairs.captions]] if len(pairs) else images
-    found = [
-        ("The same image", _groups(shown, count, pairs.pair_image_group, images, 1, CAPTIONS)),
-        ("The same text", _groups(shown, count, pairs.text_group, texts, PICTURES, 1)),
-    ]
-    return [(name, group) for name, group in found if group["total"]]
+    for title, group, members, pictures, captions in (
+        ("The same image", pairs.pair_image_group, images, 1, CAPTIONS),
+        ("The same text", pairs.text_group, texts, PICTURES, 1),
+    ):
+        names, size = np.unique(members, return_counts=True)
+        order, largest = np.argsort(-size, kind="stable")[:count], []
+        for name in names[order[size[order] > 1]].tolist():
+            ids = np.flatnonzero(group == name)
+            _, first = np.unique(pairs.image_index[ids], return_index=True)
+            said = dict.fromkeys(visible(pairs.captions[i] or "(empty caption)", 120) for i in ids[:200].tolist())
+            largest.append({
+                "pairs": len(ids),
+                "images": len(first),
+                "captions": list(said)[:captions],
+                "pictures": shown.pictures(ids[np.sort(first)][:pictures]),
+                "mean": float(pd.Series(shown.outcome.correspondence[ids]).mean()),
+            })  # fmt: skip
+        if largest:
+            several = int((size > 1).sum()), int(np.isin(group, names[size > 1]).sum())
+            found.append((title, {"total": several[0], "pairs": several[1], "largest": largest}))
+    return found
 
 
-def _groups(
-    shown: Cards, count: int, group: np.ndarray, members: np.ndarray, pictures: int, captions: int
-) -> dict[str, Any]:
-    """``group`` (N,): of each pair; ``members`` (k,): those of what makes a group one of several."""
-    pairs, found = shown.pairs, []
-    names, size = np.unique(members, return_counts=True)
-    largest = np.argsort(-size, kind="stable")[:count]
-    for name in names[largest[size[largest] > 1]].tolist():
-        ids = np.flatnonzero(group == name)
-        _, first = np.unique(pairs.image_index[ids], return_index=True)
-        texts = dict.fromkeys(visible(pairs.captions[i] or "(empty caption)", 120) for i in ids[:200].tolist())
-        found.append({
-            "pairs": len(ids),
-            "images": len(first),
-            "captions": list(texts)[:captions],
-            "pictures": shown.pictures(ids[np.sort(first)][:pictures]),
-            "mean": float(pd.Series(shown.outcome.correspondence[ids]).mean()),
+def given_scores(pairs: Pairs, scores: Any) -> dict[str, np.ndarray]:
+    """Name -> (N,) float64, NaN where there is none: of the input, then other floats of the scores table."""
+    found = {name: np.asarray(values, np.float64) for name, values in pairs.precomputed_scores.items()}
+    table = scores_table(scores)
+    for field in table.schema:
+        if pa.types.is_floating(field.type) and field.name != "correspondence":
+            found[field.name] = table[field.name].cast(pa.float64()).fill_null(np.nan).to_numpy()
+    return dict(list(found.items())[:COMPARED])
+
+
+def compare_scores(shown: Cards, given: Mapping[str, np.ndarray], count: int) -> list[dict[str, Any]]:
+    """One comparison a score, over the pairs that have both, if there are two: do they agree, and where do they not?
+    Shown are the pairs whose ranks are furthest apart, ``count`` each way.
+    """
+    out, outcome = [], shown.outcome
+    for name, values in given.items():
+        if len(values) != len(outcome):
+            raise DataError(
+                f"the precomputed score {name!r} is about {len(values)} pairs, the run about {len(outcome)}"
+            )
+        both = np.flatnonzero(np.isfinite(values) & outcome.scored)
+        if len(both) < 2:
+            continue
+        x, y, told = values[both], outcome.correspondence[both], visible(name, 60)
+        constant = x.min() == x.max() or y.min() == y.max()
+        truth = None if outcome.truth is None else outcome.truth[both]
+        known = truth is not None and truth.min() != truth.max()
+        out.append({
+            "name": told,
+            "pairs": len(both),
+            "rank_correlation": float("nan") if constant else float(spearmanr(x, y).statistic),
+            "auroc": float(roc_auc_score(truth, -x)) if known else None,
+            "auroc_ours": float(roc_auc_score(truth, -y)) if known else None,
+            "figure": _figure(x, y, told, outcome.threshold),
+            "galleries": _apart(shown, visible(name, 40), values, both, count),
         })  # fmt: skip
-    return {"total": int((size > 1).sum()), "pairs": int(np.isin(group, names[size > 1]).sum()), "largest": found}
+    return out
+
+
+def _figure(given: np.ndarray, correspondence: np.ndarray, name: str, threshold: float) -> str:
+    def draw(ax: Axes) -> None:
+        counts, x, y = np.histogram2d(given, correspondence, bins=(40, np.linspace(0, 1, 41)))
+        mesh = ax.pcolormesh(
+            x, y, np.where(counts > 0, counts, np.nan).T, norm=LogNorm(1, max(counts.max(), 2)), cmap="Blues",
+            rasterized=True,
+        )  # fmt: skip
+        ax.figure.colorbar(mesh, ax=ax, label="pairs")
+        ax.axhline(threshold, **DASHED)
+        ax.set_xlabel(name.replace("$", r"\$"))
+        ax.set_ylabel("correspondence")
+
+    return drawn(draw)
+
+
+def _apart(shown: Cards, name: str, values: np.ndarray, both: np.ndarray, count: int) -> list[dict[str, Any]]:
+    gap = (rankdata(values[both]) - rankdata(shown.outcome.correspondence[both])) / len(both)  # in (-1, 1)
+    found = []
+    for sign, title in ((1, f"Higher by {name} than by cleanpairs"), (-1, f"Lower by {name} than by cleanpairs")):
+        order = np.argsort(-gap, kind="stable")[::sign][:count]
+        ids = both[order[sign * gap[order] > 0]]
+        notes = [f"{name} {value:.3g}" for value in values[ids]]
+        if len(ids):
+            found.append(shown.gallery(title, "ranks furthest apart first", len(both), ids, notes=notes))
+    return found
+
+
+def clusters(shown: Cards, why: Sequence[str | None]) -> list[dict[str, Any]]:
+    """Groups of flagged pairs, largest first, with the pairs next to the middle of each; none of fewer than 30.
+
+    They are divided by the words of their captions and by the look of their images, in words, too: those that the
+    captions of similar trusted images agree on, as the pairs' sentences ``why`` (N,) have them. Both are weighted by
+    tf-idf, reduced by a truncated SVD, and divided by k-means into as many groups as have the best silhouette. A name
+    takes no word but those that some sentence names: "of" and "the" say nothing about an image.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+    from sklearn.metrics import silhouette_score
+    from sklearn.preprocessing import normalize
+
+    pairs, outcome = shown.pairs, shown.outcome
+    ids = np.flatnonzero(outcome.correspondence < outcome.threshold)
+    flagged = len(ids)
+    if flagged < LEAST:
+        return []
+    if flagged > SAMPLE:
+        ids = np.sort(np.random.default_rng(0).choice(ids, SAMPLE, replace=False))
+    said = [named_words(why[i] or "") for i in ids.tolist()]
+    telling = {word for agreed, own in said for word in (*own, *(LOOK + word for word in agreed))}
+    looks = [[LOOK + word for word in agreed] for agreed, _ in said]
+    words = [[*caption_words(pairs.captions[i] or ""), *look] for i, look in zip(ids.tolist(), looks, strict=True)]
+    counts = CountVectorizer(binary=True, min_df=2, max_df=0.9, analyzer=list)
+    try:
+        has = counts.fit_transform(words)
+    except ValueError:  # no word occurs twice
+        return []
+    if has.shape[1] < MOST:
+        return []
+    reduced = TruncatedSVD(min(50, has.shape[1] - 1), random_state=0)
+    vectors = normalize(reduced.fit_transform(TfidfTransformer().fit_transform(has)))
+    few = np.random.default_rng(0).permutation(len(vectors))[:FEW]
+    best, chosen = -np.inf, None
+    for k in range(2, min(MOST, len(np.unique(vectors, axis=0))) + 1):
+        model = KMeans(k, n_init=3, random_state=0).fit(vectors)
+        of = model.labels_
+        if len(np.unique(of[few])) == k and (score := silhouette_score(vectors[few], of[few])) > best:
+            best, chosen = score, model
+    if chosen is None:
+        return []
+    of, apart, found = chosen.labels_, chosen.transform(vectors).min(axis=1), []
+    note = "next to the middle of the group" + (f", of a sample of {SAMPLE:,}" if flagged > SAMPLE else "")
+    for c in np.argsort(-np.bincount(of), kind="stable").tolist():
+        rows = np.flatnonzero(of == c)
+        share, of_all = (np.asarray(some.mean(axis=0)).ravel() for some in (has[rows], has))
+        total = round(len(rows) * flagged / len(ids))
+        title = f"{total:,} pairs: {visible(_name(share, of_all, counts.get_feature_names_out(), telling))}"
+        middle = rows[np.argsort(apart[rows], kind="stable")[:SHOWN]]
+        found.append(shown.gallery(title, note, total, ids[middle]))
+    return found
+
+
+def _name(share: np.ndarray, of_all: np.ndarray, names: np.ndarray, telling: Collection[str]) -> str:
+    """The words that a group has more often than all: those of ``telling``, if there are any."""
+    gain = np.where(share >= SHARE, share * np.log(np.maximum(share, 1e-9) / np.maximum(of_all, 1e-9)), 0)
+    words = [str(names[i]) for i in np.argsort(-gain, kind="stable") if gain[i] > 0]
+    words = [word for word in words if not telling or word in telling]
+    said = [w for w in words if not w.startswith(LOOK)][:NAMED]
+    look = [w.removeprefix(LOOK) for w in words if w.startswith(LOOK)][:NAMED]
+    parts = ["captions say " + ", ".join(said)] if said else []
+    parts += ["images like those of " + ", ".join(look)] if look else []
+    return "; ".join(parts) or "various words"

@@ -1,15 +1,20 @@
-"""What became of every pair, as columns: the report's one view on scores, plan and truth."""
+"""What became of every pair, as columns: the report's one view on scores, plan and truth; and its tables."""
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.registry import nearest
+from cleanpairs.data import iter_tables
 from cleanpairs.data.display import visible
+from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.actions import REPAIRED
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.scoring.evaluate import detection
@@ -23,15 +28,18 @@ KINDS = {
     "quarantine": "quarantined",
 }
 MAX_REASONS = 12  # rows of their table; the rest is summed up
+TOP = 20  # values shown; the rest is summed up
+MANY = 20  # distinct numbers; more are put into ranges
+RANGES = 6
+NONE, OTHERS = "(none)", "all others"
 
 
 @dataclass(frozen=True)
 class Outcome:
     """Columns of N pairs, in pair_id order.
 
-    ``correspondence`` float64, NaN where quarantined; ``kind`` object, values of :data:`KINDS`; ``reason`` list of str
-    or None; ``donor`` int64, -1 without; ``caption`` list of str or None, after repair; ``repair_score`` float64, NaN
-    without; ``truth`` bool or None, True where the pair is known to be wrong.
+    ``correspondence`` and ``repair_score`` are NaN, ``donor`` is -1 where there is none; ``kind``: values of
+    :data:`KINDS`; ``caption``: after the repair; ``truth``: True where the pair is known to be wrong.
     """
 
     correspondence: np.ndarray
@@ -53,8 +61,8 @@ class Outcome:
         return np.isfinite(self.correspondence)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a kind, in their order: how many pairs ``n``, which add up to N; how many are known to be wrong, None
-        where the truth is not known; and its place in the bar (thousandths of the width).
+        """One row a kind: how many pairs ``n``, which add up to N, how many of them are known to be ``wrong``, None
+        without a truth; and its place in the bar (thousandths of the width).
         """
         found, start, rows = Counter(self.kind.tolist()), 0.0, []
         wrong = None if self.truth is None else Counter(self.kind[self.truth].tolist())
@@ -67,12 +75,10 @@ class Outcome:
         return rows
 
     def reasons(self) -> list[tuple[str, str, int]]:
-        """(Kind, reason, pairs) of the pairs that are gone, most frequent first; behind the first ones the rest is
-        summed up.
-        """
+        """(Kind, reason, pairs) of the pairs that are gone, most frequent first; the rest is summed up."""
         gone = np.isin(self.kind, ["dropped", "quarantined"])
         found = Counter((self.kind[i], self.reason[i] or "not given") for i in np.flatnonzero(gone)).most_common()
-        told = [(kind, visible(reason, 160), n) for (kind, reason), n in found[:MAX_REASONS]]
+        told = [(*key, n) for key, n in found[:MAX_REASONS]]
         rest = sum(n for _, n in found[MAX_REASONS:])
         return told + ([("", f"{len(found) - MAX_REASONS} other reasons", rest)] if rest else [])
 
@@ -100,10 +106,7 @@ def scores_table(scores: Any) -> pa.Table:
 
 
 def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np.ndarray | None) -> Outcome:
-    """Bring scores, plan and truth together.
-
-    Raises DataError: they are not about the same pairs.
-    """
+    """Bring scores, plan and truth together. Raises DataError: they are not about the same pairs."""
     table = scores_table(scores)
     y, n = table["correspondence"].cast(pa.float64()).fill_null(np.nan).to_numpy(), len(table)
     truth = None if truth is None else np.asarray(truth, dtype=bool)
@@ -122,3 +125,82 @@ def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np
         reasons, captions = plan.table["reason"].to_pylist(), plan.table["caption"].to_pylist()
     kind = np.array([KINDS[a] for a in action], dtype=object)
     return Outcome(y, float(threshold), kind, action, reasons, donor, captions, repair_score, truth)
+
+
+def slice_tables(pairs: Pairs, outcome: Outcome, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """How the pairs of each value of a column of the input fared, a table a column.
+
+    Raises ConfigError: the input has no such column, or it holds lists, structs or bytes; DataError: the pairs were
+    only ever in memory, so there are no columns.
+    """
+    if not columns:
+        return []
+    schema = next(iter(iter_tables(pairs.source, 1))).schema
+    for name in columns:
+        if name not in schema.names:
+            raise ConfigError(
+                f"slice by {name!r}: the input has no such column{nearest(name, schema.names)} "
+                f"(it has: {', '.join(schema.names)})"
+            )
+        kind = schema.field(name).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            raise ConfigError(
+                f"slice by {name!r}: it holds {kind}, and a slice needs text, numbers or dates, one a row"
+            )
+    table = pa.Table.from_batches(iter_tables(pairs.source, 8_192, columns))
+    return [_table(name, table[name], pairs, outcome) for name in columns]
+
+
+def caption_lengths(pairs: Pairs, outcome: Outcome) -> list[dict[str, Any]]:
+    """By the number of words of the caption (of characters, where hardly any has a space); none without a pair."""
+    if not len(pairs):
+        return []
+    unit, sizes = "words", np.array([len((c or "").split()) for c in pairs.captions], np.float64)
+    if np.median(sizes) <= 1:
+        unit, sizes = "characters", np.array([len(c or "") for c in pairs.captions], np.float64)
+    return [_aggregate(f"{unit} in the caption", *_ranges(sizes), outcome)]
+
+
+def _table(name: str, column: pa.ChunkedArray, pairs: Pairs, outcome: Outcome) -> dict[str, Any]:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
+        values = column.cast(pa.float64()).fill_null(np.nan).to_numpy()
+        if len(np.unique(values[np.isfinite(values)])) > MANY:
+            codes, names = _ranges(values)
+            return _aggregate(name, codes[pairs.row], names, outcome)
+    codes, found = pd.factorize(np.array(column.to_pylist(), dtype=object))
+    of_pair = codes[pairs.row]
+    top = np.argsort(-np.bincount(of_pair[of_pair >= 0], minlength=len(found)), kind="stable")[:TOP]
+    place = np.full(len(found) + 1, len(top))
+    place[top], place[-1] = np.arange(len(top)), -1
+    names = [visible(found[i], 60) or "(empty)" for i in top]
+    note = f"the {len(top)} most frequent of {len(found):,} values" if len(found) > len(top) else ""
+    return _aggregate(name, place[of_pair], [*names, OTHERS] if note else names, outcome, note)
+
+
+def _ranges(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Codes and names of ranges that hold about as many values each; -1 for what is not finite."""
+    known = np.isfinite(values)
+    if not known.any():
+        return np.full(len(values), -1), []
+    edges = np.unique(np.quantile(values[known], np.linspace(0, 1, RANGES + 1), method="nearest"))
+    codes = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, max(len(edges) - 2, 0))
+    inside = pd.Series(values[known]).groupby(codes[known])
+    ends = zip(inside.min(), inside.max(), strict=True)
+    names = [f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}" for low, high in ends]
+    return np.where(known, codes, -1), names
+
+
+def _aggregate(column: str, codes: np.ndarray, names: list[str], outcome: Outcome, note: str = "") -> dict[str, Any]:
+    """Of each value, by ``codes`` (N,), -1 for none: the pairs; of those with a score the share flagged and the mean;
+    the share that is truly mismatched, NaN where that is not known.
+    """
+    y = outcome.correspondence
+    pairs = pd.DataFrame({"y": y, "flagged": np.where(outcome.scored, y < outcome.threshold, np.nan)})
+    pairs["wrong"] = np.nan if outcome.truth is None else outcome.truth
+    values = pairs.groupby(np.where(codes < 0, len(names), codes))
+    found = values.agg(pairs=("y", "size"), flagged=("flagged", "mean"), mean=("y", "mean"), wrong=("wrong", "mean"))
+    found["value"] = [[*names, NONE][k] for k in found.index]
+    return {"column": visible(column, 60), "rows": found.to_dict("records"), "note": note}

@@ -1,31 +1,39 @@
-"""The page: numbers, charts, tables and galleries put into the template, and written as one file."""
+"""The page: numbers, sentences, charts, tables and galleries put into the template, and written as one file."""
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cleanpairs.audit import AuditSample
-from cleanpairs.audit.sheet import asset, page, sheet_html
+from cleanpairs.audit.sheet import asset, page, sheet_html, thumbnails_of
 from cleanpairs.core.errors import DataError
-from cleanpairs.correspondence.calibration import Calibration
+from cleanpairs.core.registry import BACKBONES, METHODS
+from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.repair.plan import RepairPlan
-from cleanpairs.report.clusters import clusters
-from cleanpairs.report.gallery import Cards, duplicates, galleries, reused_donors
-from cleanpairs.report.outcome import Outcome, outcome_of
+from cleanpairs.repair.actions import REPAIRED, acted
+from cleanpairs.repair.plan import RepairPlan, wrong_in_output
+from cleanpairs.report.gallery import (
+    Cards,
+    clusters,
+    compare_scores,
+    donors,
+    duplicates,
+    galleries,
+    given_scores,
+)
+from cleanpairs.report.outcome import Outcome, caption_lengths, outcome_of, slice_tables
 from cleanpairs.report.plots import drawn, plot_scores, plot_training, precision_recall, series
-from cleanpairs.report.precomputed import compare_scores, precomputed_scores
-from cleanpairs.report.slices import caption_lengths, slice_tables
-from cleanpairs.report.story import flattened, story, verdict
 
 MAX_BYTES = 10_000_000  # of a page; galleries are halved until it fits
 SHEET_SIZES = (240, 160, 96)  # longest side of the audit's pictures, pixels: the first that fits
 MAX_QUARANTINED = 50  # rows of their table
+STAGES = ("as it came", "kept", "kept and repaired")
 
 
 def write_report(
@@ -57,19 +65,16 @@ def write_report(
 
     - ``scores`` Table or object with ``correspondence`` (N,): low = bad, null or NaN where quarantined. Other columns
       of floats are scores to compare with, as ``pairs.precomputed_scores`` is
-    - ``threshold``: in [0, 1]; pairs below it are flagged
-    - ``plan``: without it, pairs below the threshold are shown as flagged, and nothing as repaired or dropped
+    - ``threshold`` in [0, 1]: pairs below it are flagged; without a ``plan`` nothing is repaired or dropped
     - ``truth`` (N,) bool: True where a pair is known to be wrong
     - ``info``, ``settings``: of the run, as its run.json has them; and the estimator's parameters
     - ``metrics``: one an epoch, with ``loss``, ``stage`` and, where there was validation, ``val_rsum``
-    - ``calibration``: of the scores, where they are probabilities: the page begins with the share of mismatched pairs
-      in the output
+    - ``calibration``: of scores that are probabilities: the page begins with the share of mismatched pairs
     - ``next_steps``: what may be done next, and the command for it
     - ``why`` (N,): a sentence on what speaks against a pair; see :meth:`cleanpairs.explain.Explainer.why`
     - ``summary``: label -> number, shown large at the top
     - ``slice_by``: columns of the input; a table each
-    - ``audit``: pairs to label in the page, which saves the CSV that :func:`cleanpairs.audit.read_labels` reads
-    - ``audit_result``: what labels said, as :meth:`cleanpairs.audit.AuditResult.to_dict`
+    - ``audit``: pairs to label in the page; ``audit_result``: :meth:`cleanpairs.audit.AuditResult.to_dict`
     - ``count``: cards in a gallery; fewer where the page would be larger than 10 MB
 
     Raises ConfigError: the input has no such column to slice by; DataError: scores, pairs, plan, truth and audit are
@@ -78,58 +83,54 @@ def write_report(
     outcome, info, settings = outcome_of(scores, threshold, plan, truth), info or {}, settings or {}
     if len(pairs) != len(outcome):
         raise DataError(f"the scores are about {len(outcome)} pairs, and the data holds {len(pairs)}")
-    shown, given = Cards(pairs, outcome), precomputed_scores(pairs, scores)
+    shown, given = Cards(pairs, outcome), given_scores(pairs, scores)
     style, script = (asset(name, "cleanpairs.report") for name in ("style.css", "page.js"))
-    sheet = None if audit is None else _sheet(audit, pairs)
-    if sheet is not None:
+    sheet = None
+    if audit is not None:
         style, script = style + asset("sheet.css"), asset("label.js") + script
-    told = {
-        "title": visible(title),
-        "info": _listed(info),
-        "story": [(name, visible(text, 600)) for name, text in story(info, settings, outcome, plan)],
-        "settings": _listed(settings),
-        "summary": _listed(summary or {}),
-        "verdict": verdict(outcome, plan, pairs, info.get("result") or {}, calibration),
-        "next_steps": next_steps,
-        "total": len(outcome),
-        "threshold": outcome.threshold,
-        "rows": outcome.rows(),
-        "reasons": outcome.reasons(),
-        "detection": outcome.detection(),
-        "figures": _figures(outcome, metrics),
-        "clusters": clusters(shown, why or [None] * len(outcome)),
-        "quarantined": _quarantined(pairs, outcome),
-        "slices": [*slice_tables(pairs, outcome, slice_by), *caption_lengths(pairs, outcome)],
-        "missing": shown.missing,
-        "audited": audit_result,
-        "sheet": sheet,
-        "sheet_pairs": 0 if audit is None else len(audit),
-    }
+        for size in SHEET_SIZES:
+            sheet = sheet_html(audit, pairs, thumbnails_of(audit, pairs, size))
+            if len(sheet) <= MAX_BYTES // 2:
+                break
+    rendered = partial(
+        page,
+        "template.html",
+        "cleanpairs.report",
+        style=style,
+        script=script,
+        filters={"share": _share, "figure": _figure, "number": _number, "visible": visible},
+        title=title,
+        pairs=pairs,
+        outcome=outcome,
+        info=flattened(info),
+        story=story(info, settings, outcome, plan),
+        settings=flattened(settings),
+        summary=flattened(summary or {}),
+        verdict=verdict(outcome, plan, pairs, info.get("result") or {}, calibration),
+        next_steps=next_steps,
+        figures=_figures(outcome, metrics),
+        clusters=clusters(shown, why or [None] * len(outcome)),
+        quarantined=np.flatnonzero(outcome.kind == "quarantined")[:MAX_QUARANTINED].tolist(),
+        slices=[*slice_tables(pairs, outcome, slice_by), *caption_lengths(pairs, outcome)],
+        missing="the picture cannot be read" if pairs.images.kind == "bytes" else "no picture: the data holds vectors",
+        audited=audit_result,
+        audit=audit,
+        sheet=sheet,
+    )
     while True:
         few = max(1, count // 2)
-        text = page(
-            "template.html",
-            "cleanpairs.report",
-            style=style,
-            script=script,
-            filters={"share": _share, "figure": _figure},
+        text = rendered(
             galleries=galleries(shown, count, why),
             comparisons=compare_scores(shown, given, few),
-            donors=reused_donors(shown, few),
+            donors=donors(shown, few),
             duplicates=duplicates(shown, few),
-            **told,
         )
         if count <= 1 or len(text.encode("utf-8")) <= MAX_BYTES:
             break
         count //= 2
-    out = Path(out)
     with staged_file(out, overwrite=overwrite) as staging:
         Path(staging).write_text(text, encoding="utf-8")
-    return out
-
-
-def _listed(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(visible(k), visible(_number(v))) for k, v in flattened(values).items()]
+    return Path(out)
 
 
 def _figures(outcome: Outcome, metrics: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
@@ -149,30 +150,7 @@ def _figures(outcome: Outcome, metrics: Sequence[Mapping[str, Any]]) -> list[tup
     return found
 
 
-def _quarantined(pairs: Pairs, outcome: Outcome) -> list[tuple[int, str, str, str]]:
-    """(Pair, key, reason, caption) of the first quarantined pairs."""
-    return [
-        (
-            i,
-            visible(pairs.keys[i], 60),
-            visible(outcome.reason[i] or pairs.reasons.get(i) or "not given", 160),
-            visible(pairs.captions[i] or "(empty caption)", 90),
-        )
-        for i in np.flatnonzero(outcome.kind == "quarantined")[:MAX_QUARANTINED].tolist()
-    ]
-
-
-def _sheet(audit: AuditSample, pairs: Pairs) -> str:
-    """The audit's sheet with pictures as large as half of the page has room for."""
-    for size in SHEET_SIZES:
-        sheet = sheet_html(audit, pairs, size)
-        if len(sheet) <= MAX_BYTES // 2:
-            break
-    return sheet
-
-
 def _figure(value: float | None, digits: int = 3) -> str:
-    """A number with so many decimals; a dash where there is none."""
     return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
@@ -189,3 +167,139 @@ def _number(value: Any) -> Any:
     if isinstance(value, float):
         return "–" if math.isnan(value) else f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
     return value
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as ``{"input.rows": 5}``; lists as text; empty ones left out."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            out |= flattened(value, f"{prefix}{key}.")
+        elif not isinstance(value, list | tuple):
+            out[prefix + str(key)] = value
+        elif value:
+            out[prefix + str(key)] = ", ".join(map(str, value))
+    return out
+
+
+def verdict(
+    outcome: Outcome, plan: RepairPlan | None, pairs: Pairs, result: Mapping[str, Any],
+    calibration: Calibration | None,
+) -> dict[str, Any] | None:  # fmt: skip
+    """A sentence on what is estimated, and known where the truth is, and (name, share of mismatched pairs) of
+    :data:`STAGES`, by run.json's ``result``; without a ``calibration`` the share among the kept pairs is undetermined.
+    """
+    truth = outcome.truth
+    kept, repaired = (int((outcome.kind == kind).sum()) for kind in ("kept", "repaired"))
+    if not len(outcome):
+        return None
+    rate, of_kept, output = [UNDETERMINED] * 3  # of all pairs, of the kept ones, and of those and the repaired ones
+    if result.get("noise_rate") is not None:
+        rate = Estimate(result["noise_rate"], *(result.get("noise_rate_interval") or (np.nan, np.nan)))
+    if calibration is not None and kept:
+        of_kept = calibration.shares(outcome.correspondence[outcome.scored], [kept])[0]
+        if plan is not None:
+            column = plan.table.filter(acted(plan.table, REPAIRED))["confidence"].cast("float64")
+            sure = column.fill_null(np.nan).to_numpy()  # NaN where the probability of a repair is not known
+            wrong = of_kept.value * kept + float((1 - sure).sum())
+            output = Estimate(wrong / (kept + len(sure)), np.nan, np.nan)
+    estimates = [rate, of_kept, output]
+    share = f"{kept / len(outcome):.0%} of the pairs are kept"
+    if np.isnan(rate.value):
+        sentence = "How many pairs are mismatched is undetermined: label some (cleanpairs audit). " + share
+    else:
+        sentence = f"About {_text(rate)} of the pairs are mismatched. {share}"
+        sentence += f", of which about {_text(of_kept)} are mismatched" if np.isfinite(of_kept.value) else ""
+    if repaired:
+        sentence += f"; {repaired / len(outcome):.1%} are repaired"
+        sentence += f", which makes it about {_text(output)}" if np.isfinite(output.value) else ""
+    sentence += "."
+    stages = STAGES[: 3 if repaired else 2]
+    if truth is not None and truth[outcome.scored].any():
+        shares = None if plan is None else wrong_in_output(pairs, plan.table.sort_by("pair_id"))
+        among = truth[outcome.kind == "kept"]  # what a repair has made of a pair may be unknown: NaN
+        shares = shares or (float(among.mean()) if kept else np.nan, np.nan)
+        known = [float(truth[outcome.scored].mean()), *shares]
+        listed = [f"{value:.1%} {name}" for name, value in zip(stages, known, strict=False) if np.isfinite(value)]
+        sentence += f" The truth of this corpus is known: mismatched are {', '.join(listed)}."
+        estimates = [Estimate(value, np.nan, np.nan) for value in known]
+    return {"sentence": sentence, "shares": list(zip(stages, map(_text, estimates), strict=False))}
+
+
+def _text(share: Estimate) -> str:
+    if np.isnan(share.value):
+        return "undetermined"
+    within = f" ({share.low:.1%} to {share.high:.1%})" if np.isfinite(share.low) else ""
+    return f"{share.value:.1%}{within}"
+
+
+def story(
+    info: Mapping[str, Any], settings: Mapping[str, Any], outcome: Outcome, plan: RepairPlan | None
+) -> list[tuple[str, str]]:
+    """(Heading, sentence) of what is known, by a run.json ``info`` and the estimator's ``settings``."""
+    result = info.get("result") or {}
+    told = [
+        ("Data", _data(info.get("input") or {})),
+        ("Method", _method(info, settings, result)),
+        ("Noise", _noise(result, outcome)),
+        ("Threshold", _threshold(settings, result, outcome.threshold)),
+    ]
+    if plan is not None:
+        known = {k: v for k, v in plan.settings.items() if isinstance(v, str | int | float)}  # no records of searches
+        parts = "".join(f"{k.replace('_', ' ')} {v}; " for k, v in known.items())
+        told.append(("Repair", f"{parts}a repair needs a score of at least {plan.min_repair_score:.3g}."))
+    return [(name, text) for name, text in told if text]
+
+
+def _data(given: Mapping[str, Any]) -> str:
+    if not given.get("data"):
+        return ""
+    columns = ", ".join(f"{role} from “{column}”" for role, column in (given.get("columns") or {}).items())
+    counts = f"{given['rows']:,} rows, {given['pairs']:,} pairs" if "rows" in given and "pairs" in given else ""
+    return "; ".join(part for part in (given["data"], given.get("kind"), counts, columns) if part) + "."
+
+
+def _method(info: Mapping[str, Any], settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    text = name = str(info.get("method") or "")
+    backbone: Any = settings.get("backbone")
+    if not name:
+        return ""
+    if name in METHODS:
+        text += f": {METHODS.entry(name).summary} ({METHODS.entry(name).source})"
+    if backbone in BACKBONES:
+        text += f". Backbone {backbone}: {BACKBONES.entry(backbone).summary}"
+    if settings.get("image_encoder"):
+        text += f". Image encoder: {settings['image_encoder']}"
+    if result.get("epochs"):
+        text += f". Trained for {result['epochs']} epochs"
+        text += f" on {info['device']}" if info.get("device") else ""
+        text += f", seed {info['seed']}" if info.get("seed") is not None else ""
+    return text + "."
+
+
+def _noise(result: Mapping[str, Any], outcome: Outcome) -> str:
+    y = outcome.correspondence[outcome.scored]
+    flagged, total = int((y < outcome.threshold).sum()), len(y)
+    share = f"{flagged:,} of {total:,} scored pairs ({flagged / total:.1%}) are below the threshold." if total else ""
+    if "noise_rate" not in result:
+        return share
+    rate, interval = result["noise_rate"], result.get("noise_rate_interval")
+    if rate is None:
+        told = "Undetermined: the scores do not tell how many pairs are mismatched; label some (cleanpairs audit)."
+    else:
+        within = f" (95 % interval {interval[0]:.1%} to {interval[1]:.1%})" if interval else ""
+        told = f"An estimated {rate:.1%} of the pairs are mismatched{within}."
+    return f"{told} {share}"
+
+
+def _threshold(settings: Mapping[str, Any], result: Mapping[str, Any], threshold: float) -> str:
+    value, own = f"{threshold:.3g}", result.get("threshold")
+    if own is not None and abs(float(own) - threshold) > 1e-9:
+        return f"{value}, given to the repair plan (the run's own is {float(own):.3g})."
+    if "threshold" not in settings:
+        return ""
+    if settings["threshold"] == "auto":
+        return f"{value}, chosen from the scores (auto): the density minimum between their two modes."
+    if settings["threshold"] is None:
+        return f"{value}, the method's default; --set threshold=auto chooses it from the scores."
+    return f"{value}, as the settings say."

@@ -1,8 +1,4 @@
-"""Pictures of a fit on matplotlib axes: the estimators' plots, and the report's charts as SVG in data addresses.
-
-Nothing here sets up a window: axes are drawn on as they come, and made by pyplot where none are given, which draws into
-memory where there is no screen.
-"""
+"""Pictures of a fit on matplotlib axes: the estimators' plots, and the report's charts as SVG in data addresses."""
 
 import base64
 import io
@@ -47,34 +43,29 @@ def plot_scores(
     """Histogram of the correspondence (N,), NaN left out, with the threshold below which pairs are flagged.
 
     ``truth`` (N,) bool: True where a pair is known to be wrong: the bars are split by it; ``ax``: to draw on; new ones
-    by default. The counts are on a logarithmic axis where one bin would flatten all others.
-    Raises DataError: ``truth`` is of other pairs.
+    by default. Raises DataError: ``truth`` is of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
-    known = np.isfinite(y)
-    groups = [("pairs", known, KEPT, "")]
+    groups = [("pairs", y, KEPT, "")]
     if truth is not None:
         wrong = np.asarray(truth, dtype=bool).ravel()
         if wrong.shape != y.shape:
             raise DataError(f"the truth is about {wrong.shape} pairs, and the scores about {y.shape}")
-        groups = [("matched pairs", known & ~wrong, KEPT, ""), ("mismatched pairs", known & wrong, FLAGGED, "////")]
-    ax = _new_axes() if ax is None else ax
-    edges, counts = np.linspace(0, 1, BINS + 1), []
+        groups = [("matched pairs", y[~wrong], KEPT, ""), ("mismatched pairs", y[wrong], FLAGGED, "////")]
+    ax, filled = _new_axes() if ax is None else ax, np.empty(0)
     for label, some, colour, hatch in groups:  # the hatch: told apart without colour too
-        counts.append(np.histogram(np.clip(y[some], 0, 1), edges)[0])
+        counts, edges = np.histogram(np.clip(some[np.isfinite(some)], 0, 1), BINS, (0, 1))
+        filled = np.append(filled, counts[counts > 0])
         ax.bar(
-            edges[:-1], counts[-1], 1 / BINS, align="edge", color=colour, alpha=0.7, label=label, linewidth=0,
-            hatch=hatch, edgecolor="#ffffff80",
+            edges[:-1], counts, 1 / BINS, align="edge", color=colour, alpha=0.7, label=label, linewidth=0, hatch=hatch,
+            edgecolor="#ffffff80",
         )  # fmt: skip
-    filled = np.concatenate(counts)
-    filled = filled[filled > 0]
     if len(filled) and filled.max() > 20 * np.median(filled):
         ax.set_yscale("log")
         ax.set_ylim(bottom=0.7)
     ax.axvline(threshold, **DASHED, label=f"threshold {threshold:.3g}")
-    ax.set_xlim(0, 1)
-    ax.set_xlabel("correspondence (0 = mismatched, 1 = matched)")
-    ax.set_ylabel("pairs" + (", logarithmic" if ax.get_yscale() == "log" else ""))
+    counted = "pairs, logarithmic" if ax.get_yscale() == "log" else "pairs"
+    ax.set(xlim=(0, 1), xlabel="correspondence (0 = mismatched, 1 = matched)", ylabel=counted)
     ax.legend(**ABOVE, ncols=len(groups) + 1, handlelength=1.8, fontsize="small")
     return ax
 
@@ -82,8 +73,8 @@ def plot_scores(
 def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) -> Axes:
     """Loss by epoch and, where validated, rSum on an axis of its own; stages, which start afresh, apart.
 
-    ``metrics``: one an epoch, with ``loss``, ``val_rsum`` and ``stage``, as an estimator's ``history_``; those without
-    a figure are left out; ``ax``: to draw on; new ones by default. Returns the loss's axes.
+    ``metrics``: one an epoch, with ``loss``, ``val_rsum`` and ``stage``, as an estimator's ``history_``; ``ax``: to
+    draw on; new ones by default. Returns the loss's axes.
     """
     ax = _new_axes() if ax is None else ax
     stages = [m.get("stage", 1) for m in metrics]
@@ -101,8 +92,8 @@ def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = Non
         axis.set_ylabel(label, color=colour)
     for start in starts:
         ax.axvline(start + 0.5, color="#c9cdd3", linewidth=0.8)
-    ax.set_xlabel("epoch" + (f" (a line starts each of {len(starts) + 1} stages)" if starts else ""))
-    ax.set_xlim(0.5, max(len(metrics), 1) + 0.5)
+    label = "epoch" + (f" (a line starts each of {len(starts) + 1} stages)" if starts else "")
+    ax.set(xlabel=label, xlim=(0.5, max(len(metrics), 1) + 0.5))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if lines:
         ax.legend(**ABOVE, handles=lines, ncols=2)
@@ -115,9 +106,7 @@ def plot_pairs(
     """Pictures with their captions and scores, at most ``count``; those below the threshold are marked as flagged.
 
     ``which`` {"worst", "borderline", "best", "random"}, or pair_ids: the lowest scores, those nearest to the threshold,
-    the highest, or any; ties in order of pair_id.
-
-    Returns (k,) array of Axes, four in a row: a pair without a readable picture has its caption alone.
+    the highest, or any. Returns (k,) array of Axes, four in a row.
     Raises ConfigError: unknown ``which``, or no such pair; DataError: scores of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
@@ -141,27 +130,21 @@ def plot_pairs(
     size = (2.6 * columns, 3.0 * rows)
     axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")[1].ravel()
     for ax, i, data in zip(axes, ids.tolist(), pairs.images.read(pairs.image_index[ids].tolist()), strict=False):
-        _draw_pair(ax, data, visible(pairs.captions[i] or "(empty caption)", 90), float(y[i]), threshold)
+        ax.set(xticks=[], yticks=[])
+        try:
+            ax.imshow(np.asarray(read_image(data or b"")))
+        except DataError:
+            ax.text(0.5, 0.5, "no picture", ha="center", va="center", transform=ax.transAxes, color="#666")
+        word, colour = ("flagged", FLAGGED) if y[i] < threshold else ("kept", KEPT)
+        for spine in ax.spines.values():
+            spine.set(color=colour, linewidth=2, visible=True)
+        caption = visible(pairs.captions[i] or "(empty caption)", 90)
+        lines = textwrap.wrap(caption, 30, max_lines=3, placeholder=" …")
+        ax.set_title(f"{y[i]:.3f}, {word}", fontsize=8, color=colour, loc="left")
+        ax.set_xlabel("\n".join(lines).replace("$", r"\$"), fontsize=8)  # a caption with dollar signs is no formula
     for ax in axes[len(ids) :]:
         ax.set_axis_off()
     return np.asarray(axes[: len(ids)])
-
-
-def _draw_pair(ax: Axes, data: bytes | None, caption: str, score: float, threshold: float) -> None:
-    ax.set_xticks([])
-    ax.set_yticks([])
-    try:
-        if data is None:
-            raise DataError("no picture")
-        ax.imshow(np.asarray(read_image(data)))
-    except DataError:
-        ax.text(0.5, 0.5, "no picture", ha="center", va="center", transform=ax.transAxes, color="#666")
-    word, colour = ("flagged", FLAGGED) if score < threshold else ("kept", KEPT)
-    for spine in ax.spines.values():
-        spine.set(color=colour, linewidth=2, visible=True)
-    lines = textwrap.wrap(caption, 30, max_lines=3, placeholder=" …")
-    ax.set_title(f"{score:.3f}, {word}", fontsize=8, color=colour, loc="left")
-    ax.set_xlabel("\n".join(lines).replace("$", r"\$"), fontsize=8)  # a caption with dollar signs is no formula
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
@@ -187,10 +170,8 @@ def precision_recall(correspondence: np.ndarray, threshold: float, truth: np.nda
         hits = (flagged & truth).sum()
         ax.plot([hits / truth.sum()], [hits / flagged.sum()], "o", color="#111", label=f"threshold {threshold:.3g}")
     ax.axhline(truth.mean(), color="#8a8f98", linewidth=0.9, linestyle=(0, (2, 2)), label="flagging by chance")
-    ax.set_xlim(0, 1.01)
-    ax.set_ylim(0, 1.02)
-    ax.set_xlabel("recall: share of the mismatched pairs that is flagged")
-    ax.set_ylabel("precision of the flags")
+    about = {"xlabel": "recall: share of the mismatched pairs that is flagged", "ylabel": "precision of the flags"}
+    ax.set(xlim=(0, 1.01), ylim=(0, 1.02), **about)
     ax.legend(**ABOVE, ncols=3, handlelength=1.4)
 
 

@@ -1,7 +1,7 @@
 """Decisions in a file that is only ever appended to: one JSON object a line, on the disk before it is answered.
 
-A line is one ``write`` to a file that is open with ``O_APPEND``, so several processes may write at once; and it begins
-with a line break, so that half a line that a killed process has left ends there, and spoils nothing but itself.
+A line is one ``write`` with ``O_APPEND``, so several processes may write at once; and it begins with a line break, so
+that half a line that a killed process has left spoils nothing but itself.
 """
 
 import json
@@ -23,10 +23,8 @@ CHOICES = (*WRITTEN, "drop")
 
 @dataclass(frozen=True)
 class Decision:
-    """What a person has decided of some pairs: an action of a plan's, by whom (``page``) and when (UTC).
-
-    ``asked``: one pair that was chosen without regard to its words, so that it may stand for others with such scores;
-    ``drawn``: at random among all.
+    """What a person has decided of some pairs. ``asked``: one pair that was chosen without regard to its words, so that
+    it may stand for others with such scores; ``drawn``: at random among all; ``time``: UTC.
     """
 
     name: str
@@ -46,8 +44,7 @@ _FIELDS = {field.name for field in fields(Decision)}
 class DecisionLog:
     """The file, and what holds by it now; whatever others append is read when :meth:`refresh` is called.
 
-    Raises OutputError: it cannot be written; DataError: it is no log of decisions, or one about other data, by the
-    ``fingerprint`` and the number of ``pairs``.
+    Raises OutputError: it cannot be written; DataError: it is no log of decisions, or one about other data.
     """
 
     def __init__(self, path: str | Path, fingerprint: str, pairs: int) -> None:
@@ -61,18 +58,14 @@ class DecisionLog:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             self._fd = os.open(self.path, flags, 0o600)
-        try:
-            if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-                raise OutputError(f"{self.path} is no regular file: decisions are not written there")
-            self.refresh()
-            if not self._begun:
-                self._append(self._about)
-                folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-                os.fsync(folder)
-                os.close(folder)
-        except BaseException:
-            self.close()
-            raise
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            raise OutputError(f"{self.path} is no regular file: decisions are not written there")
+        self.refresh()
+        if not self._begun:
+            self._append(self._about)
+            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(folder)
+            os.close(folder)
 
     @property
     def decisions(self) -> list[Decision]:
@@ -81,15 +74,13 @@ class DecisionLog:
 
     def close(self) -> None:
         """Let go of the file; nothing is lost without it."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        os.close(self._fd)
 
     def decide(self, pairs: Sequence[int], action: str, **about: Any) -> Decision:
         """Write a decision; it is on the disk when this returns; ``about``: the other fields of :class:`Decision`."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         made = Decision(uuid.uuid4().hex, tuple(int(i) for i in pairs), action, time=now, **about)
-        self._append({k: v for k, v in made.__dict__.items() if v is not None and v is not False and v != ""})
+        self._append({k: v for k, v in vars(made).items() if v not in ("", None) and v is not False})
         return made
 
     def undo(self, page: str = "", opened: int = 0) -> Decision | None:

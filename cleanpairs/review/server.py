@@ -1,7 +1,7 @@
 """The review as a page on this machine: a server on 127.0.0.1 that answers to who knows its token alone.
 
-The token is the first part of every path. A request whose ``Host`` is another name (DNS rebinding), or whose ``Origin``
-is another site, is refused; the page may load from this server alone.
+The token begins every path. A request whose ``Host`` is another name (DNS rebinding), or whose ``Origin`` is another
+site, is refused; the page may load from this server alone.
 """
 
 import hmac
@@ -9,7 +9,6 @@ import json
 import secrets
 import sys
 import threading
-from collections import OrderedDict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin",
 }  # fmt: skip
-FILES = {"": "review.html", "review.js": "review.js", "review.css": "review.css"}
-KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+FILES = {"": "html", "review.js": "javascript", "review.css": "css"}  # the kinds of text
+SAME_SITE = ("none", "same-origin")
 IMAGE = 900  # longest side, pixels
 MOST_BODY = 100_000  # bytes
 LISTS = 16  # that are remembered
@@ -44,7 +43,7 @@ class ReviewServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.review, self.folder, self.title = review, folder, title
         self.token, self.one = secrets.token_urlsafe(24), threading.Lock()
-        self.lists: OrderedDict[str, np.ndarray] = OrderedDict()
+        self.lists: dict[str, np.ndarray] = {}
         self.address = f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -68,9 +67,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(403, problem.encode())
         try:
             if self.command == "GET" and name in FILES:
-                file = FILES[name]
-                kind = f"{KINDS[file.rpartition('.')[2]]}; charset=utf-8"
-                return self._send(200, asset(file, "cleanpairs.review").encode(), kind)
+                text = asset(name or "review.html", "cleanpairs.review")
+                return self._send(200, text.encode(), f"text/{FILES[name]}; charset=utf-8")
             asked, _, number = name.partition("/")
             if asked == "image":
                 return self._image(int(number))
@@ -87,17 +85,14 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._json(200, found) if found is not None else self._send(404, b"there is no such page")
 
-    def do_POST(self) -> None:
-        self.do_GET()
+    do_POST = do_GET  # noqa: N815
 
     def _problem(self, token: str) -> str | None:
         hosts = [f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")]
         if self.headers.get("host", "") not in hosts:
             return "this server answers to 127.0.0.1 alone"
-        origin = self.headers.get("origin")
-        if origin is not None and origin not in [f"http://{host}" for host in hosts]:
-            return "requests of other sites are refused"
-        if self.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        ours = [None, *(f"http://{host}" for host in hosts)]
+        if self.headers.get("origin") not in ours or self.headers.get("sec-fetch-site", "none") not in SAME_SITE:
             return "requests of other sites are refused"
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
             return "the address lacks its token: open the one that was printed"
@@ -114,8 +109,8 @@ class _Handler(BaseHTTPRequestHandler):
                 ids = review.listing(body.get("show", "undecided"), body.get("sort", "asked"), body.get("q", "")[:200])
                 name = secrets.token_hex(8)
                 self.server.lists[name] = ids
-                while len(self.server.lists) > LISTS:
-                    self.server.lists.popitem(last=False)
+                if len(self.server.lists) > LISTS:
+                    del self.server.lists[next(iter(self.server.lists))]
                 return {"list": name, "total": len(ids), "rows": review.rows(ids[:100])}
             case "GET", "rows":
                 start, count = int(body["start"]), int(body["count"])
@@ -135,9 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return review.progress() | {"changed": 0 if made is None else len(made.pairs)}
             case "POST", "undo":
                 made = review.undo(page, int(body.get("opened", 0)))
-                changed = [] if made is None else list(made.pairs)
-                rows = review.rows(np.array(changed[:1], np.int64))
-                return review.progress() | {"changed": len(changed), "rows": rows}
+                changed = np.array(() if made is None else made.pairs, np.int64)
+                return review.progress() | {"changed": len(changed), "rows": review.rows(changed[:1])}
             case "POST", "write":
                 return review.write(self.server.folder)
         return None
@@ -161,9 +155,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, data: bytes, kind: str = "text/plain; charset=utf-8") -> None:
         self.send_response_only(status)
-        ended = {} if status == 200 else {"Connection": "close"}
-        about = {"Content-Type": kind, "Content-Length": str(len(data))}
-        for name, value in {**HEADERS, **about, **ended}.items():
+        about = HEADERS | {"Content-Type": kind, "Content-Length": str(len(data))}
+        for name, value in (about if status == 200 else about | {"Connection": "close"}).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)

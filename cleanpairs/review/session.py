@@ -1,6 +1,7 @@
 """A review: the pairs of a run with its plan, in the order in which to ask about them, and what was decided."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import ArrayLike
+from scipy.special import expit, logit
 
-from cleanpairs.audit.labels import read_labels
 from cleanpairs.audit.sample import AuditSample
-from cleanpairs.audit.sheet import labels_table
+from cleanpairs.audit.sheet import labels_table, read_labels
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.correspondence.calibration import Estimate
+from cleanpairs.correspondence.calibration import UNDETERMINED, Estimate
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
@@ -22,7 +24,6 @@ from cleanpairs.explain import Explainer
 from cleanpairs.repair.actions import ACTIONS, REMATCHED, REPAIRED
 from cleanpairs.repair.editing import JUDGED, followed, write_csv
 from cleanpairs.repair.plan import RepairPlan
-from cleanpairs.review.estimate import Matched
 from cleanpairs.review.log import CHOICES, Decision, DecisionLog
 
 EVERY = 25  # decisions after which it estimates anew, and asks in another order
@@ -34,21 +35,23 @@ DIGITS = 4  # of an edge between strata
 LONGEST = 10_000  # characters of a caption that somebody types
 SHORT, LONG = 140, 2_000  # characters shown in the list, and of the pair itself
 REASON = "decided in a review"
-KEEP, DROP, QUARANTINE = (ACTIONS.index(name) for name in ("keep", "drop", "quarantine"))
+KEEP, QUARANTINE = ACTIONS.index("keep"), ACTIONS.index("quarantine")
 PLANS = [ACTIONS.index(name) for name in REPAIRED]
+EDGE = 0.002  # no score is surer
+PRIOR = (0.5, 0.2, 0.7)  # deviations of a, b and c where the score is a probability
+WIDE = (2.0, 1.0, 1.0)
+FLATTEST = 0.05  # a higher score is never a worse one
+DRAWS = 400
+BINS = 256
 
 
 class Review:
     """What the page shows and does.
 
-    - ``pairs``: N pairs
-    - ``plan``: of them; what it says holds where nobody decides
-    - ``correspondence`` (N,) float: NaN where quarantined
-    - ``explainer``: gives evidence; where its vectors of images and captions lie in one space, the captions that fit an
-      image best are offered
-    - ``probability``: the correspondence is a calibrated probability
+    - ``plan`` of N ``pairs``: what it says holds where nobody decides
+    - ``correspondence`` (N,) float: NaN where quarantined; ``probability``: it is a calibrated one
+    - ``explainer``: gives evidence and, where images and captions lie in one space, the captions that fit best
     - ``goal``: share of mismatched pairs to get below
-    - ``random_state``: of those that are asked about at random
     """
 
     def __init__(
@@ -82,11 +85,8 @@ class Review:
         self, pairs: Sequence[int], action: str, *, donor: int | None = None, caption: str | None = None,
         page: str = "", sort: str = "",
     ) -> Decision:  # fmt: skip
-        """Write a decision about some pairs; ``sort``: the order in which a single pair was come to, where its words
-        did not matter; it is a label then.
-
-        Raises ConfigError: there are no such pairs, or they are quarantined; the action is none of a plan's, or lacks
-        its donor or its caption; OutputError: it could not be written.
+        """Write a decision about some pairs; of a single one it is a label, where its words did not matter in the order
+        ``sort`` in which it was come to. Raises ConfigError: it cannot be; OutputError: it could not be written.
         """
         ids, donor = [int(i) for i in pairs], donor if action in REMATCHED else None
         caption = " ".join((caption or "").split()) if action == "recaption" else None
@@ -127,12 +127,8 @@ class Review:
         return np.flatnonzero(self._text == self._text[pair])
 
     def listing(self, show: str = "undecided", sort: str = "asked", query: str = "") -> np.ndarray:
-        """The pairs (k,) that are shown, in order; ``query``: words that caption or key hold.
-
-        - ``show`` {"undecided", "flagged", "repaired", "kept", "decided", "all"}
-        - ``sort`` {"asked", "score", "-score", "caption", "pair"}
-
-        Raises KeyError: another one.
+        """The pairs (k,) that are shown, in order; ``query``: words that caption or key hold. Raises KeyError: there is
+        no such ``show`` or ``sort``.
         """
         chosen = self.known & {
             "undecided": ~self.decided, "flagged": self.flagged, "repaired": np.isin(self.planned, PLANS),
@@ -184,27 +180,23 @@ class Review:
         if row["action"] in REPAIRED:
             planned = {"action": row["action"], "donor": row["donor_pair_id"], "raw": row["caption"], "planned": True}
             options.append(planned | {"caption": visible(row["caption"], LONG)})
-        captions = {option["caption"] for option in options} | {visible(self.pairs.captions[i], LONG)}
-        for j in self._donors(i):
-            caption = visible(self.pairs.captions[j], LONG)
-            if caption not in captions:
-                options.append({"action": "rematch_text", "donor": j, "caption": caption})
-        return options[: DONORS + 1]
-
-    def _donors(self, i: int) -> list[int]:
-        """Pairs whose captions are nearest to the image of pair i, other than those that it has in the data."""
         if self.explainer is None:
-            return []
+            return options
         lenders, texts = self._lenders
         asked = self.explainer.vectors(np.array([i]))[0]
         if asked.shape[1] != texts.shape[1]:  # two spaces
-            return []
+            return options
         group = self.pairs.pair_image_group
-        has = set(self._text[group == group[i]].tolist())
+        has = set(self._text[group == group[i]].tolist())  # captions of this image in the data
         fit = texts @ asked[0]
         near = np.argpartition(-fit, min(DONORS + len(has), len(fit) - 1))[: DONORS + len(has)]
-        near = near[np.argsort(-fit[near], kind="stable")]
-        return [int(j) for j in lenders[near] if self._text[j] not in has][:DONORS]
+        near = lenders[near[np.argsort(-fit[near], kind="stable")]]
+        captions = {option["caption"] for option in options} | {visible(self.pairs.captions[i], LONG)}
+        for j in near[~np.isin(self._text[near], list(has))][:DONORS].tolist():
+            caption = visible(self.pairs.captions[j], LONG)
+            if caption not in captions:
+                options.append({"action": "rematch_text", "donor": j, "caption": caption})
+        return options
 
     @cached_property
     def _lenders(self) -> tuple[np.ndarray, np.ndarray]:
@@ -236,7 +228,7 @@ class Review:
                 self.action[i] = ACTIONS.index(made.action)
                 if made.asked:
                     self._asked[i] = made
-        done = len(pairs) > 0 and not (self.known & ~self.decided).any()
+        done = pairs and not (self.known & ~self.decided).any()
         if len(self._asked) // EVERY != self._round or len(pairs) >= EVERY or done:
             self._estimate()
 
@@ -298,8 +290,8 @@ class Review:
         return replace(self.plan, table=followed(edited))
 
     def labels(self) -> AuditSample | None:
-        """The answers as labels of an audit, or None: of the scores around the threshold, where nearly all were asked,
-        these; elsewhere those drawn at random alone: where the doubtful ones come first, the others are not like them.
+        """The answers as labels of an audit, or None: around the threshold, where nearly all were asked, all of them;
+        elsewhere those drawn at random alone: where the doubtful ones come first, the others are not like them.
         """
         at, cut = np.array(sorted(self._asked), np.int64), self.plan.threshold
         ids = np.flatnonzero(self.known)
@@ -326,8 +318,11 @@ class Review:
         edited.save(plan, overwrite=True)
         sample = self.labels()
         if sample is not None:
-            if labels.is_file() and self._all_decided(labels):  # a label by hand that no decision stands for is kept
-                labels.unlink()
+            asked = {i for made in self.log.decisions if made.asked for i in made.pairs}
+            with suppress(DataError):  # a label by hand that no decision stands for is kept
+                before = read_labels(labels, keys=self.pairs.keys, correspondence=self.y)
+                if asked >= set(before.pair_id[before.labelled].tolist()):
+                    labels.unlink()
             with staged_file(labels, overwrite=True) as staged:
                 write_csv(labels_table(sample, self.pairs, [None] * len(sample)), staged)
         counts = edited.summary()
@@ -335,15 +330,6 @@ class Review:
             "plan": str(plan), "labels": None if sample is None else str(labels), "decided": int(self.decided.sum()),
             "kept": counts.kept, "repaired": counts.repaired, "dropped": counts.dropped,
         }  # fmt: skip
-
-    def _all_decided(self, labels: Path) -> bool:
-        """Whether each of the labels that were written before is of a pair that was asked about here."""
-        decided = {i for made in self.log.decisions if made.asked for i in made.pairs}
-        try:
-            found = read_labels(labels, keys=self.pairs.keys, correspondence=self.y)
-        except DataError:
-            return False
-        return decided >= set(found.pair_id[~np.isnan(found.matched)].tolist())
 
 
 def _front(asked: np.ndarray) -> int:
@@ -355,3 +341,66 @@ def _front(asked: np.ndarray) -> int:
 
 def _shown(share: Estimate) -> list[float] | None:
     return None if np.isnan(share.value) else [share.value, share.low, share.high]
+
+
+class Matched:
+    r"""P(matched) of N pairs after some ``labels``: pairs (k,) that were asked about, and whether they are matched.
+
+    logit P(matched | x) = a + b max(x, 0) + c min(x, 0), x the logit of the correspondence (N,) where that is a
+    ``probability``, else of its rank less the threshold's; a, b and c have normal priors around 0, 1 and 1, narrow ones
+    where it is, but for c: right pairs that look like any mismatched one are what such probabilities know least about.
+    The posterior is approximated by a normal one (Laplace), and shares by draws of it and the luck of so many pairs.
+
+    Source: D. MacKay, The evidence framework applied to classification networks, Neural Computation 4, 1992.
+    """
+
+    def __init__(
+        self, correspondence: ArrayLike, threshold: float, probability: bool, labels: tuple[np.ndarray, np.ndarray]
+    ) -> None:
+        y = np.asarray(correspondence, np.float64)
+        known, scores = np.isfinite(y), [y, np.array(0.5)]
+        if not probability:  # ranks, so that the threshold is where neither is likelier
+            order = np.sort(y[known])
+            scores = [(np.searchsorted(order, v) + 0.5) / (len(order) + 1) for v in (y, np.array(threshold))]
+        odds, middle = (logit(np.clip(v, EDGE, 1 - EDGE)) for v in scores)
+        x = np.where(known, odds - middle, 0.0)
+        pairs, matched = labels
+        centre, scale = np.array([0.0, 1.0, 1.0]), np.array(PRIOR if probability else WIDE)
+        X, t = _features(x[pairs]), np.asarray(matched, np.float64)
+        theta = centre.copy()
+        for _ in range(50):
+            p = expit(X @ theta)
+            slope = X.T @ (t - p) - (theta - centre) / scale**2
+            curve = (X.T * (p * (1 - p))) @ X + np.diag(1 / scale**2)
+            step = np.linalg.solve(curve, slope)
+            theta = theta + step / max(1.0, float(np.abs(step).max()))
+            if np.abs(step).max() < 1e-8:
+                break
+        self.theta = theta
+        theta[1:] = np.maximum(theta[1:], FLATTEST)
+        draws = np.random.default_rng(0).multivariate_normal(theta, np.linalg.inv(curve), DRAWS)
+        self._draws = np.concatenate([draws[:, :1], np.maximum(draws[:, 1:], FLATTEST)], axis=1)
+        edges = np.unique(np.quantile(x[known], np.linspace(0, 1, BINS + 1))) if known.any() else np.zeros(1)
+        self._bin = np.clip(np.searchsorted(edges, x, side="right") - 1, 0, len(edges) - 1)
+        size = np.maximum(np.bincount(self._bin[known], minlength=len(edges)), 1)
+        self._x = np.bincount(self._bin[known], weights=x[known], minlength=len(edges)) / size
+        self.probability = np.where(known, expit(_features(x) @ theta), np.nan)
+
+    def mismatched(self, among: np.ndarray, others: int = 0, wrong: float = 0, spread: float = 0) -> Estimate:
+        """Share of mismatched pairs among ``among`` (k,), not yet decided, and ``others``; of those ``wrong`` are, a
+        number with the variance ``spread``.
+        """
+        total = len(among) + others
+        if not total:
+            return UNDETERMINED
+        count = np.bincount(self._bin[among], minlength=len(self._x))
+        p = 1 - expit(self._draws @ _features(self._x).T)  # (B, bins)
+        luck = np.random.default_rng(1).normal(size=DRAWS)
+        found = p @ count + luck * np.sqrt((p * (1 - p)) @ count + spread)
+        value = float((1 - self.probability[among]).sum()) + wrong
+        low, high = np.quantile(np.clip(found + wrong, 0 if spread else wrong, len(among) + wrong), [0.025, 0.975])
+        return Estimate(value / total, min(float(low), value) / total, max(float(high), value) / total)
+
+
+def _features(x: np.ndarray) -> np.ndarray:
+    return np.stack([np.ones_like(x), np.maximum(x, 0), np.minimum(x, 0)], axis=1)

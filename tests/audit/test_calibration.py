@@ -11,7 +11,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from cleanpairs.audit import draw_sample
-from cleanpairs.audit.calibration import calibrate, calibration_error, fit_isotonic, fit_logistic
+from cleanpairs.audit.evaluation import calibrate, calibration_error, fit_isotonic, fit_logistic
 
 
 def labels(n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -65,14 +65,14 @@ def test_never_decreasing_and_never_sure(fit: Callable[..., Any], case: str) -> 
 
 def test_leaving_out_is_what_it_says() -> None:
     score, matched, weight = labels(30)
-    chosen, losses = calibrate(score, matched, weight), {}
+    (chosen, _, found, said), losses = calibrate(score, matched, weight), {}
     for kind, fit in (("isotonic", fit_isotonic), ("logistic", fit_logistic)):
         rest = [np.arange(30) != i for i in range(30)]
         left_out = [fit(score[r], matched[r], weight[r])(score[~r])[0] for r in rest]
         losses[kind] = -(weight * np.log(np.where(matched, left_out, 1 - np.array(left_out)))).sum() / weight.sum()
-        if kind == chosen.kind:
-            np.testing.assert_array_equal(chosen.left_out, left_out)
-    assert chosen.kind == min(losses, key=losses.__getitem__) and chosen.log_loss == pytest.approx(losses)
+        if kind == chosen:
+            np.testing.assert_array_equal(found, left_out)
+    assert chosen == min(losses, key=losses.__getitem__) and said == pytest.approx(losses)
 
 
 def test_calibration_error_by_hand() -> None:
@@ -91,8 +91,8 @@ def test_two_hundred_labels_calibrate_to_within_a_twentieth(corpus: Callable[...
     for k, noise in enumerate([0.1, 0.2, 0.4, 0.6] * 2):
         y, wrong = corpus(noise=noise, seed=k)
         s = draw_sample(y, 200, threshold=0.1, seed=k)
-        c = calibrate(s.correspondence, ~wrong[s.pair_id], s.weight)
+        probability = calibrate(s.correspondence, ~wrong[s.pair_id], s.weight)[1]
         before.append(calibration_error(y, ~wrong))
-        after.append(calibration_error(c.probability(y.astype(float)), ~wrong))
+        after.append(calibration_error(probability(y.astype(float)), ~wrong))
     assert np.mean(after) < 0.04 < 0.15 < np.mean(before)
     assert np.max(after) < 0.1

@@ -19,9 +19,8 @@ from PIL import Image
 from cleanpairs.benchmarking import Bench, BenchLog, BenchResult, run_bench, summarise, to_csv, to_markdown, to_text
 from cleanpairs.benchmarking import bench as bench_module
 from cleanpairs.benchmarking.cell import repair_quality, run_cell
-from cleanpairs.benchmarking.plot import plot
-from cleanpairs.benchmarking.settings import choose_methods, method_settings
-from cleanpairs.benchmarking.splits import load_splits
+from cleanpairs.benchmarking.settings import choose_methods, load_splits, method_settings
+from cleanpairs.benchmarking.table import plot
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import Noise, apply_noise, inject_noise, noise_of
@@ -214,7 +213,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="line 2"):
         log.rows()
     log.path.write_text("[1]\n")
-    with pytest.raises(DataError, match="list"):
+    with pytest.raises(DataError, match="line 1"):
         log.rows()
 
 
@@ -364,7 +363,7 @@ def test_a_failed_cell_is_told_retried_and_stops_nothing(data: Path, monkeypatch
     monkeypatch.setattr(bench_module, "run_cell", fails)
     result = run_bench(bench(data))
     assert [row["status"] for row in result.rows] == ["failed", "ok"]
-    assert "crcl at 0.4: RefusedError: the loss is | not finite" in result.table()
+    assert "crcl at 0.4: RefusedError: the loss is | not finite" in to_text(result.summaries)
     assert "is \\| not" in (Path(result.out) / "table.md").read_text()
     with pytest.raises(RefusedError):
         run_bench(bench(data, methods="crcl", out=str(data.parent / "other")))
@@ -380,7 +379,7 @@ def test_what_a_method_needs_and_has_not_got(data: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(bench_module, "choose_methods", lambda text: ["crcl", "infonce"])
     result = run_bench(bench(data, methods="all"))
     assert [row["status"] for row in result.rows] == ["needs", "ok"]
-    assert "crcl at 0.4: needs a clean meta set" in result.table()
+    assert "crcl at 0.4: needs a clean meta set" in to_text(result.summaries)
     with pytest.raises(ConfigError, match="crcl needs a clean meta set"):
         run_bench(bench(data, methods="crcl"))
 

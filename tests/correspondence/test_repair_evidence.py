@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cleanpairs.audit.calibration import calibration_error
+from cleanpairs.audit.evaluation import calibration_error
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.repair.decisions import Chance, _as_pure
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.report.clusters import clusters
-from cleanpairs.report.gallery import Cards
+from cleanpairs.report.gallery import Cards, clusters
 from cleanpairs.report.outcome import Outcome, outcome_of
 
 TOPICS = {

@@ -17,11 +17,9 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
-from cleanpairs.report.gallery import Cards, duplicates, reused_donors
-from cleanpairs.report.outcome import Outcome, outcome_of
-from cleanpairs.report.precomputed import compare_scores, precomputed_scores
-from cleanpairs.report.slices import caption_lengths, slice_tables
-from cleanpairs.report.story import flattened, story
+from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, given_scores
+from cleanpairs.report.outcome import Outcome, caption_lengths, outcome_of, slice_tables
+from cleanpairs.report.page import flattened, story
 
 from .conftest import png
 
@@ -125,9 +123,9 @@ def test_donors_are_counted() -> None:
         kind=np.array(["repaired"] * 5 + ["kept"] * 3, dtype=object),
         donor=np.array([7, 6, 7, 7, 6, -1, -1, 0]),
     )
-    found = reused_donors(Cards(pairs, out), 9)
-    assert [(d["pair_id"], d["uses"], d["caption"]) for d in found] == [(7, 3, "c7"), (6, 2, "c6")]
-    assert reused_donors(Cards(pairs, outcome(np.ones(8))), 9) == []
+    found = donors(Cards(pairs, out), 9)
+    assert [(i, uses) for i, uses, _ in found] == [(7, 3), (6, 2)]
+    assert donors(Cards(pairs, outcome(np.ones(8))), 9) == []
 
 
 def test_given_scores_are_compared() -> None:
@@ -141,9 +139,9 @@ def test_given_scores_are_compared() -> None:
     pairs = Pairs.from_arrays([f"c{i}" for i in range(n)], images=[png(i) for i in range(n)])
     shown = Cards(pairs, outcome(y, truth=truth))
     scores = pa.table({"correspondence": y, "similarity": given, "is_mismatch": [False] * n})
-    found = precomputed_scores(replace(pairs, precomputed_scores={"clip": given[::-1]}), scores)
+    found = given_scores(replace(pairs, precomputed_scores={"clip": given[::-1]}), scores)
     assert list(found) == ["clip", "similarity"]
-    assert precomputed_scores(pairs, SimpleNamespace(correspondence=y)) == {}
+    assert given_scores(pairs, SimpleNamespace(correspondence=y)) == {}
     (c,) = compare_scores(shown, {"similarity": given}, 4)
     both = np.isfinite(y) & np.isfinite(given)
     assert c["pairs"] == n - 2

@@ -13,7 +13,7 @@ from cleanpairs.correspondence.calibration import Calibration, calibrate, positi
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.report.outcome import outcome_of
-from cleanpairs.report.story import verdict
+from cleanpairs.report.page import verdict
 
 from .conftest import plan_of
 

@@ -15,8 +15,7 @@ from cleanpairs.audit import evaluate_audit, read_labels
 from cleanpairs.commands.export import export_plan
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.repair.plan import RepairPlan
-from cleanpairs.review.estimate import Matched
-from cleanpairs.review.session import EVERY, Review
+from cleanpairs.review.session import EVERY, Matched, Review
 
 from .conftest import TOPICS, Case, N
 

@@ -1,21 +1,22 @@
-"""Evidence for a doubt: the captions of similar trusted images, the images of similar trusted captions, the words.
-
-And the worst pairs of a corpus, however few: one ranked list, a row an issue, as cleanlab's tables of issues are.
+"""Evidence for a doubt: the captions of similar trusted images, the images of similar trusted captions, the words; and
+the worst pairs of a corpus, however few: one ranked list, a row an issue, as cleanlab's tables of issues are.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from scipy.sparse import csr_array, diags_array
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.data.filters import PREFIX, other_scripts
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.explain.words import NEIGHBOURS, WordSupport
+from cleanpairs.encoders.words import runs
 from cleanpairs.ops.search import prepare
 
 SHOWN = 3
@@ -35,6 +36,14 @@ SCHEMA = pa.schema([
 ])  # fmt: skip
 MOST_ROWS = 1000  # of one image, that are compared with each other
 MOST_GROUPS = 50_000  # of rows that show one image
+NEIGHBOURS = 50
+NAMED = 0.05  # of the words of trusted pairs
+SHRINK = 2.0  # captions with a word that are as if they had p_w among their neighbours
+LEAST_SHARE = 0.2  # of the neighbours that agree on an expected word
+LEAST_RATIO = 20.0  # of both rates, for an expected word
+LIFT = 1.6  # of q_w over p_w, for a word that is named
+MOST_WORDS = 4
+_ROWS = 4096  # captions at once
 
 Found = tuple[int, float, str]  # of an issue: pair_id, score in [0, 1] (low is bad), why
 Vectors = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -77,9 +86,8 @@ class Explanation(Neighbours):
 
 
 class Explainer:
-    """Explains any of N pairs by trusted ones among them: all, or a sample of ``bank``.
+    """Explains any of N pairs by trusted ones among them: all, or a sample of ``bank``, embedded once when first asked.
 
-    Nothing is embedded before something is asked: the trusted pairs once, and then the pairs that are asked about.
     ``vectors(rows)`` gives unit vectors of the images (k, d) and of the captions (k, e) of pairs (k,), which need not
     lie in one space; zeros where there is none. ``correspondence`` (N,) is NaN where a pair is quarantined; at or above
     ``threshold`` it is trusted, below flagged.
@@ -161,19 +169,14 @@ class Explainer:
         known = np.flatnonzero(np.isfinite(self.correspondence))
         return known[np.argsort(self.correspondence[known], kind="stable")][:count]
 
-    def sentences(self, most: int = 100_000, more: int = 100) -> dict[int, str]:
-        """Pair -> :meth:`why`, of the flagged pairs, and of ``more`` others with the lowest correspondence; of ``most``
-        at most. None of pairs without captions.
-        """
+    def sentences(self) -> dict[int, str]:
+        """Pair -> :meth:`why`, of the flagged pairs, and of the 100 lowest others; of 100,000 at most."""
         flagged = int((self.correspondence < self.threshold).sum())
-        ids = self.worst(min(flagged + more, most)) if self.pairs.has_captions else np.empty(0, np.int64)
+        ids = self.worst(min(flagged + 100, 100_000) if self.pairs.has_captions else 0)
         return dict(zip(ids.tolist(), self.why(ids), strict=True))
 
     def issues(self, count: int = 50) -> pa.Table:
-        """The ``count`` worst pairs of each of :data:`ISSUES`, worst first; columns of :data:`SCHEMA`.
-
-        Every pair that is not quarantined has a place in the first list.
-        """
+        """The ``count`` worst pairs of each of :data:`ISSUES`, worst first; columns of :data:`SCHEMA`."""
         pairs, worst = self.pairs, self.worst(count)
         lists: list[list[Found]] = [
             [(i, float(self.correspondence[i]), why) for i, why in zip(worst.tolist(), self.why(worst), strict=True)],
@@ -219,18 +222,14 @@ class Explainer:
 
 
 class _Side:
-    """Trusted pairs ``rows`` (m,), by unit vectors (m, d) of one modality; those that share one of ``groups`` are no
-    neighbours.
-    """
+    """Pairs ``rows`` (m,) by unit vectors (m, d) of one modality; whoever shares one of ``groups`` is left out."""
 
     def __init__(self, vectors: np.ndarray, rows: np.ndarray, groups: Sequence[np.ndarray]) -> None:
         self.rows, self.groups = rows if len(rows) else np.full(1, -1), groups
         self._search = prepare(vectors[:0], vectors, NEIGHBOURS + SPARE, exact=True)
 
     def near(self, vectors: np.ndarray, ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(n, k) places in ``rows``, and similarities, of the nearest to pairs ``ids`` (n,); -1 and NaN where there are
-        fewer.
-        """
+        """(n, k) places in ``rows``, and similarities, of the nearest to pairs ``ids`` (n,); -1 and NaN for none."""
         scores, place = self._search(vectors)
         there = (place >= 0) & np.any(vectors, axis=1, keepdims=True)
         for group in self.groups:
@@ -273,12 +272,100 @@ def _repeated(pairs: Pairs) -> Iterator[Found]:
 
 
 def named_words(why: str) -> tuple[list[str], list[str]]:
-    """Of a sentence of :meth:`Explainer.why`: the words that the captions of similar images agree on, and those of the
-    caption that they do not support.
-    """
+    """Of a sentence of :meth:`Explainer.why`: the words that similar images agree on, and the unsupported ones."""
     agreed, _, own = why.partition("; ") if why.startswith(AGREED) else ("", "", why)
     return re.findall("“(.*?)”", agreed), re.findall("“(.*?)”", own)
 
 
 def _listed(words: Sequence[str]) -> str:
     return ", ".join(f"“{word}”" for word in words)
+
+
+def caption_words(caption: str) -> list[str]:
+    """Words of two letters and more; of scripts that put no spaces between words every two characters."""
+    pairs = ([run[i : i + 2] for i in range(len(run) - 1)] if unspaced else [run] for run, unspaced in runs(caption))
+    return [word for found in pairs for word in found if len(word) > 1 and word[0].isalnum()]
+
+
+class WordSupport:
+    """What B captions of U images, of trusted pairs, say of others.
+
+    Of the K nearest images of trusted pairs, n show a word w in their captions. An image like those that have w has it
+    with the rate q_w (the mean share among the neighbours of the trusted images whose captions hold w), any image with
+    the rate p_w. The evidence that w belongs to the image is the log likelihood ratio of two Poisson rates,
+
+        L = n log(q_w / p_w) - K (q_w - p_w),
+
+    about 0 for words that say nothing about an image, or that are too rare to tell. A word is *unsupported* where L is
+    below what one word in twenty of the trusted pairs has; *expected* are the words with the largest L, of ln 20 at
+    least, that the caption lacks; neither is one with q_w < 1.6 p_w, as "of" and "and".
+
+    ``image`` (B,) int64: of each caption, in 0 .. U - 1; ``asked`` (S,): images that the rates are learned from;
+    ``near`` (S, K): images that are near to each of them, -1 where there are fewer.
+    """
+
+    def __init__(self, captions: Sequence[str], image: np.ndarray, asked: np.ndarray, near: np.ndarray) -> None:
+        from sklearn.feature_extraction.text import CountVectorizer
+
+        self._vectorizer = CountVectorizer(binary=True, analyzer=caption_words, dtype=np.float32)
+        try:
+            has = csr_array(self._vectorizer.fit_transform(captions))
+            self.names = self._vectorizer.get_feature_names_out()
+        except ValueError:  # no caption has a word
+            has, self.names = csr_array((len(captions), 0), dtype=np.float32), np.empty(0, object)
+        shown = int(image.max(initial=-1)) + 1
+        of_image = csr_array((np.ones(len(image), np.float32), (image, np.arange(len(image)))), (shown, len(image)))
+        count = np.maximum(of_image.sum(axis=1), 1)
+        self._share = csr_array(diags_array((1 / count).astype(np.float32)) @ of_image @ has)  # (U, V): of its captions
+        found, k = self._found(near)
+        place = np.full(shown, -1)
+        place[asked] = np.arange(len(asked))
+        rows = np.flatnonzero(place[image] >= 0)
+        has, found, k = csr_array(has[rows]), csr_array(found[place[image[rows]]]), k[place[image[rows]]]
+        p = np.asarray(self._share.sum(axis=0)).ravel() / max(shown, 1) + 1e-9
+        holders, q = (np.asarray(x.sum(axis=0)).ravel() for x in (has, has.multiply(found)))
+        q = np.maximum((q + SHRINK * p) / (holders + SHRINK), p)
+        self._gain, self._cost = np.log(q / p), q - p
+        support = self._support(has, found, k)[2]
+        self._least = min(float(np.quantile(support, NAMED)), 0.0) if len(support) else -np.inf
+
+    def _found(self, near: np.ndarray) -> tuple[csr_array, np.ndarray]:
+        """(n, V) share of the neighbours (n, K) whose captions have a word, and how many there are (n,)."""
+        asking, place = np.nonzero(near >= 0)
+        k = (near >= 0).sum(axis=1)
+        weight = (1 / np.maximum(k, 1)).astype(np.float32)[asking]
+        links = csr_array((weight, (asking, near[asking, place])), shape=(len(near), self._share.shape[0]))
+        found = csr_array(links @ self._share)
+        found.sort_indices()
+        return found, k
+
+    def _support(self, has: csr_array, found: csr_array, k: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows, words and L of the words that captions (n, V) have, by what is found among their neighbours (n, V)."""
+        row, word = has.tocoo().coords
+        return row, word, k[row] * (found[row, word] * self._gain[word] - self._cost[word])
+
+    def named(self, captions: Sequence[str], near: np.ndarray) -> list[tuple[list[str], list[str]]]:
+        """The unsupported words, and the expected ones, of captions (n,), by the trusted images near them (n, K)."""
+        if not len(self.names):
+            return [([], [])] * len(captions)
+        said: list[tuple[list[str], list[str]]] = []
+        for start in range(0, len(captions), _ROWS):
+            some = slice(start, start + _ROWS)
+            has = csr_array(self._vectorizer.transform(captions[some]))
+            found, k = self._found(near[some])
+            row, word = found.tocoo().coords
+            value = k[row] * (found.data * self._gain[word] - self._cost[word])
+            tells = self._gain >= np.log(LIFT)
+            new = (found.data >= LEAST_SHARE) & (value > np.log(LEAST_RATIO)) & (has[row, word] == 0) & tells[word]
+            at, words, support = self._support(has, found, k)
+            doubted = (support < self._least) & tells[words]
+            low = self._best(at[doubted], words[doubted], -support[doubted], len(k))
+            said += zip(low, self._best(row[new], word[new], value[new], len(k)), strict=True)
+        return said
+
+    def _best(self, row: np.ndarray, word: np.ndarray, value: np.ndarray, n: int) -> list[list[str]]:
+        """Of each of n rows the words of the largest values."""
+        order = np.lexsort((word, -value, row))
+        ends = np.searchsorted(row[order], np.arange(n + 1))
+        chosen = (order[a : min(a + MOST_WORDS, b)] for a, b in pairwise(ends))
+        return [[str(self.names[w]) for w in word[some]] for some in chosen]
