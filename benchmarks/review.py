@@ -69,9 +69,10 @@ class Oracle:
 
     def __init__(self, review: Review) -> None:
         self.review, self.pairs = review, review.pairs
-        truth = truth_of(self.pairs, review.plan.table)
-        assert truth is not None and self.pairs.true_mismatch is not None
-        self.wrong = truth.mismatch.copy()  # of what the plan has made of each
+        assert self.pairs.true_mismatch is not None
+        self.wrong = truth_of(self.pairs, review.plan.table)[
+            "true_mismatch"
+        ].copy()  # of what the plan has made of each
         self.written = review.known & np.isin(review.action, [0, 1, 2, 3])
         self.offered = 0
 
@@ -93,8 +94,7 @@ class Oracle:
         own = np.arange(len(self.pairs))
         text = own.copy()
         text[i] = donor
-        truth = truth_after(self.pairs, text, own)
-        return truth is not None and not truth.mismatch[i]
+        return not truth_after(self.pairs, text, own)["true_mismatch"][i]
 
     def share(self) -> float:
         """Of mismatched pairs in the output."""

@@ -58,12 +58,11 @@ def read(folder: Path, corpus: str) -> tuple[Pairs, dict[str, Any]]:
 def repairs_by(model: Auto, noisy: Pairs, repairs: str) -> tuple[np.ndarray, np.ndarray]:
     """Confidence (R,) of the repairs of a plan, surest first, and whether they are wrong (R,) bool."""
     table = model.rematch(noisy, repairs=repairs).table
-    mismatch = truth_of(noisy, table)
-    assert mismatch is not None
+    mismatch = truth_of(noisy, table)["true_mismatch"]
     rows = np.flatnonzero(np.array([a.startswith("rematch") for a in table["action"].to_pylist()], bool))
     sure = np.nan_to_num(table["confidence"].to_numpy(zero_copy_only=False)[rows].astype(float))
     order = np.argsort(-sure, kind="stable")
-    return sure[order], mismatch.mismatch[rows][order]
+    return sure[order], mismatch[rows][order]
 
 
 def repaired(model: Auto, noisy: Pairs) -> dict[str, Any]:

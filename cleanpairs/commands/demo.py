@@ -81,9 +81,9 @@ def run_demo(
     files: dict[str, Any] = {"dropped": out / "dropped.parquet", "ledger": out / "ledger.parquet"}
     summary = export_pairs(pairs, plan, out / "cleaned.parquet", overwrite=True, **files)
     truth, shares = truth_of(pairs, plan.table), wrong_in_output(pairs, plan.table)
-    assert truth is not None and shares is not None
+    assert truth and shares is not None
     changed = np.char.startswith(np.array(plan.table["action"].to_pylist()), "rematch")
-    (wrong_kept, wrong_out), repaired, right = shares, int(changed.sum()), int((~truth.mismatch[changed]).sum())
+    (wrong_kept, wrong_out), repaired, right = shares, int(changed.sum()), int((~truth["true_mismatch"][changed]).sum())
     say(
         f"3. mismatched pairs in the output: {mask.mean():.1%} as it came, {wrong_kept:.1%} of those "
         f"kept, {wrong_out:.1%} with the repairs that are likelier right than wrong "

@@ -29,10 +29,10 @@ from cleanpairs.engine.job import claim_folder
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.ops.columns import taken
+from cleanpairs.ops.columns import taken, with_columns
 from cleanpairs.ops.scratch import Scratch
 from cleanpairs.repair.gather import Gathered, gather, gathered_before
-from cleanpairs.repair.plan import PlanSummary, RepairPlan, with_why, write_plan
+from cleanpairs.repair.plan import PlanSummary, RepairPlan, write_plan
 from cleanpairs.repair.planning import Evidence, judged_pairs, plan_repairs
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
@@ -168,7 +168,8 @@ class _Planning:
             look.remove()
         if recaption is not None:
             plan = self.model.recaption(pairs, plan, recaption, max_reuse=settings.max_reuse)
-        return replace(plan, table=with_why(plan.table, self.why), settings={**plan.settings, **self.read})
+        (table,) = self._with_why(iter([plan.table]))
+        return replace(plan, table=table, settings={**plan.settings, **self.read})
 
     def row_scorer(self, out: Path, recaption: str | Path | None) -> RowScorer | str:
         """What embeds and scores the rows one batch after another; why not, where that cannot be."""
@@ -231,7 +232,7 @@ class _Planning:
     def _with_why(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         first = 0
         for table in tables:
-            yield with_why(table, None if self.why is None else self.why.slice(first, len(table)))
+            yield table if self.why is None else with_columns(table, {"why": self.why.slice(first, len(table))})
             first += len(table)
 
     def _rows(

@@ -1,8 +1,7 @@
 """The cleaned data set: a repair plan carried out on the input, with a ledger that adds up and undoes it."""
 
-from cleanpairs.export.card import CardFacts
 from cleanpairs.export.diff import Change, ExportDiff, diff_export
-from cleanpairs.export.pushing import Pushed, push_export
+from cleanpairs.export.pushing import CardFacts, Pushed, push_export
 from cleanpairs.export.restore import RestoreSummary, restore_export
 from cleanpairs.export.writing import ExportSummary, export_pairs
 

@@ -1,12 +1,7 @@
-"""A directory that ``datasets.load_from_disk`` opens: Arrow streams, the features, the list of files.
-
-An Arrow stream that was cut at a batch reads back short without an error, which is why the directory is published as a
-whole, and why its manifest holds the SHA-256 of every file.
-"""
+"""A directory that ``datasets.load_from_disk`` opens: Arrow streams, the features, the list of files."""
 
 import hashlib
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,12 +12,11 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.regular import read_json, reading, sha256_of, writing
 from cleanpairs.data.columns import is_bytes
-from cleanpairs.data.formats.datasets_directory import count_arrow_rows, iter_arrow
+from cleanpairs.data.formats.datasets_directory import count_arrow_rows
 from cleanpairs.data.formats.stored import IMAGE_TYPE
 from cleanpairs.data.writing import with_image_feature
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
-from cleanpairs.export.manifest import BATCH_ROWS
 from cleanpairs.ops.columns import as_schema, one_array
 
 SHARD_BYTES = 500 * 2**20  # of a file in memory, as `datasets` has it
@@ -30,10 +24,8 @@ STATE = "state.json"
 
 
 class DatasetsOutput(Output):
-    """Files ``data-00000.arrow``, ``dataset_info.json``, ``state.json``.
-
-    A column of encoded images (bytes) becomes struct<bytes, path>, which is how `datasets` keeps an Image; a column of
-    paths stays one. Raises ConfigError: a column has a type that `datasets` does not know.
+    """Files ``data-00000.arrow``, ``dataset_info.json``, ``state.json``. Encoded images (bytes) become struct<bytes,
+    path>, as `datasets` keeps an Image. Raises ConfigError: a column has a type that `datasets` does not know.
     """
 
     directory: ClassVar[bool] = True
@@ -46,9 +38,8 @@ class DatasetsOutput(Output):
             schema = schema.set(schema.get_field_index(image), pa.field(image, IMAGE_TYPE))
         self._features = features_of(with_image_feature(schema))
         self._schema = self._features.arrow_schema
-        self.rows = 0
+        self.rows = self._bytes = 0
         self.parts: dict[str, int] = {}
-        self._bytes = 0
         self._stack = ExitStack()
         self._stream: Any = None
 
@@ -120,15 +111,6 @@ def features_of(schema: pa.Schema) -> Any:
                 "or export Parquet"
             ) from error
     return Features.from_arrow_schema(schema)
-
-
-def iter_stored(folder: Path, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-    """The rows of a directory that :class:`DatasetsOutput` wrote, checked, in batches of at most ``batch_rows``.
-
-    Raises DataError: a file is missing or damaged; the message names it.
-    """
-    for path in stored_files(folder):
-        yield from iter_arrow(path, None, batch_rows)
 
 
 def stored_files(folder: Path) -> list[str]:

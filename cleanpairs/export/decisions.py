@@ -1,8 +1,4 @@
-"""What a plan decides about the rows of an input, batch by batch: out of a file that is not held, or out of memory.
-
-PlanFile      Parquet as it was written, for an input with one caption a row: input and plan are read side by side
-PlanInMemory  any plan, for pairs that are in memory: rows with lists of captions, a truth that follows the repairs
-"""
+"""What a plan decides about the rows of an input, batch by batch, out of a file or out of memory."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -19,6 +15,7 @@ from cleanpairs.data import Pairs
 from cleanpairs.data.parquet_io import count_rows, iter_batches
 from cleanpairs.engine import Partition
 from cleanpairs.export.layout import Decided
+from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.actions import REMATCHED, REPAIRED, WRITTEN, acted
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan, as_written, checked, part_sources, truth_of
 
@@ -28,9 +25,7 @@ Batches = Iterator[tuple[pa.RecordBatch, Decided]]
 
 
 def _feasible(table: pa.Table, one_row_a_pair: bool, selection: bool) -> pa.Table:
-    """Rows of a plan as they are carried out: what cannot be done is dropped. A row that keeps its list of captions has
-    one image for all of them; a ``selection`` holds no captions or images.
-    """
+    """Rows of a plan as they are carried out: what cannot be done is dropped."""
     actions: tuple[str, ...] = ("rematch_image",)
     reason = "the image of a row with a list of captions cannot be replaced: export with explode"
     if selection:
@@ -40,20 +35,8 @@ def _feasible(table: pa.Table, one_row_a_pair: bool, selection: bool) -> pa.Tabl
     impossible = pc.is_in(table["action"], pa.array(actions))
     changes = {"action": "drop", "reason": reason}
     nulls = ("donor_pair_id", "donor_key", "caption", "repair_score", "margin", "confidence", "donor_use")
-    for name in (*changes, *nulls):
-        value = pa.scalar(changes.get(name), table.schema.field(name).type)
-        column = pc.if_else(impossible, value, table[name])
-        table = table.set_column(table.schema.get_field_index(name), name, column)
-    return table
-
-
-@dataclass(frozen=True)
-class Scan:
-    """Of a whole plan: the rows ``written`` of the cleaned file; the input rows, rising, that lend captions, images."""
-
-    written: int
-    text_donors: np.ndarray
-    image_donors: np.ndarray
+    values = {name: pa.scalar(changes.get(name), table.schema.field(name).type) for name in (*changes, *nulls)}
+    return with_columns(table, {name: pc.if_else(impossible, value, table[name]) for name, value in values.items()})
 
 
 class PlanInMemory:
@@ -65,8 +48,7 @@ class PlanInMemory:
         self._row, self._position, self._lists = pairs.row, pairs.position, not one_row_a_pair
         text_from, image_from = part_sources(self.table)
         self._donor_row = pairs.row[np.where(image_from != pairs.pair_id, image_from, text_from)]
-        after = truth_of(pairs, self.table)
-        self.truth = pa.table({} if after is None else {"true_mismatch": after.mismatch, "true_key": after.key})
+        self.truth = pa.table(truth_of(pairs, self.table))
 
     @property
     def digest(self) -> str:
@@ -76,11 +58,11 @@ class PlanInMemory:
             stream.write_table(self.table.combine_chunks())
         return hashlib.sha256(whole.getvalue()).hexdigest()
 
-    def scan(self) -> Scan:
-        """Go through the whole."""
+    def scan(self) -> tuple[int, np.ndarray, np.ndarray]:
+        """Of the whole: rows of the cleaned file; the input rows, rising, that lend captions, and that lend images."""
         rows = self._row[acted(self.table, WRITTEN)]
-        lent = (np.unique(self._donor_row[acted(self.table, [action])]) for action in REMATCHED)
-        return Scan(len(np.unique(rows)) if self._lists else len(rows), *lent)
+        texts, images = (np.unique(self._donor_row[acted(self.table, [action])]) for action in REMATCHED)
+        return len(np.unique(rows)) if self._lists else len(rows), texts, images
 
     def decided(self, batches: Iterable[pa.RecordBatch], of: Partition) -> Batches:
         """The input rows of a partition with the decisions about them."""
@@ -112,8 +94,8 @@ class PlanFile:
         """SHA-256 of the file."""
         return sha256_of(self.path)
 
-    def scan(self) -> Scan:
-        """Go through the whole."""
+    def scan(self) -> tuple[int, np.ndarray, np.ndarray]:
+        """As :meth:`PlanInMemory.scan`."""
         written, donors = 0, {action: [np.empty(0, np.int64)] for action in REMATCHED}
         for _, batch in iter_batches([self.path], ["action", "donor_pair_id"], _STEP):
             table = pa.Table.from_batches([batch])
@@ -122,7 +104,8 @@ class PlanFile:
             for action, found in donors.items():
                 some = np.unique(donor[acted(table, [action])])
                 found.append(some[(some >= 0) & (some < self.pairs)])
-        return Scan(written, *(np.unique(np.concatenate(found)) for found in donors.values()))
+        texts, images = (np.unique(np.concatenate(found)) for found in donors.values())
+        return written, texts, images
 
     def decided(self, batches: Iterable[pa.RecordBatch], of: Partition) -> Batches:
         """The input rows of a partition with the decisions about them, checked."""
@@ -143,4 +126,3 @@ class PlanFile:
 
 
 Decisions = PlanFile | PlanInMemory
-"""A plan about the pairs of an input."""

@@ -26,11 +26,9 @@ _LINES = 8192  # of the ledger in memory at once: they are captions and numbers
 
 @dataclass(frozen=True)
 class Change:
-    """What became of one pair.
-
-    ``before``: its caption in the input (None where there was none); ``after``: its caption in the cleaned file (None
-    where it is not in it); ``source_key``: the key of the pair that gave it a caption or an image; ``correspondence``
-    in [0, 1], before the repair, and ``repair_score``, after it; ``reason``: why it was not kept as it was.
+    """What became of one pair: its caption ``before`` and ``after`` (None where there was none, or it is not in the
+    cleaned file); ``source_key``: who gave it a caption or an image; ``correspondence`` in [0, 1], before the repair,
+    and ``repair_score``, after it; ``reason``: why it was not kept as it was.
     """
 
     pair_id: int
@@ -71,8 +69,7 @@ def diff_export(
 ) -> ExportDiff:
     """What an export changed; only its ledger is read.
 
-    - ``out``: the cleaned file; its manifest is beside it
-    - ``ledger``: where the ledger is now; where the manifest says when None
+    - ``out``: the cleaned file, its manifest beside it; ``ledger``: where it is now; where the manifest says when None
     - ``limit``: at most so many changes; the counts are of all
     - ``actions`` str or sequence of str: only these of rematch_text, rematch_image, drop, quarantine
 
@@ -100,10 +97,7 @@ def diff_export(
 
 
 def write_changes(changes: Sequence[Change], path: str | Path, *, overwrite: bool = False) -> None:
-    """Write changes as CSV for a spreadsheet, one line each; text that looks like a formula gets an apostrophe.
-
-    Raises OutputExistsError: ``path`` exists and ``overwrite`` is not given.
-    """
+    """Write changes as CSV for a spreadsheet. OutputExistsError: ``path`` exists, and no ``overwrite`` is given."""
     kinds = {"pair_id": pa.int64(), "correspondence": pa.float32(), "repair_score": pa.float32()}
     schema = pa.schema([(f.name, kinds.get(f.name, pa.string())) for f in fields(Change)])
     with staged_file(path, overwrite=overwrite) as staged:

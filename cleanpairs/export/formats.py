@@ -1,8 +1,4 @@
-"""The kinds of output: what a format promises, and which format a path asks for.
-
-A format is one file and one line of :data:`FORMATS`. :func:`cleanpairs.export.export_pairs` stages the output, writes
-table by table, counts again what is on disk, and publishes.
-"""
+"""The kinds of output, each one file and one line of :data:`FORMATS`, and which of them a path asks for."""
 
 import re
 from abc import abstractmethod
@@ -18,10 +14,8 @@ from cleanpairs.export.layout import Layout
 
 
 class Output(Sink):
-    """What writes one kind of output: ``Output(path, layout)`` takes the rows of ``layout.out_schema`` into ``path``, a
-    new file or an empty directory. ConfigError where it cannot hold them.
-
-    ``directory``: it is a directory, not a file; ``selection``: it names samples and holds no captions, so that a
+    """What writes the rows of ``layout.out_schema`` into ``path``, a new file or an empty directory; ConfigError where
+    it cannot hold them. ``directory``: it is one; ``selection``: it names samples and holds no captions, so that a
     repair cannot be expressed in it; ``loads``: its files on the hub, which are a dataset's one split.
     """
 
@@ -67,11 +61,8 @@ _PATTERN = re.compile(r".*(\{.*\}|\*).*\.tar")
 
 
 def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
-    """The format of an output and where it goes: by ``name``, else by the suffix of ``out``.
-
-    ``DIR/{00000..00009}.tar``, or any pattern for tars, is the directory DIR: shards are named by their number.
-
-    Raises ConfigError: an unknown name; a suffix that says nothing, or something else than the name.
+    """The format of an output and where it goes: by ``name``, else by the suffix of ``out``; any pattern for tars in
+    DIR, such as ``DIR/{00000..00009}.tar``, is the directory DIR. ConfigError: these say nothing, or different things.
     """
     out = Path(out)
     by_suffix = _SUFFIXES.get(out.suffix)

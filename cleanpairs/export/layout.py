@@ -1,20 +1,28 @@
 """From a batch of input rows and the decisions about their pairs to the rows of the three output files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.data import Source
+from cleanpairs.core.errors import OutputError
+from cleanpairs.data import Source, iter_tables
 from cleanpairs.data.columns import score_columns
-from cleanpairs.export.donors import IMAGE_ROLES, TEXT_ROLES, StoredRows
+from cleanpairs.data.images import rows_by_file
 from cleanpairs.ops.columns import flat_type, fresh_names, grouped, is_list, one_array, replace_values, taken
 from cleanpairs.repair.actions import NEW_CAPTION, REPAIRED, WRITTEN, acted
 
+IMAGE_ROLES = ("image", "features")  # of the columns that a pair with a new image is lent
+TEXT_ROLES = ("text_features",)  # and with a new caption, besides the caption itself
+
+_ROW = "row of the stored rows"  # no column of an input
+_STEP = 4096  # rows of a batch in the file: a look-up maps the batches that it needs
+_READ = 2048  # rows of images or vectors that are read at once; readers give fewer where they are large
 _ADDED = {
     "correspondence": pa.float32(),
     "action": pa.string(),
@@ -26,12 +34,70 @@ _DROPPED = {"pair_id": pa.int64(), "correspondence": pa.float32(), "action": pa.
 
 
 @dataclass(frozen=True)
-class Decided:
-    """Decisions about the P pairs of some consecutive input rows.
+class StoredRows:
+    """Rows (k,) of a table, by their numbers ``rows`` (k,) int64, rising."""
 
-    ``pairs``: rows of the repair plan; ``row`` (P,) int64, rising: of the input rows, counted from ``first``, the one
-    that each pair is of; ``position`` (P,): its place in that row's list of captions; ``donor_row`` (P,): the input
-    row that holds its new image or caption, where it is lent one; ``truth``: after the repair, of P rows.
+    path: Path
+
+    @classmethod
+    def collect(cls, path: Path, batches: Iterator[pa.RecordBatch], rows: np.ndarray) -> "StoredRows":
+        """Keep of consecutive ``batches``, numbered from 0, the ``rows`` (k,) int64, rising, without repetition."""
+        first, head = 0, next(batches)
+        schema = head.schema.append(pa.field(_ROW, pa.int64()))
+        try:
+            with pa.ipc.new_file(path, schema) as writer:
+                for batch in chain([head], batches):
+                    some = rows[slice(*np.searchsorted(rows, [first, first + len(batch)]))]
+                    values = [*taken(batch, some - first).columns, pa.array(some)]
+                    writer.write_table(pa.Table.from_arrays(values, schema=schema), max_chunksize=_STEP)
+                    first += len(batch)
+        except OSError as error:
+            raise OutputError(
+                f"the temporary file {path} cannot be written: {error.strerror or error}; make room in "
+                f"{path.parent.parent}, or set TMPDIR to another disk"
+            ) from error
+        return cls(path)
+
+    @cached_property
+    def _file(self) -> pa.RecordBatchFileReader:
+        return pa.ipc.open_file(pa.memory_map(str(self.path)))
+
+    @cached_property
+    def _rows(self) -> tuple[np.ndarray, list[int]]:
+        """The numbers (k,), and how many of them are in each batch."""
+        parts = [self._file.get_batch(i).column(_ROW).to_numpy() for i in range(self._file.num_record_batches)]
+        return np.concatenate([np.empty(0, np.int64), *parts]), [len(part) for part in parts]
+
+    def values(self, column: str, rows: np.ndarray) -> pa.Array:
+        """Values (k,) of ``column`` at the ``rows`` (k,), each of them among those stored, in any order."""
+        stored, counts = self._rows
+        wanted, back = np.unique(np.searchsorted(stored, rows), return_inverse=True)
+        pieces = [  # batch by batch: of all at once Arrow would make one array
+            taken(self._file.get_batch(number).column(column), local)
+            for number, _, local in rows_by_file(counts, wanted)
+        ]
+        return taken(pa.concat_arrays(pieces), back)
+
+
+def donor_columns(source: Source, folder: Path, *, images: np.ndarray, texts: np.ndarray) -> dict[str, StoredRows]:
+    """What some input rows lend to others, by column, in mapped files in ``folder``: of the rows ``images`` (k,) int64,
+    rising, the images and their vectors, of ``texts`` (k,) the captions' vectors.
+    """
+    stored: dict[str, StoredRows] = {}
+    for name, rows, roles in (("images", images, IMAGE_ROLES), ("texts", texts, TEXT_ROLES)):
+        columns = [source.columns[role] for role in roles if role in source.columns]
+        if len(rows) and columns:
+            batches = iter_tables(source, batch_rows=_READ, columns=columns)
+            stored |= dict.fromkeys(columns, StoredRows.collect(folder / f"{name}.arrow", batches, rows))
+    return stored
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Decisions about the P pairs of some consecutive input rows. ``pairs``: rows of the repair plan; ``row`` (P,),
+    rising: of the input rows, counted from ``first``, the one that each is of; ``position`` (P,): its place in that
+    row's captions; ``donor_row`` (P,): the input row that holds its new image or caption; ``truth``: after the repair,
+    of P rows.
     """
 
     pairs: pa.Table
@@ -43,20 +109,10 @@ class Decided:
 
 
 @dataclass(frozen=True)
-class OutBatch:
-    """Rows of the cleaned file, and of each of the batch's pairs its row among them (-1: not written)."""
-
-    table: pa.Table
-    row_of_pair: np.ndarray
-
-
-@dataclass(frozen=True)
 class Layout:
-    """Column names and types of the outputs for one input schema.
-
-    ``one_row_a_pair``: the text column becomes a string; otherwise rows keep their list of captions and added columns
-    are lists along it. ``truth``: columns of the input with one value a pair, which follow the repair: a stale truth
-    would make every later evaluation wrong. ``weighted``: with a column ``sample_weight``.
+    """Column names and types of the outputs for one input schema; ``one_row_a_pair``: the text column becomes a string;
+    else rows keep their list of captions and added columns are lists along it; ``truth``: columns of the input that
+    follow the repair; ``weighted``: with a column ``sample_weight``.
     """
 
     source: Source
@@ -92,9 +148,8 @@ class Layout:
     @cached_property
     def out_schema(self) -> pa.Schema:
         """Of the cleaned file."""
-        added = self._added.items()
-        fields = [pa.field(name, kind if self.one_row_a_pair else pa.list_(kind)) for name, kind in added]
-        return pa.schema([*self._input_fields(self.renamed, self.one_row_a_pair), *fields], self._metadata)
+        added = {name: kind if self.one_row_a_pair else pa.list_(kind) for name, kind in self._added.items()}
+        return self._with_input(self.renamed, added, self.one_row_a_pair)
 
     @cached_property
     def out_columns(self) -> dict[str, str]:
@@ -111,17 +166,21 @@ class Layout:
     @cached_property
     def dropped_schema(self) -> pa.Schema:
         """Of the file of dropped pairs: always one pair a row."""
-        fields = [pa.field(name, kind) for name, kind in _DROPPED.items()]
-        return pa.schema(
-            [*self._input_fields(fresh_names(self.schema.names, list(_DROPPED)), True), *fields], self._metadata
-        )
+        return self._with_input(fresh_names(self.schema.names, list(_DROPPED)), _DROPPED, True)
 
-    def out(self, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]) -> OutBatch:
-        """The cleaned rows of a batch of input rows; ``donor_values``: what donors lend of the input's columns."""
+    def out(
+        self, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]
+    ) -> tuple[pa.Table, np.ndarray]:
+        """The cleaned rows of a batch, and of each of its pairs its row among them or -1; ``donor_values``: lent."""
 
         def lent(i: int, rows: np.ndarray) -> pa.Array:
             name = self.schema.names[i]
             return donor_values[name].values(name, rows)
+
+        def in_rows(values: pa.ChunkedArray | pa.Array, i: int | None = None) -> pa.Array:
+            """One value a pair, in lists of the kind that the input's column ``i`` has, where rows keep theirs."""
+            large = i is not None and pa.types.is_large_list(self.schema.field(i).type)
+            return one_array(values) if self.one_row_a_pair else grouped(values, counts, large=large)
 
         row, truth = decided.row, decided.truth
         left = np.flatnonzero(acted(decided.pairs, WRITTEN))
@@ -132,9 +191,14 @@ class Layout:
         columns = [one_array(c) for c in taken(table, rows).columns]
         replaces = acted(pairs, NEW_CAPTION)
         for i in self.places(["text"]):
-            columns[i] = self._text_column(columns[i], pairs, replaces, counts)
+            captions, where = one_array(pairs["caption"]).cast(self._flat), np.flatnonzero(replaces)
+            if self.source.explicit_lists:
+                columns[i] = in_rows(captions, i)
+            else:
+                columns[i] = replace_values(columns[i].cast(self._flat), where, taken(captions, where))
         for name in self.truth:
-            columns[self.schema.get_field_index(name)] = self._truth_column(name, taken(truth[name], left), counts)
+            i = self.schema.get_field_index(name)
+            columns[i] = in_rows(one_array(taken(truth[name], left)).cast(flat_type(self.schema.field(i).type)))
         new_image = np.flatnonzero(acted(pairs, ["rematch_image"]))
         for i in self.places(IMAGE_ROLES) if len(new_image) else ():
             columns[i] = replace_values(columns[i], new_image, lent(i, lenders[new_image]))
@@ -148,21 +212,18 @@ class Layout:
         bare_rows = np.unique(np.repeat(np.arange(len(counts)), counts)[bare])
         for i in self.scores:
             if i in self.score_lists:
-                own = _of_pairs(table.column(i), row[left], decided.position[left], bare)
-                columns[i] = own if self.one_row_a_pair else self._lists(i, own, counts)
+                columns[i] = in_rows(_of_pairs(table.column(i), row[left], decided.position[left], bare), i)
             else:
                 columns[i] = replace_values(columns[i], bare_rows, pa.nulls(len(bare_rows), columns[i].type))
 
-        originals = pc.if_else(
-            pa.array(replaces, pa.bool_()), one_array(pairs["original_caption"]), pa.scalar(None, pa.string())
-        )
+        originals = pc.if_else(pa.array(replaces, pa.bool_()), one_array(pairs["original_caption"]), None)
         added = [pairs["correspondence"], pairs["action"], originals, pairs["donor_key"], pairs["repair_score"]]
         if self.weighted:
             added.append(pc.if_else(pc.equal(pairs["action"], "keep"), pa.scalar(1, pa.float32()), pairs["confidence"]))
-        columns += [one_array(c) if self.one_row_a_pair else grouped(c, counts) for c in added]
+        columns += map(in_rows, added)
         row_of_pair = np.full(len(row), -1, np.int64)
         row_of_pair[left] = np.repeat(np.arange(len(rows)), counts)
-        return OutBatch(pa.Table.from_arrays(columns, schema=self.out_schema), row_of_pair)
+        return pa.Table.from_arrays(columns, schema=self.out_schema), row_of_pair
 
     def dropped(self, table: pa.RecordBatch, decided: Decided) -> pa.Table:
         """The dropped and quarantined pairs of a batch, one a row."""
@@ -181,64 +242,28 @@ class Layout:
         columns += [one_array(pairs[name]) for name in _DROPPED]
         return pa.Table.from_arrays(columns, schema=self.dropped_schema)
 
-    def _text_column(self, column: pa.Array, pairs: pa.Table, replaces: np.ndarray, counts: np.ndarray) -> pa.Array:
-        captions = one_array(pairs["caption"]).cast(self._flat)
-        if not self.one_row_a_pair:
-            return self._lists(self._text, captions, counts)
-        if self.source.explicit_lists:
-            return captions
-        where = np.flatnonzero(replaces)
-        return replace_values(column.cast(self._flat), where, taken(captions, where))
-
-    def _lists(self, column: int, values: pa.Array, counts: np.ndarray) -> pa.Array:
-        """``counts`` (n,) consecutive ``values`` in each row, in lists of the kind that the input's ``column`` has."""
-        return grouped(values, counts, large=pa.types.is_large_list(self.schema.field(column).type))
-
-    def _truth_column(self, name: str, values: pa.ChunkedArray, counts: np.ndarray) -> pa.Array:
-        flat = one_array(values).cast(flat_type(self.schema.field(name).type))
-        return flat if self.one_row_a_pair else grouped(flat, counts)
-
-    @property
-    def _text(self) -> int:
-        return self.schema.get_field_index(self.source.columns["text"])
-
     @cached_property
     def _flat(self) -> pa.DataType:
-        return flat_type(self.schema.field(self._text).type)
+        return flat_type(self.schema.field(self.source.columns["text"]).type)
 
-    @cached_property
-    def _metadata(self) -> dict[bytes, bytes] | None:
-        """Metadata of the input but for pandas's, which describes an index that filtering has broken."""
-        kept = {k: v for k, v in (self.schema.metadata or {}).items() if k != b"pandas"}
-        return kept or None
-
-    def _input_fields(self, renamed: dict[str, str], one_row_a_pair: bool) -> list[pa.Field]:
-        """The input's fields under their new names, captions and truth with the type of an output row."""
+    def _with_input(self, renamed: dict[str, str], added: Mapping[str, pa.DataType], one_row_a_pair: bool) -> pa.Schema:
+        """The input's fields under their new names, and those added; without pandas's metadata, of an index that is no
+        more.
+        """
         fields = [f.with_name(renamed.get(f.name, f.name)) for f in self.schema]
-        for i in self.places(["text"]):
-            fields[i] = pa.field(fields[i].name, self._flat if one_row_a_pair else _list_type(fields[i].type))
-        for name in self.truth:
-            i = self.schema.get_field_index(name)
-            flat = flat_type(self.schema.field(i).type)
-            fields[i] = pa.field(fields[i].name, flat if one_row_a_pair else pa.list_(flat))
-        for i in self.score_lists:
-            kind = fields[i].type
-            fields[i] = pa.field(fields[i].name, flat_type(kind) if one_row_a_pair else _list_type(kind))
+        truth = [self.schema.get_field_index(name) for name in self.truth]
+        for i in (*self.places(["text"]), *truth, *self.score_lists):
+            list_of = pa.large_list if pa.types.is_large_list(fields[i].type) and i not in truth else pa.list_
+            flat = flat_type(fields[i].type)
+            fields[i] = pa.field(fields[i].name, flat if one_row_a_pair else list_of(flat))  # some values may have gone
         for i in (*self.places(TEXT_ROLES), *self.scores):
             fields[i] = fields[i].with_nullable(True)  # whatever the input says: a repair leaves them unknown
-        return fields
-
-
-def _list_type(kind: pa.DataType) -> pa.DataType:
-    """The type of a list in the cleaned file: of any number of values, of which some may have gone."""
-    flat = flat_type(kind)
-    return pa.large_list(flat) if pa.types.is_large_list(kind) else pa.list_(flat)
+        metadata = {k: v for k, v in (self.schema.metadata or {}).items() if k != b"pandas"}
+        return pa.schema([*fields, *(pa.field(name, kind) for name, kind in added.items())], metadata or None)
 
 
 def _of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, bare: np.ndarray) -> pa.Array:
-    """One score a pair (k,) out of a ``column`` (n,) of lists: that in its ``row`` (k,) int64 at its ``position`` (k,);
-    null where the list is short, or the pair has none any more, ``bare`` (k,) bool.
-    """
+    """One score a pair (k,) out of a ``column`` (n,) of lists; null where that is short, or the pair ``bare`` (k,)."""
     lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), np.int64)
     starts = np.cumsum(lengths) - lengths
     missing = bare | (position >= lengths[row])

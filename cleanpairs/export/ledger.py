@@ -1,10 +1,8 @@
 """The ledger: one line a pair, and with the lines whatever of the input the cleaned file does not hold any more.
 
-A row of the input is had back from its first row in the cleaned file, and from ``original_row`` for the columns that
-``original_columns`` names: all of them where none of its captions was written; the images where those were replaced;
-the captions, and their vectors, where one was replaced or left out; given similarities where either was; the truth
-always, since it follows the repairs. Both stand in the line of the row's first pair. The input's schema, its row count
-and the columns that were renamed are noted in the file's metadata: :mod:`cleanpairs.export.restore` needs nothing else.
+A row of the input is had back from its first row in the cleaned file, and from ``original_row``, in the line of its
+first pair, for the columns that ``original_columns`` names: all where none of its captions was written; images, and
+captions with their vectors, where one was replaced or left out; given similarities where either; the truth always.
 """
 
 import base64
@@ -21,8 +19,7 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import Source
 from cleanpairs.data.parquet_io import common_schema
-from cleanpairs.export.donors import IMAGE_ROLES, TEXT_ROLES
-from cleanpairs.export.layout import Decided, Layout, OutBatch
+from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, Decided, Layout
 from cleanpairs.ops.cells import list_lengths
 from cleanpairs.ops.columns import taken
 from cleanpairs.repair.actions import NEW_CAPTION, WRITTEN, acted
@@ -51,7 +48,7 @@ _VERSION = 1
 
 
 def input_schema(source: Source, first: pa.Schema) -> pa.Schema:
-    """The schema of all of the input's files, out of that of the first: a column is null where one of them lets it."""
+    """The schema of all of the input's files, out of the first's: a column may be null where one of them lets it."""
     for path in source.paths[1:] if source.kind == "parquet" else ():
         other = common_schema([path])
         for i, field in enumerate(first):
@@ -62,11 +59,7 @@ def input_schema(source: Source, first: pa.Schema) -> pa.Schema:
 
 @dataclass(frozen=True)
 class LedgerNote:
-    """What a ledger knows of its input.
-
-    ``rows``: those exported; ``renamed``: column of the input -> its name in the cleaned file, where it gave way to an
-    added one; ``schema``: of the input, with its metadata.
-    """
+    """What a ledger knows of its input: its ``rows``, its ``schema``, and columns ``renamed`` for added ones."""
 
     rows: int
     renamed: Mapping[str, str]
@@ -118,8 +111,8 @@ class Ledger:
     def _stored(self) -> list[pa.Field]:
         return [pa.field(f.name, f.type) for f in self.layout.schema]  # null where not needed, whatever the input says
 
-    def lines(self, table: pa.RecordBatch, of: Decided, batch: OutBatch) -> pa.Table:
-        """One line a pair of input rows, of which ``batch`` is written: ``out_row`` counts from its first row."""
+    def lines(self, table: pa.RecordBatch, of: Decided, out_row: np.ndarray) -> pa.Table:
+        """One line a pair of input rows; ``out_row`` (P,): in the cleaned rows of the batch, -1 where not written."""
         decided, row = of.pairs, of.row
         replaced = pa.array(acted(decided, NEW_CAPTION), pa.bool_())
         new_caption = pc.if_else(replaced, decided["caption"], pa.scalar(None, pa.string()))
@@ -129,7 +122,7 @@ class Ledger:
             "source_pair_id": decided["donor_pair_id"],
             "source_key": decided["donor_key"],
             "new_caption": new_caption,
-            "out_row": pa.array(batch.row_of_pair, mask=batch.row_of_pair < 0),
+            "out_row": pa.array(out_row, mask=out_row < 0),
         }
         columns |= self._originals(table, decided, row)
         return pa.table(
@@ -144,12 +137,7 @@ class Ledger:
         first = np.ones(len(row), bool)
         first[1:] = row[1:] != row[:-1]
         wanted = needed[:, row] & first  # (columns, P)
-        children = [
-            taken(table.column(i), pa.array(row, mask=~wanted[i]))
-            if wanted[i].any()
-            else pa.nulls(len(row), self._stored[i].type)
-            for i in range(len(names))
-        ]
+        children = [taken(table.column(i), pa.array(row, mask=~wanted[i])) for i in range(len(names))]
         some = np.asarray(np.any(wanted, axis=0), bool)
         noted = taken(pa.array(names, pa.string()), np.nonzero(wanted.T)[1])
         ends = np.cumsum(wanted.sum(axis=0), dtype=np.int32)

@@ -39,11 +39,9 @@ def write_manifest(
 ) -> None:
     """Write what an export left: of every file its role, rows, bytes and SHA-256.
 
-    - ``files``: role (out, dropped, ledger, card) -> (final path, where it is now, its rows or None). The final paths
-      are noted as seen from the folder of ``out``, so that the files may be moved together. Of a directory every file
-      in it is noted, its README.md as the card
+    - ``files``: role (out, dropped, ledger, card) -> (final path, where it is now, its rows or None). Paths are noted
+      as seen from the folder of ``out``, so that the files may be moved together; of a directory every file in it
     - ``parts``: of a directory: file name -> rows, where a file holds any
-    - ``source``: its fingerprint is noted, and what finds the same rows again
     """
     entries, home = {}, files["out"][0].parent
     for role, (target, where, rows) in files.items():
@@ -138,7 +136,6 @@ class Exported:
 def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
     """The files of the export whose cleaned file is ``out``; they are there, but their contents are not checked.
 
-    ``ledger``: where the ledger is now; where the manifest says when None.
     Raises DataError: a file is missing, or the manifest cannot be read or names no ledger.
     """
     out = Path(out)

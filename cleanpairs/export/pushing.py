@@ -1,19 +1,21 @@
-"""Upload to the Hugging Face hub: an export as a dataset, a model directory as a model; only when asked, in one commit.
-
-The token is found by huggingface_hub itself (``HF_TOKEN``, or ``hf auth login``) and never read here. One commit holds
-the new files and takes away the shards of an earlier upload, so that a reader finds the old data or the new.
+"""The Hugging Face hub: cards, and uploads of an export as a dataset, of a model directory as a model, in one commit,
+only when asked. The token is found by huggingface_hub itself (``HF_TOKEN``, or ``hf auth login``) and never read here.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
+
+import cleanpairs
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
+from cleanpairs.core.registry import METHODS
 from cleanpairs.data.recorded import check_inside
-from cleanpairs.export.card import CardFacts, filled
 from cleanpairs.export.manifest import CARD, open_export
+from cleanpairs.repair.plan import RepairPlan
 
 PARQUET_NAME = "data/train-00000-of-00001.parquet"  # as the hub's own uploads are named
 # Of an earlier upload, in any of the formats: they would be read together with the new ones.
@@ -21,6 +23,108 @@ STALE = r"\d{5,}\.(tar|parquet)|data-\d{5}\.arrow|data/train-\d+-of-\d+\.parquet
 # load_dataset refuses a repository with the first two; they are for load_from_disk
 _LOCAL_ONLY = ("state.json", "dataset_info.json")
 _SINGLE = {"parquet": PARQUET_NAME, "uids": "uids.npy"}
+SIZES = (  # from a thousand rows on by their digits
+    "n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B", "10B<n<100B",
+    "100B<n<1T", "n>1T",
+)  # fmt: skip
+
+# Settings of a plan that say how it was made; its others name files of whoever made it.
+_SAID = ("repairs", "strategy", "solver", "donors", "targets", "max_reuse", "candidates", "min_confidence")
+
+_COUNTED = {
+    "pairs": "pairs in the input",
+    "kept": "kept as they were",
+    "rematched_text": "with another caption of the corpus",
+    "rematched_image": "with another image of the corpus",
+    "recaptioned": "with a caption that a model wrote",
+    "dropped": "dropped",
+    "quarantined": "quarantined: unreadable",
+}
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card tells beyond the export itself; what is None is not known. ``license``: an identifier of the hub,
+    such as cc-by-4.0; ``method``: that gave the scores; ``flagged``: pairs that it took for wrong, of ``fitted``;
+    ``noise_rate``: the share that it estimates; ``versions``: of packages.
+    """
+
+    license: str | None = None
+    method: str | None = None
+    flagged: int | None = None
+    fitted: int | None = None
+    noise_rate: float | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def dataset_card(
+    *,
+    name: str,
+    format: str,
+    loads: str | None,
+    shards: int,
+    counts: Mapping[str, int],
+    rows: int,
+    plan: RepairPlan,
+    restorable: bool,
+    about: CardFacts,
+) -> str:
+    """The text of the card of the output ``name``; ``loads``: what `datasets` is to read, ``shards``: tars of a
+    webdataset.
+    """
+    from huggingface_hub import DatasetCardData
+
+    files = {"config_name": "default", "data_files": [{"split": "train", "path": loads}]}
+    header = DatasetCardData(
+        license=about.license or "unknown",
+        task_categories=["image-to-text", "text-to-image"],
+        size_categories=size_category(rows),
+        tags=["image-text", "noisy-correspondence", "cleanpairs", *(["webdataset"] if format == "webdataset" else [])],
+        configs=None if loads is None else [files],
+    )
+    return filled(
+        "card.md",
+        header=header.to_yaml(),
+        title=name.partition(".")[0] or "dataset",
+        known=about.method in METHODS,
+        settings={setting: plan.settings[setting] for setting in _SAID if plan.settings.get(setting) is not None},
+        counted=[(what, counts[count]) for count, what in _COUNTED.items()],
+        versions={**about.versions, "cleanpairs": cleanpairs.__version__, "pyarrow": pa.__version__},
+        name=name,
+        format=format,
+        shards=shards,
+        counts=counts,
+        rows=rows,
+        plan=plan,
+        restorable=restorable,
+        about=about,
+    )
+
+
+def filled(template: str, **values: Any) -> str:
+    """A card, by a template that lies beside this module."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cleanpairs", "export"),
+        autoescape=False,  # it is Markdown: see _inline
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["inline"] = _inline
+    return environment.get_template(template).render(**values)
+
+
+def _inline(value: object) -> str:
+    """What a run or a plan says of itself, as text of one line: nothing in it is Markdown or HTML."""
+    line = "".join(c for c in " ".join(str(value).split()) if c.isprintable())
+    return re.sub(r"([\\`*\[\]<>&|~])", r"\\\1", line)
+
+
+def size_category(rows: int) -> str:
+    """The hub's class of sizes."""
+    return SIZES[min(max(len(str(rows)) - 3, 0), len(SIZES) - 1)]
 
 
 @dataclass(frozen=True)
@@ -38,10 +142,8 @@ class Pushed:
 
 
 def check_push(repo: str) -> None:
-    """Find out, without the network, that a push could not work: before the work whose result is to be pushed.
-
-    Raises ConfigError: ``repo`` is no OWNER/NAME, or there is no token; OutputError: huggingface_hub is told to stay
-    offline.
+    """Find out, without the network, that a push could not work. ConfigError: ``repo`` is no OWNER/NAME, or there is no
+    token; OutputError: huggingface_hub is told to stay offline.
     """
     from huggingface_hub import constants, get_token
     from huggingface_hub.utils import validate_repo_id
@@ -64,15 +166,11 @@ def push_files(
     repo: str, files: Mapping[str, Path | bytes], *, kind: Literal["dataset", "model"], message: str,
     private: bool = True,
 ) -> Pushed:  # fmt: skip
-    """Commit files to a repository of the hub (``HF_ENDPOINT``), which is made where there is none.
+    """Commit files to a repository ``repo``, OWNER/NAME, of the hub (``HF_ENDPOINT``), made where there is none,
+    ``private``; ``files``: name in the repository -> a file, or its contents. Of a dataset the shards of an earlier
+    upload go in the same commit, or they would mix with the new ones.
 
-    - ``repo``: OWNER/NAME
-    - ``files``: name in the repository -> a file, or its contents
-    - ``private``: of a repository that is made; one that exists stays as public as it is
-
-    Of a dataset the shards of an earlier upload go in the same commit, or they would mix with the new ones.
-    Raises ConfigError: no OWNER/NAME, no token, or one without the right to write; OutputError: the hub cannot be
-    reached or refuses.
+    Raises ConfigError: as :func:`check_push`, or no right to write; OutputError: the hub cannot be reached or refuses.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
@@ -112,11 +210,9 @@ def push_export(
 ) -> Pushed:
     """Upload an export as a dataset; the ledger and the dropped pairs stay where they are.
 
-    ``out``: the cleaned data; its manifest is beside it, and its files are compared with that first; ``card``: the
-    dataset card; README.md of a directory, else ``<out>.card.md``, when None; ``ledger``: where it is now; where the
-    manifest says when None. Data files of an earlier upload go in the same commit.
-    Raises DataError: ``out`` is no export, or not as it was exported; ConfigError, OutputError: as
-    :func:`push_files`, for the other parameters too; or there is no card.
+    ``out``: the cleaned data, its manifest beside it; ``card``: README.md of a directory, else ``<out>.card.md``, when
+    None; ``ledger``: where it is now; where the manifest says when None. Raises DataError: ``out`` is no export, or not
+    as it was exported; ConfigError, OutputError: as :func:`push_files`; or there is no card.
     """
     check_push(repo)
     export = open_export(out, ledger)

@@ -1,7 +1,4 @@
-"""An export undone: the input's table written again, from the cleaned file and what the ledger keeps of the rest.
-
-Both rise in the row of the input that they are about; a batch of each is in memory at a time.
-"""
+"""An export undone: the input's table written again, from the cleaned file and what the ledger keeps of the rest."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,8 +10,9 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import ParquetSink, staged_file
+from cleanpairs.data.formats.datasets_directory import iter_arrow
 from cleanpairs.data.parquet_io import iter_batches
-from cleanpairs.export.datasets_format import iter_stored
+from cleanpairs.export.datasets_format import stored_files
 from cleanpairs.export.ledger import REVERSIBLE, LedgerNote
 from cleanpairs.export.manifest import BATCH_ROWS, Exported, open_export
 from cleanpairs.ops.columns import filtered, one_array, taken
@@ -22,8 +20,8 @@ from cleanpairs.ops.columns import filtered, one_array, taken
 
 @dataclass(frozen=True)
 class RestoreSummary:
-    """Of the file ``path``: ``rows`` are those that the export had left ``unchanged``, those that it had repaired, or
-    taken captions from (``undone``), and those that it had dropped or quarantined (``returned``).
+    """Of the file ``path``: of its ``rows`` the export had left some ``unchanged``, repaired or taken captions from
+    others (``undone``), and dropped or quarantined the rest (``returned``).
     """
 
     path: Path
@@ -44,20 +42,14 @@ class RestoreSummary:
 def restore_export(
     out: str | Path, to: str | Path, *, ledger: str | Path | None = None, overwrite: bool = False
 ) -> RestoreSummary:
-    """Write the table back that :func:`cleanpairs.export.export_pairs` was given.
+    """Write the table back that :func:`cleanpairs.export.export_pairs` was given: equal as a table
+    (``pyarrow.Table.equals``, metadata too), not byte by byte; of several files, tars, or a CSV with its images, one
+    Parquet file. Rows beyond a ``limit`` with which the input was read do not come back.
 
-    The input's rows in their order, its columns with their names, types and metadata; of several input files, tars, or
-    a CSV with its images, one Parquet file. It is equal to the input as a table (``pyarrow.Table.equals``, metadata
-    too), not byte by byte: compression and row groups are our own. Rows beyond a ``limit`` with which the input was
-    read were never exported and do not come back.
-
-    - ``out``: the cleaned Parquet file, or `datasets` directory; its manifest is beside it
-    - ``to``: Parquet to write
-    - ``ledger``: where the ledger is now; where the manifest says when None
-
-    Raises ConfigError: the export is neither Parquet nor a `datasets` directory; DataError: a file is missing, is not
-    as it was exported (SHA-256), or cannot be read; OutputExistsError, also where ``to`` is a file of the export;
-    OutputError.
+    ``out``: the cleaned Parquet file, or `datasets` directory, its manifest beside it; ``to``: Parquet to write;
+    ``ledger``: where it is now; where the manifest says when None.
+    Raises ConfigError: another format; DataError: a file is missing, is not as it was exported (SHA-256), or cannot be
+    read; OutputExistsError, also where ``to`` is a file of the export; OutputError.
     """
     export = open_export(out, ledger)
     if export.format not in REVERSIBLE:
@@ -142,7 +134,8 @@ class _Cleaned:
 
     def __init__(self, export: Exported) -> None:
         if export.format == "datasets":
-            self._batches = iter_stored(export.out)
+            files = stored_files(export.out)
+            self._batches = (batch for file in files for batch in iter_arrow(file, None, BATCH_ROWS))
         else:
             self._batches = (batch for _, batch in iter_batches([str(export.out)], None, BATCH_ROWS))
         self._held = next(self._batches, None)

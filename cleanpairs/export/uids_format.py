@@ -1,7 +1,6 @@
-"""The uids of the samples kept: a structured .npy, sorted, which DataComp's resharder takes as a subset.
+"""The uids of the samples kept: a sorted .npy of dtype ``u8,u8``, the halves of a uid's 32 hexadecimal digits.
 
-Source: DataComp (Gadre et al., NeurIPS 2023), README, "Selecting samples in the filtering track": dtype ``u8,u8``, the
-first and the last 16 of a uid's 32 hexadecimal digits as unsigned numbers, in lexicographic order.
+Source: DataComp (Gadre et al., NeurIPS 2023), README, "Selecting samples in the filtering track".
 """
 
 import binascii
@@ -24,10 +23,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{32}")
 
 
 def uid_array(uids: list[str | None]) -> np.ndarray:
-    """Uids of 32 hexadecimal digits as (n,) ``u8,u8``, in the order given.
-
-    Raises DataError: one is no such text; the message shows it.
-    """
+    """Uids of 32 hexadecimal digits as (n,) ``u8,u8``, in the order given. DataError: one is no such text."""
     for uid in uids:
         if not isinstance(uid, str) or not _HEX.fullmatch(uid):
             raise DataError(f"the uid {str(uid)[:60]!r} is not 32 hexadecimal digits, as DataComp's are")

@@ -1,7 +1,5 @@
-"""A directory of tars in img2dataset's layout: ``00000.tar`` with KEY.jpg, KEY.json, KEY.txt; ``00000.parquet``.
-
-The same rows give the same bytes: the tars' members have no owner and no time. The Parquet file beside each tar holds
-what the .json files hold, one row a sample, in the same order.
+"""A directory of tars in img2dataset's layout: ``00000.tar`` with KEY.jpg, KEY.json, KEY.txt; ``00000.parquet`` with
+what the .json files hold. The same rows give the same bytes: the tars' members have no owner and no time.
 """
 
 import base64
@@ -35,9 +33,8 @@ _MAGIC = {b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp
 
 
 def sample_key(key: str) -> str:
-    """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``; empty where nothing of it is left.
-
-    It begins with one ``_`` at most: by two, readers know what is no sample but a note of the writer.
+    """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``, of which one ``_`` at most begins it, as
+    two say that it is no sample; empty where nothing of it is left.
     """
     safe = re.sub(r"^_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]", "_", key))[:MAX_KEY]
     return safe if safe.strip("_") else ""
@@ -53,13 +50,10 @@ def image_suffix(data: bytes) -> str:
 class WebDatasetOutput(Output):
     """Shards of at most ``shard_rows`` samples.
 
-    The key of a sample is the row's own, with ``_`` for whatever is not a letter of ASCII, a digit, ``_`` or ``-`` (a
-    dot would end a key); in a shard where it occurs already, with a number behind it; and the shard and the place in it
-    where the input has no keys. It is the column ``key`` of .json and Parquet; a column of the input with that name is
-    ``key_input`` there. Images are the encoded bytes as they were. In .json bytes are base64 and NaN is null; vectors
-    of images are in the Parquet file only.
-
-    Raises ConfigError: there are no images, or rows hold lists of captions.
+    A sample's key, the column ``key`` of .json and Parquet, is the row's own, with ``_`` for what is not a letter of
+    ASCII, a digit, ``_`` or ``-``, and a number behind it where it occurs already; shard and place where the input has
+    no keys. Images are the encoded bytes as they were. In .json bytes are base64 and NaN is null; vectors of images are
+    in Parquet only. Raises ConfigError: there are no images, or rows hold lists of captions.
     """
 
     directory: ClassVar[bool] = True
@@ -131,12 +125,7 @@ class WebDatasetOutput(Output):
         self.rows += len(part)
         self.parts[f"{self._shard:05d}.tar"] += len(part)
 
-    @property
-    def _shard(self) -> int:
-        return len(self.parts) - 1
-
     def _fresh_key(self, own: Any, place: int) -> str:
-        """The key of the next sample, new in its shard."""
         base = sample_key("" if own is None else str(own)) or f"{self._shard:05d}{self._in_shard + place:04d}"
         key, number = base, 2
         while key.lower() in self._keys:  # a tar may be unpacked where "a.jpg" and "A.jpg" are one file
@@ -164,8 +153,8 @@ class WebDatasetOutput(Output):
 
     def _next(self) -> None:
         self._stack.close()
-        number = len(self.parts)
-        tar, beside = f"{number:05d}.tar", f"{number:05d}.parquet"
+        self._shard = len(self.parts)
+        tar, beside = f"{self._shard:05d}.tar", f"{self._shard:05d}.parquet"
         opened = tarfile.open(self._folder / tar, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115 - the stack closes it
         self._tar = self._stack.enter_context(opened)
         self._sidecar = self._stack.enter_context(ParquetSink(self._folder / beside, self._schema))
@@ -201,7 +190,6 @@ def _cells(column: pa.Array) -> list[Any]:
 
 
 def _text(value: Any) -> str:
-    """A value of a row that JSON has no form for."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, datetime.date | datetime.time) else str(value)

@@ -1,12 +1,11 @@
-"""A repair plan carried out on the input: the cleaned data, the dropped pairs, and a ledger that adds up.
-
-The input is read again, in batches, and never touched. All files are written beside their targets; they are published
-only when every pair is accounted for, the cleaned data last: what a reader finds is the old output or the new one.
+"""A repair plan carried out on the input, which is read again in batches. All files are written beside their targets,
+and published only when every pair is accounted for, the cleaned data last.
 """
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -17,29 +16,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
-from cleanpairs.core.regular import read_json
+from cleanpairs.core.regular import read_json, reading, writing
 from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, iter_tables, staged_set
 from cleanpairs.data.atomic import scratch_directory
 from cleanpairs.data.guard import refuse_foreign, refuse_unless
+from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.data.writing import Sink
-from cleanpairs.engine import Engine, Partition, make_engine, remove_job
-from cleanpairs.export.card import CardFacts, dataset_card
+from cleanpairs.engine import Engine, Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.export.decisions import Decisions, PlanFile, PlanInMemory
-from cleanpairs.export.donors import donor_columns
 from cleanpairs.export.formats import FORMATS, Output, ParquetOutput, choose_format
-from cleanpairs.export.layout import Layout
+from cleanpairs.export.layout import Layout, StoredRows, donor_columns
 from cleanpairs.export.ledger import REVERSIBLE, Ledger, input_schema
-from cleanpairs.export.manifest import CARD, manifest_of, write_manifest
-from cleanpairs.export.partitions import ExportWork
+from cleanpairs.export.manifest import BATCH_ROWS, CARD, manifest_of, write_manifest
+from cleanpairs.export.pushing import CardFacts, dataset_card
 from cleanpairs.repair.actions import ActionCounts, count_actions
-from cleanpairs.repair.plan import RepairPlan, check_data, counted
+from cleanpairs.repair.plan import TRUTH, RepairPlan, check_data, counted
 
+ROWS = 2048  # of a batch of Parquet at most: larger ones leave the processor's cache
+PARTITION = 65_536  # rows of a partition, about
 PARTS = ".parts"  # behind the output's name: the folder of its parts
-TRUTH = ("true_mismatch", "true_key")  # follow the repairs by who else has which caption: that takes all pairs at once
-
-
 # What the formats that are directories put into them.
 OURS = re.compile(rf"\d{{5,}}\.(tar|parquet)|data-\d{{5,}}\.arrow|dataset_info\.json|state\.json|{re.escape(CARD)}")
 
@@ -54,11 +52,8 @@ def refuse_changed_input(source: Source) -> None:
         refuse_changed_input(source.original)
 
 
-def refuse_foreign_directory(out: Path) -> None:
-    """Raise :class:`OutputExistsError` if ``out`` is there and no export: replacing it would delete what is in it.
-
-    Names are compared, not the manifest's list: after a kill between two renames that may be of the other export.
-    """
+def _refuse_foreign_directory(out: Path) -> None:
+    """Raise :class:`OutputExistsError` if ``out`` is there and no export: replacing it would delete what is in it."""
     if not out.is_dir() or out.is_symlink():
         return  # what else it may be is for the staging to refuse
     refuse_foreign(out, OURS)
@@ -69,20 +64,12 @@ def refuse_foreign_directory(out: Path) -> None:
         )
 
 
-def output_paths(
-    out: Path, directory: bool, *, dropped: str | Path | None, ledger: str | Path | None, card: str | Path | None
-) -> dict[str, Path]:
-    """Role -> final path, in the reverse of the order in which they are published.
-
-    Raises ConfigError: two have one path, or one lies in the directory ``out``, which is renamed as a whole;
-    OutputExistsError: where the manifest or the ledger goes by default, there is something else.
-    """
+def _output_paths(out: Path, directory: bool, settings: "ExportSettings") -> dict[str, Path]:
+    """Role -> final path, in the reverse of the order in which they are published; ConfigError, OutputExistsError."""
     targets = {"out": out, "manifest": manifest_of(out)}
-    if dropped is not None:
-        targets["dropped"] = Path(dropped)
-    if card is not None:
-        targets["card"] = Path(card)
-    targets["ledger"] = out.with_name(out.name + ".ledger.parquet") if ledger is None else Path(ledger)
+    targets |= {role: Path(path) for role in ("dropped", "card") if (path := getattr(settings, role)) is not None}
+    beside = out.with_name(out.name + ".ledger.parquet")
+    targets["ledger"] = beside if settings.ledger is None else Path(settings.ledger)
     seen: dict[Path, str] = {}
     for name, path in targets.items():
         whole = path.resolve()
@@ -92,7 +79,7 @@ def output_paths(
             raise ConfigError(f"{name} would be {path}, in the output {out}, which is written as a whole: name another")
         seen[whole] = name
     refuse_unless(lambda path: {"files", "counts"} <= read_json(path).keys(), targets["manifest"], "export's")
-    if ledger is None:
+    if settings.ledger is None:
         refuse_unless(lambda p: {"pair_id", "action"} <= set(pq.read_schema(p).names), targets["ledger"], "export's")
     return targets
 
@@ -125,15 +112,13 @@ class ExportSummary(ActionCounts):
 class ExportSettings:
     """What an export writes beside the cleaned data, and how; see :func:`export_pairs`.
 
-    - ``dropped``: Parquet of the dropped and quarantined pairs, one a row: the input's columns, ``pair_id``,
-      ``correspondence``, ``action``, ``reason``
-    - ``ledger``: see :mod:`cleanpairs.export.ledger`; ``<out>.ledger.parquet`` when None
+    - ``dropped``: Parquet of the dropped and quarantined pairs, one a row; ``ledger``: see
+      :mod:`cleanpairs.export.ledger`; ``<out>.ledger.parquet`` when None
     - ``explode``: rows with lists of captions become one row a pair, with a string in the text column
-    - ``format``: a name of :data:`cleanpairs.export.formats.FORMATS`; what the suffix of ``out`` says when None. A uid
-      list holds no captions: pairs that were to be repaired are dropped
+    - ``format``: of :data:`cleanpairs.export.formats.FORMATS`; what the suffix of ``out`` says when None. Pairs that
+      were to be repaired are dropped from a uid list
     - ``shard_size``: samples to a tar of webdataset; 10,000 when None
-    - ``card``: where the dataset card goes. A directory always has one, as its README.md
-    - ``about``: what the card tells beyond the export itself
+    - ``card``: where the dataset card goes, which a directory always has as its README.md; ``about``: what it tells
     """
 
     dropped: str | Path | None = None
@@ -152,20 +137,20 @@ def export_pairs(
     """Write the kept and repaired pairs.
 
     - ``pairs``: as they were read from the input, which must not have changed since
-    - ``out``: in the order of the input: all columns of the input, in which captions, images and what was computed from
-      them follow the repair, and ``correspondence`` float32 (before the repair), ``action`` (keep, rematch_text,
-      rematch_image, recaption), ``original_caption`` (null where the caption is the original one), ``source_key``
-      (whose caption or image it is; null where its own, or written for it), ``repair_score`` float32; for a plan of
-      plausible repairs ``sample_weight`` float32, for training: 1 for a kept pair, ``confidence`` for a repaired one,
-      which is null where undetermined. A row with a list of captions stays one row, and the added columns are lists;
-      images of such rows cannot be replaced: those pairs are dropped. Beside it comes ``<out>.manifest.json``
+    - ``out``: in the order of the input: its columns, in which captions, images and what was computed from them follow
+      the repair, and ``correspondence`` float32 (before the repair), ``action`` (keep, rematch_text, rematch_image,
+      recaption), ``original_caption`` (null where it is that), ``source_key`` (whose caption or image it is; null where
+      its own, or written for it), ``repair_score`` float32; for a plan of plausible repairs ``sample_weight`` float32:
+      1 for a kept pair, ``confidence`` for a repaired one, null where undetermined. A row with a list of captions stays
+      one row, and the added columns are lists; images of such rows cannot be replaced: those pairs are dropped. Beside
+      it comes ``<out>.manifest.json``
     - ``engine``: who does the work; this process when None. The parts that other processes write lie in ``OUT.parts``
       until all are there: an export that was killed goes on from those that are finished
     - ``**settings``: of :class:`ExportSettings`, by their names
 
-    Raises ConfigError: two outputs with one name, or a format that cannot hold this input; DataError: the plan is not
-    for this data, or the input has changed since it was read; OutputExistsError; OutputError; CleanpairsError: the
-    counts do not add up. Nothing is published then.
+    Nothing is published where it raises ConfigError: two outputs with one name, or a format that cannot hold this
+    input; DataError: the plan is not for this data, or the input has changed; OutputExistsError; OutputError;
+    CleanpairsError: the counts do not add up.
     """
     export = _Export(pairs.source, out, ExportSettings(**settings))
     decisions = PlanInMemory(plan, pairs, export.one_row_a_pair, export.format.selection)
@@ -175,25 +160,21 @@ def export_pairs(
 
 def streams(source: Source, format: str) -> bool:
     """Whether rows of the input are exported one by one; else by way of others, so that all pairs are held."""
-    known = () if source.kind != "parquet" else ParquetReader().schema(source).names
-    selects = FORMATS.load(format).selection
-    return source.kind == "parquet" and not (selects or source.explicit_lists or set(known) & {*TRUTH})
+    if source.kind != "parquet" or source.explicit_lists or FORMATS.load(format).selection:
+        return False
+    return set(TRUTH).isdisjoint(ParquetReader().schema(source).names)
 
 
 def export_file(
     plan: PlanFile, source: Source, out: str | Path, settings: ExportSettings, engine: Engine | None = None
 ) -> ExportSummary:
-    """As :func:`export_pairs`, of a plan and an input that :func:`streams`: they are read side by side, in memory that
-    does not grow with the rows.
-    """
+    """As :func:`export_pairs`, of a plan and an input that :func:`streams`, in memory of bounded size."""
     check_data(plan.head, plan.pairs, source.fingerprint, source.n_rows)
     return _Export(source, out, settings).run(plan, engine)
 
 
 def check_export(source: Source, out: str | Path, settings: ExportSettings) -> None:
-    """Raise where an export of the input could not be written so, as :func:`export_pairs` does, but before there is a
-    plan: ConfigError, OutputExistsError.
-    """
+    """Raise ConfigError or OutputExistsError where :func:`export_pairs` would, but before there is a plan."""
     export = _Export(source, out, settings)
     with scratch_directory("check") as folder:
         path = folder / "out"
@@ -204,17 +185,61 @@ def check_export(source: Source, out: str | Path, settings: ExportSettings) -> N
 
 
 @dataclass(frozen=True)
-class Written:
-    """Rows of each output, and of the files of a directory; pairs of each action."""
+class ExportWork:
+    """The rows of a partition's outputs; see :class:`cleanpairs.engine.Work`. A part has an Arrow stream for each batch
+    of input rows and each of the ``roles`` (out, ledger and perhaps dropped). ``lent``: what donors lend, by column.
+    """
 
-    rows: Mapping[str, int]
-    actions: Counter[str]
-    parts: Mapping[str, int]
+    source: Source
+    plan: Decisions
+    layout: Layout
+    lent: Mapping[str, StoredRows]
+    roles: tuple[str, ...]
+
+    def __call__(self, partition: Partition, path: Path) -> dict[str, Any]:
+        """See :data:`cleanpairs.engine.work.Work`."""
+        with writing(path), path.open("wb") as part:
+            for tables in self.tables(partition):
+                for role in self.roles:
+                    with pa.ipc.new_stream(part, tables[role].schema) as stream:
+                        stream.write_table(tables[role])
+        return {}
+
+    def tables(self, partition: Partition) -> Iterator[dict[str, pa.Table]]:
+        """By role the rows that each batch becomes; the ledger's ``out_row`` counts from the batch's first."""
+        layout, ledger = self.layout, Ledger(self.layout)
+        for rows, decided in self.plan.decided(self._batches(partition), partition):
+            out, out_row = layout.out(rows, decided, self.lent)
+            tables = {"out": out, "ledger": ledger.lines(rows, decided, out_row)}
+            if "dropped" in self.roles:
+                tables["dropped"] = layout.dropped(rows, decided)
+            yield tables
+
+    def by(self, engine: Engine, folder: Path, overwrite: bool) -> Iterator[dict[str, pa.Table]]:
+        """The same of the whole input, out of parts in ``folder`` that the engine's workers have written."""
+        cut = [Partition(0, 0, self.source.n_rows)]  # what is no Parquet is read from its beginning
+        if self.source.kind == "parquet":
+            cut = plan_partitions(ParquetReader().row_groups(self.source), self.source.n_rows, target=PARTITION)
+        kind = [self.layout.one_row_a_pair, self.layout.weighted, self.roles]
+        job = json.dumps([cleanpairs.__version__, self.source.fingerprint, self.plan.digest, kind])
+        run_partitions(self, cut, folder, job=job, engine=engine, overwrite=overwrite)
+        for partition in cut:
+            with reading(folder / partition.name, "read again", pa.ArrowException):
+                part = pa.memory_map(str(folder / partition.name))
+                while part.tell() < part.size():
+                    yield {role: pa.ipc.open_stream(part).read_all() for role in self.roles}
+
+    def _batches(self, partition: Partition) -> Iterator[pa.RecordBatch]:
+        batches: Iterator[pa.RecordBatch] = iter_tables(self.source, BATCH_ROWS)
+        if self.source.kind == "parquet":
+            read = iter_batches(self.source.paths, None, ROWS, partition.rows, partition.first)
+            batches = (batch for _, batch in read)
+        schema = self.layout.schema
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
 
 class _Export:
-    """One input, and where its cleaned data goes."""
-
     def __init__(self, source: Source, out: str | Path, settings: ExportSettings) -> None:
         self.source, self.settings = source, settings
         self.name, self.out = choose_format(out, settings.format)
@@ -231,41 +256,42 @@ class _Export:
         if self.format.directory and settings.card is not None:
             raise ConfigError(f"{self.out} is a directory and has its card in it, as {CARD}: leave --card out")
         if self.format.directory and settings.overwrite:
-            refuse_foreign_directory(self.out)
-        self.targets = output_paths(
-            self.out, self.format.directory, dropped=settings.dropped, ledger=settings.ledger, card=settings.card
-        )
+            _refuse_foreign_directory(self.out)
+        self.targets = _output_paths(self.out, self.format.directory, settings)
 
     def run(self, plan: Decisions, engine: Engine | None) -> ExportSummary:
-        """Write the files, count what is in them, and publish."""
         source, settings, engine = self.source, self.settings, engine or make_engine("local")
-        layout, parts = self._layout(plan), self.out.with_name(self.out.name + PARTS)
+        schema, parts = self.schema(), self.out.with_name(self.out.name + PARTS)
+        known = plan.truth.column_names if isinstance(plan, PlanInMemory) else ()
+        truth = tuple(name for name in known if name in schema.names)
+        weighted = plan.head.settings.get("repairs") == "plausible"
+        layout = Layout(source, schema, self.one_row_a_pair, truth, weighted)
         with staged_set() as outputs:  # renamed in the opposite order: out is the last
             staged: dict[str, Path] = {}
             for role, path in self.targets.items():
                 stage = outputs.directory if role == "out" and self.format.directory else outputs.file
                 staged[role] = Path(stage(path, overwrite=settings.overwrite, inputs=source.inputs))
-            scan = plan.scan()
+            out_rows, texts, images = plan.scan()
             roles = tuple(role for role in ("out", "ledger", "dropped") if role in staged)
             near = self.out.absolute().parent if engine.remote else None  # where other machines see it
             with scratch_directory("donors", near) as folder:
-                lent = donor_columns(source, folder, images=scan.image_donors, texts=scan.text_donors)
+                lent = donor_columns(source, folder, images=images, texts=texts)
                 work = ExportWork(source, plan, layout, lent, roles)
                 whole = Partition(0, 0, source.n_rows)
                 batches = work.by(engine, parts, settings.overwrite) if engine.remote else work.tables(whole)
-                written = self._write(batches, layout, staged)
-            counts = {"pairs": plan.pairs, **count_actions(written.actions)}
-            self._check(written, counts, scan.written, staged)
+                rows, parts_of, actions = self._write(batches, layout, staged)
+            counts = {"pairs": plan.pairs, **count_actions(actions)}
+            self._check(rows, counts, out_rows, staged)
             refuse_changed_input(source)
-            self._describe(plan.head, layout, written, counts, staged)
+            self._describe(plan.head, rows, parts_of, counts, staged)
         if engine.remote:  # now that their whole is in place
             remove_job(parts)
-        return ExportSummary(
-            **counts, rows=written.rows["out"], files=self.targets, renamed=layout.renamed, format=self.name
-        )
+        return ExportSummary(**counts, rows=rows["out"], files=self.targets, renamed=layout.renamed, format=self.name)
 
-    def _write(self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path]) -> Written:
-        """Write the rows of all files, batch by batch."""
+    def _write(
+        self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path]
+    ) -> tuple[Mapping[str, int], Mapping[str, int], Counter[str]]:
+        """Write all files, batch by batch: rows of each, and of the files of a directory; pairs of each action."""
         schemas = {"ledger": Ledger(layout).schema, "dropped": layout.dropped_schema}
         place, actions = schemas["ledger"].get_field_index("out_row"), Counter[str]()
         with ExitStack() as files:
@@ -281,26 +307,20 @@ class _Export:
                     sinks[role].write(table)
                     rows[role] += len(table)
                 actions.update(counted(lines["action"]))
-        return Written(rows, actions, out.parts)
+        return rows, out.parts, actions
 
     def schema(self) -> pa.Schema:
-        """The input's columns."""
         return input_schema(self.source, next(iter_tables(self.source, batch_rows=1)).schema)
 
-    def _layout(self, plan: Decisions) -> Layout:
-        schema = self.schema()
-        weighted = plan.head.settings.get("repairs") == "plausible"
-        known = plan.truth.column_names if isinstance(plan, PlanInMemory) else ()
-        truth = tuple(name for name in known if name in schema.names)
-        return Layout(self.source, schema, self.one_row_a_pair, truth, weighted)
-
-    def _check(self, written: Written, counts: Mapping[str, int], out: int, staged: Mapping[str, Path]) -> None:
+    def _check(
+        self, written: Mapping[str, int], counts: Mapping[str, int], out: int, staged: Mapping[str, Path]
+    ) -> None:
         """Raise :class:`CleanpairsError` if a pair is missing or too many: in the counts, or in what is on disk."""
         found = sum(counts.values()) - counts["pairs"]
         if found != counts["pairs"]:
             raise CleanpairsError(f"export accounted for {found} of {counts['pairs']} pairs; nothing is published")
         wanted = {"out": out, "ledger": counts["pairs"], "dropped": counts["dropped"] + counts["quarantined"]}
-        for role, rows in written.rows.items():
+        for role, rows in written.items():
             counting = self.format if role == "out" else ParquetOutput
             on_disk = counting.count(staged[role])
             if not rows == on_disk == wanted[role]:
@@ -310,17 +330,17 @@ class _Export:
                 )
 
     def _describe(
-        self, head: RepairPlan, layout: Layout, written: Written, counts: Mapping[str, int], staged: Mapping[str, Path]
-    ) -> None:
-        """The card and the manifest."""
+        self, head: RepairPlan, rows: Mapping[str, int], parts: Mapping[str, int], counts: Mapping[str, int],
+        staged: Mapping[str, Path],
+    ) -> None:  # fmt: skip
         if self.format.directory or "card" in staged:
             text = dataset_card(
                 name=self.out.name,
                 format=self.name,
                 loads=self.format.loads,
-                shards=sum(part.endswith(".tar") for part in written.parts),
+                shards=sum(part.endswith(".tar") for part in parts),
                 counts=counts,
-                rows=written.rows["out"],
+                rows=rows["out"],
                 plan=head,
                 restorable=self.name in REVERSIBLE,
                 about=self.settings.about or CardFacts(),
@@ -331,8 +351,8 @@ class _Export:
         write_manifest(
             staged["manifest"],
             format=self.name,
-            files={role: (self.targets[role], staged[role], written.rows.get(role)) for role in described},
-            parts=written.parts,
+            files={role: (self.targets[role], staged[role], rows.get(role)) for role in described},
+            parts=parts,
             counts=counts,
             source=self.source,
             threshold=head.threshold,

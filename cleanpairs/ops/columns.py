@@ -3,6 +3,7 @@ and extension types as the plain types that hold them, as pyarrow has few kernel
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -158,6 +159,13 @@ def grouped(values: pa.ChunkedArray | pa.Array, counts: np.ndarray, large: bool 
     if large:
         return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), one_array(values))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), one_array(values))
+
+
+def with_columns(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    """``table`` with other values in some of its columns."""
+    for name, column in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table
 
 
 def fresh_names(present: list[str], added: list[str]) -> dict[str, str]:

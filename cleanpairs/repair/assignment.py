@@ -1,13 +1,9 @@
 """One joint assignment of parts to rows: greedy over all candidate edges, best first, under capacities.
 
-A row is an image and a caption that do not belong together. An edge repairs it: a *text* edge keeps the row's image and
-takes a caption from a donor group, an *image* edge keeps its caption and takes an image. A donor group holds equal
-parts (one text, one image) of one or more members; a member's part serves at most ``capacity`` rows, and so does the
-part that a repaired row keeps of its own, where a member owns it. No two rows come to the same pair of image and text.
-
-Greedy is a 1/2-approximation of the maximum-weight matching, and unlike it needs only a sort and one pass: a Python
-loop of about a million edges a second, over those whose row and donor are still free when their turn comes near. The
-edges that can never win (below the required score) are for the caller to leave out.
+A *text* edge keeps a row's image and takes a caption from a donor group of equal ones, an *image* edge the reverse. A
+member's part serves at most ``capacity`` rows, and so does the part that a repaired row keeps of its own. No two rows
+come to the same pair of image and text. Greedy is a 1/2-approximation of the maximum-weight matching, and unlike it
+needs only a sort and one pass, of about a million edges a second, over those whose row and donor are still free.
 """
 
 from array import array
@@ -33,12 +29,11 @@ class Members:
 
 
 class Greedy:
-    """An assignment that grows as edges come, best first.
+    """An assignment that grows as edges come, best first; rows, pairs of image and text, and members are numbered from
+    0.
 
-    - ``n_rows``, ``n_pairs``, ``n_members``: rows, pairs of image and text and members are numbered below these
-    - ``row_member`` (R,) int: the member that each row is itself
-    - ``members`` Members: of every donor group; text and image groups share one numbering
-    - ``capacity``: how many rows one member's caption may serve, and as many its image; at least 1
+    ``row_member`` (R,): the member that each row is itself; ``members``: of every donor group; text and image groups
+    share one numbering; ``capacity``: how many rows one member's caption may serve, and as many its image; at least 1.
     """
 
     def __init__(
@@ -59,10 +54,8 @@ class Greedy:
     def take(
         self, edge: np.ndarray, row: np.ndarray, is_image: np.ndarray, group: np.ndarray, pair: np.ndarray
     ) -> None:
-        """The next edges (b,): take those that are still possible.
-
-        Of each: its number, the row that it repairs, whether it replaces the image, the donor group, and the number of
-        the pair of image and text that it makes.
+        """The next edges (b,): take those that are still possible. Of each: its number, the row that it repairs,
+        whether it replaces the image, the donor group, and the number of the pair of image and text that it makes.
         """
         row_done, group_empty = (np.frombuffer(x, np.uint8) for x in (self._done, self._empty))
         for first in range(0, len(edge), _STEP):

@@ -1,14 +1,12 @@
-"""Candidate edges between mismatched rows and the parts that could repair them, found by nearest neighbours.
-
-Equal parts are one candidate: a caption that stands in a thousand rows would otherwise fill every candidate list. So
-donors are *groups* (of equal texts, of equal images), each with the members that can give the part.
+"""Candidate edges between mismatched rows and the parts that could repair them, found by nearest neighbours. Equal
+parts are one candidate: donors are *groups* (of equal texts, of equal images), each with the members that can give the
+part.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -33,35 +31,19 @@ _SLACK = 8
 
 @dataclass(frozen=True)
 class Side:
-    """One modality: ``z`` (M, d) unit vectors, ``index`` (N,) row of ``z`` of each pair, ``group`` (N,) dense group.
-
-    ``z`` may be mapped from a file: it is read in blocks.
-    """
+    """One modality: ``z`` (M, d) unit vectors, ``index`` (N,) row of ``z`` of each pair, ``group`` (N,) dense group."""
 
     z: np.ndarray
     index: np.ndarray
     group: np.ndarray
 
 
-def typical_cosines(wrong: np.ndarray, right: np.ndarray) -> tuple[float, float]:
-    """What a cosine of this corpus means: medians of those (w,) of pairs to repair, and (t,) of trusted ones, 1 without
-    any; see :func:`sampled`.
-    """
-    return float(np.median(wrong)) if len(wrong) else 0.0, float(np.median(right)) if len(right) else 1.0
-
-
-def sampled(rows: np.ndarray, sample: int = 20_000) -> np.ndarray:
-    """Some of the ``rows`` (n,), from the first to the last."""
-    return rows[:: max(1, len(rows) // sample)]
-
-
 @dataclass(frozen=True)
 class Corpus:
-    """N pairs, or those of them that a repair can concern: all to be repaired and all that may lend a part.
-
-    ``mismatched`` (R,) int64: pairs to repair; ``pools``: donor pairs (m,) int64, and whether they are trusted;
-    ``taken`` (U,) int64: sorted: image group times the number of text groups plus text group, of pairs that no repair
-    may make; ``typical``: see :func:`typical_cosines`.
+    """N pairs, or those of them that a repair can concern. ``mismatched`` (R,) int64: pairs to repair; ``pools``: donor
+    pairs (m,) int64, and whether they are trusted; ``taken`` (U,) int64: sorted: image group times the number of text
+    groups plus text group, of pairs that no repair may make, and behind them a number above all of these; ``typical``:
+    median cosine of mismatched and trusted pairs.
     """
 
     image: Side
@@ -74,13 +56,12 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Edges:
-    """Columns of E candidate edges, and the donor groups that they point to: 14 bytes an edge.
+    """Columns of E candidate edges, 14 bytes an edge, and the donor groups that they point to.
 
-    ``row`` int32, into the mismatched pairs; ``is_image`` bool; ``trusted`` bool: the donor group is of trusted pairs;
-    ``donor_group`` int32, into ``members``; ``similarity`` float32. ``mismatched pairs`` (R,) int32 pairs; ``shown``
-    (G,) int32: a pair that shows the part of each donor group; ``image_group``, ``text_group`` (N,) dense groups of
-    all pairs. ``searches``: how the neighbours were looked for, per pool and direction. ``cosine``: ``similarity``
-    is the inner product of the vectors in all of them.
+    ``row`` int32, into the ``mismatched`` (R,) pairs; ``is_image``, ``trusted`` bool: the image is replaced, and the
+    donor group is of trusted pairs; ``donor_group`` int32, into ``members``, and ``shown`` (G,) int32: a pair that has
+    its part; ``similarity`` float32; ``image_group``, ``text_group`` (N,) dense groups of all pairs. ``searches``: how
+    neighbours were looked for; ``cosine``: ``similarity`` is the inner product of the vectors in all of them.
     """
 
     row: np.ndarray
@@ -99,15 +80,10 @@ class Edges:
     def __len__(self) -> int:
         return len(self.row)
 
-    def image_of(self, at: np.ndarray | slice) -> np.ndarray:
-        """Pairs that show the image of the edges ``at``: int32."""
-        own, given = self.mismatched[self.row[at]], self.shown[self.donor_group[at]]
-        return np.where(self.is_image[at], given, own)
-
-    def text_of(self, at: np.ndarray | slice) -> np.ndarray:
-        """Pairs that show the text of the edges ``at``: int32."""
-        own, given = self.mismatched[self.row[at]], self.shown[self.donor_group[at]]
-        return np.where(self.is_image[at], own, given)
+    def shown_by(self, at: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs that show the images, and pairs that show the texts, of the edges ``at``: (b,) int32 each."""
+        own, given, is_image = self.mismatched[self.row[at]], self.shown[self.donor_group[at]], self.is_image[at]
+        return np.where(is_image, given, own), np.where(is_image, own, given)
 
     @cached_property
     def n_text(self) -> int:
@@ -129,18 +105,16 @@ def candidate_edges(
     look: NeighbourSearch | None = None,
     scratch: Scratch = MEMORY,
 ) -> Edges:
-    """The nearest admissible parts of every mismatched pair, ``settings.candidates`` out of every pool and direction.
-
-    ``search``: another way to look for them than by the cosine; see :data:`DonorSearch`; ``look``: ``look(queries,
-    bank, k)``: who does the search by the cosine, as :func:`cleanpairs.ops.search.top_k` does; ``scratch`` Scratch:
-    where the edges lie, and the vectors that are searched in.
+    """The nearest admissible parts of every mismatched pair, ``settings.candidates`` out of every pool and direction;
+    ``search`` and ``look``: as :func:`cleanpairs.repair.planning.plan_repairs` has them.
     """
-    image, text, mismatched = corpus.image, corpus.text, corpus.mismatched
-    candidates = settings.candidates
+    image, text, mismatched, candidates = corpus.image, corpus.text, corpus.mismatched, settings.candidates
     look = partial(top_k, scratch=scratch) if look is None else look
     directions = [False] * settings.replaces_text + [True] * settings.replaces_image
     pools = [pool for pool in corpus.pools if len(pool[0])] if len(mismatched) else []
-    edges = _Growing(scratch, len(pools) * len(directions) * len(mismatched) * candidates)
+    most, used = len(pools) * len(directions) * len(mismatched) * candidates, 0
+    types = {"row": np.int32, "is_image": bool, "trusted": bool, "donor_group": np.int32, "similarity": np.float32}
+    columns = {name: scratch.empty(most, kind) for name, kind in types.items()}
     holders: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.int32))]
     shown: list[np.ndarray] = [np.empty(0, np.int32)]
     searches: list[SearchNote] = []
@@ -158,7 +132,11 @@ def candidate_edges(
         if found.note is not None:
             searches.append(found.note)
         first = sum(map(len, shown))
-        _add_admissible(edges, corpus, found, query_of_row, showing, first, is_image, trusted, candidates)
+        for row, nearest, similarity in _admissible(corpus, found, query_of_row, showing, is_image, candidates):
+            s = slice(used, used := used + len(row))
+            columns["row"][s], columns["is_image"][s], columns["trusted"][s] = row, is_image, trusted
+            columns["donor_group"][s], columns["similarity"][s] = nearest + first, similarity
+            release(*columns.values())
         # What k mismatched pairs carry may go back to k; equal parts of trusted pairs are one donor.
         group_of, holder = (np.arange(len(showing)), showing) if trusted else (group_of_donor, donors)
         holders.append(((first + group_of).astype(np.int32), holder.astype(np.int32)))
@@ -167,7 +145,7 @@ def candidate_edges(
         scratch.trim()
     group, member = (np.concatenate(each) for each in zip(*holders, strict=True))
     return Edges(
-        **edges.columns(),
+        **{name: values[:used] for name, values in columns.items()},
         mismatched=np.asarray(mismatched, np.int32),
         shown=np.concatenate(shown),
         image_group=image.group,
@@ -178,11 +156,10 @@ def candidate_edges(
     )
 
 
-def _add_admissible(
-    edges: "_Growing", corpus: Corpus, found: TopK, query_of_row: np.ndarray, showing: np.ndarray, first_group: int,
-    is_image: bool, trusted: bool, candidates: int,
-) -> None:  # fmt: skip
-    """Of what was ``found`` for each mismatched pair the nearest that no pair of the input is."""
+def _admissible(
+    corpus: Corpus, found: TopK, query_of_row: np.ndarray, showing: np.ndarray, is_image: bool, candidates: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Of what was ``found`` for each mismatched pair the nearest that no pair of the input is: row, place, score."""
     kept, given = (corpus.text, corpus.image) if is_image else (corpus.image, corpus.text)
     n_text = np.int64(corpus.text.group.max(initial=-1) + 1)
     for start in range(0, len(corpus.mismatched), _ROWS // 32):
@@ -191,42 +168,15 @@ def _add_admissible(
         group = given.group[showing[np.maximum(nearest, 0)]]  # (R, k)
         own = kept.group[corpus.mismatched[rows]][:, None]
         key = group * n_text + own if is_image else own * n_text + group
-        admitted = (nearest >= 0) & ~_contains(corpus.taken, key)
+        admitted = (nearest >= 0) & (corpus.taken[np.searchsorted(corpus.taken, key)] != key)
         admitted &= np.cumsum(admitted, axis=1) <= candidates
         row, column = np.nonzero(admitted)
-        edges.add(
-            row=row + start,
-            is_image=is_image,
-            trusted=trusted,
-            donor_group=nearest[row, column] + first_group,
-            similarity=found.scores[query_of_row[rows][row], column],
-        )
+        yield row + start, nearest[row, column], found.scores[query_of_row[rows][row], column]
         release(found.indices, found.scores)
 
 
-class _Growing:
-    """Columns of edges that are written one block after the other; ``most`` of them at most."""
-
-    def __init__(self, scratch: Scratch, most: int) -> None:
-        types = {"row": np.int32, "is_image": bool, "trusted": bool, "donor_group": np.int32, "similarity": np.float32}
-        self._columns = {name: scratch.empty(most, kind) for name, kind in types.items()}
-        self._used = 0
-
-    def add(self, **values: Any) -> None:
-        s = slice(self._used, self._used + len(values["row"]))
-        for name, value in values.items():
-            self._columns[name][s] = value
-        self._used = s.stop
-        release(*self._columns.values())
-
-    def columns(self) -> dict[str, np.ndarray]:
-        return {name: values[: self._used] for name, values in self._columns.items()}
-
-
 def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct parts among ``pairs`` (m,), in order of their vectors: number of each pair's (m,), and a pair that
-    shows each of them (G,), the first that has it.
-    """
+    """The distinct parts among ``pairs`` (m,), by their vectors: number of each (m,); a pair that has it (G,)."""
     _, first, number_of = np.unique(side.group[pairs], return_index=True, return_inverse=True)
     order = np.argsort(side.index[pairs[first]], kind="stable")
     place = np.empty(len(order), np.int32)
@@ -248,23 +198,13 @@ def _rows(side: Side, pairs: np.ndarray, scratch: Scratch) -> np.ndarray:
     return rows
 
 
-def _contains(sorted_keys: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Which entries of ``key`` are among ``sorted_keys``; the same shape as ``key``, bool."""
-    if not len(sorted_keys):
-        return np.zeros(key.shape, bool)
-    at = np.minimum(np.searchsorted(sorted_keys, key), len(sorted_keys) - 1)
-    return sorted_keys[at] == key
-
-
 # Other ways to look for donors than the nearest part: the papers' searches, over vectors of pairs.
 
 
 def half_replacing(z_image: np.ndarray, z_text: np.ndarray, neighbours: int = 32) -> DonorSearch:
-    """Half-replacing over the trusted pairs: of those nearest in the kept part, the other part that fits it best.
+    """Half-replacing: of the ``neighbours`` trusted pairs nearest in the kept part, the other part that fits best.
 
-    ``z_image``, ``z_text`` (N, E) float: unit vectors of the images and texts of all pairs; ``neighbours``: trusted
-    pairs among which is chosen.
-
+    ``z_image``, ``z_text`` (N, E) float: unit vectors of the images and texts of all pairs.
     Source: REPAIR (Zheng et al., 2024), eq. 10 to 13.
     """
 
@@ -286,9 +226,7 @@ def half_replacing(z_image: np.ndarray, z_text: np.ndarray, neighbours: int = 32
 def pseudo_captioning(image: np.ndarray, text: np.ndarray) -> DonorSearch:
     """Pseudo-captions: the trusted pair that is most similar in the part that stays lends the other one.
 
-    ``image``, ``text`` (N, K), (N, L) float: what similarity is asked of, as unit rows: vectors, or PC2's predicted
-    pseudo-classes.
-
+    ``image``, ``text`` (N, K), (N, L) float: unit rows: vectors, or PC2's predicted pseudo-classes.
     Source: PC2 (Duan et al., 2024), section 3.3.
     """
 

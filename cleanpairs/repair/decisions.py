@@ -1,9 +1,7 @@
-"""What becomes of each mismatched pair, decided on arrays alone; :mod:`cleanpairs.repair.planning` says what for,
-and makes the plan.
+"""What becomes of each mismatched pair, decided on arrays alone; :mod:`cleanpairs.repair.planning` says what for.
 
-Search, scores, transport and assignment, each of which goes through the candidate edges in blocks. Where
-:class:`cleanpairs.ops.scratch.Scratch` lays arrays into files, the memory that is taken is that of the blocks and of a
-few numbers for each pair, and the decisions are the same, bit for bit.
+Search, scores, transport and assignment go through the candidate edges in blocks: where arrays lie in files, a block
+and a few numbers for each pair are in memory, and the decisions are the same, bit for bit.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +13,7 @@ from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, picked, release
 from cleanpairs.ops.search import SearchNote
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.assignment import Greedy
-from cleanpairs.repair.candidates import Corpus, DonorSearch, Edges, NeighbourSearch, Side, candidate_edges
+from cleanpairs.repair.candidates import Corpus, DonorSearch, Edges, NeighbourSearch, candidate_edges
 from cleanpairs.repair.edge_pairs import BUCKET, EdgeScorer, Paired, pair_edges
 from cleanpairs.repair.settings import RepairSettings
 
@@ -23,16 +21,13 @@ _UNSURE, _DIRTIER, _UNDETERMINED, _NOT_ASKED = 4, 5, 6, 7
 DIRTIER = 0.02  # by which the expected share of mismatched pairs may rise above that of the kept ones
 STAY, SHARPNESS = 0.3, 0.5
 RELAXATION = 1.8
-_ROWS = 1 << 14  # vectors that are read at once
 _PAIRS = 1 << 20  # pairs that are worked on at once
 _SAMPLED = 1 << 20  # edges by whose ranks all are cut into runs
 
 
 @dataclass(frozen=True)
 class Chance:
-    """How likely a repair is right, and how pure what it joins is.
-
-    ``probability(image_of, text_of)`` (k,) float32 of k pairs that show an image and a text, NaN where it cannot be
+    """``probability(image_of, text_of)`` (k,) float32 of k pairs that show an image and a text, NaN where it cannot be
     judged; ``kept`` pairs are trusted, of which ``mismatched`` are expected not to be matched.
     """
 
@@ -62,30 +57,23 @@ def decide_repairs(
     look: NeighbourSearch | None = None,
     scratch: Scratch = MEMORY,
 ) -> tuple[np.ndarray, tuple[SearchNote, ...]]:
-    """Decide for all mismatched pairs at once: (R,) of :data:`REPAIR`, and how candidates were looked for.
-
-    :mod:`cleanpairs.repair.planning` says what holds of the decisions. ``judge`` makes what scores pairs, which holds
-    some numbers of each image and text, for as long as it is needed. ``temperature``: of the model's softmax; the
-    transport's regularisation is half of it.
+    """Decide for all mismatched pairs at once: (R,) of :data:`REPAIR`, and how candidates were looked for. ``judge``
+    makes what scores pairs; the others are those of :func:`cleanpairs.repair.planning.plan_repairs`.
     """
-    mismatched = corpus.mismatched
-    if settings.repairs == "none" or (settings.repairs == "probable" and chance is None):
-        return _no_repairs(len(mismatched), _NOT_ASKED if settings.repairs == "none" else _UNDETERMINED), ()
+    mismatched, probable = corpus.mismatched, settings.repairs == "probable"
+    if settings.repairs == "none" or (probable and chance is None):
+        return _no_repairs(len(mismatched), _UNDETERMINED if probable else _NOT_ASKED), ()
     edges = candidate_edges(corpus, settings, search=search, look=look, scratch=scratch)
     scratch.trim()
     scorer = judge()
     paired = pair_edges(edges, scorer, scratch=scratch)
-    own = scorer(mismatched, mismatched, _own_similarity(corpus.image, corpus.text, mismatched))
+    own = scorer(mismatched, mismatched, None)
     del scorer
     scratch.trim()
-    probable = settings.repairs == "probable"
     chances = None if chance is None else _chances(edges, paired, chance, scratch)
-    shares = chances
-    if not probable:
-        ot = settings.strategy == "ot"
-        shares = transport_shares(corpus, paired, settings, temperature, scratch=scratch) if ot else None
-    if shares is not None:
-        shares = _by_edge(shares, edges, paired, scratch)
+    shares = chances if probable else None
+    if settings.strategy == "ot" and not probable:
+        shares = transport_shares(corpus, paired, settings, temperature, scratch)
     scratch.trim()
     found = _Candidates(edges, paired, own, shares, settings)
     best, sure, unsure = found.overview()
@@ -147,47 +135,34 @@ def _as_pure(confidence: np.ndarray, chance: Chance) -> np.ndarray:
 
 
 def _chances(edges: Edges, paired: Paired, chance: Chance, scratch: Scratch) -> np.ndarray:
-    """Probability (U,) float32 of each pair that edges make; 0 where the donor is a trusted pair."""
+    """Probability (U,) of each pair that edges make; 0 where the donor is a trusted pair."""
     out = scratch.full(paired.count, 0, np.float32)
     for s in edges.blocks():
         untrusted = np.flatnonzero(~edges.trusted[s])
         number, first = np.unique(paired.number[s][untrusted], return_index=True)
         at = untrusted[first] + s.start
-        out[number] = chance.probability(edges.image_of(at), edges.text_of(at))
-        release(out, paired.number)
-    return out
-
-
-def _by_edge(shares: np.ndarray, edges: Edges, paired: Paired, scratch: Scratch) -> np.ndarray:
-    """What edges (E,) float32 are ranked by before their scores, of ``shares`` (U,) of pairs."""
-    out = scratch.empty(len(edges), np.float32)
-    for s in edges.blocks():
-        out[s] = picked(shares, paired.number[s])
+        out[number] = chance.probability(*edges.shown_by(at))
         release(out, paired.number)
     return out
 
 
 def transport_shares(
-    corpus: Corpus, paired: Paired, settings: RepairSettings, temperature: float, *, scratch: Scratch = MEMORY
+    corpus: Corpus, paired: Paired, settings: RepairSettings, temperature: float, scratch: Scratch
 ) -> np.ndarray:
     """Partial transport between mismatched images and mismatched captions: the share of its row's mass that the plan
-    sends along each pair that an edge to a mismatched donor makes.
+    sends along each pair that an edge to a mismatched donor makes, (u,) float32 in [0, 1].
 
-    Each distinct image and each distinct caption of the mismatched pairs is a node; its mass is the number of
-    mismatched pairs that show it, times the rows that one donor may serve. The candidate edges of both directions
-    (captions for an image, images for a caption) are one graph, and
+    Each distinct image and caption of the mismatched pairs is a node; its mass is the number of mismatched pairs that
+    show it, times the rows that one donor may serve. The candidate edges of both directions are one graph, and
 
         C = - cosine,    lambda = temperature / 2,    xi = - (w + 0.3 (t - w))
 
-    with w the median cosine of the mismatched pairs as they stand, which are mostly wrong, and t that of the trusted
-    pairs: an edge pays off above w + 0.3 (t - w). The two constants were chosen on photographs (docs/log.md).
-
-    ``paired``: u pairs that the edges make; ``temperature``: of the model's softmax. Returns (u,) float32 in [0, 1]; 0
-    for pairs of trusted donors alone.
+    with w and t the median cosines of mismatched and trusted pairs: an edge pays off above w + 0.3 (t - w). The two
+    constants were chosen on photographs (docs/log.md).
     """
     share = scratch.full(paired.count, 0, np.float32)
     graph, (wrong, right) = paired.graph, corpus.typical
-    if not len(graph):
+    if not len(graph.row):
         return share
     # How many mismatched pairs show each image, and each text; and how many rows that of one pair may serve.
     a = np.bincount(corpus.image.group[corpus.mismatched])[graph.image_group].astype(np.float64)
@@ -195,8 +170,8 @@ def transport_shares(
     lent = (settings.lenders != "trusted" and some for some in (settings.replaces_image, settings.replaces_text))
     capacity = [settings.max_reuse if some else 1 for some in lent]
     stay = wrong + STAY * max(right - wrong, 0.0)
-    cost = scratch.empty(len(graph), np.float64)
-    blocks = [slice(start, start + _PAIRS) for start in range(0, len(graph), _PAIRS)]
+    cost = scratch.empty(len(graph.row), np.float64)
+    blocks = [slice(start, start + _PAIRS) for start in range(0, len(graph.row), _PAIRS)]
     for s in blocks:
         cost[s] = -graph.similarity[s].astype(np.float64)
         release(cost, graph.similarity)
@@ -212,16 +187,6 @@ def transport_shares(
     return share
 
 
-def _own_similarity(image: Side, text: Side, pairs: np.ndarray) -> np.ndarray:
-    """Inner product (n,) float32 of the vectors of each of ``pairs`` (n,)."""
-    out = np.empty(len(pairs), np.float32)
-    for start in range(0, len(pairs), _ROWS):
-        some = pairs[start : start + _ROWS]
-        out[start : start + len(some)] = np.einsum("ij,ij->i", image.z[image.index[some]], text.z[text.index[some]])
-        release(image.z, text.z)
-    return out
-
-
 class _Candidates:
     """Edges, their scores, and what is made of these: how good each is, in which order they are tried."""
 
@@ -229,85 +194,64 @@ class _Candidates:
         self, edges: Edges, paired: Paired, own: np.ndarray, shares: np.ndarray | None, settings: RepairSettings
     ) -> None:
         self.edges, self.paired, self.own, self.shares, self.settings = edges, paired, own, shares, settings
-        self.probable = settings.repairs == "probable"
 
     def _blocks(self) -> Iterator[slice]:
         for s in self.edges.blocks():
             yield s
             release(self.paired.number, self.paired.score, self.shares)
 
-    def _good(self, s: slice) -> tuple[np.ndarray, np.ndarray]:
-        """The edges of a block that are good enough, (b',) places in it, and what they are ranked by: their
-        probability, or the transport's share (NaN without).
+    def _allowed(self, s: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of a block the edges that may be taken, (b',) places in it; their rank, float32, a share before a score; the
+        key, complex64, by whose rise they are tried; and the good edges that are not probable enough.
         """
-        score, own = self.paired.score[s], self.own[self.edges.row[s]]
-        good = np.flatnonzero((score >= self.settings.min_repair_score) & (score > own))
-        if self.shares is None:
-            return good, np.full(len(good), np.nan, np.float32)
-        shares = self.shares[s][good]
-        if self.probable:
-            return good, shares
-        return good, np.where(self.edges.trusted[s][good], np.float32(np.nan), shares)
+        edges, settings, score = self.edges, self.settings, self.paired.score[s]
+        good = np.flatnonzero((score >= settings.min_repair_score) & (score > self.own[edges.row[s]]))
+        unsure, share = good[:0], np.full(len(good), np.nan, np.float32)
+        if self.shares is not None:
+            share = picked(self.shares, self.paired.number[s][good])
+        if settings.repairs == "probable":
+            sure = share >= settings.min_confidence
+            good, share, unsure = good[sure], share[sure], good[~sure]
+        else:
+            share = np.where(edges.trusted[s][good], np.float32(np.nan), share)
+        rank = score[good] + np.float32(settings.mismatched_bonus) * ~edges.trusted[s][good]
+        rank -= np.float32(settings.image_margin) * edges.is_image[s][good]
+        rank = np.where(np.isnan(share), rank, 2 + share).astype(np.float32)
+        return good, rank, -(rank + 1j * edges.similarity[s][good]), unsure
 
     def overview(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each mismatched pair: its best score (R,) float32, -inf without an edge; whether it has a good edge
-        that may be taken, and one that may not, as it is not probable enough.
+        """Of each row: its best score (R,) float32, -inf without an edge; has it a good edge; has it one too
+        improbable.
         """
         best = np.full(len(self.own), -np.inf, np.float32)
         sure, unsure = np.zeros(len(self.own), bool), np.zeros(len(self.own), bool)
         step = max(1, len(self.edges) // _SAMPLED)
-        some = []
+        some = [np.empty(0, np.complex64)]
         for s in self._blocks():
             row = self.edges.row[s]
             np.maximum.at(best, row, self.paired.score[s])
-            good, confidence = self._good(s)
-            below = self._below(confidence)
-            sure[row[good[~below]]] = True
-            unsure[row[good[below]]] = True
-            some.append(self._ranked(s, good[~below], confidence[~below])[1][::step].copy())
-        keys = np.sort(np.concatenate(some)) if some else np.empty(0, np.uint64)
-        self._bounds = np.unique(keys[:: max(1, BUCKET // step)])
+            good, _, key, below = self._allowed(s)
+            sure[row[good]] = True
+            unsure[row[below]] = True
+            some.append(key[::step].copy())
+        self._bounds = np.unique(np.sort(np.concatenate(some))[:: max(1, BUCKET // step)])
         return best, sure, unsure
 
-    def _allowed(self, s: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The edges of a block that may be taken, (b',) places in it; their rank; the run that each is in."""
-        good, confidence = self._good(s)
-        keep = ~self._below(confidence)
-        rank, key = self._ranked(s, good[keep], confidence[keep])
-        return good[keep], rank, np.searchsorted(self._bounds, key, side="right")
-
-    def _below(self, confidence: np.ndarray) -> np.ndarray:
-        """Edges (b',) that are not to be taken, as they are not probable enough."""
-        return ~(confidence >= self.settings.min_confidence) & self.probable
-
-    def _ranked(self, s: slice, good: np.ndarray, confidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rank of edges, float32: those that have a confidence come by it and before all others; and the key uint64
-        that falls where rank rises, or among equal ones similarity does.
-        """
-        edges, settings = self.edges, self.settings
-        rank = self.paired.score[s][good] + np.float32(settings.mismatched_bonus) * ~edges.trusted[s][good]
-        rank -= np.float32(settings.image_margin) * edges.is_image[s][good]
-        rank = np.where(np.isnan(confidence), rank, 2 + confidence).astype(np.float32)
-        return rank, _falling(rank, edges.similarity[s][good])
-
     def best_first(self, scratch: Scratch) -> Iterator[dict[str, np.ndarray]]:
-        """The edges that may be taken, best first, in parts; after :meth:`overview`.
-
-        Ties: the more similar, text, then the lower numbers.
-        """
+        """The edges that may be taken, best first; among equal ranks the more similar, text, then the lower numbers."""
         counts = np.zeros(len(self._bounds) + 1, np.int64)
         for s in self._blocks():
-            counts += np.bincount(self._allowed(s)[2], minlength=len(counts))
+            runs = np.searchsorted(self._bounds, self._allowed(s)[2], side="right")
+            counts += np.bincount(runs, minlength=len(counts))
         whole = dict.fromkeys(("row", "group", "pair"), np.int32)
         types = {"edge": np.int64, **whole, "similarity": np.float32, "rank": np.float32, "is_image": bool}
-        buckets = Buckets(scratch, counts, types)
+        buckets, edges = Buckets(scratch, counts, types), self.edges
         for s in self._blocks():
-            good, rank, run = self._allowed(s)
-            edges = self.edges
+            good, rank, key, _ = self._allowed(s)
             buckets.add(
-                run, edge=good + s.start, row=edges.row[s][good], group=edges.donor_group[s][good], rank=rank,
-                pair=self.paired.number[s][good], similarity=edges.similarity[s][good],
-                is_image=edges.is_image[s][good],
+                np.searchsorted(self._bounds, key, side="right"), edge=good + s.start, row=edges.row[s][good],
+                group=edges.donor_group[s][good], pair=self.paired.number[s][good], rank=rank,
+                similarity=edges.similarity[s][good], is_image=edges.is_image[s][good],
             )  # fmt: skip
         for b in range(len(buckets)):
             part = buckets.part(b)
@@ -322,14 +266,3 @@ class _Candidates:
             rival = (self.edges.is_image[s] == replaces_image[row]) & (self.paired.number[s] != chosen_pair[row])
             np.maximum.at(best, row[rival], self.paired.score[s][rival])
         return best
-
-
-def _falling(rank: np.ndarray, similarity: np.ndarray) -> np.ndarray:
-    """Keys (b,) uint64 that fall where ``rank`` (b,) float32 rises, and among equal ones where ``similarity`` does."""
-    return np.asarray(_falling_bits(rank).astype(np.uint64) << np.uint64(32) | _falling_bits(similarity))
-
-
-def _falling_bits(values: np.ndarray) -> np.ndarray:
-    """Keys (b,) uint32 that fall where ``values`` (b,) float32 rise; equal where these are."""
-    bits = (values + np.float32(0)).view(np.uint32)  # no -0
-    return np.where(bits >> 31, bits, ~(bits | np.uint32(1 << 31)))

@@ -1,8 +1,5 @@
-"""The distinct pairs of image and text that candidate edges make: numbered, each judged once.
-
-An image's edge to a caption and the caption's edge back to the image make the same pair, and so do edges between
-duplicates. Edges are sorted by the pair that they make, a bucket of images after the other, so that of millions of
-edges but a few are held at once; the numbers are those of ``np.unique``.
+"""The distinct pairs of image and text that candidate edges make, numbered as ``np.unique`` does, each judged once.
+Edges are sorted by the pair that they make, a bucket of images after the other, so that but a few are held at once.
 """
 
 from collections.abc import Callable
@@ -23,10 +20,9 @@ one that shows its text, and the inner product of their vectors where it is know
 
 @dataclass(frozen=True)
 class PairGraph:
-    """The U pairs that edges to mismatched donors make, as edges between n image nodes and m text nodes.
-
-    ``row``, ``column`` (U,) int32, rising by rows and within these by columns; ``similarity`` (U,) float32; ``number``
-    (U,) int32, of the pair among all; ``image_group`` (n,), ``text_group`` (m,) int32 dense groups of the nodes.
+    """The U pairs that edges to mismatched donors make: ``row``, ``column`` (U,), rising, between n image and m text
+    nodes, of the dense groups ``image_group`` (n,), ``text_group`` (m,); ``similarity`` (U,); ``number`` (U,): among
+    all pairs.
     """
 
     row: np.ndarray
@@ -35,9 +31,6 @@ class PairGraph:
     number: np.ndarray
     image_group: np.ndarray
     text_group: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.row)
 
 
 @dataclass(frozen=True)
@@ -51,14 +44,11 @@ class Paired:
 
 
 def pair_edges(edges: Edges, judge: EdgeScorer, *, scratch: Scratch = MEMORY) -> Paired:
-    """Number the pairs that ``edges`` make, in order of their keys, and judge each of them once.
-
-    ``judge``: see :data:`Judge`. It gets pairs sorted by their images. ``scratch`` Scratch: where the answer lies.
-    """
+    """Number the pairs that ``edges`` make, in order of their keys, and judge each once, sorted by their images."""
     E, n_text = len(edges), np.int64(max(edges.n_text, 1))
     per_image = np.zeros(int(edges.image_group.max(initial=-1)) + 1, np.int64)
     for s in edges.blocks():
-        per_image += np.bincount(edges.image_group[edges.image_of(s)], minlength=len(per_image))
+        per_image += np.bincount(edges.image_group[edges.shown_by(s)[0]], minlength=len(per_image))
     images = len(per_image)
     bucket_of, counts = bucket_bounds(per_image, BUCKET)
     del per_image
@@ -66,7 +56,7 @@ def pair_edges(edges: Edges, judge: EdgeScorer, *, scratch: Scratch = MEMORY) ->
     types = dict(edge=kind, key=np.int64, image=np.int32, text=np.int32, similarity=np.float32, trusted=bool)
     buckets = Buckets(scratch, counts, types)
     for s in edges.blocks():
-        image, text = edges.image_of(s), edges.text_of(s)
+        image, text = edges.shown_by(s)
         group = edges.image_group[image]
         buckets.add(
             bucket_of[group], edge=np.arange(s.start, s.stop, dtype=kind), image=image, text=text,
@@ -79,19 +69,15 @@ def pair_edges(edges: Edges, judge: EdgeScorer, *, scratch: Scratch = MEMORY) ->
     count = free = 0
     for b in range(len(buckets)):
         part = buckets.part(b)
-        order = np.argsort(part["key"], kind="stable")
-        key = part["key"][order]
-        begins = np.append(True, key[1:] != key[:-1])[: len(key)]
-        first, place = order[begins], np.cumsum(begins) - 1
+        _, first, of = np.unique(part["key"], return_index=True, return_inverse=True)
         cosine = part["similarity"][first] if edges.cosine else None
         scored = judge(part["image"][first], part["text"][first], cosine)
-        of = np.empty(len(order), np.int32)
-        of[order] = place
+        of = of.astype(np.int32)
         _scatter(number, part["edge"], of + np.int32(count))
         _scatter(score, part["edge"], scored[of])
         # Of each pair that an edge to a mismatched donor makes: the first such edge.
-        untrusted = order[~part["trusted"][order]]
-        leads = untrusted[np.append(True, np.diff(of[untrusted]) != 0)[: len(untrusted)]]
+        untrusted = np.flatnonzero(~part["trusted"])
+        leads = untrusted[np.unique(of[untrusted], return_index=True)[1]]
         t = slice(free, free + len(leads))
         row[t], column[t] = np.divmod(part["key"][leads], n_text)
         similarity[t], of_all[t] = part["similarity"][leads], of[leads] + np.int32(count)
@@ -106,14 +92,9 @@ def pair_edges(edges: Edges, judge: EdgeScorer, *, scratch: Scratch = MEMORY) ->
 
 
 def bucket_bounds(per_value: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cut values 0 .. V-1, of which there are ``per_value`` (V,), into runs of about ``size``.
-
-    Returns ``bucket_of`` (V,) int32: the run of each value; ``counts`` (B,) int64: of each run.
-    """
+    """Values 0 .. V-1, of which there are ``per_value`` (V,), in runs of about ``size``: the runs (V,), counts (B,)."""
     before = np.cumsum(per_value) - per_value
     bucket_of = (before // size).astype(np.int32)
-    if not len(bucket_of):
-        return bucket_of, np.zeros(0, np.int64)
     return bucket_of, np.bincount(bucket_of, weights=per_value).astype(np.int64)
 
 

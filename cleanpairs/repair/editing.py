@@ -1,8 +1,4 @@
-"""A plan in a person's hands: as CSV for a spreadsheet, and what follows from the edits.
-
-To be edited are ``action`` and ``donor_pair_id``; everything else is derived from them again when the plan is read. A
-caption of one's own goes into ``caption``, with the action ``recaption``.
-"""
+"""A plan in a person's hands: as CSV for a spreadsheet, and what follows from edits."""
 
 import math
 from pathlib import Path
@@ -13,7 +9,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular, reading
-from cleanpairs.ops.columns import one_array
+from cleanpairs.ops.columns import one_array, with_columns
 from cleanpairs.repair.actions import KINDS, REASONS, acted
 
 # What a spreadsheet takes for a formula; and the apostrophe itself, so that reading undoes writing.
@@ -28,13 +24,15 @@ def write_csv(table: pa.Table, path: str | Path) -> None:
     """UTF-8 with a byte order mark; null is an empty field, and text that looks like a formula gets an apostrophe."""
     from pyarrow import csv
 
-    for i, name in enumerate(table.column_names):
-        if pa.types.is_string(table.schema.field(name).type):
-            safe = pc.replace_substring_regex(table[name], FORMULA, r"'\0")
-            table = table.set_column(i, name, safe)
     with open(path, "wb") as file:
         file.write(BOM)
-        csv.write_csv(table, file)
+        csv.write_csv(_replaced(table, FORMULA, r"'\0"), file)
+
+
+def _replaced(table: pa.Table, pattern: str, by: str) -> pa.Table:
+    """``table`` with another text where ``pattern`` is in a column of strings."""
+    texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    return with_columns(table, {name: pc.replace_substring_regex(table[name], pattern, by) for name in texts})
 
 
 def csv_schema(path: str | Path) -> pa.Schema:
@@ -64,13 +62,9 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
                 null_values=[""],
             ),
         )
-        for field in schema:
-            if pa.types.is_integer(field.type) and field.name in table.column_names:
-                i = table.column_names.index(field.name)
-                table = table.set_column(i, field.name, table[field.name].cast(field.type))
-    for i, name in enumerate(table.column_names):
-        if pa.types.is_string(table.schema.field(name).type):
-            table = table.set_column(i, name, pc.replace_substring_regex(table[name], "^'", ""))
+        whole = [f for f in schema if pa.types.is_integer(f.type) and f.name in table.column_names]
+        table = with_columns(table, {field.name: table[field.name].cast(field.type) for field in whole})
+    table = _replaced(table, "^'", "")
     return table.sort_by("pair_id") if "pair_id" in table.column_names else table
 
 
@@ -83,10 +77,7 @@ def same_key(told: str | None, key: str, rel_tol: float = DIGITS_KEPT) -> bool:
 
 
 def followed(table: pa.Table) -> pa.Table:
-    """``caption``, ``donor_key``, ``donor_use``, ``reason`` and the scores, by ``action`` and ``donor_pair_id``.
-
-    A donor that was changed is known by its key, which still is the old one's: the scores that were computed for the
-    old one are null then. Unknown actions and donors are for :class:`cleanpairs.repair.plan.RepairPlan` to refuse.
+    """The columns that follow from ``action`` and ``donor_pair_id``; scores are null where ``donor_key`` is another's.
 
     Raises DataError: a caption was edited while action and donor say whose it is.
     """
@@ -125,9 +116,7 @@ def followed(table: pa.Table) -> pa.Table:
         "reason": _reason(table, repaired & same),
         "donor_use": pa.array(donor_use(donor, takes_text, takes_image), mask=~repaired),
     }
-    for name, column in new.items():
-        table = table.set_column(table.column_names.index(name), name, column)
-    return table
+    return with_columns(table, new)
 
 
 def _reason(table: pa.Table, lent: np.ndarray) -> pa.Array:

@@ -1,9 +1,6 @@
-"""What a plan needs of N pairs: a few numbers of each, and the vectors of those that a repair can concern.
-
-These are the pairs that are to be repaired, and the best trusted ones, which may lend a part: the others take part in
-no search, but no repair may make them again. Where the pairs are in memory they are views of what is there
-(:meth:`Gathered.of`); else one pass over the rows (:func:`gather`) writes numbers and vectors to files, which are
-mapped, and captions and keys to another, to be read again in order when the plan is written.
+"""What a plan needs of N pairs: a few numbers of each, and the vectors of those that a repair can concern: the pairs to
+be repaired, and the best trusted ones, which may lend a part; views of pairs in memory (:meth:`Gathered.of`), or files,
+which are mapped, written by one pass over the rows (:func:`gather`).
 """
 
 import json
@@ -21,7 +18,6 @@ from cleanpairs.data import Pairs
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.ops.scratch import Scratch, release
-from cleanpairs.repair.candidates import sampled, typical_cosines
 from cleanpairs.repair.settings import RepairSettings
 
 TEXTS = pa.schema([("key", pa.string()), ("caption", pa.string())])
@@ -42,11 +38,11 @@ class Gathered:
 
     - ``correspondence`` (N,) float32: NaN where quarantined, of which ``reasons`` (pair -> why) tells
     - ``image_group``, ``text_group`` (N,) int64: content hashes
-    - ``mismatched`` (R,) int64: pairs below the threshold, rising
-    - ``trusted`` (T,) int64: the trusted pairs that may lend a part, rising: those of the highest correspondence
-    - ``z_image``, ``z_text`` (m, d), (n, d) float32: unit vectors; perhaps mapped
-    - ``image_row``, ``text_row`` (R + T,) int: where those of the mismatched pairs are, and behind them those of the
-      trusted ones
+    - ``mismatched`` (R,), ``trusted`` (T,) int64, rising: pairs below the threshold, and those of the highest
+      correspondence, which may lend a part
+    - ``z_image``, ``z_text`` (m, d), (n, d) float32: unit vectors, perhaps mapped; ``image_row``, ``text_row`` (R +
+      T,): where those of the mismatched pairs are, and behind them those of the trusted ones
+    - ``typical``: median cosines of mismatched and trusted pairs
     - ``held``: keys and captions, where they are in memory; ``folder``: where :func:`gather` has left its files
     """
 
@@ -78,16 +74,14 @@ class Gathered:
     ) -> "Gathered":
         """Of N pairs in memory, with unit vectors (M, d) of their images and (N, d) of their captions.
 
-        Raises DataError: ``correspondence`` is not of ``pairs``; RefusedError: vectors of pairs that are not
-        quarantined are not finite.
+        Raises DataError: ``correspondence`` is not of ``pairs``; RefusedError: vectors that are not finite.
         """
         if np.shape(correspondence) != (n := len(pairs),):
             raise DataError(f"correspondence must be ({n},), one per pair of the data, got {np.shape(correspondence)}")
         values = np.array(correspondence, np.float32)
         values[list(pairs.reasons)] = np.nan
         values[~np.isfinite(values)] = np.nan
-        index, rows = np.asarray(pairs.image_index), np.arange(n)
-        usable = np.flatnonzero(~np.isnan(values))
+        index, usable = np.asarray(pairs.image_index), np.flatnonzero(~np.isnan(values))
         _refuse_non_finite(z_image, np.unique(index[usable]), "images")
         _refuse_non_finite(z_text, usable, "captions")
         mismatched = np.flatnonzero(values < settings.resolved_threshold)
@@ -95,13 +89,11 @@ class Gathered:
         best = np.sort(above[np.argsort(-values[above], kind="stable")[: settings.max_trusted]])
         kept = np.concatenate([mismatched, best])
 
-        def cosines(some: np.ndarray) -> np.ndarray:
-            return np.asarray(np.einsum("ij,ij->i", z_image[index[some]], z_text[some]))
-
+        some = map(_sampled, (mismatched, above))
+        typical = _typical(*(np.einsum("ij,ij->i", z_image[index[rows]], z_text[rows]) for rows in some))
         return cls(
             values, pairs.pair_image_group, np.asarray(pairs.text_group), mismatched, best, z_image, z_text,
-            index[kept], rows[kept], typical_cosines(cosines(sampled(mismatched)), cosines(sampled(above))),
-            pairs.reasons, held=pa.RecordBatch.from_arrays(
+            index[kept], kept, typical, pairs.reasons, held=pa.RecordBatch.from_arrays(
                 [pa.array(pairs.keys, pa.string()), pa.array(pairs.captions, pa.string())], schema=TEXTS
             ),
         )  # fmt: skip
@@ -129,7 +121,7 @@ class Gathered:
 
 
 def gathered_before(folder: Path, job: str) -> Gathered | None:
-    """What a pass of the same ``job`` left in ``folder`` before the process was stopped; None where it did not end."""
+    """What a finished pass of the same ``job`` left in ``folder``; None where there is none."""
     try:
         note = read_json(folder / "gathered.json")
         if note["job"] != job or note["sizes"] != _sizes(folder) or not (folder / "texts.arrow").exists():
@@ -149,10 +141,10 @@ def gathered_before(folder: Path, job: str) -> Gathered | None:
 def gather(
     rows: Rows, n: int, folder: Path, settings: RepairSettings, *, job: str, known: np.ndarray | None, scratch: Scratch
 ) -> Gathered:
-    """Make the pass over ``n`` pairs, see :data:`Rows`; the files go into ``folder``, which exists.
+    """Make the pass over ``n`` pairs; the files go into ``folder``, which exists, and follow from what ``job`` names.
 
-    ``job`` names everything that the files follow from; ``known`` (n,) float32: the correspondence, where it is known.
-    Raises RefusedError: vectors of pairs that are not quarantined are not finite; OutputError: the disk is full.
+    ``known`` (n,) float32: the correspondence, where it is known.
+    Raises RefusedError: vectors that are not finite; OutputError: the disk is full.
     """
     reasons: dict[int, str] = {}
     best = _Best(0 if settings.lenders == "mismatched" else min(settings.max_trusted, n), scratch)
@@ -187,11 +179,10 @@ def gather(
                 texts.write_batch(pa.RecordBatch.from_arrays([batch.keys, batch.captions], schema=TEXTS))
                 first = s.stop
             put(_NUMBERS[4:], trusted := best.kept())
-            vectors = best.vectors(len(trusted))
             for start in range(0, len(trusted), _BLOCK):
-                put(_VECTORS, *(z[start : start + _BLOCK] for z in vectors))
-                release(*vectors)
-        typical = typical_cosines(*(sampled(_mapped(folder / name)) for name in _COSINES))
+                put(_VECTORS, *(z[start : min(start + _BLOCK, len(trusted))] for z in best.room))
+                release(*best.room)
+        typical = _typical(*(_sampled(_mapped(folder / name)) for name in _COSINES))
         note = {"job": job, "dim": dim, "typical": typical, "reasons": list(reasons.items())}
         note["sizes"] = _sizes(folder)
         write_whole(folder / "gathered.json", json.dumps(note))
@@ -211,18 +202,19 @@ class _Best:
 
     def add(self, pair: np.ndarray, value: np.ndarray, z_image: np.ndarray, z_text: np.ndarray, at: np.ndarray) -> None:
         """The next pairs (b,), rising, whose vectors are the rows ``at`` (b,)."""
-        chosen = np.flatnonzero(value > self.least) if self.most else at[:0]
-        for start in range(0, len(chosen), max(1, self.most)):
-            some = chosen[start : start + self.most]
-            if not self.room:
-                self.room = [self.scratch.empty((2 * self.most, z.shape[1]), np.float32) for z in (z_image, z_text)]
-            if len(self.pair) + len(some) > 2 * self.most:
-                self._prune()
-            s = slice(len(self.pair), len(self.pair) + len(some))
-            for room, z in zip(self.room, (z_image, z_text), strict=True):
-                room[s] = z[at[some]]
-                release(room)
-            self.pair, self.value = np.append(self.pair, pair[some]), np.append(self.value, value[some])
+        best = np.sort(np.argsort(-value, kind="stable")[: self.most])
+        some = best[value[best] > self.least]
+        if not len(some):
+            return
+        if not self.room:
+            self.room = [self.scratch.empty((2 * self.most, z.shape[1]), np.float32) for z in (z_image, z_text)]
+        if len(self.pair) + len(some) > 2 * self.most:
+            self._prune()
+        s = slice(len(self.pair), len(self.pair) + len(some))
+        for room, z in zip(self.room, (z_image, z_text), strict=True):
+            room[s] = z[at[some]]
+            release(room)
+        self.pair, self.value = np.append(self.pair, pair[some]), np.append(self.value, value[some])
 
     def _prune(self) -> None:
         keep = np.sort(np.argsort(-self.value, kind="stable")[: self.most])
@@ -235,14 +227,18 @@ class _Best:
             self.least = float(self.value.min())
 
     def kept(self) -> np.ndarray:
-        """The pairs, rising."""
+        """The pairs, rising; their vectors are the first of ``room``."""
         if self.room:
             self._prune()
         return self.pair
 
-    def vectors(self, count: int) -> list[np.ndarray]:
-        """Of the images, and of the captions, of the pairs that are kept."""
-        return [room[:count] for room in self.room] or [np.empty((0, 0), np.float32)] * 2
+
+def _typical(wrong: np.ndarray, right: np.ndarray) -> tuple[float, float]:
+    return float(np.median(wrong)) if len(wrong) else 0.0, float(np.median(right)) if len(right) else 1.0
+
+
+def _sampled(rows: np.ndarray) -> np.ndarray:
+    return rows[:: max(1, len(rows) // 20_000)]
 
 
 def _refuse_non_finite(z: np.ndarray, rows: np.ndarray, what: str) -> None:
@@ -261,6 +257,5 @@ def _kind(name: str) -> type[np.generic]:
 
 
 def _mapped(path: Path) -> np.ndarray:
-    """All numbers of a file."""
     kind = _kind(path.name)
     return np.memmap(path, kind, "r+") if path.stat().st_size else np.empty(0, kind)

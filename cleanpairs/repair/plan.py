@@ -1,6 +1,4 @@
-"""The repair plan: one row per pair, made by :mod:`cleanpairs.repair.planning`, carried out by
-:mod:`cleanpairs.export`.
-"""
+"""The repair plan: one row per pair, made by :mod:`cleanpairs.repair.planning`, to be carried out by an export."""
 
 import hashlib
 import json
@@ -21,8 +19,8 @@ from cleanpairs.core.parameters import check_number
 from cleanpairs.core.regular import reading
 from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file
 from cleanpairs.data.columns import score_columns
-from cleanpairs.data.parquet_io import open_parquet, read_table
-from cleanpairs.ops.columns import filtered, one_array
+from cleanpairs.data.parquet_io import common_schema, open_parquet, read_table
+from cleanpairs.ops.columns import filtered, one_array, with_columns
 from cleanpairs.repair.actions import ACTIONS, REMATCHED, REPAIRED, WRITTEN, ActionCounts, acted, count_actions
 from cleanpairs.repair.editing import csv_schema, followed, read_csv, same_key, write_csv
 
@@ -48,6 +46,7 @@ PLAN_SCHEMA = pa.schema(
     ]
 )
 
+TRUTH = ("true_mismatch", "true_key")  # follow the repairs by who else has which caption: that takes all pairs at once
 METADATA_KEY = b"cleanpairs.repair.plan"
 WRITTEN_KEY = "cleanpairs.written"  # beside the schema's metadata, of the file: no program that rewrites it keeps it
 
@@ -60,10 +59,8 @@ def counted(column: pa.ChunkedArray) -> Counter[str]:
 
 @dataclass(frozen=True)
 class PlanSummary(ActionCounts):
-    """Counts of a plan; ``str`` of it is a small table.
-
-    ``mean_repair_score`` is NaN without a repair, ``mean_confidence`` also where undetermined; ``reasons`` counts why
-    pairs were dropped.
+    """Counts of a plan; ``str`` of it is a small table. ``mean_repair_score`` is NaN without a repair,
+    ``mean_confidence`` also where undetermined; ``reasons`` counts why pairs were dropped.
     """
 
     threshold: float
@@ -100,15 +97,13 @@ class RepairPlan:
 
     - ``table`` pyarrow.Table: one row a pair, in order of ``pair_id`` (0 .. N-1): ``key``; ``action`` (keep,
       rematch_text, rematch_image, recaption, drop, quarantine); ``correspondence`` before the repair (null if
-      quarantined); ``donor_pair_id``, ``donor_key``: whose caption or image is taken (null unless rematched);
-      ``caption`` after (null where dropped or quarantined); ``original_caption``; ``repair_score``: the scorer's
-      probability of the repaired pair; ``margin``: that score less the best other candidate's of the row in the same
-      direction (null where there is none); ``confidence``: the probability that the repaired pair belongs together
-      (null where undetermined); ``donor_use``: how many repaired rows carry the part taken; ``reason``: why dropped or
-      quarantined, or which kind of donor
-    - ``threshold``: correspondence below which a pair is not kept
+      quarantined); ``donor_pair_id``, ``donor_key``: whose caption or image is taken; ``caption`` after (null where
+      dropped or quarantined); ``original_caption``; ``repair_score`` of the repaired pair; ``margin``: that score less
+      the best other candidate's of the row in the same direction; ``confidence``: the probability that the repaired
+      pair belongs together (null where undetermined); ``donor_use``: how many repaired rows carry the part taken;
+      ``reason``: why dropped or quarantined, or which kind of donor
+    - ``threshold``: correspondence below which a pair is not kept; ``settings``: the others that it was made with
     - ``fingerprint``: of the input that the plan is for
-    - ``settings`` mapping: the other settings that it was made with
 
     Raises DataError: the table is no plan: a column is missing, the pairs are not 0 .. N-1 in order, an action is
     unknown, or a repair names no donor; ConfigError: the threshold or the least score is not in [0, 1].
@@ -137,10 +132,7 @@ class RepairPlan:
         return _summary(self, [self.table])
 
     def check_for(self, pairs: Pairs) -> "RepairPlan":
-        """The plan with the keys of ``pairs`` where a spreadsheet has rewritten them, as 7 for 007.
-
-        Raises DataError: it is no plan for ``pairs``: as many, with the same keys, of one input.
-        """
+        """The plan, with the keys of ``pairs`` where a spreadsheet has rewritten them. DataError: it is for others."""
         check_data(self, len(self), pairs.source.fingerprint, len(pairs))
         table, keys = self.table, pa.array(pairs.keys, pa.string())
         if pc.all(pc.equal(table["key"], keys), skip_nulls=False, min_count=0).as_py():
@@ -148,17 +140,15 @@ class RepairPlan:
         for i, (told, key) in enumerate(zip(table["key"].to_pylist(), pairs.keys, strict=True)):
             if not same_key(told, key):
                 raise DataError(f"pair {i} has key {told!r} in the plan and {key!r} in the data")
-        table = table.set_column(table.column_names.index("key"), "key", keys)
         lent = keys.take(one_array(table["donor_pair_id"]))
-        return replace(self, table=table.set_column(table.column_names.index("donor_key"), "donor_key", lent))
+        return replace(self, table=with_columns(table, {"key": keys, "donor_key": lent}))
 
     def apply(self, pairs: Any) -> Any:
         """The kept and the repaired pairs, in order, as a new corpus in memory.
 
-        Images stay where they are (the result shares ``pairs.images``). Pairs are numbered anew; ``row``, ``position``
-        and ``keys`` remain those of the input. Where the input carries its truth, that of repaired pairs follows. Of a
-        ``datasets.Dataset`` it is a Dataset with the same features: given similarities of repaired rows are null, and
-        so are the vectors of captions that were written.
+        Images stay where they are. Pairs are numbered anew; ``row``, ``position`` and ``keys`` remain those of the
+        input, and a truth follows the repairs. Of a ``datasets.Dataset`` it is a Dataset with the same features: given
+        similarities of repaired rows are null, and so are the vectors of captions that were written.
 
         Raises ConfigError: the rows of a Dataset hold lists of captions; or it is neither Pairs nor a Dataset.
         """
@@ -176,9 +166,9 @@ class RepairPlan:
             image_index=pairs.image_index[image_from],
             reasons={},
             source=replace(whole.source, fingerprint=digest.hexdigest(), explicit_lists=False),
-            true_mismatch=None if truth is None else truth.mismatch,
-            true_key=None if truth is None else truth.key,
             precomputed_scores={k: np.where(moved, np.nan, v) for k, v in whole.precomputed_scores.items()},
+            true_mismatch=truth.get("true_mismatch"),
+            true_key=truth.get("true_key"),
         )
         return whole.select(acted(self.table, WRITTEN))
 
@@ -200,11 +190,7 @@ class RepairPlan:
         lender = {"text_features": pa.array(text_from, mask=written), "image": image_from, "features": image_from}
         whole, roles = dataset.with_format("arrow")[:], pairs.source.columns
         columns = {name: whole[name].take(left) for name in whole.column_names}
-        if truth is not None:
-            columns |= {
-                "true_mismatch": pa.array(truth.mismatch).take(left),
-                "true_key": pa.array(truth.key).take(left),
-            }
+        columns |= {name: pa.array(values).take(left) for name, values in truth.items()}
         for name in score_columns(roles):
             columns[name] = pc.if_else(repaired, None, columns[name])
         for role, name in roles.items():
@@ -216,11 +202,9 @@ class RepairPlan:
         return type(dataset)(pa.table([columns[f.name].cast(f.type) for f in schema], schema=schema))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the plan, whole or not at all; :meth:`load` reads it.
-
-        Parquet; or CSV where ``path`` ends in ``.csv``, for editing in a spreadsheet: the name of its last column,
-        which is empty, is what a plan holds beside its rows, as JSON. A caption that a spreadsheet would take for a
-        formula gets an apostrophe in front, which :meth:`load` does not mind.
+        """Write the plan, whole or not at all: Parquet, or CSV for a spreadsheet where ``path`` ends in ``.csv``; the
+        name of its last column, which is empty, is what a plan holds beside its rows, as JSON, and a caption that would
+        be taken for a formula gets an apostrophe in front, which :meth:`load` does not mind.
 
         Raises OutputExistsError: it exists and ``overwrite`` is False.
         """
@@ -239,10 +223,8 @@ class RepairPlan:
 
     @classmethod
     def load(cls, path: str | Path) -> "RepairPlan":
-        """A plan as :meth:`save` left it, or as somebody edited it.
-
-        To be edited are ``action`` and ``donor_pair_id``: ``caption``, ``donor_key`` and ``donor_use`` follow from
-        these, and a score, margin or confidence is kept only with the donor that it was computed for.
+        """A plan as :meth:`save` left it, or as somebody edited it: its ``action`` and ``donor_pair_id``, from which
+        the rest follows; scores are kept only with the donor that they were computed for.
 
         Raises DataError: the file cannot be read, or holds no plan.
         """
@@ -263,7 +245,6 @@ class RepairPlan:
 
 
 def _summary(plan: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
-    """Of the rows of a plan, as they come."""
     actions, reasons, known = (Counter[str]() for _ in range(3))
     sums = {"repair_score": 0.0, "confidence": 0.0}
     for table in tables:
@@ -314,11 +295,7 @@ def _note(schema: pa.Schema) -> str | bytes | None:
 def settings_of(path: str | Path) -> dict[str, Any]:
     """The settings that a plan in a file notes; its rows are not read. Raises DataError: it holds no plan."""
     with reading(f"the repair plan {path}", "read", ValueError, TypeError, RecursionError, KeyError):
-        if Path(path).suffix == ".csv":
-            schema = csv_schema(path)
-        else:
-            with open_parquet(str(path)) as file:
-                schema = file.schema_arrow
+        schema = csv_schema(path) if Path(path).suffix == ".csv" else common_schema([str(path)])
         return dict(json.loads(_note(schema) or "null")["settings"])
 
 
@@ -345,16 +322,10 @@ def refuse_edited(path: Path) -> None:
     )
 
 
-def with_why(table: pa.Table, why: pa.ChunkedArray | None = None) -> pa.Table:
-    """Rows of a plan with ``why`` (n,), what speaks against the pairs; null where a plan of before has it not."""
-    if why is None:
-        return table if "why" in table.column_names else table.append_column("why", pa.nulls(len(table), pa.string()))
-    return table.set_column(table.column_names.index("why"), "why", why)
-
-
 def _typed(table: pa.Table, first: int = 0) -> pa.Table:
     """Rows of a plan, from pair ``first`` on, with its columns and types, in order. Raises DataError."""
-    table = with_why(table)
+    if "why" not in table.column_names:  # plans of before
+        table = table.append_column("why", pa.nulls(len(table), pa.string()))
     missing = [name for name in PLAN_SCHEMA.names if name not in table.column_names]
     if missing:
         raise DataError(f"a repair plan needs the columns {', '.join(missing)}; found {', '.join(table.column_names)}")
@@ -374,10 +345,7 @@ def _typed(table: pa.Table, first: int = 0) -> pa.Table:
 
 
 def checked(table: pa.Table, first: int = 0, pairs: int | None = None) -> pa.Table:
-    """Rows of a plan, from pair ``first`` on, with its columns and types; ``pairs``: of the whole, where they are not.
-
-    Raises DataError: they are no rows of a plan, or cannot be carried out.
-    """
+    """Rows of a plan, from pair ``first`` on, of ``pairs`` in all. DataError: they are none, or cannot be done."""
     table = _typed(table, first)
     ids, action = table["pair_id"].to_numpy(), table["action"]
     known = pc.fill_null(pc.is_in(action, pa.array(ACTIONS)), False)
@@ -403,14 +371,6 @@ def checked(table: pa.Table, first: int = 0, pairs: int | None = None) -> pa.Tab
     return table
 
 
-@dataclass(frozen=True)
-class Truth:
-    """``mismatch`` (N,) bool; ``key`` N str: the key of the pair that each caption came with."""
-
-    mismatch: np.ndarray
-    key: list[str]
-
-
 def part_sources(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """Of a plan's table: the pairs that give each pair its caption and its image, (N,) int64 each; mostly itself."""
     own = np.arange(len(table))
@@ -421,15 +381,15 @@ def part_sources(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 def truth_after(
     pairs: Pairs, text_from: np.ndarray, image_from: np.ndarray, written: np.ndarray | None = None
-) -> Truth | None:
-    """The truth of N pairs whose texts and images come from the pairs ``text_from`` and ``image_from`` (N,).
+) -> dict[str, Any]:
+    """The columns :data:`TRUTH` of N pairs whose texts and images come from the pairs ``text_from`` and ``image_from``
+    (N,): whether they are mismatched, (N,) bool, and the N keys that the captions came with; empty where not known.
 
-    A caption is matched where it stands beside the image that it came with before it was mismatched, and where it was
-    ``written`` (N,) bool for it: such a one has no key (""). One that is mismatched though its key is its pair's own
-    has other words mixed in, and is matched nowhere. None where the truth is not known.
+    A caption is matched beside the image that it came with, and where it was ``written`` (N,) bool for it, without a
+    key (""). One that is mismatched though its key is its pair's own has other words mixed in, and is matched nowhere.
     """
     if pairs.true_mismatch is None or pairs.true_key is None:
-        return None
+        return {}
     group = pairs.image_group[pairs.image_index]
     image_of_key = dict(zip(reversed(pairs.keys), reversed(group.tolist()), strict=True))
     key = [pairs.true_key[i] for i in text_from.tolist()]
@@ -440,22 +400,21 @@ def truth_after(
         mismatch[i] = mixed[text_from[i]] or image_of_key.get(key[i]) != group[image_from[i]]
     for i in np.flatnonzero(written).tolist() if written is not None else ():
         mismatch[i], key[i] = False, ""
-    return Truth(mismatch, key)
+    return dict(zip(TRUTH, (mismatch, key), strict=True))
 
 
-def truth_of(pairs: Pairs, table: pa.Table) -> Truth | None:
-    """The truth of N pairs after a plan, whose ``table`` has them in order; None where it is not known."""
+def truth_of(pairs: Pairs, table: pa.Table) -> dict[str, Any]:
+    """As :func:`truth_after`, of N pairs after a plan, whose ``table`` has them in order."""
     return truth_after(pairs, *part_sources(table), acted(table, ["recaption"]))
 
 
 def wrong_in_output(pairs: Pairs, table: pa.Table) -> tuple[float, float] | None:
-    """Share of mismatched pairs among those that a plan keeps, and among those and the repaired ones; NaN of none.
-
-    ``table``: the plan's, of all pairs in order. None where the truth is not known.
+    """Share of mismatched pairs among those that a plan, whose ``table`` has all pairs in order, keeps, and among those
+    and the repaired ones; NaN of none. None where the truth is not known.
     """
     truth = truth_of(pairs, table)
-    if truth is None:
+    if not truth:
         return None
-    parts = (truth.mismatch[acted(table, actions)] for actions in (["keep"], WRITTEN))
+    parts = (truth["true_mismatch"][acted(table, actions)] for actions in (["keep"], WRITTEN))
     kept, left = (float(part.mean()) if len(part) else float("nan") for part in parts)
     return kept, left

@@ -1,27 +1,16 @@
 """Rematching: who gets which caption or image from whom, as a plan to be read, edited and saved before it is used.
 
-For a mismatched pair (image I_a, caption T_b), of correspondence below the threshold, there are two repairs:
-
-- ``rematch_text``: the image keeps its row and takes a caption that fits, out of the mismatched captions (its own
-  one is among them where captions were only swapped) and the trusted ones;
-- ``rematch_image``: the caption keeps its row and takes an image, likewise.
-
-Candidates are the nearest parts by cosine, per pool and direction; every candidate pair is scored by the same fixed
-scorer as the corpus; one joint greedy assignment then gives parts to rows, best first. What is best, and where is
-looked, is the strategy's:
-
-- ``nearest``: the candidate of the highest score;
-- ``ot``: a partial transport between all mismatched images and captions decides jointly, and its plan is the order
-  (:func:`cleanpairs.repair.decisions.transport_shares`); trusted donors serve who got nothing;
-- ``half-replace``: the trusted pairs nearest in what stays lend the other part (REPAIR);
-- ``pseudo-caption``: the most similar trusted image lends its caption (PC2).
-
-Where the pairs lie, in memory or in files, changes nothing of this: see :mod:`cleanpairs.repair.gather`.
+A mismatched pair, of correspondence below the threshold, is repaired by ``rematch_text``, where the image keeps its row
+and takes a caption that fits, or ``rematch_image``, the reverse; out of the parts of mismatched and of trusted pairs.
+Candidates are the nearest parts by cosine, per pool and direction, scored by the scorer of the corpus; one joint greedy
+assignment gives parts to rows, best first by the strategy: ``nearest``, the highest score; ``ot``, a partial transport
+between all mismatched images and captions (:func:`cleanpairs.repair.decisions.transport_shares`), and trusted donors
+for who got nothing; ``half-replace``, the trusted pairs nearest in what stays (REPAIR); ``pseudo-caption``, the caption
+of the most similar trusted image (PC2).
 
 What holds of every plan (and is tested on random corpora):
 
-- no repaired pair has the image and the text of any pair of the input or of another repaired pair, so neither a row's
-  wrong partner nor a duplicate of it comes back, and no repair makes a duplicate row;
+- no repaired pair has the image and the text of any pair of the input or of another repaired pair;
 - the caption of a mismatched pair serves at most ``max_reuse`` rows, its own included; so does its image; a trusted
   pair's caption (image) serves at most ``max_reuse`` rows besides its own;
 - a repaired pair scores at least ``min_repair_score`` and more than the row's present pair.
@@ -31,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -119,8 +109,8 @@ class Planned:
         use: np.ndarray,
         lent: pa.Table,
     ) -> pa.Table:
-        """The pairs ``s``: their keys and captions; the repairs of the r ``mismatched`` places among them, how many
-        rows carry the part that each of these takes, and the key and the caption of whose part it is.
+        """The pairs ``s``; of the r ``mismatched`` places among them the ``repairs``, their ``use``, what is ``lent``
+        them.
         """
         keys, captions = batch.columns
         correspondence, n = self.given.correspondence[s], len(batch)
@@ -187,24 +177,21 @@ def plan_repairs(
     """Plan the repair of every pair below the threshold. Nothing is changed; the same input gives the same plan.
 
     - ``given`` Gathered: N pairs; ``scorer``: of their vectors; ``settings``: those that they were gathered with
-    - ``fingerprint``: of the input
-    - ``temperature``: of the model's softmax, above 0; the transport's regularisation is half of it
+    - ``fingerprint``: of the input; ``temperature``: of the model's softmax, above 0
     - ``evidence``: what the repairs' probabilities come from; without it none is probable
     - ``search`` callable: a method's own way to look for donors instead of the strategy's, by the numbers of pairs
-    - ``look`` callable: who does the searches by cosine, instead of :func:`cleanpairs.ops.search.top_k`: they take most
-      of the time
-    - ``scratch``: where candidates lie. By default in memory, or in temporary files where there may be more than
+    - ``look`` callable: who does the searches by cosine, as :func:`cleanpairs.ops.search.top_k` does by default
+    - ``scratch``: where candidates lie; by default in memory, in temporary files where there may be more than
       :data:`SPILLED` of them; the plan is the same
 
     Raises RefusedError: scores that are not finite.
     """
     corpus = _corpus(given, settings)
-    papers: dict[str, Callable[..., DonorSearch]]
-    papers = {"half-replace": half_replacing, "pseudo-caption": pseudo_captioning}
     if search is not None:
-        search = _by_pair(search, given.concerned)
-    elif settings.strategy in papers:
-        search = papers[settings.strategy](given.z_image[given.image_row], given.z_text[given.text_row])
+        search = partial(_by_pair, search, given.concerned)
+    elif settings.strategy in ("half-replace", "pseudo-caption"):
+        paper = half_replacing if settings.strategy == "half-replace" else pseudo_captioning
+        search = paper(given.z_image[given.image_row], given.z_text[given.text_row])
     if scratch is None:
         many = len(given.mismatched) * settings.candidates * 2 * len(corpus.pools) > SPILLED
         scratch = Scratch(tempfile.gettempdir()) if many else MEMORY
@@ -248,10 +235,8 @@ def _corpus(given: Gathered, settings: RepairSettings) -> Corpus:
 
 
 def judged_pairs(correspondence: np.ndarray, threshold: float, seed: int) -> np.ndarray | None:
-    """The pairs (k,), rising, from which the probabilities of repairs are learned: memory and time of that are bounded.
-
-    All of up to :data:`JUDGED`; else those to be repaired, and some of the trusted ones, drawn. None where there are
-    more to be repaired than :class:`cleanpairs.correspondence.repair_evidence.RepairEvidence` says anything about.
+    """The pairs (k,), rising, that the probabilities of repairs are learned from: all of up to :data:`JUDGED`; else
+    those to be repaired, and some trusted ones. None where there are too many to be repaired.
     """
     wrong, right = np.flatnonzero(correspondence < threshold), np.flatnonzero(correspondence >= threshold)
     if len(wrong) > MOST_REPAIRED:
@@ -300,16 +285,14 @@ def _chance(given: Gathered, evidence: Evidence | None, settings: RepairSettings
     return Chance(probability, len(right), float((1 - right).sum()))
 
 
-def _by_pair(search: DonorSearch, kept: np.ndarray) -> DonorSearch:
-    def found(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK | None:
-        return search(is_image, trusted, kept[asking], kept[showing], k)
-
-    return found
+def _by_pair(search: DonorSearch, kept: np.ndarray, *where: Any) -> TopK | None:
+    is_image, trusted, asking, showing, k = where
+    return search(is_image, trusted, kept[asking], kept[showing], k)
 
 
 def _taken(given: Gathered, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """Sorted keys of the pairs of the input that a repair could make, of these distinct hashes of images and texts."""
-    found = [np.empty(0, np.int64)]
+    """:attr:`Corpus.taken` by the input, of these distinct hashes of images and texts."""
+    found = [np.array([np.iinfo(np.int64).max])]
     for start in range(0, len(given) if len(images) else 0, _ROWS):
         s = slice(start, start + _ROWS)
         image = np.minimum(np.searchsorted(images, given.image_group[s]), len(images) - 1)

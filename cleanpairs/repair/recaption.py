@@ -1,8 +1,6 @@
-"""Captions written anew for pairs that no caption of the corpus fits; kept only where the model likes them better.
-
-What is dropped for want of a partner still has a good image. A captioning model writes a caption, and the matching
-model, which has never seen that model's words, judges it: CapFilt (Li et al., BLIP, ICML 2022) with a filter that was
-trained to resist wrong pairs.
+"""Captions written anew for pairs that no caption of the corpus fits: CapFilt (Li et al., BLIP, ICML 2022) with a
+filter, the matching model, that was trained to resist wrong pairs and has never seen the words of the model that
+writes.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +15,7 @@ from PIL import Image
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.data import Pairs
 from cleanpairs.data.decoding import MISSING, RGB, Decoder, workers_for
-from cleanpairs.ops.columns import one_array
+from cleanpairs.ops.columns import one_array, with_columns
 from cleanpairs.repair.actions import acted
 from cleanpairs.repair.plan import RepairPlan
 
@@ -41,12 +39,10 @@ def recaption(
     *,
     min_repair_score: float | None = None,
     max_reuse: int = 1,
-    progress: Callable[[int, int], None] | None = None,
 ) -> RepairPlan:
     """Write captions for the dropped pairs of a plan: those that are used have the action ``recaption``.
 
-    - ``writer``: such as :class:`cleanpairs.encoders.captioner.Captioner`
-    - ``score``: pairs to matching probabilities (n,): :meth:`cleanpairs.estimators.PairScorer.score_pairs`
+    - ``writer``: such as :class:`cleanpairs.encoders.captioner.Captioner`; ``score``: pairs to probabilities (n,)
     - ``min_repair_score``: a new caption that scores lower is not used; the plan's when None
     - ``max_reuse``: images of different content that may get captions equal after normalisation; the best ones do
 
@@ -57,7 +53,7 @@ def recaption(
     if not 0 <= least <= 1 or max_reuse < 1:
         raise ConfigError(f"min_repair_score must lie in [0, 1] and max_reuse be at least 1, got {least}, {max_reuse}")
     dropped = np.flatnonzero(acted(plan.table, ["drop"]))
-    rows, captions = _written(pairs, dropped, writer, progress)
+    rows, captions = _written(pairs, dropped, writer)
     if not len(rows):
         return plan
     old = pairs.select(rows)
@@ -74,12 +70,16 @@ def recaption(
         if int(image[i]) not in images and len(images) < max_reuse:
             images.add(int(image[i]))
             chosen[i] = True
-    return _with_captions(plan, rows[chosen], [captions[i] for i in np.flatnonzero(chosen)], after[chosen], writer.name)
+    mask, table, told = np.zeros(len(plan), bool), plan.table, [captions[i] for i in np.flatnonzero(chosen)]
+    mask[rows[chosen]] = True
+    words = {"action": "recaption", "reason": f"captioned by {writer.name}"}
+    changes = {"caption": told, "repair_score": after[chosen], **{n: [word] * len(told) for n, word in words.items()}}
+    arrays = {n: pa.array(values, table.schema.field(n).type) for n, values in changes.items()}
+    table = with_columns(table, {n: pc.replace_with_mask(one_array(table[n]), mask, a) for n, a in arrays.items()})
+    return replace(plan, table=table, settings={**plan.settings, "recaption": writer.name})
 
 
-def _written(
-    pairs: Pairs, rows: np.ndarray, writer: CaptionWriter, progress: Callable[[int, int], None] | None
-) -> tuple[np.ndarray, list[str]]:
+def _written(pairs: Pairs, rows: np.ndarray, writer: CaptionWriter) -> tuple[np.ndarray, list[str]]:
     """The rows whose image could be read and captioned, and their captions; an image is captioned once."""
     images = np.unique(pairs.image_index[rows])
     told: dict[int, str] = {}
@@ -92,20 +92,7 @@ def _written(
             seen += any(reason != MISSING for reason in batch.failures.values()) or bool(batch.arrays)
             pictures = [Image.fromarray(array) for array in batch.arrays]  # what is none stays dropped
             told |= dict(zip(images[batch.rows].tolist(), writer.caption(pictures), strict=True)) if pictures else {}
-            if progress is not None:
-                progress(batch.start + batch.size, len(images))
     if len(images) and not seen:
         raise ConfigError("captions are written for images, and this data has precomputed vectors only")
     kept = [r for r in rows.tolist() if told.get(int(pairs.image_index[r]), "").strip()]
     return np.array(kept, dtype=np.int64), [told[int(pairs.image_index[r])] for r in kept]
-
-
-def _with_captions(plan: RepairPlan, rows: np.ndarray, captions: list[str], score: np.ndarray, name: str) -> RepairPlan:
-    table, mask = plan.table, np.zeros(len(plan), bool)
-    mask[rows] = True
-    words = {"action": "recaption", "reason": f"captioned by {name}"}
-    new = {"caption": captions, "repair_score": score, **{n: [word] * len(rows) for n, word in words.items()}}
-    for n, values in new.items():
-        column = pc.replace_with_mask(one_array(table[n]), mask, pa.array(values, table.schema.field(n).type))
-        table = table.set_column(table.column_names.index(n), n, column)
-    return replace(plan, table=table, settings={**plan.settings, "recaption": name})

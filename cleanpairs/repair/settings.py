@@ -16,26 +16,20 @@ class RepairSettings:
     """What is repaired, how, and how sure one must be; ConfigError where a setting is out of its range.
 
     - ``threshold``: pairs at or above it are trusted and kept; that of the model when None
-    - ``repairs`` {"probable", "plausible", "none"}: probable: those that are likelier right than wrong, ordered by
-      that, as long as the expected share of mismatched pairs does not rise above that of the kept ones by more than
-      .02; none where it cannot be judged. plausible: what fits best, right or near, as the strategy has it
+    - ``repairs`` {"probable", "plausible", "none"}: probable: those likelier right than wrong, surest first, as long as
+      the expected share of mismatched pairs stays within .02 of that of the kept ones; none where it cannot be judged.
+      plausible: what fits best, right or near, as the strategy has it
     - ``min_confidence`` float in [0, 1]: of probable repairs, the least probability
     - ``min_repair_score`` float in [0, 1]: a repair that scores lower is not made, and the pair is dropped
     - ``candidates``: nearest parts to score, per row, direction and pool (mismatched, trusted)
-    - ``donors`` {"both", "mismatched", "trusted"}: where parts may come from
+    - ``donors`` {"both", "mismatched", "trusted"}: where parts come from; ``max_reuse``: how many rows one may serve
     - ``targets`` {"both", "text", "image"}: what may be replaced
-    - ``max_reuse``: how many rows one donor's caption (image) may serve
-    - ``mismatched_bonus``: added to the score of a mismatched donor when candidates are ranked: a trusted caption has
-      its image already, so it must fit clearly better. With 0.3 twice as many repairs find the image's own caption as
-      with 0.05, on clip art with permuted captions (docs/log.md)
-    - ``image_margin``: taken off the score of a replaced image when candidates are ranked: it wins only where it fits
-      better by as much than every replacement of the caption that is still to be had
-    - ``max_trusted``: only so many trusted pairs, of the highest correspondence, are searched for donors: it bounds
-      time
-    - ``strategy`` {"ot", "nearest", "half-replace", "pseudo-caption", "method"}: see
-      :mod:`cleanpairs.repair.planning`. "half-replace" and "pseudo-caption" take from trusted pairs only, the latter
-      captions only; "method": the method's own, where the paper has one (REPAIR: half-replacing; PC2: the most similar
-      predicted pseudo-classes; L2RM: its transport plan), else "nearest"
+    - ``mismatched_bonus``: added to the score of a mismatched donor when candidates are ranked, as a trusted caption
+      has its image already (docs/log.md); ``image_margin``: taken off that of a replaced image
+    - ``max_trusted``: only so many trusted pairs, of the highest correspondence, are searched for donors
+    - ``strategy`` {"ot", "nearest", "half-replace", "pseudo-caption", "method"}: see :mod:`cleanpairs.repair.planning`;
+      the third and fourth take from trusted pairs only. "method": the method's own, where the paper has one (REPAIR:
+      half-replacing; PC2: the most similar predicted pseudo-classes; L2RM: its transport plan), else "nearest"
     """
 
     threshold: float | None = number(None, least=0, most=1, also=(None,))

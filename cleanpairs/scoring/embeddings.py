@@ -14,6 +14,7 @@ from torch import Tensor
 from cleanpairs.encoders.base import DualEncoder, Local, State
 from cleanpairs.encoders.tokenizer import TokenTable, pack
 from cleanpairs.ops.matching import duplicate_mask
+from cleanpairs.ops.scratch import release
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ class Encoded:
             for start in range(0, len(out), 16_384):
                 s = slice(start, start + 16_384)
                 out[s] = np.einsum("ij,ij->i", self.images.vectors[image_rows[s]], self.texts.vectors[text_rows[s]])
+                release(self.images.vectors, self.texts.vectors)
             return out
         for start in range(0, len(out), block):
             s = slice(start, start + block)

@@ -1,23 +1,27 @@
-"""What a path holds, and the check for it."""
+"""What a path holds, and the check for it: of a run directory and a model here, of an export in its own module."""
 
 from pathlib import Path
+from typing import Any
 
-from cleanpairs.commands.run import SCORES_SCHEMA
-from cleanpairs.core.errors import DataError
+import numpy as np
+
+from cleanpairs.commands.run import SCORES_SCHEMA, Run
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.core.recipe import Recipe
+from cleanpairs.core.regular import check_regular, read_object, reading, sha256_of
 from cleanpairs.data.parquet_io import open_parquet, parquet_files
 from cleanpairs.export.manifest import manifest_of
+from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification.exports import verify_export
-from cleanpairs.verification.findings import Verification
-from cleanpairs.verification.runs import verify_model, verify_run
-from cleanpairs.verification.tables import check_scores, read_pages
+from cleanpairs.verification.findings import Verification, check_scores, read_pages
 
 _MANIFEST = ".manifest.json"
+_RUNS_CODE = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".joblib", ".ckpt")  # loading one of these may run code
 
 
 def kind_of(path: Path) -> str:
-    """``export``, ``run``, ``model``, ``parquet`` (a file) or ``directory`` (of Parquet files).
-
-    Raises DataError: there is nothing, or nothing that can be verified.
+    """``export``, ``run``, ``model``, ``parquet`` or ``directory`` (of Parquet). DataError: nothing that can be
+    verified.
     """
     if path.name.endswith(_MANIFEST) or manifest_of(path).is_file():
         return "export"
@@ -40,10 +44,8 @@ def kind_of(path: Path) -> str:
 
 
 def verify_path(path: str | Path, data: str | Path | None = None) -> Verification:
-    """Check an export (its cleaned data, or the manifest), a run, a model or Parquet, by what it says of itself.
-
-    ``data``: the input of an export, to compare every value with; found by itself in the export's folder or below.
-    Raises DataError: there is nothing at ``path`` that could be verified.
+    """Check an export (its cleaned data, or the manifest), a run, a model or Parquet, by what it says of itself; an
+    export by its input ``data`` too, found by itself in its folder or below. DataError: there is nothing to verify.
     """
     path = Path(path)
     kind = kind_of(path)
@@ -53,9 +55,9 @@ def verify_path(path: str | Path, data: str | Path | None = None) -> Verificatio
         with findings.section(f"{out.name}{_MANIFEST}: a manifest", manifest_of(out)):
             verify_export(out, findings, data)
     elif kind == "run":
-        verify_run(path.resolve(), findings)  # runs/latest is a link
+        _verify_run(path.resolve(), findings)  # runs/latest is a link
     elif kind == "model":
-        verify_model(path, findings)
+        _verify_model(path, findings)
     else:
         for file in [path] if kind == "parquet" else [Path(p) for p in parquet_files(path)]:
             _verify_parquet(file, findings)
@@ -74,3 +76,104 @@ def _verify_parquet(path: Path, findings: Verification) -> None:
     if schema.names[: len(SCORES_SCHEMA)] == SCORES_SCHEMA.names:
         with findings.section(f"{path.name}: a scores table, one row a pair, ranges", path):
             check_scores(path, findings)
+
+
+def _verify_run(path: Path, findings: Verification) -> None:
+    """Check a run directory; what an unfinished run has not yet is a note."""
+    run = Run(path)
+    with findings.section("run.json", path / "run.json"):
+        info = run.info
+        _check_info(info, path, findings)
+    if findings.problems:
+        return  # nothing to hold the other files to
+    done = info["status"] == "complete"
+    if not done:
+        findings.notes.append(
+            f"the run is {info['status']}, not complete: `cleanpairs fit --resume --out {path}` goes on"
+        )
+    for name, digest in (info.get("files") or {}).items():  # an earlier version noted none
+        file = path / name
+        if _there(file, True, findings, "run.json lists it"):
+            with findings.section(f"{name}: SHA-256", file):
+                if sha256_of(file) != digest:
+                    findings.wrong(file, "has not the SHA-256 of run.json: damaged or edited")
+    if _there(path / "recipe.yaml", done, findings):
+        with findings.section("recipe.yaml: settings", path / "recipe.yaml"):
+            Recipe.resolve(str(path / "recipe.yaml"))
+    scores = path / "scores.parquet"
+    if _there(scores, done, findings):
+        with findings.section("scores.parquet: pages, one row a pair, ranges", scores):
+            if read_pages(scores, findings) is not None:
+                result = info["result"] if done else {}
+                pairs = info["input"]["pairs"] if done else None
+                flagged = check_scores(scores, findings, pairs=pairs, threshold=result.get("threshold"))
+                if done and not findings.problems and flagged != (told := result.get("flagged")):
+                    findings.wrong(scores, f"flags {flagged:,} pairs, and run.json says {told}", "is_mismatch")
+    if _there(path / "model", done, findings):
+        _verify_model(path / "model", findings)
+    plan = path / "plan.parquet"
+    if plan.is_file():
+        with findings.section("plan.parquet: pages, a repair plan", plan):
+            if read_pages(plan, findings) is not None:
+                RepairPlan.load(plan)
+    checkpoints = path / "checkpoints"
+    for file in sorted(checkpoints.rglob("*.safetensors")) if checkpoints.is_dir() else ():
+        with findings.section(f"{file.relative_to(path)}: whole", file):
+            _read_tensors(file, findings, finite=False)  # moments of an optimizer may be anything
+    if run._aside.exists():
+        findings.notes.append(f"the run that this one was to replace is kept, at {run._aside}")
+
+
+def _there(path: Path, wanted: bool, findings: Verification, why: str = "the run is complete") -> bool:
+    """Whether a file, or the model's folder, is there; that one is ``wanted`` and missing is wrong."""
+    there = path.is_dir() if path.name == "model" else path.is_file()
+    if wanted and not there:
+        findings.wrong(path, f"is missing, and {why}")
+    return there
+
+
+def _check_info(info: dict[str, Any], path: Path, findings: Verification) -> None:
+    wanted = ["status", "method", "versions", "input", *(["result"] if info.get("status") == "complete" else [])]
+    lacking = [name for name in wanted if info.get(name) is None]
+    within = info.get("input") or {}
+    lacking += [f"input.{name}" for name in ("data", "fingerprint", "rows", "pairs") if name not in within]
+    for name in lacking:
+        findings.wrong(path / "run.json", "is missing", f"key {name!r}")
+    if info.get("status") not in ("running", "interrupted", "complete"):
+        findings.wrong(path / "run.json", "is none of running, interrupted and complete", "key 'status'")
+
+
+def _verify_model(folder: Path, findings: Verification) -> None:
+    """Check a directory that ``save_pretrained`` left: no code in files, finite weights, and that it loads."""
+    for file in sorted(p for p in folder.rglob("*") if p.suffix.lower() in _RUNS_CODE):
+        findings.wrong(file, "is of a kind that may run code when it is loaded; cleanpairs neither writes nor reads it")
+    for file in sorted(folder.glob("*.json")):
+        with findings.section(f"{folder.name}/{file.name}: JSON", file):
+            read_object(file, "model")
+    for file in sorted(folder.glob("*.safetensors")):
+        with findings.section(f"{folder.name}/{file.name}: tensors, finite", file):
+            _read_tensors(file, findings, finite=True)
+    if findings.problems:
+        return
+    from cleanpairs.estimators.persistence import load_estimator
+
+    try:
+        load_estimator(folder)
+    except ConfigError as error:  # it was fitted with a module of the caller's, or needs an extra: not the files' fault
+        findings.notes.append(f"{folder.name} was not loaded: {error}")
+    except CleanpairsError as error:
+        findings.wrong(folder, str(error))
+    else:
+        findings.checked.append(f"{folder.name}: loads, from safetensors and JSON")
+
+
+def _read_tensors(file: Path, findings: Verification, *, finite: bool) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    with reading(file, "read as safetensors", SafetensorError, ValueError, TypeError, RuntimeError):
+        check_regular(file)
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a dict
+                value = tensors.get_tensor(name)
+                if finite and value.is_floating_point() and not bool(np.isfinite(value.float().numpy()).all()):
+                    findings.wrong(file, "holds values that are not finite", f"tensor {name!r}")

@@ -262,8 +262,8 @@ def test_best_trusted_pairs_are_kept_with_their_vectors(tmp_path: Path) -> None:
         best.add(pair, value[pair], z[pair], -z[pair], np.arange(len(pair)))
     expected = np.sort(np.argsort(-value, kind="stable")[:40])
     np.testing.assert_array_equal(best.kept(), expected)
-    for kept, sign in zip(best.vectors(40), (1, -1), strict=True):
-        np.testing.assert_array_equal(kept, sign * z[expected])
+    for room, sign in zip(best.room, (1, -1), strict=True):
+        np.testing.assert_array_equal(room[:40], sign * z[expected])
 
 
 def test_a_trained_model_on_vectors(tmp_path: Path) -> None:

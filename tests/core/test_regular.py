@@ -19,7 +19,7 @@ PACKAGE = Path(cleanpairs.__file__).parent
 OWN = {
     "audit/sheet.py", "data/decoding.py", "data/formats/in_place.py", "data/formats/remote.py",
     "data/writing.py", "review/server.py",
-    "engine/queries.py", "export/partitions.py", "ops/search.py", "core/regular.py",
+    "engine/queries.py", "export/writing.py", "ops/search.py", "core/regular.py",
     "commands/score.py", "encoders/efficientnet_lite.py", "benchmarking/cell.py", "cli/terminal.py",
     "commands/demo.py",
 }  # fmt: skip

@@ -315,7 +315,7 @@ def test_a_half_wrong_caption_is_matched_nowhere() -> None:
     own = np.arange(4)
     for text_from, wrong in (([1, 1, 2, 3], [True, True, False, False]), ([0, 0, 2, 3], [False] * 4)):
         truth = truth_after(pairs, np.array(text_from), own)
-        assert truth is not None and truth.mismatch.tolist() == wrong
+        assert truth["true_mismatch"].tolist() == wrong
 
 
 def test_a_research_directory(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import yaml
 from huggingface_hub import DatasetCard
 
 from cleanpairs.export import CardFacts, export_pairs
-from cleanpairs.export.card import size_category
 from cleanpairs.export.formats import FORMATS
+from cleanpairs.export.pushing import size_category
 
 FACTS = CardFacts(
     license="cc-by-4.0", method="crcl", flagged=3, fitted=7, noise_rate=0.25, versions={"torch": "2.13.0"}

@@ -15,7 +15,7 @@ import pytest
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.data import load_pairs, read_image
 from cleanpairs.export import datasets_format, diff_export, export_pairs, restore_export
-from cleanpairs.export.datasets_format import features_of, iter_stored
+from cleanpairs.export.datasets_format import features_of
 from cleanpairs.export.formats import FORMATS
 
 
@@ -51,10 +51,10 @@ def test_it_holds_what_parquet_holds(make_pairs: Any, make_plan: Any, mixed: Any
 
 def test_several_files(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cleanpairs.export import manifest as files
-    from cleanpairs.export import partitions
+    from cleanpairs.export import writing
 
     monkeypatch.setattr(datasets_format, "SHARD_BYTES", 600)
-    monkeypatch.setattr(partitions, "ROWS", 2)
+    monkeypatch.setattr(writing, "ROWS", 2)
     assert files.BATCH_ROWS > 2
     pairs = make_pairs(9)
     out = tmp_path / "ds"
@@ -107,10 +107,10 @@ def test_a_damaged_file_is_not_restored(make_pairs: Any, make_plan: Any, tmp_pat
     assert not (tmp_path / "back.parquet").exists()
     file.write_bytes(raw[: len(raw) // 3])
     with pytest.raises(DataError, match=r"data-00000\.arrow"):
-        list(iter_stored(out))
+        FORMATS.load("datasets").count(out)
     (out / "state.json").write_text("{}")
     with pytest.raises(DataError, match="list of a datasets directory"):
-        list(iter_stored(out))
+        FORMATS.load("datasets").count(out)
 
 
 def test_a_type_that_datasets_does_not_know() -> None:

@@ -23,8 +23,8 @@ from PIL import Image
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.export import diff_export, export_pairs, partitions, restore_export
-from cleanpairs.export.donors import StoredRows
+from cleanpairs.export import diff_export, export_pairs, restore_export, writing
+from cleanpairs.export.layout import StoredRows
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 ADDED = ["correspondence", "action", "original_caption", "source_key", "repair_score"]
@@ -370,13 +370,13 @@ def test_nothing_is_published_when_the_counts_do_not_add_up(
 ) -> None:
     out, ledger = tmp_path / "out.parquet", tmp_path / "ledger.parquet"
     out.write_bytes(b"precious")
-    whole = partitions.iter_batches
+    whole = writing.iter_batches
 
     def short(*given: Any) -> Any:
         for path, batch in whole(*given):
             yield path, batch.slice(0, max(len(batch) - 1, 0))  # a reader that loses rows
 
-    monkeypatch.setattr(partitions, "iter_batches", short)
+    monkeypatch.setattr(writing, "iter_batches", short)
     with pytest.raises(CleanpairsError):
         export_pairs(flat, mixed, out, ledger=ledger, overwrite=True)
     assert out.read_bytes() == b"precious" and not ledger.exists()
@@ -394,12 +394,12 @@ def test_no_rows(tmp_path: Path) -> None:
 _KILLED = """
 import os, signal, sys
 from cleanpairs.data import load_pairs
-from cleanpairs.export import export_pairs, partitions, writing
+from cleanpairs.export import export_pairs, writing
 from cleanpairs.repair.plan import RepairPlan
 
 pairs = load_pairs(sys.argv[1])
 plan = RepairPlan.load(sys.argv[2])
-whole, stop = partitions.iter_batches, sys.argv[4]
+whole, stop = writing.iter_batches, sys.argv[4]
 
 
 def batches(*given):
@@ -409,7 +409,7 @@ def batches(*given):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-partitions.iter_batches = batches
+writing.iter_batches = batches
 if stop == "manifest":
     writing.write_manifest = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
 export_pairs(pairs, plan, sys.argv[3], ledger=sys.argv[3] + ".ledger", overwrite=True)
@@ -474,7 +474,7 @@ def test_many_donors_images_are_fetched_batch_by_batch(tmp_path: Path, monkeypat
     plan = plan_of(
         pairs, ["rematch_image"] * 2000, [(i * 7 + 1) % 2000 if (i * 7 + 1) % 2000 != i else 0 for i in range(2000)]
     )
-    monkeypatch.setattr("cleanpairs.export.partitions.ROWS", 300)
+    monkeypatch.setattr("cleanpairs.export.writing.ROWS", 300)
     whole, fetched = StoredRows.values, []
     monkeypatch.setattr(
         StoredRows, "values", lambda self, name, rows: fetched.append(len(rows)) or whole(self, name, rows)

@@ -24,7 +24,7 @@ from cleanpairs.data import load_pairs, open_source
 from cleanpairs.data import writing as data_writing
 from cleanpairs.engine import Engine, Partition, make_engine
 from cleanpairs.engine.work import carry_out
-from cleanpairs.export import export_pairs, partitions, restore_export, writing
+from cleanpairs.export import export_pairs, restore_export, writing
 from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.writing import ExportSettings, export_file, streams
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
@@ -117,7 +117,7 @@ def streamed(
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "PARTITION", 14)
+    monkeypatch.setattr(writing, "PARTITION", 14)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 61])
@@ -324,7 +324,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from cleanpairs.export.partitions import ExportWork
+from cleanpairs.export.writing import ExportWork
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 from cleanpairs.core.errors import OutputError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import export_pairs, restore_export
-from cleanpairs.export.donors import StoredRows
+from cleanpairs.export.layout import StoredRows
 from cleanpairs.repair.plan import RepairPlan
 
 

@@ -131,8 +131,8 @@ def test_pairs_of_edges_are_numbered_as_unique_does(
         return (edges.image_group[image] * 100 + edges.text_group[text]).astype(np.float32)
 
     found = pair_edges(edges, judge, scratch=Scratch(tmp_path) if on_disk else MEMORY)
-    every = slice(None)
-    key = edges.image_group[edges.image_of(every)] * edges.n_text + edges.text_group[edges.text_of(every)]
+    image, text = edges.shown_by(slice(None))
+    key = edges.image_group[image] * edges.n_text + edges.text_group[text]
     values, number = np.unique(key, return_inverse=True)
     np.testing.assert_array_equal(found.number, number)
     assert found.count == len(values) == sum(asked)

@@ -26,7 +26,7 @@ from cleanpairs.data import ParquetSink
 from cleanpairs.export import export_pairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.verification import Verification, kind_of, verify_path
-from cleanpairs.verification import tables as verification_tables
+from cleanpairs.verification import findings as verification_findings
 
 N = 24
 
@@ -414,7 +414,7 @@ def test_a_file_is_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.Mon
             yield batch
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
-    monkeypatch.setattr(verification_tables, "_ROWS", 2)
+    monkeypatch.setattr(verification_findings, "_ROWS", 2)
     assert verify_path(path).ok
     assert seen and max(seen) == 2
 
