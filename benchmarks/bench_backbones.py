@@ -19,11 +19,11 @@ from side_by_side import one_thread, take_turns
 from torch import Tensor
 from torch.nn.functional import leaky_relu, normalize
 
+from cleanpairs.encoders.backbone import VSEInf
 from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.sgraf import SAF, SGR
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
-from cleanpairs.encoders.vse_inf import VSEInf
 from cleanpairs.objectives.triplet import TripletLoss
 
 

@@ -29,10 +29,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
+from cleanpairs.encoders.backbone import VSEInf
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.sgraf import SAF, SGR, SGRAF
 from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer
-from cleanpairs.encoders.vse_inf import VSEInf
 from cleanpairs.methods.crcl import ActiveComplementaryLoss
 from cleanpairs.scoring import embed_images, embed_texts
 from cleanpairs.trainer.context import EpochContext

@@ -16,7 +16,6 @@ from scipy.sparse import csr_array, diags_array
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.data.filters import PREFIX, other_scripts
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.encoders.words import runs
 from cleanpairs.ops.search import prepare
 
 SHOWN = 3
@@ -283,6 +282,8 @@ def _listed(words: Sequence[str]) -> str:
 
 def caption_words(caption: str) -> list[str]:
     """Words of two letters and more; of scripts that put no spaces between words every two characters."""
+    from cleanpairs.encoders.tokenizer import runs  # which imports torch
+
     pairs = ([run[i : i + 2] for i in range(len(run) - 1)] if unspaced else [run] for run, unspaced in runs(caption))
     return [word for found in pairs for word in found if len(word) > 1 and word[0].isalnum()]
 

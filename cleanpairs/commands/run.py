@@ -310,9 +310,9 @@ class Run:
 
     def calibration(self) -> "Calibration | None":
         """What gives the scores' probabilities their intervals; None where the method has no such thing."""
-        from cleanpairs.estimators.persistence import load_calibration
+        from cleanpairs.estimators.persistence import Saved
 
-        return load_calibration(self.path / "model") if (self.path / "model").exists() else None
+        return Saved(self.path / "model").calibration() if (self.path / "model").exists() else None
 
     def estimator(self) -> Any:
         """The fitted estimator, with the correspondence of its training pairs."""

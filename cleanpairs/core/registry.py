@@ -152,7 +152,7 @@ METHODS = Registry(
 BACKBONES = Registry(
     "backbone",
     {
-        "vse_inf": ("vse_inf:VSEInf", "regions and words pooled by GPO (VSE infinity, 2021)"),
+        "vse_inf": ("backbone:VSEInf", "regions and words pooled by GPO (VSE infinity, 2021)"),
         "saf": ("sgraf:SAF", "words attend over regions, similarity attention filtration (2021)"),
         "sgr": ("sgraf:SGR", "words attend over regions, similarity graph reasoning (2021)"),
         "sgraf": ("sgraf:SGRAF", "the mean of SAF's and SGR's similarities (2021)"),

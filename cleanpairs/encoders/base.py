@@ -1,8 +1,7 @@
 """What every dual encoder is.
 
-Two kinds of similarity: the cosine of two unit vectors (VSE infinity, MLP), or a comparison of all words with all
-regions (SAF, SGR). What a model makes of a batch of images or captions is a *state*: a tensor (B, E) of unit vectors
-for the first kind, a :class:`Local` for the second.
+What it makes of a batch of images or captions is a *state*: a tensor (B, E) of unit vectors, which are compared by
+cosine, or a :class:`Local`, whose words are compared with regions (SAF, SGR).
 """
 
 from typing import Any, NamedTuple
@@ -23,16 +22,13 @@ State = Tensor | Local
 
 
 class DualEncoder(nn.Module):
-    """Two towers, and a similarity of what they make: the cosine of unit vectors, unless a subclass has another.
+    """Two towers, and a similarity of what they make: the cosine of unit vectors, unless a subclass has another."""
 
-    ``config``: arguments that make one of the same shape; ``local``: whether states are :class:`Local`.
-    """
-
-    config: dict[str, Any]
+    config: dict[str, Any]  # arguments that make one of the same shape
     dim: int
     image_drop = 0.0
     text_drop = 0.0
-    local = False
+    local = False  # whether states are :class:`Local`
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Any:
         """State of B images: regions (B, R, D) or pixels (B, 3, H, W); ``keep`` (B, R) bool: region dropping."""

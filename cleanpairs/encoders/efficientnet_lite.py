@@ -25,9 +25,7 @@ WEIGHTS_SUFFIX = f"efficientnet-lite0-{WEIGHTS_HASH}.pth"
 
 # The weights were trained in TensorFlow: its batch norm epsilon, its asymmetric "SAME" padding, pixels in [-1, 1].
 BATCH_NORM_EPS = 1e-3
-PIXEL_MEAN = 127.0
-PIXEL_STD = 128.0
-
+PIXEL_MEAN, PIXEL_STD = 127.0, 128.0
 
 STAGES = (  # repeats, kernel, stride of the first block, expansion, channels in and out
     (1, 3, 1, 1, 32, 16),
@@ -105,14 +103,12 @@ class _MBConv(nn.Module):
 class EfficientNetLite0(nn.Module, FrozenImages):
     """EfficientNet-Lite0 with ImageNet weights, frozen, in evaluation mode; one image's features are (9, 1280).
 
-    - ``image_size``: side in pixels of the square that the network sees, 224 when None, at least 32; cost grows with
-      its square
+    - ``image_size``: side in pixels of the square that the network sees, 224 when None, at least 32
     - ``fold``: merge batch norms into the convolutions after loading; the same function up to rounding, and faster
     - ``precision``: of the network. In bfloat16 a processor that is made for it takes half the time; the features agree
       with those in float32 by a cosine of .9993 on average (64 photographs; the least .996)
 
-    Raises ConfigError: the package of weights is missing, or its file is not this network's; ``image_size`` is below
-    32. The classifier is kept so that every weight of the file has its place, and so the preprocessing can be checked.
+    Raises ConfigError: the package of weights is missing, or its file is not this network's, or ``image_size`` is less.
     """
 
     name = "efficientnet_lite0"
@@ -129,13 +125,11 @@ class EfficientNetLite0(nn.Module, FrozenImages):
             raise ConfigError(f"image encoder {self.name!r}: image_size must be at least 32 pixels, got {size}")
         self.transform = ImageTransform.whole(size, PIXEL_MEAN, PIXEL_STD)
         self.stem = _ConvNorm(3, 32, kernel=3, stride=2)
-        self.blocks = nn.Sequential(
-            *(
-                _MBConv(c_in if r == 0 else c_out, c_out, kernel, stride if r == 0 else 1, expand)
-                for repeats, kernel, stride, expand, c_in, c_out in STAGES
-                for r in range(repeats)
-            )
-        )
+        blocks = []
+        for repeats, kernel, stride, expand, c_in, c_out in STAGES:
+            blocks.append(_MBConv(c_in, c_out, kernel, stride, expand))
+            blocks += [_MBConv(c_out, c_out, kernel, 1, expand) for _ in range(repeats - 1)]
+        self.blocks = nn.Sequential(*blocks)
         self.head = _ConvNorm(320, self.dim)
         self.classifier = nn.Linear(self.dim, 1000)
         self.fingerprint = self._load(weights_path())

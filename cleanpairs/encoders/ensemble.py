@@ -14,10 +14,8 @@ from cleanpairs.encoders.tokenizer import PackedTokens
 class Ensemble(DualEncoder):
     """The mean of several dual encoders of one kind, itself a dual encoder.
 
-    Where the members compare unit vectors, the state is their vectors side by side, each times the root of its weight:
-    its dot product is the mean cosine, so everything behind sees one model of more dimensions. Where they compare
-    words with regions, the parts stand side by side. ``weights``: of the members' cosines, with the sum 1; the same
-    for all when None.
+    Its state is the members' side by side: parts, or unit vectors, each times the root of its weight, so that the dot
+    product is the mean cosine. ``weights``: of the members' cosines, with the sum 1; the same for all when None.
     """
 
     def __init__(self, members: Sequence[Any], weights: Sequence[float] | None = None) -> None:
@@ -38,10 +36,8 @@ class Ensemble(DualEncoder):
             return Local(torch.cat([s.parts for s in states], dim=-1), states[0].lengths)
         return torch.cat([state * root for state, root in zip(states, self.roots, strict=True)], dim=-1)
 
-    def _split(self, state: State) -> list[State]:
-        if isinstance(state, Local):
-            return [Local(parts, state.lengths) for parts in state.parts.split(self.dims, dim=-1)]
-        return [part / root for part, root in zip(state.split(self.dims, dim=-1), self.roots, strict=True)]
+    def _split(self, state: Local) -> list[Local]:
+        return [Local(parts, state.lengths) for parts in state.parts.split(self.dims, dim=-1)]
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> State:
         """The members' states, side by side."""
@@ -60,13 +56,15 @@ class Ensemble(DualEncoder):
 
     def similarity(self, images: State, texts: State) -> Tensor:
         """Mean similarity (B_image, B_text)."""
-        if isinstance(images, Tensor) and isinstance(texts, Tensor) and not self.local:
-            return images @ texts.T
+        if isinstance(images, Tensor) or isinstance(texts, Tensor):
+            return super().similarity(images, texts)
         each = zip(self.members, self._split(images), self._split(texts), strict=True)
         return torch.stack([m.similarity(i, t) for m, i, t in each]).mean(dim=0)  # type: ignore[operator]
 
     def paired_similarity(self, images: State, texts: State) -> Tensor:
         """Mean similarity (B,) of rows of like position."""
+        if isinstance(images, Tensor) or isinstance(texts, Tensor):
+            return super().paired_similarity(images, texts)
         each = zip(self.members, self._split(images), self._split(texts), strict=True)
         return torch.stack([m.paired_similarity(i, t) for m, i, t in each]).mean(dim=0)  # type: ignore[operator]
 

@@ -32,27 +32,20 @@ MAX_ASPECT = 32  # a strip is cut to it before its short edge is enlarged: 1 x 6
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """How a model wants its pixels: resize, cut the centre out, and ``(x * scale - mean) / std`` of 0 to 255.
+    """How a model wants its pixels: resize, cut the centre out, and ``(x * scale - mean) / std`` of 0 to 255."""
 
-    ``height``, ``width``: the size that the whole image is brought to; or ``shortest_edge`` (then both are None), the
-    length of the shorter side, with the aspect kept. ``crop`` (height, width) of the centre, filled up with zeros where
-    the image is smaller; None: no cut. ``resample`` is Pillow's filter, None: no resizing.
-    """
-
-    shortest_edge: int | None
-    height: int | None
+    shortest_edge: int | None  # what the shorter side is brought to, with the aspect kept
+    height: int | None  # or the size that the whole image is brought to
     width: int | None
-    crop: tuple[int, int] | None
-    resample: Image.Resampling | None
+    crop: tuple[int, int] | None  # (height, width) of the centre, filled up with zeros; None: no cut
+    resample: Image.Resampling | None  # Pillow's filter; None: no resizing
     scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     @classmethod
     def from_config(cls, config: dict[str, Any], model_type: str, file: str = "preprocessor_config.json") -> Self:
-        """Of the contents of ``preprocessor_config.json``, also in the oldest form, where a size is one number.
-        ConfigError names the file, and the key that is not known here.
-        """
+        """Of the contents of ``preprocessor_config.json``; ConfigError: it asks for what is not known here."""
         config = {**DEFAULTS[model_type], **{key: value for key, value in config.items() if value is not None}}
         size: Any = config["size"]
         crop: Any = config.get("crop_size")

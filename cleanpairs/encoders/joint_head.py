@@ -15,10 +15,7 @@ HEAD_RATE = 0.2
 
 
 class ResidualHead(nn.Module):
-    """Vectors (B, E) -> unit vectors (B, E): what comes in, plus an MLP that begins as zero.
-
-    Before the first step it changes nothing but the length, so that the cosine is the pretrained model's own.
-    """
+    """Vectors (B, E) -> unit vectors (B, E): what comes in, plus an MLP that begins as zero."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -35,10 +32,7 @@ class ResidualHead(nn.Module):
 
 
 class JointHead(DualEncoder):
-    """Images and captions that are vectors of one space already (CLIP, SigLIP), through a :class:`ResidualHead` each.
-
-    ``dim_image``: dimensions E of the space.
-    """
+    """Images and captions that are vectors (E = ``dim_image``) of one space, through a :class:`ResidualHead` each."""
 
     registered = "joint_head"
 
@@ -61,10 +55,7 @@ class JointHead(DualEncoder):
 
 
 class VectorTowers(DualEncoder):
-    """Images and captions that are vectors of two spaces, brought into one: linear map plus residual MLP each.
-
-    ``image_drop``: share of regions left out at random in training, where an image has several.
-    """
+    """Images and captions that are vectors of two spaces, brought into one: linear map plus residual MLP each."""
 
     registered = "vector_towers"
 

@@ -31,9 +31,7 @@ class _Projected(Standardised):
 
     @torch.no_grad()
     def fit(self, x: np.ndarray, seed: int) -> np.ndarray:
-        """Take the principal directions of vectors (n, D), or of the means of regions (n, R, D), which may be mapped;
-        they come back in them, (n, d).
-        """
+        """Take the principal directions of vectors (n, D), or of means of regions (n, R, D); these in them, (n, d)."""
         some = torch.cat(list(_vectors(x[:: len(x) // SAMPLE + 1])))
         self.standardise(some.mean(dim=0), some.std(dim=0, correction=0))
         unit = l2_normalise(self.standardised(some)).numpy()
@@ -52,9 +50,8 @@ class Linear(DualEncoder):
     """What ridge regression of captions on images, and of images on captions, predicts, beside what it is compared
     with: the dot product of an image's state with a caption's is the mean cosine of both predictions.
 
-    An image is its mean region; a caption its words, by how rare they are, the vector of a frozen encoder, or both side
-    by side. ``dim_image``, ``vocabulary``, ``dim_sentence``: sizes of the inputs, 0 for none; ``dims``: directions of
-    the images, the words and the vectors.
+    An image is its mean region; a caption its words, by their rarity, the vector of a frozen encoder, or both side by
+    side. The sizes of the inputs may be 0; ``dims``: directions of the images, the words and the vectors.
     """
 
     registered = "linear"

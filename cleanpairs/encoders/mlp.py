@@ -40,12 +40,6 @@ class Shape(backbone.Shape):
     dim_sentence: int = 0
 
 
-class _Moments(Standardised):
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.add_moments(dim)
-
-
 class MLP(backbone.Backbone):
     """Bag of regions and bag of words; see :class:`cleanpairs.encoders.backbone.Backbone`."""
 
@@ -58,7 +52,7 @@ class MLP(backbone.Backbone):
         nn.init.normal_(self.embedding.weight, std=0.1)
         self.image = _Head(dim_image, s.dim, s.dropout)
         self.text = _Head(s.dim_word + s.dim_sentence, s.dim, s.dropout)
-        self.sentence = _Moments(s.dim_sentence) if s.dim_sentence else None
+        self.sentence = Standardised().add_moments(s.dim_sentence) if s.dim_sentence else None
         self.add_moments(dim_image)
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:

@@ -67,9 +67,7 @@ def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
 
 
 def folder_and_kind(name: str, revision: str | None, known: Collection[str], said: str) -> tuple[Path, str]:
-    """The directory of a model, given or fetched, and its type; ConfigError where that is not ``known``, which ``said``
-    tells, with ``{known}`` for the names.
-    """
+    """A model's directory, given or fetched, and its type; ConfigError, in the words of ``said``, if not ``known``."""
     require_extra()
     folder = Path(name) if Path(name).is_dir() else download(name, revision)
     kind = read_object(folder / "config.json", PRETRAINED).get("model_type")
@@ -79,18 +77,14 @@ def folder_and_kind(name: str, revision: str | None, known: Collection[str], sai
 
 
 class FrozenImages:
-    """A frozen network of images: to vectors (D,) or regions (R, D), its ``shape``, of what ``transform`` prepares.
-
-    ``fingerprint``: of what determines them; ``cache_key``: in its place in names of caches; ``dtype``: as they are
-    kept there.
-    """
+    """A frozen network of images: to vectors (D,) or regions (R, D), its ``shape``, of what ``transform`` prepares."""
 
     name: str
-    fingerprint: str
+    fingerprint: str  # of what determines them
     shape: tuple[int, ...]
     transform: ImageTransform
-    cache_key: str | None = None
-    dtype: type = np.float32
+    cache_key: str | None = None  # in place of the fingerprint in names of caches
+    dtype: type = np.float32  # as they are kept there
     batch_size = 32  # images a pass
 
     def vectors(self, x: Tensor) -> Tensor:
@@ -103,9 +97,7 @@ class FrozenImages:
 
     def encode_pixels(self, pixels: Sequence[np.ndarray], batch_size: int | None = None) -> np.ndarray:
         """As :meth:`encode_images`, of n times pixels (3, H, W) uint8 that ``transform.pixels`` has made."""
-        return self._in_batches(
-            lambda some: self.transform.standardise(torch.from_numpy(np.stack(some))), pixels, batch_size
-        )
+        return self._in_batches(lambda x: self.transform.standardise(torch.from_numpy(np.stack(x))), pixels, batch_size)
 
     @torch.inference_mode()
     def _in_batches(self, prepare: Callable[[Any], Tensor], images: Any, batch_size: int | None) -> np.ndarray:
@@ -114,14 +106,18 @@ class FrozenImages:
         return np.concatenate([np.empty((0, *self.shape), np.float32), *parts])
 
 
+def settings_of(file: Path) -> dict[str, Any]:
+    """The JSON of a file that need not be there."""
+    return read_object(file, PRETRAINED) if file.exists() else {}
+
+
 def load_transform(folder: Path, model_type: str) -> ImageTransform:
     """How the model prepares images, by its own JSON."""
     file = folder / "preprocessor_config.json"
-    if file.exists():
-        config = read_object(file, PRETRAINED)
-    else:  # newer processors keep everything in one file
+    config = settings_of(file)
+    if not file.exists():  # newer processors keep everything in one file
         file = folder / "processor_config.json"
-        config = read_object(file, PRETRAINED).get("image_processor", {}) if file.exists() else {}
+        config = settings_of(file).get("image_processor", {})
     if not config:
         raise DataError(f"{folder} does not say how to prepare images: preprocessor_config.json is missing")
     return ImageTransform.from_config(config, model_type, str(file))
@@ -171,7 +167,7 @@ def load_tokenizer(folder: Path) -> Any:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
         tokenizer(["a"])
     except Exception as error:  # a broken vocabulary fails as its parser does, even with a bare Exception
-        raise DataError(_no_tokenizer(folder, error)) from error
+        raise _no_tokenizer(folder, error) from error
     return tokenizer
 
 
@@ -182,24 +178,18 @@ def text_tokens(folder: Path, limit: int) -> Any:
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # its parser raises a bare Exception
-        raise DataError(_no_tokenizer(folder, error)) from error
+        raise _no_tokenizer(folder, error) from error
     tokenizer.no_padding()
     tokenizer.enable_truncation(limit)
     return tokenizer
 
 
-def _no_tokenizer(folder: Path, error: Exception) -> str:
+def _no_tokenizer(folder: Path, error: Exception) -> DataError:
     said = " ".join(str(error).split())[:300]
-    return (
+    return DataError(
         f"{folder} has no tokenizer.json that can be used ({said}): save the tokenizer again with transformers' "
         "save_pretrained, or take a revision that has it"
     )
-
-
-def tokenizer_class(folder: Path) -> Any:
-    """The name of its tokenizer's class, if it says one."""
-    file = folder / "tokenizer_config.json"
-    return read_object(file, PRETRAINED).get("tokenizer_class") if file.exists() else None
 
 
 def fingerprint_of(folder: Path) -> str:

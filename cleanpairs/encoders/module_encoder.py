@@ -25,10 +25,9 @@ def IMAGENET(size: int = 224) -> ImageTransform:  # noqa: N802 - a preset, named
 
 class ModuleEncoder(FrozenImages):
     """A module that makes (B, D) vectors or (B, R, D) regions of pixels (B, 3, H, W), as ``prepare`` makes them of RGB
-    images (:func:`IMAGENET` when None). It runs in evaluation mode, and its mode is put back.
+    images (:func:`IMAGENET` when None), in evaluation mode. ConfigError: it makes something else.
 
-    ``name``: its class; ``fingerprint``: SHA-256 over that, its weights, and ``prepare`` by its fields, or its name
-    where it is a function. Raises ConfigError: it makes something else.
+    ``fingerprint``: SHA-256 over its class, its weights, and ``prepare`` by its fields, or its name if a function.
     """
 
     def __init__(self, module: nn.Module, prepare: Prepare | None = None, device: str = "cpu") -> None:

@@ -4,6 +4,9 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 "Sigmoid Loss for Language Image Pre-Training", ICCV 2023. The networks and the tokenizers are those of ``transformers``
 (the extra ``clip``); the pixels are prepared here, by ``preprocessor_config.json``, with Pillow, as in the training.
 
+Captions for pairs that none of the corpus fits are written by BLIP (Li et al., ICML 2022), GIT (Wang et al., TMLR 2022)
+or a ViT with a text decoder.
+
 What is read is data only: weights from safetensors, settings from JSON. Code that a model's directory brings is never
 run, and pickled weights are refused.
 """
@@ -15,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
@@ -26,11 +30,16 @@ from cleanpairs.encoders.model_files import (
     load_network,
     load_tokenizer,
     load_transform,
-    tokenizer_class,
+    settings_of,
 )
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, pack
 
 MODELS = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # model_type of config.json -> class of transformers
+CAPTIONERS = {
+    "vision-encoder-decoder": "VisionEncoderDecoderModel",
+    "blip": "BlipForConditionalGeneration",
+    "git": "GitForCausalLM",
+}
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -40,12 +49,10 @@ class PretrainedCLIP(FrozenImages):
     It is read from a directory as ``save_pretrained`` of transformers writes it, from which nothing else is fetched, or
     from the Hugging Face hub by its name; ``revision``: branch, tag or commit there.
 
-    - ``name``: as given
-    - ``model_type``: ``"clip"`` or ``"siglip"``
-    - ``dim``: dimensions E of the joint space
+    - ``name``: as given; ``model_type``: ``"clip"`` or ``"siglip"``; ``dim``: dimensions E of the joint space
     - ``max_length``: tokens after which a caption is cut, marks of start and end included
     - ``temperature``: the model's own logit of a pair is the cosine over it; of SigLIP with a bias
-    - ``fingerprint``: SHA-256 over the files that determine the vectors: the key of caches
+    - ``fingerprint``: SHA-256 over the files that determine the vectors
 
     Raises ConfigError: transformers is missing; or a kind of model other than CLIP and SigLIP; or the device is not
     there; DataError: there is no such model, or its files are missing, damaged or pickled.
@@ -76,7 +83,8 @@ class PretrainedCLIP(FrozenImages):
         self.temperature = 1 / float(model.logit_scale.exp())
         # SigLIP learned from small letters, its first version without punctuation. Its sentencepiece tokenizer makes
         # them so, a tokenizer.json does not always; to do it twice changes nothing.
-        self._bare = not clip and tokenizer_class(folder) == "SiglipTokenizer"
+        own = settings_of(folder / "tokenizer_config.json").get("tokenizer_class")
+        self._bare = not clip and own == "SiglipTokenizer"
         pad = text.pad_token_id if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
         self._pad = int(pad or 0)
 
@@ -122,3 +130,30 @@ class PretrainedCLIP(FrozenImages):
         if not clean:
             return []
         return self.tokenizer(clean, truncation=True, max_length=self.max_length)["input_ids"]
+
+
+class Captioner:
+    """A frozen captioning model; as :class:`PretrainedCLIP`, of :data:`CAPTIONERS`."""
+
+    def __init__(self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> None:
+        self.name, self.device = str(name_or_path), torch.device(device)
+        folder, kind = folder_and_kind(
+            self.name, revision, CAPTIONERS,
+            "captions are written by {known}: name one of these, like Salesforce/blip-image-captioning-base",
+        )  # fmt: skip
+        self.transform, self.tokenizer = load_transform(folder, kind), load_tokenizer(folder)
+        self.model = load_network(folder, CAPTIONERS[kind]).eval().requires_grad_(False).to(device)
+
+    @torch.inference_mode()
+    def caption(
+        self, images: Sequence[Image.Image], *, max_length: int = 30, beams: int = 3, batch_size: int = 16
+    ) -> list[str]:
+        """A caption for each of n decoded images, of ``max_length`` new tokens at most; nothing is drawn by chance."""
+        captions: list[str] = []
+        for start in range(0, len(images), batch_size):
+            x = self.transform(images[start : start + batch_size]).to(self.device)  # (b, 3, H, W)
+            how = {"max_new_tokens": max_length, "num_beams": beams, "do_sample": False}
+            tokens = self.model.generate(pixel_values=x, return_dict_in_generate=False, **how)
+            texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            captions += [" ".join(text.split()) for text in texts]
+        return captions

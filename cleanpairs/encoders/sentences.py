@@ -3,6 +3,8 @@
 Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", EMNLP 2019: the mean of the last
 layer's states over the tokens, or that of the first token, as ``1_Pooling/config.json`` says (the mean, where the file
 is not there). Read as in :mod:`cleanpairs.encoders.pretrained`: safetensors and JSON, no code of the model's directory.
+A BERT (Devlin et al., NAACL 2019) is computed here, as importing ``transformers`` takes longer than encoding a thousand
+captions; the names of its weights are those of ``BertModel``.
 
 :data:`SHIPPED` is a package of data beside this one: Wang et al., "MiniLM: Deep Self-Attention Distillation for
 Task-Agnostic Compression of Pre-Trained Transformers", NeurIPS 2020, six layers, trained on 1.17 billion sentence pairs
@@ -10,17 +12,18 @@ by the sentence-transformers project (Apache-2.0). Its files are found without i
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.regular import read_object, sha256_of
-from cleanpairs.encoders.bert import Bert, fast_precision
 from cleanpairs.encoders.model_files import (
     PRETRAINED,
     download,
@@ -28,6 +31,7 @@ from cleanpairs.encoders.model_files import (
     load_network,
     package_folders,
     require_extra,
+    settings_of,
     text_tokens,
 )
 from cleanpairs.encoders.pretrained import MODELS
@@ -45,6 +49,68 @@ def shipped() -> Path | None:
     return next((path.parent for f in package_folders(PACKAGE) for path in f.glob("model/model.safetensors")), None)
 
 
+def fast_precision(device: str) -> torch.dtype:
+    """bfloat16 where the processor multiplies matrices of it (AMX, AVX-512 BF16), or a GPU does; else float32."""
+    if device.startswith("cuda"):
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    fast = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.bfloat16 if fast and torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+class Bert:
+    """The network of a directory with ``config.json`` (``config``) and ``model.safetensors``.
+
+    Raises DataError: the weights are damaged, or not those of the configuration.
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any], device: str, dtype: torch.dtype = torch.float32) -> None:
+        self.heads, self.eps = int(config["num_attention_heads"]), float(config.get("layer_norm_eps", 1e-12))
+        try:
+            found = {name.removeprefix("bert."): w for name, w in load_file(folder / "model.safetensors").items()}
+            self._take(found, int(config["num_hidden_layers"]), torch.device(device), dtype)
+        except (SafetensorError, OSError, KeyError) as error:
+            raise DataError(f"{folder} does not hold the weights of its config.json: {error}") from error
+
+    def _take(self, w: dict[str, Tensor], layers: int, device: torch.device, dtype: torch.dtype) -> None:
+        def one(name: str) -> Tensor:
+            return w[name].to(device, dtype)
+
+        def both(name: str) -> tuple[Tensor, Tensor]:
+            return one(f"{name}.weight"), one(f"{name}.bias")
+
+        self.words = one("embeddings.word_embeddings.weight")
+        # A text of its own is of type 0 throughout.
+        place, kind = (w[f"embeddings.{of}_embeddings.weight"] for of in ("position", "token_type"))
+        self.places = (place + kind[0]).to(device, dtype)
+        self.norm = both("embeddings.LayerNorm")
+        self.layers = []
+        for k in range(layers):
+            name = f"encoder.layer.{k}"
+            asked = [both(f"{name}.attention.self.{part}") for part in ("query", "key", "value")]
+            self.layers.append((
+                (torch.cat([a[0] for a in asked]), torch.cat([a[1] for a in asked])),  # one product for the three
+                both(f"{name}.attention.output.dense"),
+                both(f"{name}.attention.output.LayerNorm"),
+                both(f"{name}.intermediate.dense"),
+                both(f"{name}.output.dense"),
+                both(f"{name}.output.LayerNorm"),
+            ))  # fmt: skip
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """States (B, L, E) of B texts of L tokens each, without padding."""
+        B, L = ids.shape
+        x = self._normed(F.embedding(ids, self.words) + self.places[:L], self.norm)
+        for asked, output, first, up, down, second in self.layers:
+            q, k, v = F.linear(x, *asked).view(B, L, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (B, heads, L, E/heads)
+            mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, L, -1)
+            x = self._normed(x + F.linear(mixed, *output), first)
+            x = self._normed(x + F.linear(F.gelu(F.linear(x, *up)), *down), second)
+        return x
+
+    def _normed(self, x: Tensor, norm: tuple[Tensor, Tensor]) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], *norm, self.eps)
+
+
 class SentenceEncoder:
     """A frozen transformer encoder with its tokenizer, of a directory, a name on the hub, or :data:`SHIPPED`.
 
@@ -53,11 +119,9 @@ class SentenceEncoder:
 
     - ``name``, ``fingerprint``: as given; SHA-256 over the files that determine the vectors
     - ``cache_key``: the fingerprint, and the precision where it is not float32: the vectors agree by a cosine of .9999
-    - ``dim``: dimensions E of a vector
-    - ``pooling`` {"mean", "first"}
+    - ``dim``: dimensions E of a vector; ``pooling`` {"mean", "first"}
 
-    Raises as :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`; ConfigError also for a pooling that cannot be
-    used.
+    Raises as :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`; ConfigError also for another pooling.
     """
 
     def __init__(
@@ -76,9 +140,7 @@ class SentenceEncoder:
             )
         self.pooling = _pooling(folder)
         limit = int(config["max_position_embeddings"])
-        file = folder / LIMITS
-        if file.exists():
-            limit = min(limit, int(read_object(file, PRETRAINED).get("max_seq_length") or limit))
+        limit = min(limit, int(settings_of(folder / LIMITS).get("max_seq_length") or limit))
         if config.get("model_type") in ("roberta", "xlm-roberta", "camembert"):
             limit = min(limit, int(config["max_position_embeddings"]) - 2)  # whose positions begin behind the pad's
         plain = (
@@ -94,7 +156,8 @@ class SentenceEncoder:
             require_extra()
             precision = torch.float32
             network = load_network(folder, "AutoModel", optional=("pooler.",)).to(device)
-            self._states = partial(_last_states, network.eval().requires_grad_(False))
+            network.eval().requires_grad_(False)
+            self._states = lambda ids: network(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
         if self._tokenizer.get_vocab_size() > int(config["vocab_size"]):
             raise DataError(f"the tokenizer of {name} makes more tokens than the model takes: not files of one model")
         self._pad = self._tokenizer.token_to_id("[PAD]") or self._tokenizer.token_to_id("<pad>") or 0
@@ -119,7 +182,7 @@ class SentenceEncoder:
                 filled = some + some[-1:] * (ROWS - len(some))
                 hidden = self._states(torch.tensor([ids[i] for i in filled], device=self._device)).float()  # (b, L, E)
                 z = hidden[:, 0] if self.pooling == "first" else hidden.mean(dim=1)
-                out[some] = torch.nn.functional.normalize(z, dim=1)[: len(some)].cpu().numpy()
+                out[some] = F.normalize(z, dim=1)[: len(some)].cpu().numpy()
         return out
 
 
@@ -134,18 +197,13 @@ def _found(name: str, revision: str | None) -> Path:
     return Path(name) if Path(name).is_dir() else download(name, revision, (POOLING, LIMITS))
 
 
-def _last_states(model: Any, ids: Tensor) -> Tensor:
-    return model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-
-
 def _pooling(folder: Path) -> str:
     file = folder / POOLING
     if not file.exists():
         return "mean"
     config = read_object(file, PRETRAINED)
     on = sorted(key for key, value in config.items() if key.startswith("pooling_mode_") and value is True)
-    if on == ["pooling_mode_mean_tokens"]:
-        return "mean"
-    if on == ["pooling_mode_cls_token"]:
-        return "first"
+    known = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
+    if len(on) == 1 and on[0] in known:
+        return known[on[0]]
     raise ConfigError(f"{file} pools by {', '.join(on) or 'nothing'}; the mean and the first token can be used")

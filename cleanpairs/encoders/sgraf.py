@@ -1,8 +1,14 @@
-"""SAF, SGR and SGRAF (Diao et al., AAAI 2021): words attend over regions, and the similarity is reasoned out of both.
+r"""SAF, SGR and SGRAF (Diao et al., AAAI 2021): words attend over regions, and the similarity is reasoned out of both.
 
-Departures from the published networks: of three batch norms the two named in
-:mod:`cleanpairs.encoders.local_similarity` are left out; SGRAF, which the authors train as two models and average, is
-trained here as one whose similarity is the mean.
+For image i with unit regions v_r and caption c with unit words t_l:
+
+    s_lr = [v_r . t_l]_leaky, normalised over the words;   a_lr = softmax_r(9 s_lr);   u_l = l2(sum_r a_lr v_r)
+    x_l  = l2(W |u_l - t_l|^2)                          local similarity vectors, l = 1 .. L
+    x_0  = l2(W_g |v_bar - t_bar|^2)                    global one, of self-attended means
+
+SGR reasons over the graph of the L + 1 nodes; SAF weighs them; SGRAF, in the paper two models, is one whose similarity
+is the mean. All pairs are computed at once, in blocks of captions that keep the work in cache and bound its memory;
+padded words and left-out regions take no part in anything. Two of the published batch norms are left out.
 """
 
 from collections.abc import Callable
@@ -11,13 +17,213 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import batch_norm, leaky_relu, linear, normalize
+from torch.utils.checkpoint import checkpoint
 
 from cleanpairs.encoders import backbone
 from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.ensemble import Ensemble
-from cleanpairs.encoders.local_similarity import AttentionFiltration, GraphReasoning, LocalSimilarity
 from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.encoders.towers import WORD_DROPOUT, BiGRU, l2_normalise, padded
+
+SMOOTH = 9.0
+SLOPE = 0.1
+SHORTEST = 1e-6  # squared length of a mean of unit regions, below which its direction is rounding
+BLOCK_BYTES = 1 << 27  # of a block's similarity vectors, at most
+CPU_NODES = 1 << 13  # similarity vectors of a block on the CPU: fewer calls against more in cache
+CPU_CAPTIONS = 4  # but no fewer captions: with fewer words the products become slow
+KEPT_VECTORS, KEPT_CONTEXTS = 14, 2  # tensors as large as them, and as the contexts, that are kept for the gradient
+KEEP_BYTES = 6 << 30  # above it the blocks of a training step are computed again in the backward pass
+
+
+def _there(lengths: Tensor, most: int) -> Tensor:
+    """(B, most) bool: which are no padding, of so many each."""
+    return torch.arange(most, device=lengths.device) < lengths[:, None]
+
+
+class _MeanNorm(nn.Module):
+    """Batch norm (B, D) that takes one row in training as in evaluation; no BatchNorm1d, which processes share."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.eps = 1e-5
+        self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+        self.register_buffer("running_mean", torch.zeros(dim))
+        self.register_buffer("running_var", torch.ones(dim))
+
+    def forward(self, input: Tensor) -> Tensor:
+        mean: Any = self.running_mean
+        var: Any = self.running_var
+        return batch_norm(input, mean, var, self.weight, self.bias, self.training and len(input) > 1, eps=self.eps)
+
+
+class SelfAttention(nn.Module):
+    """Sets of vectors to unit vectors (B, D), each weighing by its similarity to the mean; dropout as published.
+
+    ``norm``: with the batch norm of the mean, which the published one has for regions and not for words; its other one,
+    over region positions, is left out, since the number of regions may vary.
+    """
+
+    def __init__(self, dim: int, *, norm: bool = False) -> None:
+        super().__init__()
+        between = [_MeanNorm(dim)] if norm else []
+        self.local = nn.Sequential(nn.Linear(dim, dim), nn.Tanh(), nn.Dropout(0.4))
+        self.whole = nn.Sequential(nn.Linear(dim, dim), *between, nn.Tanh(), nn.Dropout(0.4))
+        self.weigh = nn.Linear(dim, 1)
+
+    def forward(self, state: Local) -> Tensor:
+        """(B, D)."""
+        parts = state.parts.to(self.weigh.weight.dtype)
+        there = _there(state.lengths, parts.shape[1])
+        mean = parts.sum(dim=1) / state.lengths[:, None].to(parts.dtype)  # padding is zero
+        common = self.local(parts) * self.whole(mean)[:, None, :]
+        weight = self.weigh(common).squeeze(-1).masked_fill(~there, float("-inf")).softmax(dim=1)  # (B, L)
+        return normalize((weight[:, None, :].to(parts.dtype) @ parts).squeeze(1), dim=-1)
+
+
+class GraphReasoning(nn.Module):
+    """SGR: ``steps`` rounds of reasoning over the nodes (P, L + 1, S), then a score out of node 0: (P,) in (0, 1)."""
+
+    def __init__(self, dim: int, steps: int = 3) -> None:
+        super().__init__()
+        self.query = nn.ModuleList([nn.Linear(dim, dim) for _ in range(steps)])
+        self.key = nn.ModuleList([nn.Linear(dim, dim, bias=False) for _ in range(steps)])  # would change nothing
+        self.graph = nn.ModuleList([nn.Linear(dim, dim) for _ in range(steps)])
+        self.score = nn.Linear(dim, 1)
+
+    def forward(self, nodes: Tensor, there: Tensor | None) -> Tensor:
+        """``there`` (P, L + 1) bool, or None when no node is padding."""
+        x = nodes
+        hidden = None if there is None else ~there[:, None, :]
+        last = len(self.query) - 1
+        for k, (query, key, graph) in enumerate(zip(self.query, self.key, self.graph, strict=True)):
+            # (Wq x + bq) . (Wk y): what depends on x alone leaves the softmax over y as it is
+            merged, offset = query.weight.T @ key.weight, key.weight.T @ query.bias  # type: ignore[operator]
+            asking = x[:, 0] if k == last else x.flatten(0, 1)  # of the last round only node 0 is looked at
+            asking = torch.addmm(offset, asking, merged).view(len(x), -1, x.shape[-1])
+            logits = asking @ x.transpose(1, 2)  # (P, L + 1, L + 1)
+            if hidden is not None:
+                logits = logits.masked_fill(hidden, float("-inf"))
+            e = (logits - logits.detach().amax(dim=-1, keepdim=True)).exp()  # torch's softmax of short rows is slow
+            x = graph(e / e.sum(dim=-1, keepdim=True) @ x).relu()
+        return torch.sigmoid(self.score(x[:, 0]).squeeze(-1))
+
+
+class AttentionFiltration(nn.Module):
+    """SAF: nodes (P, L + 1, S) weigh by a sigmoid, l1-normalised; a score out of their sum: (P,) in (0, 1).
+
+    The published batch norm inside the sigmoid is left out: a similarity would depend on what it is computed beside.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.attention = nn.Linear(dim, 1)
+        self.score = nn.Linear(dim, 1)
+
+    def forward(self, nodes: Tensor, there: Tensor | None) -> Tensor:
+        """``there`` (P, L + 1) bool, or None when no node is padding."""
+        weight = torch.sigmoid(self.attention(nodes).squeeze(-1))  # (P, L + 1)
+        if there is not None:
+            weight = weight * there
+        weight = weight / weight.sum(dim=1, keepdim=True)
+        kept = normalize((weight[:, None, :] @ nodes).squeeze(1), dim=-1)
+        return torch.sigmoid(self.score(kept).squeeze(-1))
+
+
+class LocalSimilarity(nn.Module):
+    """Similarity vectors of pairs of images and captions, and the ``reasoning``, which makes scores of these nodes."""
+
+    def __init__(self, dim: int, dim_sim: int, reasoning: nn.Module) -> None:
+        super().__init__()
+        self.image_attention, self.text_attention = SelfAttention(dim, norm=True), SelfAttention(dim)
+        self.local, self.whole = nn.Linear(dim, dim_sim), nn.Linear(dim, dim_sim)
+        self.reasoning = reasoning
+
+    def forward(self, images: Local, texts: Local) -> Tensor:
+        """Similarity (B_image, B_text) of all pairs."""
+        v_bar, t_bar = self.image_attention(images), self.text_attention(texts)  # (Bi, D), (Bt, D)
+        n, m, S = len(v_bar), len(t_bar), self.local.out_features
+        if not n or not m:
+            return v_bar.new_zeros(n, m)
+        regions, gram, seen = self._prepared(images)
+        lengths = texts.lengths.cpu()
+        vector = n * S * regions.element_size()  # of one word with all images
+        nodes = int(lengths.max()) + 1
+        step = max(1, BLOCK_BYTES // (vector * nodes))  # captions of a block
+        if regions.device.type == "cpu":
+            step = min(step, max(CPU_CAPTIONS, CPU_NODES // (n * nodes)))
+        kept = vector * KEPT_VECTORS + n * regions[0, 0].nbytes * KEPT_CONTEXTS
+        again = torch.is_grad_enabled() and kept * int((lengths + 1).sum()) > KEEP_BYTES
+        out = []
+        for start in range(0, m, step):
+            at = slice(start, start + step)
+            L = int(lengths[at].max())
+            there = None if bool((lengths[at] == L).all()) else _there(texts.lengths[at] + 1, L + 1)
+            args = (regions, gram, seen, v_bar, texts.parts[at, :L], there, t_bar[at])
+            out.append(checkpoint(self._block, *args, use_reentrant=False) if again else self._block(*args))
+        return torch.cat(out, dim=1)
+
+    def _prepared(self, images: Local) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Regions (B, R, D), their Gram matrices (B, R, R), and which there are (B, R), or None when all."""
+        regions = images.parts.to(self.local.weight.dtype)
+        with torch.autocast(regions.device.type, enabled=False):
+            gram = regions @ regions.transpose(1, 2)
+        R = regions.shape[1]
+        return regions, gram, None if bool((images.lengths == R).all()) else _there(images.lengths, R)
+
+    def _block(
+        self, regions: Tensor, gram: Tensor, seen: Tensor | None, v_bar: Tensor, words: Tensor, there: Tensor | None,
+        t_bar: Tensor,
+    ) -> Any:  # fmt: skip
+        """(Bi, c) of all images and c captions: regions (Bi, R, D), words (c, L, D), ``there`` (c, L + 1)."""
+        n, R, D = regions.shape
+        c, L, _ = words.shape
+        words = words.reshape(c * L, D).to(regions.dtype)
+        with torch.autocast(regions.device.type, enabled=False):  # squares of differences want full precision
+            s = (regions.reshape(n * R, D) @ words.T).view(n, R, c, L)
+            a = _attention(s, seen, gram).transpose(1, 2)  # (n, c L, R)
+            local = _vectors(self.local, a @ regions, words)  # (n, c L, S)
+            v_bar, t_bar = v_bar.to(regions.dtype), t_bar.to(regions.dtype)
+            whole = _vectors(self.whole, v_bar[:, None], t_bar)  # (n, c, S)
+        nodes = torch.cat([whole[:, :, None], local.view(n, c, L, -1)], dim=2).flatten(0, 1)  # (n c, L + 1, S)
+        if there is not None:
+            there = there.expand(n, c, L + 1).reshape(n * c, L + 1)
+        return self.reasoning(nodes, there).view(n, c)
+
+    def paired(self, images: Local, texts: Local) -> Tensor:
+        """Similarity (B,) of each image with the caption beside it."""
+        v_bar, t_bar = self.image_attention(images), self.text_attention(texts)
+        regions, gram, seen = self._prepared(images)
+        words = texts.parts.to(regions.dtype)
+        with torch.autocast(regions.device.type, enabled=False):
+            s = regions @ words.transpose(1, 2)  # (B, R, L)
+            a = _attention(s[:, :, None], seen, gram).transpose(1, 2)
+            local = _vectors(self.local, a @ regions, words)  # (B, L, S)
+            whole = _vectors(self.whole, v_bar.to(regions.dtype), t_bar.to(regions.dtype))
+        nodes = torch.cat([whole[:, None], local], dim=1)
+        return self.reasoning(nodes, _there(texts.lengths + 1, words.shape[1] + 1))
+
+
+def _vectors(layer: nn.Linear, contexts: Tensor, words: Tensor) -> Tensor:
+    """l2(W |u - t|^2 + b) of contexts (..., D) and words (..., D)."""
+    return normalize(linear((contexts - words).square(), layer.weight, layer.bias), dim=-1)
+
+
+def _attention(s: Tensor, seen: Tensor | None, gram: Tensor) -> Tensor:
+    """Weights (n, R, c L) that make unit contexts of the regions, from their products s (n, R, c, L) with the words.
+
+    The context is l2-normalised, so the softmax needs no sum; its exponents lie within [-9, 9] and need no shift. Its
+    norm comes from the regions' Gram matrix (n, R, R), which is rounding where regions cancel out: so it has a floor.
+    Padded words have s = 0 and do not count in the norm over words; ``seen`` (n, R) bool: the regions there are.
+    """
+    n, R, c, L = s.shape
+    e = (normalize(leaky_relu(s, SLOPE), dim=-1, eps=1e-8) * SMOOTH).exp()
+    if seen is not None:
+        e = e * seen[:, :, None, None]
+    e = e.view(n, R, c * L)
+    square = (e * (gram @ e)).sum(dim=1, keepdim=True)  # (n, 1, c L): |sum_r e_r v_r|^2
+    least = SHORTEST * e.detach().sum(dim=1, keepdim=True).square()
+    return e * torch.maximum(square, least).rsqrt()
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,20 @@
 """Captions as numbers: the vocabulary, and a corpus of captions as one flat table.
 
-What a token is: :mod:`cleanpairs.encoders.words`. The pieces of the kind ``subword`` are those that byte pair encoding
-finds in a corpus, by the package ``tokenizers`` (Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words
-with Subword Units", ACL 2016).
+Text is NFKC-normalised and casefolded first. What a token is then depends on the kind of the tokenizer:
+
+- ``words``: a run of letters and digits with their marks, or one character of a script that puts no spaces between
+  words (Han, Kana, Thai, Lao, Khmer, Myanmar);
+- ``characters``: one letter or digit with its marks, in every script;
+- ``subword``: pieces of words that are frequent in the corpus, by byte pair encoding (Sennrich, Haddow, Birch, "Neural
+  Machine Translation of Rare Words with Subword Units", ACL 2016), by the package ``tokenizers``.
+
+Symbols are tokens, an emoji with its modifiers one; punctuation, quotes and invisible characters are none. No token
+reaches over white space.
 """
 
 import json
+import re
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +27,6 @@ import torch
 from torch import Tensor
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.encoders.words import characters, runs, words
 
 KINDS = ("words", "characters", "subword")
 UNKNOWN = 0
@@ -29,20 +37,75 @@ _UNKNOWN = "\u2581\u2581"  # number 0; no caption makes it, for U+2581 begins a 
 _BATCH = 4_096  # captions that are encoded in one call
 
 
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003134f"
+)
+# What a character of an unspaced script is written with: vowel signs, tone marks, viramas (Thai, Lao, Myanmar, Khmer).
+_UNSPACED_MARKS = (
+    "\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u102b-\u103e\u1056-\u1059\u105e-\u1060"
+    "\u1062-\u1064\u1067-\u106d\u1071-\u1074\u1082-\u108d\u108f\u109a-\u109d\u17b4-\u17d3\u17dd\u3099\u309a"
+)
+# Marks are no letters to Python's \w, but they belong to the word: accents that do not compose, Cyrillic, Hebrew and
+# Arabic points, and all that the scripts of India write with (vowel signs, viramas) but the dandas, its full stops.
+_MARKS = (
+    "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
+    "\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u0900-\u0963\u0966-\u0dff\u200c\u200d"
+)
+# Punctuation: ASCII's (but # % & * @ and other symbols), Latin, Hebrew, Arabic, Indic, Thai, Myanmar, Khmer, general,
+# CJK. And what cannot be seen: zero-width blanks, which parts words in Thai and Khmer, and marks of direction.
+_PUNCTUATION = (
+    r".,;:!?'\"()\[\]{}\-"
+    "\u00a1\u00ab\u00ad\u00b7\u00bb\u00bf\u05be\u05c0\u05c3\u05c6\u060c\u061b-\u061f\u066a-\u066d\u06d4\u0964\u0965"
+    "\u0e2f\u0e4f\u0e5a\u0e5b\u104a-\u104f\u17d4-\u17da\u2010-\u2027\u2030-\u205e\u3001-\u3003\u3008-\u3011"
+    "\u3014-\u301f\u30fb\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufe0e\ufe0f"
+)
+_LETTER = rf"[^\W{_UNSPACED}]"
+_CHARACTER = rf"(?![{_PUNCTUATION}])[{_UNSPACED}][{_UNSPACED_MARKS}]*"  # of an unspaced script
+# A symbol; an emoji goes on with variants, skin tones and what a zero-width joiner joins to it.
+_SYMBOL = rf"[^\w\s{_PUNCTUATION}{_MARKS}](?:[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff]|\u200d[^\w\s])*"
+_WORD = rf"{_LETTER}(?:{_LETTER}|[{_MARKS}])*"
+_WORDS = re.compile(rf"{_CHARACTER}|{_WORD}|{_SYMBOL}")
+_CHARACTERS = re.compile(rf"{_CHARACTER}|{_LETTER}[{_MARKS}]*|{_SYMBOL}")
+_RUNS = re.compile(rf"(?P<run>(?:{_CHARACTER})+)|{_WORD}|{_SYMBOL}")
+
+
+def _normal(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def words(text: str) -> list[str]:
+    """Tokens of a caption, by words."""
+    return _WORDS.findall(_normal(text))
+
+
+def characters(text: str) -> list[str]:
+    """Tokens of a caption, by characters: a letter keeps its marks, and blanks are none."""
+    return _CHARACTERS.findall(_normal(text))
+
+
+def runs(text: str) -> list[tuple[str, bool]]:
+    """Words, and runs of characters of scripts without spaces: (text, whether it is such a run)."""
+    return [(match[0], match["run"] is not None) for match in _RUNS.finditer(_normal(text))]
+
+
+def pieces_of(caption: str) -> list[str]:
+    """What is cut into pieces: words with their mark, and unspaced runs."""
+    return [text if run else START + text for text, run in runs(caption)]
+
+
+_SPLIT = {"words": words, "characters": characters, "subword": pieces_of}
+
+
 @dataclass(frozen=True)
 class TokenTable:
-    """N token sequences, end to end: sequence i is ``ids[offsets[i]:offsets[i + 1]]``; none is empty.
-
-    Where a pretrained network has encoded the captions already, ``vectors`` (V, D) float32 holds what the numbers stand
-    for (it may be memory-mapped), and each caption is one number. Where it stands beside learned words, ``sentences``
-    (U, D) float32 holds its vectors and ``sentence`` (N,) int64 says which is a caption's.
-    """
+    """N token sequences, end to end: sequence i is ``ids[offsets[i]:offsets[i + 1]]``; none is empty."""
 
     ids: np.ndarray  # (total,) int64
     offsets: np.ndarray  # (N + 1,) int64
-    vectors: np.ndarray | None = None  # (V, D) float32
-    sentences: np.ndarray | None = None  # (U, D) float32
-    sentence: np.ndarray | None = None  # (N,) int64
+    vectors: np.ndarray | None = None  # (V, D) float32, maybe mapped: what the numbers stand for, one a caption
+    sentences: np.ndarray | None = None  # (U, D) float32: of a pretrained network, beside learned words
+    sentence: np.ndarray | None = None  # (N,) int64: which of them is a caption's
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -86,9 +149,8 @@ class PackedTokens(NamedTuple):
 class Tokenizer:
     """A vocabulary: token -> number, 0 for the unknown.
 
-    - ``vocabulary``: known tokens; token k has number k + 1
+    - ``vocabulary``: known tokens; token k has number k + 1; ``kind`` {"words", "characters", "subword"}
     - ``max_length``: longer captions are cut to this many tokens; by characters, to four times as many
-    - ``kind`` {"words", "characters", "subword"}: what a token is
     - ``merges``: of subwords: pairs of pieces that are joined, the first first
     """
 
@@ -111,30 +173,29 @@ class Tokenizer:
         *,
         kind: str = "words",
         min_count: int = 1,
-        max_size: int | None = None,
         max_length: int = 64,
     ) -> "Tokenizer":
         """A tokenizer of the ``kind`` for these captions.
 
-        By words and by characters it knows at most ``max_size`` (50,000) tokens seen at least ``min_count`` times, the
-        most frequent first, ties by spelling. Of ``max_size`` (8,000) subwords half at most are single characters, the
-        most frequent ones; two are joined where they meet at least max(2, ``min_count``) times.
+        By words and by characters it knows at most 50,000 tokens seen at least ``min_count`` times, the most frequent
+        first, ties by spelling. Of 8,000 subwords half at most are single characters, the most frequent ones; two are
+        joined where they meet at least max(2, ``min_count``) times.
         """
         counts = Counter(token for caption in captions for token in _SPLIT[kind](caption))
         if kind != "subword":
             kept = sorted((t for t, c in counts.items() if c >= min_count), key=lambda t: (-counts[t], t))
-            return cls(kept[: max_size or MAX_TOKENS], max_length, kind)
+            return cls(kept[:MAX_TOKENS], max_length, kind)
         from tokenizers.trainers import BpeTrainer
 
-        size = max_size or MAX_PIECES
         letters: Counter[str] = Counter()
         for piece, count in counts.items():
             for letter in piece:
                 letters[letter] += count
-        alphabet = sorted(letters, key=lambda c: (-letters[c], c))[: size // 2]
+        alphabet = sorted(letters, key=lambda c: (-letters[c], c))[: MAX_PIECES // 2]
         trainer = BpeTrainer(
-            vocab_size=size + 1, min_frequency=max(2, min_count), special_tokens=[_UNKNOWN], initial_alphabet=alphabet,
-            limit_alphabet=max(len(alphabet), 1), max_token_length=MAX_PIECE_LENGTH, show_progress=False,
+            vocab_size=MAX_PIECES + 1, min_frequency=max(2, min_count), special_tokens=[_UNKNOWN],
+            initial_alphabet=alphabet, limit_alphabet=max(len(alphabet), 1), max_token_length=MAX_PIECE_LENGTH,
+            show_progress=False,
         )  # fmt: skip
         learner = _bpe()
         # Every piece as often as it was seen, in an order of its own, whatever the captions' was.
@@ -156,7 +217,6 @@ class Tokenizer:
         return TokenTable(np.array(ids, dtype=np.int64), np.array(ends, dtype=np.int64))
 
     def _numbers(self, captions: Iterable[str]) -> Iterator[list[int]]:
-        """The numbers of each caption's tokens, cut to length."""
         most = self.max_length * (4 if self.kind == "characters" else 1)
         rest = (_SPLIT[self.kind](caption)[:most] for caption in captions)
         if self._pieces is None:
@@ -188,14 +248,6 @@ def _bpe(**known: Any) -> Any:
     import tokenizers
 
     return tokenizers.Tokenizer(tokenizers.models.BPE(**known, unk_token=_UNKNOWN, fuse_unk=True))
-
-
-def pieces_of(caption: str) -> list[str]:
-    """What is cut into pieces: words with their mark, and unspaced runs."""
-    return [text if run else START + text for text, run in runs(caption)]
-
-
-_SPLIT = {"words": words, "characters": characters, "subword": pieces_of}
 
 
 def pack(

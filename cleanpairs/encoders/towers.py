@@ -1,6 +1,7 @@
 """The two towers of VSE infinity: regions -> vector, words -> vector, both pooled by GPO."""
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +18,13 @@ def l2_normalise(x: Tensor) -> Tensor:
 
 
 class Standardised(nn.Module):
-    """What brings vectors (..., D) around their mean, each dimension in its standard deviation; until it is fitted they
-    stay as they are.
-    """
+    """Vectors (..., D) less their mean, in standard deviations; until it is fitted they stay as they are."""
 
-    def add_moments(self, dim: int) -> None:
-        """Have them, for vectors of ``dim`` dimensions."""
+    def add_moments(self, dim: int) -> Self:
+        """Itself, with the moments of vectors of ``dim`` dimensions."""
         self.register_buffer("shift", torch.zeros(dim))
         self.register_buffer("scale", torch.ones(dim))
+        return self
 
     @torch.no_grad()
     def standardise(self, mean: Tensor, std: Tensor) -> None:
@@ -37,16 +37,6 @@ class Standardised(nn.Module):
         return (x - self.shift) * self.scale  # type: ignore[operator]
 
 
-def _positional_encoding(length: int, dim: int) -> Tensor:
-    """Sinusoidal encoding (length, dim) of the positions 0 .. length - 1."""
-    position = torch.arange(length, dtype=torch.float32)[:, None]
-    rate = torch.exp(torch.arange(0, dim, 2, dtype=torch.float32) * -(math.log(10000.0) / dim))
-    pe = torch.zeros(length, dim)
-    pe[:, 0::2] = torch.sin(position * rate)
-    pe[:, 1::2] = torch.cos(position * rate)
-    return pe
-
-
 class GPO(nn.Module):
     r"""Generalised pooling operator (Chen et al., CVPR 2021, "Learning the best pooling strategy", section 4).
 
@@ -57,38 +47,37 @@ class GPO(nn.Module):
     f is a BiGRU over sinusoidal encodings of the positions (its two directions averaged) and a linear layer. theta
     depends on L only, so it is computed once for each length that occurs in the batch.
 
-    ``d_pe``, ``d_hidden``: size of the positional encoding and of the BiGRU; ``temperature``: of the softmax over
-    positions.
+    ``d_pe``, ``d_hidden``: size of the positional encoding and of the BiGRU.
     """
 
-    def __init__(self, d_pe: int = 32, d_hidden: int = 32, temperature: float = 0.1) -> None:
+    def __init__(self, d_pe: int = 32, d_hidden: int = 32) -> None:
         super().__init__()
-        self.d_pe, self.temperature = d_pe, temperature
+        self.d_pe = d_pe
         self.gru = nn.GRU(d_pe, d_hidden, 1, batch_first=True, bidirectional=True)
         self.linear = nn.Linear(d_hidden, 1, bias=False)
 
     def weights(self, lengths: Tensor) -> Tensor:
         """theta (n, L) of n distinct ``lengths`` (n,), longest first; zero behind each length."""
         longest = int(lengths[0])
-        pe = _positional_encoding(longest, self.d_pe).to(self.linear.weight)
+        rate = torch.exp(torch.arange(0, self.d_pe, 2, dtype=torch.float32) * -(math.log(10000.0) / self.d_pe))
+        angle = torch.arange(longest, dtype=torch.float32)[:, None] * rate
+        pe = torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1).to(self.linear.weight)  # (L, d_pe)
         packed = pack_padded_sequence(pe.expand(len(lengths), -1, -1), lengths.cpu(), batch_first=True)
         hidden, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True)  # (n, L, 2 H)
         half = hidden.shape[-1] // 2
         scores = self.linear((hidden[..., :half] + hidden[..., half:]) / 2).squeeze(-1)  # (n, L)
         behind = torch.arange(longest, device=scores.device) >= lengths.to(scores.device)[:, None]
-        return (scores / self.temperature).masked_fill(behind, float("-inf")).softmax(dim=1)
+        return (scores / 0.1).masked_fill(behind, float("-inf")).softmax(dim=1)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Pooled vectors (B, E) of sets ``x`` (B, L, E), of which the first ``lengths`` (B,) int64, >= 1, count."""
-        B, L, _ = x.shape
         if lengths is None:
-            theta = self.weights(torch.tensor([L])).expand(B, -1)  # (B, L)
+            theta = self.weights(torch.tensor([x.shape[1]])).expand(len(x), -1)  # (B, L)
         else:
             distinct, inverse = torch.unique(lengths, return_inverse=True)
             theta = self.weights(distinct.flip(0)).flip(0)[inverse]  # (B, max length)
-            L = theta.shape[1]
-            x = x[:, :L]
-            behind = torch.arange(L, device=x.device) >= lengths[:, None]  # (B, L)
+            x = x[:, : theta.shape[1]]
+            behind = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]  # (B, L)
             x = x.masked_fill(behind[..., None], float("-inf"))
         x = x.transpose(1, 2).sort(dim=-1, descending=True).values  # (B, E, L)
         if lengths is not None:
@@ -99,8 +88,7 @@ class GPO(nn.Module):
 class RegionTower(Standardised):
     """Regions (B, R, D) -> linear + residual MLP -> GPO -> unit vectors (B, E).
 
-    Regions that are left out in training (size augmentation) do not enter the MLP, so its batch norm sees only the kept
-    ones, as in the papers' code.
+    Regions left out in training do not enter the MLP, so its batch norm sees the kept ones only, as in the papers.
     """
 
     def __init__(self, dim_in: int, dim: int) -> None:
@@ -124,8 +112,7 @@ class RegionTower(Standardised):
         B, R, D = x.shape
         if keep is None or R == 1:
             regions = self.project(x.reshape(B * R, D)).view(B, R, -1)
-            pooled = regions[:, 0] if R == 1 else self.pool(regions)
-            return l2_normalise(pooled)
+            return l2_normalise(regions[:, 0] if R == 1 else self.pool(regions))
         kept = self.project(x[keep])  # (total, E)
         regions = kept.new_zeros(B, R, kept.shape[-1])
         regions[torch.arange(R, device=x.device) < keep.sum(dim=1)[:, None]] = kept

@@ -28,8 +28,7 @@ class TunedCLIP(DualEncoder):
     - ``pretrained`` PretrainedCLIP: its network is copied
     - ``tune``: ``lora``, ``blocks:N`` (the last N blocks of both towers and what follows them) or ``full``
     - ``rank``: of LoRA's matrices
-    - ``encoder_lr``: learning rate of the pretrained weights and the adapters; 1e-5, of LoRA 2e-4, when None. The
-      heads' is a fifth of the training's
+    - ``encoder_lr``: learning rate of the pretrained weights and the adapters; 1e-5, of LoRA 2e-4, when None
     - ``checkpointing``: gradient checkpointing: a third more time for much less memory
 
     Raises ConfigError: LoRA's package is missing, or a tower has fewer blocks.

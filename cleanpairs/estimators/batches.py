@@ -1,8 +1,5 @@
 """Scores of input rows a batch at a time: what streams, instead of being loaded whole.
 
-A batch is rows as a reader converts them (:class:`cleanpairs.data.rows.RowBatch`), with vectors of their images, and of
-their captions where the model takes those.
-
 A row's score does not depend on the rows beside it, to the last bit where a model compares one vector with one and no
 recurrent network reads the captions: matrix products of few rows add up in another order than those of many, so work
 is cut into even blocks, and a batch is filled up to :data:`LEAST` rows.
@@ -15,7 +12,6 @@ import numpy as np
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.base import input_dim
-from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 
 if TYPE_CHECKING:
@@ -26,24 +22,17 @@ MOST = 256  # rows that go through a tower at once: what they become stays in th
 
 
 class RowScorer:
-    """Scores batches of rows.
+    """Scores batches of rows with vectors of their images, and of their captions where the model takes those."""
 
-    ``hashes``: whether it needs their ``image_group``; ``compares_vectors``: whether it compares no more than one
-    vector an image with one a caption.
-    """
-
-    hashes: bool
-    compares_vectors: bool
+    hashes: bool  # whether it needs their ``image_group``
+    compares_vectors: bool  # whether it compares no more than one vector an image with one a caption
 
     def __call__(self, batch: RowBatch, data: str) -> np.ndarray:
-        """Correspondence (k,) float32 of a batch's pairs, NaN where one is faulty; ``data`` names it in messages.
-
-        It may find faults of its own, and adds them to the batch's.
-        """
+        """Correspondence (k,) float32 of a batch's pairs, NaN where one is faulty; ``data`` names it in messages."""
         return self.compared(batch, *self.embedded(batch, data))
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
-        """The images and the captions of a batch's k pairs, as repairs want them. Faults are added as by a call."""
+        """The images and the captions of a batch's k pairs, as repairs want them; faults that it finds are added."""
         raise NotImplementedError
 
     def compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
@@ -52,9 +41,8 @@ class RowScorer:
 
 
 class VectorScorer(RowScorer):
-    """A trained model of image vectors and captions, or of vectors of both (``text_vectors``).
-
-    ``pictures``: the rows have pictures, too, whose near duplicates are one image.
+    """A trained model of image vectors and captions, or of vectors of both (``text_vectors``); ``pictures``: the rows
+    have pictures, too, whose near duplicates are one image.
     """
 
     hashes = True
@@ -76,39 +64,26 @@ class VectorScorer(RowScorer):
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
         """See :class:`RowScorer`; DataError where the vectors have another size than the model's."""
-        n, vectors, network, device = (
-            len(batch.captions),
-            batch.vectors,
-            self.model.model_,
-            self.model.resolved_device(),
-        )
+        n, vectors, network = len(batch.captions), batch.vectors, self.model.model_
         if not n:
             return (Embeddings(np.empty((0, network.dim), np.float32)),) * 2
         assert vectors is not None
         if vectors.shape[-1] != (dim := input_dim(network)):
             raise DataError(f"the model takes image vectors of {dim} dimensions, {data} has {vectors.shape[-1]}")
-        vectors, tokens = filled(vectors), self._tokens(batch, data)
+        if self.text_vectors:
+            assert batch.text_vectors is not None
+            tokens = self.model.tokenizer_.given(batch.text_vectors, data)
+        else:
+            tokens = self.model.tokenizer_.encode(batch.captions.to_pylist())
+        vectors, tokens = filled(vectors), tokens.take(filled(np.arange(len(tokens))))
+        device = self.model.resolved_device()
         images = embed_images(network, vectors, device=device, batch_size=_even(len(vectors)))
         texts = embed_texts(network, tokens, device=device, batch_size=_even(len(tokens)))
         return images.take(batch.row), texts.take(np.arange(n))
 
-    def _tokens(self, batch: RowBatch, data: str) -> TokenTable:
-        tokenizer = self.model.tokenizer_
-        if self.text_vectors:
-            vectors = batch.text_vectors
-            assert vectors is not None
-            if vectors.shape[-1] != tokenizer.dim:
-                raise DataError(
-                    f"the model takes caption vectors of {tokenizer.dim} dimensions, {data} has {vectors.shape[-1]}"
-                )
-            table = TokenTable(np.arange(len(vectors)), np.arange(len(vectors) + 1), vectors)
-        else:
-            table = tokenizer.encode(batch.captions.to_pylist())
-        return table if len(table) >= LEAST else table.take(filled(np.arange(len(table))))
-
 
 def _even(n: int) -> int:
-    """Rows of a block, so that there are as few of at most :data:`MOST` as can be, and the last is not much smaller."""
+    """Rows of a block, so that there are as few as can be, and the last is not much smaller."""
     return -(-n // -(-n // MOST))
 
 

@@ -1,6 +1,7 @@
 """PairCleaner: a :class:`PairScorer` that learns which pairs belong together."""
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, fields
 from functools import partial
@@ -9,10 +10,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from PIL import Image
+from torch import nn
 
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
-from cleanpairs.core.registry import BACKBONES, HEADS
+from cleanpairs.core.registry import BACKBONES, HEADS, IMAGE_ENCODERS
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.encoders.base import DualEncoder, input_dim
 from cleanpairs.encoders.ensemble import Ensemble, members_of
@@ -24,7 +26,7 @@ from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
-from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_encoders
+from cleanpairs.estimators.settings import FitSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix
 from cleanpairs.features.rows import Progress
 from cleanpairs.features.texts import precomputed_text_vectors
@@ -43,17 +45,12 @@ from cleanpairs.trainer.checkpoints import Checkpoint
 
 
 class Trained:
-    """What ``fit`` finds beside :class:`cleanpairs.estimators.scorer.Fitted`.
+    """What ``fit`` finds beside :class:`cleanpairs.estimators.scorer.Fitted`."""
 
-    - ``model_`` the dual encoder (the mean of two, where the method trains two);
-    - ``tokenizer_`` what makes tables of captions, :class:`cleanpairs.features.Captions`;
-    - ``heads_`` what was learned beside it, for each network; ``encoders_`` the pretrained networks before it.
-    """
-
-    encoders_ = Encoders()  # none, until a fit or a saved model names some
-    heads_: list[Any]
-    model_: Any
-    tokenizer_: Captions
+    model_: Any  # the dual encoder (the mean of two, where the method trains two)
+    tokenizer_: Captions  # what makes tables of captions
+    heads_: list[Any]  # what was learned beside each network
+    encoders_ = Encoders()  # the pretrained networks before it: none, until a fit or a saved model names some
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -67,15 +64,13 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
       ``compile``, ``tau``, ``exclude_duplicates``, ``precision``, ``device``, ``random_state``, ``near_duplicates``
     - dual encoder: ``backbone``, ``dim``, ``dim_word``, ``dim_sim``, ``dropout``, ``image_drop``, ``text_drop``,
       ``standardise``
-    - images: ``image_encoder`` (a name, or a torch module that makes vectors of pixels), ``image_transform`` (what
-      makes a module's pixels (B, 3, H, W) of a list of RGB images of Pillow), ``image_size``
+    - images: ``image_encoder`` (a name, or a torch module that makes vectors of pixels), ``image_size``,
+      ``image_transform`` (what makes a module's pixels of a list of RGB images of Pillow)
     - captions: ``text_encoder``, ``tokenizer``, ``min_count``, ``max_length``
     - CLIP or SigLIP for both sides: ``encoder``, ``tune``, ``encoder_lr``, ``lora_rank``, ``gradient_checkpointing``
     - what is flagged, what refused: ``threshold``, ``eval_group_size``, ``label_tau``, ``require_evidence``,
       ``max_bad_share``, ``drop``
     """
-
-    # -- what a method says -----------------------------------------------------------------------------------------
 
     def _stages(self) -> list[TrainingStage]:
         """One stage of ``epochs`` epochs, unless a method has more."""
@@ -94,20 +89,44 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """The settings of the paper, or of its public code, for Flickr30K, with ``changes``; the defaults where the
-        method is of no paper.
-        """
+        """The settings of the paper, or of its public code, for Flickr30K, with ``changes``; else the defaults."""
         return cls(**{**cls._paper, **changes})
 
     def head(self, model: Any) -> Any:
         """What is learned beside ``model`` and kept with it; None when nothing is."""
         return None
 
-    # -- settings ---------------------------------------------------------------------------------------------------
-
     def _validate(self) -> None:
         super()._validate()
-        check_encoders(self)
+        owner = self.method_name
+        BACKBONES.entry(self.backbone)
+        for name in ("encoder", "text_encoder"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
+                raise ConfigError(f"{name} of {owner} must be a directory, a name on the hub or None, found {value!r}")
+        if re.fullmatch(r"head|lora|full|blocks:[1-9]\d{0,3}", str(self.tune)) is None:
+            raise ConfigError(f"tune of {owner} must be head, lora, blocks:N or full, found {self.tune!r}")
+        if self.tune != "head" and self.encoder is None:
+            raise ConfigError(
+                f"tune={self.tune!r} of {owner} needs an encoder to tune: name it, encoder=NAME (--encoder NAME)"
+            )
+        if self.image_transform is not None and not callable(self.image_transform):
+            raise ConfigError(f"image_transform of {owner} must be callable or None, found {self.image_transform!r}")
+        if not isinstance(self.image_encoder, nn.Module) and self.image_encoder not in ("auto", "features"):
+            IMAGE_ENCODERS.entry(self.image_encoder)
+        if self.encoder is not None:
+            precomputed = self.tune == "head" and self.image_encoder == "features"
+            if self.image_encoder != "auto" and not precomputed:
+                raise ConfigError(
+                    f"encoder of {owner} looks at the images itself, found image_encoder={self.image_encoder!r} beside "
+                    f"it: leave one out ('features', with tune='head', takes vectors that it has made before)"
+                )
+            if self.text_encoder not in (None, AUTO, WORDS):
+                raise ConfigError(f"encoder of {owner} reads the captions itself: leave text_encoder out")
+        named = self.text_encoder not in (None, AUTO, WORDS)
+        alone = self.text_encoder == "features" or not takes_sentences(self.backbone)
+        if self.image_encoder == "cnn" and named and alone:
+            raise ConfigError(f"text_encoder of {owner} goes with vectors or a frozen image encoder, not with 'cnn'")
 
     def resolved_precision(self) -> str:
         """``bf16`` or ``fp32``, as ``precision`` says or the device suggests."""
@@ -121,8 +140,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         shared = {f.name: getattr(self, f.name) for f in fields(TrainingSettings) if hasattr(self, f.name)}
         where = {"device": self.resolved_device(), "precision": self.resolved_precision(), "seed": self.random_state}
         return TrainingSettings(**{**shared, **where})
-
-    # -- fit --------------------------------------------------------------------------------------------------------
 
     def fit(
         self,
@@ -202,7 +219,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         shape: dict[str, Any] = {"dim": self.dim, "image_drop": self.image_drop}
         if tokens.vectors is not None:
             make = partial(VectorTowers, dim_image, tokens.vectors.shape[1], **shape)
-            of_images: Any = _moments(_evenly(matrix.array.reshape(-1, dim_image)))
+            of_images: Any = _moments(matrix.array.reshape(-1, dim_image), evenly=True)
         else:
             backbone, pixels = BACKBONES.load(self.backbone), matrix.encoder == "cnn"
             shape |= {name: getattr(self, name) for name in ("dim_sim", "dropout") if hasattr(backbone.Shape, name)}
@@ -213,7 +230,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 text_drop=self.text_drop, **shape,
             )  # fmt: skip
             of_images = None if pixels else _moments(_some_regions(matrix.array, data.image_index))
-        of_texts = None if frozen is None else _moments(_evenly(frozen))
+        of_texts = None if frozen is None else _moments(frozen, evenly=True)
 
         def build() -> Any:
             network = make()
@@ -228,10 +245,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _model_and_temperature(
         self, networks: DualEncoder, y: np.ndarray, data: TrainingData
     ) -> tuple[DualEncoder, float]:
-        """The model that retrieves and scores, and the temperature of its probabilities: the networks as trained.
-
-        ``y`` (N,) is the correspondence of the training's pairs.
-        """
+        """The model that retrieves and scores, and the temperature of its probabilities; ``y`` (N,): the labels."""
         return networks, self.label_tau or self.tau
 
     def _training_data(
@@ -257,14 +271,11 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return pairs, matrix, usable, data
 
     def _tokenizer(self, pairs: Pairs, usable: np.ndarray) -> Captions:
-        """What makes a table of captions: learned words, a frozen encoder, or both; ``captions_`` says which."""
         captions = [pairs.captions[i] for i in usable]
         self.encoders_, self.captions_ = self.encoders_.suiting(captions, self)
-        if self.text_encoder_ == AUTO:
-            self.text_encoder_ = (
-                WORDS if self.encoders_.text is None else str(self.encoders_.to_dict()["text_encoder"]["name"])
-            )
         both, text, words, dim = self.encoders_.both, self.encoders_.text, None, None
+        if self.text_encoder_ == AUTO:
+            self.text_encoder_ = WORDS if text is None else str(getattr(text, "name", text))
         if text == GIVEN:
             dim = int(precomputed_text_vectors(pairs).shape[1])
         elif both is None and (text is None or takes_sentences(self.backbone)):
@@ -272,7 +283,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return self.encoders_.captions(words, dim)
 
     def _load_encoders(self, text_encoder: str | Path | None) -> None:
-        """The pretrained networks that the parameters name."""
         self.text_encoder_, self.encoders_ = text_encoder, Encoders.load(self, text_encoder)
 
     def _validator(self, val: Any) -> Callable[[Any], float] | None:
@@ -295,7 +305,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return Embedded(pairs, images, texts, self._quarantine(pairs, features)).recall(model, device)
 
     def _set_by_null(self, images: np.ndarray, data: TrainingData) -> None:
-        """Threshold and noise rate of vectors of one space, where these agree with the method."""
         texts = data.tokens.vectors
         assert texts is not None
         y, rows = self.correspondence_[data.pair_id], data.tokens.ids[data.tokens.offsets[:-1]]
@@ -303,8 +312,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         found = null_threshold(y, *vectors, data.image_group, data.text_group, seed=self.random_state)
         if found is not None:
             self.threshold_, self.noise_rate_ = found
-
-    # -- use --------------------------------------------------------------------------------------------------------
 
     def _images(self, pairs: Pairs) -> ImageMatrix:
         encoder: Any = getattr(self, "image_encoder_", self.image_encoder)
@@ -353,10 +360,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return VectorScorer(self, text_vectors=given, pictures=self.near_duplicates and "image" in roles)
 
     def encode_images(self, images: Any) -> np.ndarray:
-        """Unit vectors (m, d) float32 of images.
-
-        ``images``: Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, D), (m, R, D) of vectors, or
-        (m, 3, H, W) uint8 pixels.
+        """Unit vectors (m, d) float32 of images: Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, D),
+        (m, R, D) of vectors, or (m, 3, H, W) uint8 pixels.
         """
         self._fitted()
         if isinstance(images, np.ndarray):
@@ -376,8 +381,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if isinstance(texts, str):
             raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")
         return embed_texts(self.model_, self.tokenizer_.encode(texts), device=self.resolved_device()).vectors
-
-    # -- persistence ------------------------------------------------------------------------------------------------
 
     def stored(self) -> Stored:
         """See :meth:`PairScorer.stored`: the weights, the vocabulary, and which pretrained networks stand before."""
@@ -427,7 +430,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 for member in members or [shape]
             ]
             network = Ensemble(each, shape.get("weights")) if members else each[0]
-        weights = saved.weights()
+        weights = saved.tensors("model.safetensors", "torch")
         heads = [self.head(member) for member in members_of(network)]
         for k, head in enumerate(heads):
             if head is not None:
@@ -437,16 +440,14 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         device = self.resolved_device()
         self.model_ = network.eval().to(device)
         self.heads_ = [None if head is None else head.to(device) for head in heads]
-        self.bank_ = saved.bank(saved.arrays(), self.model_, device)
+        self.bank_ = saved.bank(saved.tensors("bank.safetensors"), self.model_, device)
         self.tokenizer_ = self._stored_captions(members[0] if members else shape, saved)
 
     def _kind(self, name: str) -> Any:
-        if name == "tuned_clip":
-            return partial(HEADS.load(name), self.encoders_.both)
-        return HEADS.load(name) if name in HEADS else BACKBONES.load(name)
+        kind = (HEADS if name in HEADS else BACKBONES).load(name)
+        return partial(kind, self.encoders_.both) if name == "tuned_clip" else kind
 
     def _stored_captions(self, shape: dict[str, Any], saved: Saved) -> Captions:
-        """What makes tables of captions, with the stored vocabulary where there is one."""
         words = None
         if "vocabulary" in shape:
             words = Tokenizer.from_dict(saved.json("vocabulary.json"))
@@ -458,21 +459,17 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return self.encoders_.captions(words, shape.get("dim_text") or shape.get("dim_image"))
 
 
-def _evenly(vectors: np.ndarray, sample: int = 16_384) -> np.ndarray:
-    return vectors[:: max(1, len(vectors) // sample)]
-
-
-def _some_regions(array: np.ndarray, image_index: np.ndarray, sample: int = 4096) -> np.ndarray:
-    """(n, D) regions of up to ``sample`` images."""
+def _some_regions(array: np.ndarray, image_index: np.ndarray) -> np.ndarray:
+    """(n, D) regions of up to 4096 images."""
     rows = np.unique(image_index)
-    if len(rows) > sample:
-        rows = np.sort(np.random.default_rng(step_seed(0)).choice(rows, sample, replace=False))
+    if len(rows) > 4096:
+        rows = np.sort(np.random.default_rng(step_seed(0)).choice(rows, 4096, replace=False))
     return array[rows].reshape(-1, array.shape[-1])
 
 
-def _moments(vectors: np.ndarray) -> tuple[Any, Any]:
-    """Mean and standard deviation (D,) of vectors (n, D)."""
+def _moments(vectors: np.ndarray, *, evenly: bool = False) -> tuple[Any, Any]:
+    """Mean and standard deviation (D,) of vectors (n, D), or of some at even distances."""
     import torch
 
-    x = np.asarray(vectors, dtype=np.float32)
+    x = np.asarray(vectors[:: max(1, len(vectors) // 16_384)] if evenly else vectors, dtype=np.float32)
     return torch.from_numpy(x.mean(axis=0)), torch.from_numpy(x.std(axis=0))

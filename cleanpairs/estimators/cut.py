@@ -11,17 +11,13 @@ from cleanpairs.correspondence.calibration import LEAST, Calibration, Estimate
 
 @dataclass(frozen=True)
 class Cut:
-    """Pairs at or above ``threshold`` are kept: ``kept`` of ``pairs``.
-
-    ``share``: of mismatched pairs among them; ``lost``: expected share of all matched pairs that is not kept. None
-    where the scores are no probabilities.
-    """
+    """Pairs at or above ``threshold`` are kept."""
 
     threshold: float
     kept: int
     pairs: int
-    share: Estimate | None
-    lost: float | None
+    share: Estimate | None  # of mismatched pairs among the kept; None where the scores are no probabilities
+    lost: float | None  # expected share of all matched pairs that is not kept
 
     def __str__(self) -> str:
         text = f"kept            {self.kept:,} of {self.pairs:,} pairs, correspondence from {self.threshold:.4g} on"
@@ -68,7 +64,5 @@ def cut_at(
     kept = int((y >= threshold).sum())
     if calibration is None:
         return Cut(threshold, kept, len(y), None, None)
-    return Cut(
-        threshold, kept, len(y), calibration.shares(y, [kept])[0],
-        float(1 - best[:kept].sum(dtype=np.float64) / max(best.sum(dtype=np.float64), 1e-12)),
-    )  # fmt: skip
+    lost = 1 - best[:kept].sum(dtype=np.float64) / max(best.sum(dtype=np.float64), 1e-12)
+    return Cut(threshold, kept, len(y), calibration.shares(y, [kept])[0], float(lost))

@@ -1,9 +1,5 @@
 """The pretrained networks of an estimator: what stands before the trained model, or within it.
 
-By the parameters ``encoder`` (both towers of CLIP or SigLIP), ``tune``, ``text_encoder`` (text alone) and
-``image_encoder`` (a torch module), and by the vectors that the data brings. Without them an estimator learns its own
-words, and nothing here is used.
-
 Whether a sentence encoder knows the language of some captions is told by how its tokenizer cuts their words: it keeps
 those of the language that it was made for whole, and cuts others into pieces or gives them up as unknown. Of captions
 and titles in English all-MiniLM-L6-v2 makes 1.04 to 1.33 pieces a word, of part numbers 1.6, of French 1.9, German 2.8,
@@ -25,8 +21,7 @@ from cleanpairs.data import Pairs
 from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.encoders.sentences import INSTALL, SHIPPED, SentenceEncoder, shipped
-from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, TokenTable
-from cleanpairs.encoders.words import words
+from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, TokenTable, words
 from cleanpairs.features import Captions, ImageMatrix, encoded_matrix, image_matrix, pixel_matrix
 from cleanpairs.features.rows import Progress
 
@@ -42,10 +37,8 @@ MOST_PIECES, MOST_UNKNOWN = 1.5, 0.05  # pieces a word; share of the pieces
 
 def text_encoder_for(estimator: "PairCleaner", pairs: Pairs) -> str | Path | None:
     """The text encoder of a fit on ``pairs``: the one that is named, else the data's vectors (:data:`GIVEN`), where it
-    brings them of both sides and no encoder of images is named; else words are learned (:data:`WORDS`), or what suits
-    the captions is chosen when they are known (:data:`AUTO`). None beside ``encoder``, which reads the captions itself.
-
-    Raises DataError: there are no captions, and the vectors are not taken.
+    brings them of both sides and no encoder of images is named; else :data:`WORDS`, or :data:`AUTO`. None beside
+    ``encoder``, which reads the captions itself. DataError: there are no captions, and the vectors are not taken.
     """
     named = estimator.text_encoder
     given = pairs.has_both_vectors and estimator.image_encoder in ("auto", GIVEN)
@@ -69,31 +62,22 @@ def refuse_without_captions(pairs: Pairs, reader: Any) -> None:
 
 @dataclass(frozen=True)
 class Encoders:
-    """Pretrained networks, loaded; each may be None.
+    """Pretrained networks, loaded; each may be None."""
 
-    ``both``: CLIP or SigLIP, with ``tuned`` whether its towers are trained too; ``text``: captions to vectors, or
-    "features" for those of the data; ``image``: a module that makes vectors of images.
-    """
-
-    both: PretrainedCLIP | None = None
-    tuned: bool = False
-    text: SentenceEncoder | str | None = None
+    both: PretrainedCLIP | None = None  # CLIP or SigLIP
+    tuned: bool = False  # whether its towers are trained too
+    text: SentenceEncoder | str | None = None  # captions to vectors; "features" for those of the data
     image: ModuleEncoder | None = None
 
     @classmethod
     def load(cls, estimator: "PairCleaner", text_encoder: str | Path | None) -> "Encoders":
-        """Those that the parameters of ``estimator`` name, and ``text_encoder``, of :func:`text_encoder_for`.
-
-        Raises ConfigError, DataError: see :class:`cleanpairs.encoders.pretrained.PretrainedCLIP` and its like.
-        """
+        """Those that the parameters of ``estimator`` name, and ``text_encoder``, of :func:`text_encoder_for`."""
         device, given = estimator.resolved_device(), estimator.encoder
         both = None if given is None else PretrainedCLIP(_resolved(given), device)
-        text: SentenceEncoder | str | None = None
-        if text_encoder == GIVEN:
-            text = GIVEN
-        elif text_encoder == AUTO:
+        text: SentenceEncoder | str | None = GIVEN if text_encoder == GIVEN else None
+        if text_encoder == AUTO:
             text = _shipped(device) if both is None and takes_sentences(estimator.backbone) else None
-        elif text_encoder not in (None, WORDS):
+        elif text_encoder not in (None, WORDS, GIVEN):
             text = _shipped(device) if text_encoder == SHIPPED else None
             text = text or SentenceEncoder(_resolved(str(text_encoder)), device)
         module, image = estimator.image_encoder, None
@@ -101,13 +85,8 @@ class Encoders:
             image = ModuleEncoder(module, estimator.image_transform, device)
         return cls(both, both is not None and estimator.tune != "head", text, image)
 
-    # -- what they make of pairs ------------------------------------------------------------------------------------
-
     def images(self, pairs: Pairs, encoder: str, size: int | None, progress: Progress | None = None) -> ImageMatrix:
-        """The images as the trained model takes them: vectors, regions or pixels.
-
-        ``encoder``: a name for :func:`cleanpairs.features.image_matrix`, where no pretrained network is in its place.
-        """
+        """The images as the trained model takes them; ``encoder``: as of :func:`cleanpairs.features.image_matrix`."""
         if self.image is not None:
             return encoded_matrix(pairs, self.image, progress=progress)
         if self.both is None:
@@ -127,9 +106,7 @@ class Encoders:
         return Captions(dim=dim) if isinstance(self.text, str) else Captions(words, self.text)
 
     def suiting(self, captions: Sequence[str], estimator: "PairCleaner") -> "tuple[Encoders, str]":
-        """These, without the text encoder where ``text_encoder="auto"`` and it does not know the captions' language;
-        and what the captions become, in words.
-        """
+        """These, without a text encoder that was not named and does not know the language; what captions become."""
         if self.both is not None:
             return self, f"vectors of {self.both.name}"
         if self.text is None:
@@ -149,15 +126,11 @@ class Encoders:
         limits = f"{MOST_PIECES:g} and {MOST_UNKNOWN:.0%} at most"
         return replace(self, text=None), f"learned words ({why}, where it knows a language {limits})"
 
-    # -- the model --------------------------------------------------------------------------------------------------
-
     def in_one_space(self, matrix: ImageMatrix, tokens: TokenTable) -> bool:
         """Whether both sides are single vectors of one length: of one model, or of the data."""
         if self.tuned or tokens.vectors is None or matrix.array.shape[1:] != (1, tokens.vectors.shape[1]):
             return False
         return self.both is not None or (self.text == GIVEN and matrix.encoder == GIVEN)
-
-    # -- on disk ----------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Names and fingerprints, for JSON: of networks that are not saved."""
@@ -185,7 +158,6 @@ def takes_sentences(backbone: str) -> bool:
 
 @functools.lru_cache(maxsize=2)
 def _shipped(device: str) -> SentenceEncoder | None:
-    """The sentence encoder that is installed with the package; None where it is not."""
     return None if shipped() is None else SentenceEncoder(SHIPPED, device)
 
 

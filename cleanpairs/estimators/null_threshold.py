@@ -1,11 +1,9 @@
 """Thresholds by a null: by the scores of pairs that are known to be mismatched.
 
-For pairs that a trained model has not seen: it knows those that it was trained on better than any others, so these
-score lower throughout, and the threshold of the training flags most of them. Random pairs of the same images and
-captions are mismatched, and as unseen as the observed ones: their scores are the null of
-:mod:`cleanpairs.correspondence.calibration`, and the threshold is where a pair is as likely mismatched as not. It goes
-by the pairs together: of one pair alone it cannot be told. Data that hold pairs of the training have none, as these
-score higher than unseen pairs, and the random ones are unseen: where more than one pair in a hundred is in the bank.
+For pairs that a trained model has not seen: they score lower than those that it was trained on, whose threshold flags
+most of them. Random pairs of the same images and captions are mismatched, and as unseen as the observed ones: their
+scores are the null of :mod:`cleanpairs.correspondence.calibration`, and the threshold is where a pair is as likely
+mismatched as not. Data that hold pairs of the training (more than one in a hundred of them in the bank) have none.
 
 For what is trained on vectors of one space: a head on such vectors ranks wrong pairs below right ones, but on a scale
 that depends on the model that made the vectors: the best threshold of CRCL's labels is .62 on one and .91 on another,
@@ -30,10 +28,10 @@ MOST_SEEN = 0.01  # of the pairs, that the bank may hold
 
 @dataclass(frozen=True)
 class UnseenThreshold:
-    """``threshold``, and the estimated share of mismatched pairs, NaN where undetermined."""
+    """Of pairs that a model has not seen."""
 
     threshold: float
-    noise_rate: Estimate
+    noise_rate: Estimate  # share of mismatched pairs, NaN where undetermined
 
 
 def some_runs(n: int) -> list[range]:
@@ -47,11 +45,8 @@ def unseen_threshold(
     bank: Bank, images: Embeddings, texts: Embeddings, image_group: np.ndarray, text_group: np.ndarray,
     scores: np.ndarray, seed: int = 0,
 ) -> UnseenThreshold | None:  # fmt: skip
-    """The threshold of ``scores`` (n,), NaN where a pair has none; None of fewer than 80 pairs, where these score no
-    higher than random ones, or where some are of the training.
-
-    - ``bank``: what the scores refer to
-    - ``images``, ``texts``: embeddings of n pairs; ``image_group``, ``text_group`` (n,) int64 content hashes
+    """The threshold of ``scores`` (n,) by ``bank``, NaN where a pair has none; None of fewer than 80 pairs, where these
+    score no higher than random ones, or where some are of the training. ``image_group``, ``text_group`` (n,) int64.
     """
     known = np.flatnonzero(np.isfinite(scores))
     if len(known) < LEAST_PAIRS:
@@ -77,13 +72,11 @@ def null_threshold(
     *,
     seed: int = 0,
 ) -> tuple[float, float] | None:
-    """The threshold of the correspondence ``y`` (N,), and the noise rate.
+    """The threshold of the correspondence ``y`` (N,), and the noise rate, by vectors (N, E) of one space, of any norm.
 
     None where there are too few pairs, the similarities tell nothing, or the method does not agree with them about
     which pairs are wrong: the two sets share less than half of what goes beyond chance, or so many labels are
     alike that the threshold parts nothing.
-
-    ``images``, ``texts`` (N, E) float: vectors of one space, of any length; ``image_group``, ``text_group`` (N,) int64.
     """
     if len(y) < LEAST_PAIRS:
         return None
@@ -96,10 +89,8 @@ def null_threshold(
     rate = estimate.value if estimate.low > 0 else 0.0
     threshold = float(np.quantile(y, rate))
     flagged = y < threshold
-    if (
-        rate > MOST
-        or flagged.mean() < rate / 2
-        or (flagged.any() and np.mean(observed[flagged] <= np.quantile(observed, rate)) < (1 + rate) / 2)
-    ):
+    if rate > MOST or flagged.mean() < rate / 2:
+        return None
+    if flagged.any() and np.mean(observed[flagged] <= np.quantile(observed, rate)) < (1 + rate) / 2:
         return None
     return threshold, rate

@@ -39,17 +39,13 @@ _STATE = ("threshold_", "noise_rate_", "separated_", "image_encoder_", "image_si
 
 @dataclass(frozen=True)
 class Stored:
-    """What a kind of scorer keeps beside its settings, its bank and its threshold.
+    """What a kind of scorer keeps beside its settings, its bank and its threshold."""
 
-    ``config``: more of ``config.json``; ``parameters``: settings in place of those that it was made with; ``arrays``:
-    beside the bank; ``weights``: name -> tensor; ``vocabulary``: of learned words.
-    """
-
-    config: dict[str, Any]
-    parameters: dict[str, Any] = field(default_factory=dict)
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    weights: dict[str, Any] | None = None
-    vocabulary: dict[str, Any] | None = None
+    config: dict[str, Any]  # more of config.json
+    parameters: dict[str, Any] = field(default_factory=dict)  # in place of those that it was made with
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)  # beside the bank
+    weights: dict[str, Any] | None = None  # name -> tensor
+    vocabulary: dict[str, Any] | None = None  # of learned words
 
 
 def versions() -> dict[str, str]:
@@ -80,21 +76,16 @@ def save_estimator(estimator: "PairScorer", path: Path, *, overwrite: bool = Fal
         folder = Path(staging)
         if own.weights is not None:
             write_tensors(own.weights, folder / "model.safetensors")
-        write_tensors({**_bank_arrays(bank), **own.arrays}, folder / "bank.safetensors")
+        arrays = {"image_group": bank.image_group, "text_group": bank.text_group}
+        for side in _SIDES:
+            arrays |= {f"{side}.{name}": x for name, x in vars(getattr(bank, side)).items() if x is not None}
+        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        write_tensors(arrays | own.arrays, folder / "bank.safetensors")
         (folder / "config.json").write_text(json.dumps(plain(config), indent=2) + "\n", encoding="utf-8")
         if own.vocabulary is not None:
             vocabulary = json.dumps(own.vocabulary, ensure_ascii=False)
             (folder / "vocabulary.json").write_text(vocabulary + "\n", encoding="utf-8")
     return path
-
-
-def _bank_arrays(bank: Bank) -> dict[str, np.ndarray]:
-    arrays = {"image_group": bank.image_group, "text_group": bank.text_group}
-    for side in _SIDES:
-        for name, array in vars(getattr(bank, side)).items():
-            if array is not None:
-                arrays[f"{side}.{name}"] = array
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
 def _storable(value: Any) -> Any:
@@ -142,37 +133,36 @@ class Saved:
                 raise ValueError(f"its {name.rstrip('_')} is {state[name]!r}, not a number in [0, 1]")
         return state | ({"noise_rate_": float("nan")} if state["noise_rate_"] is None else {})
 
-    def weights(self) -> dict[str, Any]:
-        """Name -> tensor."""
-        return self._tensors("model.safetensors", "safetensors.torch")
+    def calibration(self) -> Calibration | None:
+        """That of its correspondence; None where its method has none."""
+        stored = self.config.get("calibration")
+        try:
+            return None if stored is None else Calibration.from_dict(stored)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{self.file} does not hold a calibration: {error}") from error
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Those of the bank, and what lies beside it."""
-        return self._tensors("bank.safetensors", "safetensors.numpy")
-
-    def _tensors(self, name: str, library: str) -> dict[str, Any]:
+    def tensors(self, name: str, library: str = "numpy") -> dict[str, Any]:
+        """Name -> array, or tensor of the ``library`` torch, of a file of safetensors."""
         self.file = self.path / name
         check_regular(self.file)
-        return dict(import_module(library).load_file(self.file))
+        return dict(import_module(f"safetensors.{library}").load_file(self.file))
 
     def bank(self, arrays: dict[str, np.ndarray], model: Any = None, device: str = "cpu") -> Bank:
-        """That of :meth:`arrays`; ``model`` where it compares more than vectors."""
-        images, texts = (_side(arrays, side) for side in _SIDES)
+        """That of the ``arrays`` of its file; ``model`` where it compares more than vectors."""
+        images, texts = (
+            Embeddings(**{name[len(side) :]: x for name, x in arrays.items() if name.startswith(side)})
+            for side in (f"{side}." for side in _SIDES)
+        )
         tau, group_size = (self.config["bank"][name] for name in ("tau", "group_size"))
         return Bank(images, texts, arrays["image_group"], arrays["text_group"], tau, group_size, model, device)
-
-
-def _side(arrays: dict[str, np.ndarray], side: str) -> Embeddings:
-    prefix = f"{side}."
-    return Embeddings(**{name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)})
 
 
 def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: Any = None) -> "PairScorer":
     """The scorer that :func:`save_estimator` wrote. Nothing is fetched: a pretrained model that it names is here.
 
     ``image_encoder``, ``image_transform``: the torch module that it was fitted with, if it was, and its transform.
-    Raises DataError: not such a directory, another format, or damaged files; the message names the file. Or a
-    pretrained model that it was made with is gone, or another one now. ConfigError: the module is missing, or another.
+    Raises DataError: not such a directory, another format, damaged files, which it names; or a pretrained model that it
+    was made with is gone, or another one now. ConfigError: the module is missing, or another.
     """
     from safetensors import SafetensorError
 
@@ -187,7 +177,7 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
         estimator: PairScorer = method(**saved.parameters(method) | (given if with_module else {}))
         for name, value in saved.state().items():
             setattr(estimator, name, value)
-        estimator.calibration_ = _calibration(saved)
+        estimator.calibration_ = saved.calibration()
         with without_hub():
             estimator.restore(saved)
     except CleanpairsError:
@@ -199,16 +189,3 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
     estimator.correspondence_ = np.empty(0, dtype=np.float32)
     estimator.quarantined_, estimator.history_ = {}, []
     return estimator
-
-
-def load_calibration(path: Path) -> Calibration | None:
-    """That of the model in ``path``, without the model; None where its method has none. Raises DataError."""
-    return _calibration(Saved(path))
-
-
-def _calibration(saved: Saved) -> Calibration | None:
-    stored = saved.config.get("calibration")
-    try:
-        return None if stored is None else Calibration.from_dict(stored)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{saved.file} does not hold a calibration: {error}") from error

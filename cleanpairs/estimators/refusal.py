@@ -1,9 +1,8 @@
 """Refusing where there is nothing to tell wrong pairs from right ones by, before a training and a deleted corpus.
 
-The pairs are asked for evidence (:mod:`cleanpairs.correspondence.evidence`). With MANY pairs or more its absence is a
-finding, and the fit is refused. Of fewer pairs it says little: they are trained on, but where there is not even a hint
-of it, none is flagged. Pixels are a poor evidence (their colours know little of what a caption says): where a
-network is trained from them, only rows that are all alike are refused.
+With MANY pairs or more the absence of evidence (:mod:`cleanpairs.correspondence.evidence`) is a finding, and the fit is
+refused. Of fewer it says little: they are trained on, but where there is not even a hint of it, none is flagged. Pixels
+are a poor evidence: where a network is trained from them, only rows that are all alike are refused.
 """
 
 from typing import Any
@@ -30,9 +29,7 @@ HINT = 1.0  # z
 
 
 def caption_spaces(tokens: TokenTable) -> list[Any]:
-    """(N, V) float32 of N captions: the words of each by their rarity (sparse); its frozen vector, standardised; or
-    both, words first.
-    """
+    """(N, V) float32 of N captions: words by rarity (sparse), frozen vectors, standardised, or both, words first."""
     vectors = tokens.frozen()
     learned = [] if tokens.vectors is not None else [bag_of_tokens(tokens.ids, tokens.offsets)]
     return learned if vectors is None else [*learned, standardised(vectors)]
@@ -47,11 +44,7 @@ def evidence_of(
     *,
     seed: int = 0,
 ) -> Evidence:
-    """Evidence of N pairs.
-
-    ``images`` (M, R, D) float or (M, 3, H, W) uint8; ``texts`` TokenTable of N captions, or (N, E) float;
-    ``image_index``, ``image_group``, ``text_group`` (N,) int64.
-    """
+    """Evidence of N pairs, of ``images`` (M, R, D) or (M, 3, H, W) uint8 and captions, or their vectors (N, E)."""
     groups = by_image(image_group, text_group, most=BLOCK * BLOCKS, seed=seed)
     if len(groups) < LEAST:
         return Evidence(0.0, len(groups))

@@ -1,7 +1,6 @@
 """PairScorer: an estimator that scores any pair, and plans repairs, whether it was trained or not.
 
-scikit-learn's conventions: the constructor only stores, ``fit`` validates, fitted state ends in an underscore. The
-input is pairs and not X, y; ``fit`` takes whatever :func:`cleanpairs.load_pairs` takes.
+scikit-learn's conventions: the constructor only stores, ``fit`` validates, fitted state ends in an underscore.
 """
 
 import warnings
@@ -49,17 +48,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Embedded:
-    """N pairs, of M images, as a fitted scorer sees them.
-
-    ``quarantined``: pair_id -> reason; ``frozen_images`` and ``frozen_texts``: what a trained model's towers saw of
-    both sides.
-    """
+    """N pairs, of M images, as a fitted scorer sees them."""
 
     pairs: Pairs
     images: Embeddings  # of M images
     texts: Embeddings  # of N captions
-    quarantined: dict[int, str]
-    frozen_images: np.ndarray | None = None  # (M, R, D), or (M, 3, H, W) pixels
+    quarantined: dict[int, str]  # pair_id -> reason
+    frozen_images: np.ndarray | None = None  # what a trained model's towers saw: (M, R, D), or (M, 3, H, W) pixels
     frozen_texts: TokenTable | None = None
 
     def take(self, rows: np.ndarray) -> "Embedded":
@@ -72,9 +67,7 @@ class Embedded:
         return Embedded(pairs, self.images.take(used), self.texts.take(rows), {}, images, texts)
 
     def recall(self, model: Any = None, device: str = "cpu") -> Recall:
-        """Retrieval recall; images that occur in several rows count once. ``model``: what embedded them, where it
-        compares more than vectors.
-        """
+        """Retrieval recall, an image counting once; ``model``: what embedded them, if it compares more than vectors."""
         pairs = self.pairs
         usable = np.array([i not in self.quarantined for i in range(len(pairs))], dtype=bool)
         _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
@@ -92,39 +85,25 @@ def with_images(pairs: Pairs, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
 
 
 class Fitted:
-    """What ``fit`` and ``from_pretrained`` find.
+    """What ``fit`` and ``from_pretrained`` find, for N pairs."""
 
-    Attributes after ``fit``, for N pairs:
-
-    - ``correspondence_`` (N,) float32 in [0, 1], low = bad, NaN where quarantined;
-    - ``threshold_`` float, below which a pair is flagged; ``noise_rate_`` float, estimated share of wrong pairs, and
-      ``noise_rate_interval_``, its 95 % interval (low, high); NaN where undetermined, or the method has none;
-    - ``quarantined_`` dict, pair_id -> reason; ``history_`` list of dicts, one an epoch, if there are any;
-    - ``text_encoder_`` what captions go through: the name of an encoder, "features" (the data's vectors) or "words"
-      (learned); None beside an ``encoder`` of both sides;
-    - ``captions_`` str, what the captions became (learned words, vectors of which encoder), and why;
-    - ``bank_`` the trusted pairs that scores refer to.
-    - ``versions_`` dict, package -> version, that a model which was loaded had been made with;
-    - ``calibration_`` of a method whose correspondence is a probability.
-    """
-
-    bank_: Bank
-    calibration_: Calibration | None = None
-    captions_: str | None = None
+    correspondence_: np.ndarray  # (N,) float32 in [0, 1], low = bad, NaN where quarantined
+    threshold_: float  # below which a pair is flagged
+    noise_rate_: float  # estimated share of wrong pairs; NaN where undetermined, or the method has none
+    noise_rate_interval_: tuple[float, float] = (float("nan"), float("nan"))  # its 95 % interval
+    quarantined_: dict[int, str]  # pair_id -> reason
+    history_: list[dict[str, Any]]  # one an epoch, if there are any
     best_val_rsum_: float | None = None
-    correspondence_: np.ndarray
+    text_encoder_: str | Path | None = None  # its name, "features" (the data's vectors), "words"; None beside `encoder`
+    captions_: str | None = None  # what the captions became (learned words, vectors of which encoder), and why
+    bank_: Bank  # the trusted pairs that scores refer to
+    calibration_: Calibration | None = None  # of a method whose correspondence is a probability
+    versions_: dict[str, str] | None = None  # package -> version, that a loaded model was made with
     fingerprint_: str
-    history_: list[dict[str, Any]]
     image_encoder_: str
     image_size_: int | None
-    noise_rate_: float
-    noise_rate_interval_: tuple[float, float] = (float("nan"), float("nan"))
-    quarantined_: dict[int, str]
     separated_: bool
     tau_: float
-    text_encoder_: str | Path | None = None
-    threshold_: float
-    versions_: dict[str, str] | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -132,8 +111,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     """Base of all methods: it scores pairs, plans repairs, and is saved. See :class:`Fitted`."""
 
     method_name: ClassVar[str]
-
-    # -- what a method says -----------------------------------------------------------------------------------------
 
     def fit(
         self,
@@ -149,12 +126,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         - ``pairs``: N pairs; see :func:`cleanpairs.load_pairs`
         - ``y``: there are no labels; present for scikit-learn's convention
         - ``val``: clean validation pairs
-        - ``on_encode`` callable: ``on_encode(done, total)`` while images become features
-        - ``on_encode_texts`` callable: the same while captions become vectors of a frozen encoder
+        - ``on_encode``, ``on_encode_texts``: called with (done, total) while images, captions become vectors
 
         Raises ConfigError: a setting out of its range; DataError: no usable pair, or more than 20 % of them unusable;
-        RefusedError: fewer than two pairs, or nothing to tell wrong pairs from right ones by (see
-        :mod:`cleanpairs.estimators.refusal`).
+        RefusedError: fewer than two pairs, or nothing to tell wrong pairs from right ones by.
         """
         raise NotImplementedError
 
@@ -170,9 +145,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         raise NotImplementedError
 
     def takes_own_threshold(self, fingerprint: str) -> bool:
-        """Whether data of this fingerprint have a threshold of their own: of methods that train, where they are not
-        those of ``fit`` and none was asked for.
-        """
+        """Whether a trained model has another threshold for data of this fingerprint: not ``fit``'s, and none given."""
         return hasattr(self, "model_") and self.threshold is None and fingerprint != self.fingerprint_
 
     def row_scorer(self, roles: Set[str]) -> RowScorer | None:
@@ -210,8 +183,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """What tells how likely repairs are right; None where the correspondence is no probability."""
         return None
 
-    # -- settings ---------------------------------------------------------------------------------------------------
-
     def validate(self) -> None:
         """Every setting in its range; ConfigError names the first that is not. ``fit`` asks this first."""
         self._validate()
@@ -234,8 +205,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("device 'cuda' is not available here: use device='cpu' or 'auto'")
         return "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
-
-    # -- what every fit does ----------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
         """A fit that fails half-way must not leave the words of one with the weights of another."""
@@ -261,15 +230,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         most = limit("bad_share") if self.max_bad_share is None else self.max_bad_share
         assert most is not None
         bad = {pair: reason for pair, reason in self.quarantined_.items() if not reason.startswith(PREFIX)}
-        if len(bad) > n * most:
-            pair, reason = next(iter(bad.items()))
-            raise DataError(
-                f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (max_bad_share, --max-bad-share); "
-                f"the first is pair {pair}: {reason}{_where(pairs, reason)}"
-            )
-        if not usable:
-            pair, reason = next(iter(self.quarantined_.items()))
-            raise DataError(f"all of {n} pairs are unusable; the first is pair {pair}: {reason}{_where(pairs, reason)}")
+        many = len(bad) > n * most
+        if many or not usable:
+            pair, reason = next(iter((bad if many else self.quarantined_).items()))
+            share = f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (max_bad_share, --max-bad-share)"
+            said = share if many else f"all of {n} pairs are unusable"
+            raise DataError(f"{said}; the first is pair {pair}: {reason}{_where(pairs, reason)}")
 
     def _set_threshold(self, y: np.ndarray) -> None:
         density_minimum = find_density_minimum(y)
@@ -283,12 +249,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
                 )
             self.threshold_ = density_minimum.threshold if density_minimum.separated else 0.0  # one mode of right pairs
         else:
-            self.threshold_ = (
-                self._default_threshold(density_minimum) if self.threshold is None else float(self.threshold)
-            )
-            found = getattr(self, "evidence_", None)
-            hint = found is None or found.z >= HINT  # of pairs that depend on each other, unless they were not asked
-            if self.threshold is None and self.require_evidence and not hint:
+            given, found = self.threshold, getattr(self, "evidence_", None)
+            self.threshold_ = self._default_threshold(density_minimum) if given is None else float(given)
+            if given is None and self.require_evidence and found is not None and not found.z >= HINT:
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
 
     def _set_bank(
@@ -304,30 +267,20 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         device = "cpu" if model is None else self.resolved_device()
         self.bank_ = Bank(*known, self.tau_, self.eval_group_size - 1, model, device)
 
-    # -- use --------------------------------------------------------------------------------------------------------
+    def _fitted(self, *, scores: bool = False) -> None:
+        """NotFittedError before a fit; or without its ``scores``, which a model on the disk leaves out."""
+        missing = f"this {type(self).__name__} is not fitted yet: call fit, or from_pretrained"
+        if hasattr(self, "bank_"):
+            missing = "a model that was loaded holds no scores of its fit: cleanpairs.report plots those of a run"
+            if not scores or len(self.correspondence_):
+                return
+        from cleanpairs.core.errors import NotFittedError  # which imports scikit-learn
 
-    def _fitted(self) -> None:
-        if not hasattr(self, "bank_"):
-            from cleanpairs.core.errors import NotFittedError  # which imports scikit-learn
-
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit, or from_pretrained")
-
-    def _has_its_fit(self) -> None:
-        """NotFittedError without the scores of its fit, which a model on the disk leaves out."""
-        self._fitted()
-        if not len(self.correspondence_):
-            from cleanpairs.core.errors import NotFittedError
-
-            raise NotFittedError(
-                "a model that was loaded holds no scores of its fit: cleanpairs.report plots those of a run"
-            )
+        raise NotFittedError(missing)
 
     def score_pairs(self, pairs: Any) -> np.ndarray:
-        """Correspondence (n,) float32 in [0, 1] of any n pairs: of trained methods the matching probability against the
-        model's bank of trusted pairs, whatever a pair is scored beside; NaN where one is quarantined.
-
-        Warns where the model knows less than half of the captions' words: its scores say nothing there. Raises as
-        :meth:`embed`.
+        """Correspondence (n,) float32 in [0, 1] of any n pairs, NaN where one is quarantined; of trained methods the
+        matching probability against ``bank_``. Warns where most words are new to the model. Raises as :meth:`embed`.
         """
         return self.scored(pairs)[1]
 
@@ -351,9 +304,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     ) -> Cut:
         """The threshold that keeps the largest set with at most a share of mismatched pairs, or the best share.
 
-        - ``max_wrong`` float in (0, 1): their expected share among the kept is at most this, and the upper end of its
-          95 % interval at most 1.5 times
-        - ``keep`` float in (0, 1]: share of the pairs that is kept; of equal ones all are
+        - ``max_wrong`` in (0, 1): expected share of mismatched ones among the kept, whose interval ends below 1.5 times
+        - ``keep`` in (0, 1]: share of the pairs that is kept; of equal ones all are
         - ``correspondence`` (n,) float: of the data of ``fit``, which a loaded model has not
 
         Raises ConfigError: not exactly one of the two, or out of range; RefusedError: ``max_wrong`` without
@@ -384,19 +336,20 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         asked = changed(settings, changes)
         self._fitted()
         found, threshold = self.embed(pairs), self.threshold_
+        of_fit = found.pairs.source.fingerprint == self.fingerprint_
         if correspondence is None:
-            of_fit = self._is_of_fit(found) and len(found.pairs) == len(self.correspondence_)
-            correspondence = self.correspondence_ if of_fit else self.scores_of(found)
+            known = of_fit and len(found.pairs) == len(self.correspondence_)
+            correspondence = self.correspondence_ if known else self.scores_of(found)
             threshold = self.applied_threshold(self.threshold_of(found, correspondence))
         chosen = asked.resolved(threshold)
         usable = replace(found.pairs, reasons=found.quarantined)
         given = Gathered.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen)
         evidence = None
-        if self._is_of_fit(found) and chosen.repairs != "none":
+        if of_fit and chosen.repairs != "none":
             rows = judged_pairs(given.correspondence, chosen.resolved_threshold, self.random_state)
             if rows is not None:
-                known = given.correspondence[rows], chosen.resolved_threshold
-                evidence = Evidence(self.repair_evidence(found.take(rows), *known), rows)
+                y = given.correspondence[rows]
+                evidence = Evidence(self.repair_evidence(found.take(rows), y, chosen.resolved_threshold), rows)
         return plan_repairs(
             given,
             self.bank_.bound(found.images, found.texts),
@@ -407,9 +360,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             search=self._search(found.pairs, found.images, found.texts) if asked.strategy == "method" else None,
             look=look,
         ).plan()
-
-    def _is_of_fit(self, found: Embedded) -> bool:
-        return found.pairs.source.fingerprint == self.fingerprint_
 
     def own_threshold(self, pairs: Any) -> UnseenThreshold | None:
         """The threshold of :meth:`score_pairs` for pairs that the model has not seen, and the share of mismatched ones;
@@ -440,15 +390,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     ) -> "Explainer":
         """What explains any of n pairs by the trusted ones among them; see :class:`cleanpairs.explain.Explainer`.
 
-        ``correspondence`` (n,) and ``threshold``: by default ``fit``'s where the pairs are those of ``fit``, else
-        :meth:`score_pairs`'s and :meth:`own_threshold`; a correspondence that is given goes with the threshold of
-        ``fit``.
+        ``correspondence`` (n,) and ``threshold``: by default as in :meth:`rematch`.
         """
         from cleanpairs.explain import Explainer
 
         self._fitted()
-        pairs, cut = load_pairs(pairs), threshold
-        known = getattr(self, "correspondence_", np.empty(0))
+        pairs, cut, known = load_pairs(pairs), threshold, self.correspondence_
         if correspondence is None and pairs.source.fingerprint == self.fingerprint_ and len(known) == len(pairs):
             usable = replace(self._grouped(pairs), reasons=self.quarantined_)
 
@@ -477,41 +424,37 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         writer: "CaptionWriter | str | Path",
         **settings: Any,
     ) -> RepairPlan:
-        """Write captions for the pairs that ``plan`` drops, and use those that fit better than the old ones.
-
-        ``writer`` may be where :class:`cleanpairs.encoders.captioner.Captioner` finds a model, too; ``settings``: see
-        :func:`cleanpairs.repair.recaption.recaption`.
+        """Write captions for the pairs that ``plan`` drops, and use those that fit better than the old ones; see
+        :func:`cleanpairs.repair.recaption.recaption`. ``writer`` may be what
+        :class:`cleanpairs.encoders.pretrained.Captioner` takes.
         """
         from cleanpairs.repair.recaption import recaption
 
         self._fitted()
         if isinstance(writer, (str, Path)):
-            from cleanpairs.encoders.captioner import Captioner
+            from cleanpairs.encoders.pretrained import Captioner
 
             writer = Captioner(writer, self.resolved_device())
         return recaption(load_pairs(pairs), plan, writer, self.score_pairs, **settings)
-
-    # -- plots on matplotlib's axes, which :mod:`cleanpairs.report` describes ----------------------------------------
 
     def plot_scores(self, *, truth: np.ndarray | None = None, ax: "Axes | None" = None) -> "Axes":
         """Histogram of ``correspondence_``; see :func:`cleanpairs.report.plot_scores`. Raises NotFittedError."""
         from cleanpairs.report import plot_scores
 
-        self._has_its_fit()
+        self._fitted(scores=True)
         return plot_scores(self.correspondence_, self.threshold_, truth=truth, ax=ax)
 
     def plot_training(self, *, ax: "Axes | None" = None) -> "Axes":
         """Loss and, where validated, rSum by epoch, of ``history_``; see :func:`cleanpairs.report.plot_training`."""
         from cleanpairs.report import plot_training
 
-        self._has_its_fit()
+        self._fitted(scores=True)
         return plot_training(self.history_, ax=ax)
 
     def plot_pairs(self, pairs: Any, which: str | Sequence[int] = "worst", *, count: int = 8) -> np.ndarray:
         """Pictures with captions and scores of ``pairs``, which are those of ``fit``, or are scored: (k,) of Axes.
 
-        ``which``: "worst", "borderline", "best", "random" or pair_ids; see :func:`cleanpairs.report.plot_pairs`, also
-        for what is raised.
+        ``which``: "worst", "borderline", "best", "random" or pair_ids; see :func:`cleanpairs.report.plot_pairs`.
         """
         from cleanpairs.report import plot_pairs
 
@@ -522,12 +465,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             cut = self.applied_threshold(self.threshold_of(found, y))
         return plot_pairs(pairs, y, cut, which=which, count=count)
 
-    # -- persistence ------------------------------------------------------------------------------------------------
-
     def save_pretrained(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the model directory: safetensors and JSON, nothing that can run. See
-        :mod:`cleanpairs.estimators.persistence`.
-        """
+        """Write the model directory: safetensors and JSON, nothing that can run."""
         self._fitted()
         return save_estimator(self, Path(path), overwrite=overwrite)
 

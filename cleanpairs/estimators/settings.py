@@ -1,30 +1,22 @@
 """The settings of scorers, in groups: a class has those of the groups that it inherits, and its own.
 
-A scorer is a dataclass that adds its own settings to these and may change their defaults: the constructor, which only
-stores, is made from the fields. What each setting is: docs/methods/index.md. ``section`` of a group is the heading
-under which recipes have its settings. Below all is what scikit-learn asks of an estimator for ``clone``, pipelines,
-searches and notebooks, without importing it: that takes as long as half of torch.
+What each setting is: docs/methods/index.md; ``section`` of a group is its heading in recipes. Below all is what
+scikit-learn asks of an estimator, without importing it: that takes as long as half of torch.
 """
 
 import inspect
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from torch import nn
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.parameters import choice, number, whole
-from cleanpairs.core.registry import BACKBONES, IMAGE_ENCODERS, nearest
+from cleanpairs.core.registry import nearest
 from cleanpairs.data import load_pairs
 from cleanpairs.data.readers import as_dataset
 from cleanpairs.encoders.tokenizer import KINDS
-from cleanpairs.estimators.encoders import AUTO, WORDS, takes_sentences
-
-if TYPE_CHECKING:
-    from cleanpairs.estimators.cleaner import PairCleaner
 
 
 class Estimator:
@@ -74,9 +66,8 @@ class Estimator:
     def decision_function(self: Any, pairs: Any) -> np.ndarray:
         """How far each pair is below the threshold, (n,) float32: mismatched above 0; NaN where quarantined.
 
-        The threshold is :meth:`own_threshold`'s, which goes by all these pairs together, as a model knows those that it
-        was trained on better; else that of ``fit``. The same pair among others may so be judged otherwise; its score
-        (:meth:`score_pairs`) is the same.
+        The threshold is :meth:`own_threshold`'s, which goes by all these pairs together, so that a pair among others
+        may be judged otherwise; else that of ``fit``.
         """
         self._fitted()
         found, scores = self.scored(pairs)
@@ -91,11 +82,8 @@ class Estimator:
         return np.asarray(~(self.fit(pairs, y).correspondence_ >= self.threshold_))
 
     def score(self: Any, pairs: Any, y: Any = None) -> float:
-        """AUROC of detection against ``y`` (n,) bool (or the data's ``true_mismatch``); retrieval where none is known.
-
-        Retrieval is the mean of R@1, R@5 and R@10 of both directions, in [0, 1].
-
-        Raises ConfigError: ``y`` has another length, or only one class.
+        """AUROC of detection against ``y`` (n,) bool (or the data's ``true_mismatch``); where none is known the mean of
+        R@1, R@5 and R@10 of both directions, in [0, 1]. ConfigError: ``y`` has another length, or only one class.
         """
         pairs = load_pairs(pairs)
         truth = pairs.true_mismatch if y is None else np.asarray(y, bool)
@@ -193,36 +181,3 @@ class FitSettings(Estimator):
     tau: float = number(0.07, above=0)
     exclude_duplicates: bool = True
     precision: str = choice("auto", "fp32", "bf16")
-
-
-def check_encoders(model: "PairCleaner") -> None:
-    """The backbone and the encoders that are given, and whether they go together; ConfigError where they do not."""
-    owner = model.method_name
-    BACKBONES.entry(model.backbone)
-    for name in ("encoder", "text_encoder"):
-        value = getattr(model, name)
-        if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
-            raise ConfigError(f"{name} of {owner} must be a directory, a name on the hub or None, found {value!r}")
-    if re.fullmatch(r"head|lora|full|blocks:[1-9]\d{0,3}", str(model.tune)) is None:
-        raise ConfigError(f"tune of {owner} must be head, lora, blocks:N or full, found {model.tune!r}")
-    if model.tune != "head" and model.encoder is None:
-        raise ConfigError(
-            f"tune={model.tune!r} of {owner} needs an encoder to tune: name it, encoder=NAME (--encoder NAME)"
-        )
-    if model.image_transform is not None and not callable(model.image_transform):
-        raise ConfigError(f"image_transform of {owner} must be callable or None, found {model.image_transform!r}")
-    if not isinstance(model.image_encoder, nn.Module) and model.image_encoder not in ("auto", "features"):
-        IMAGE_ENCODERS.entry(model.image_encoder)
-    if model.encoder is not None:
-        precomputed = model.tune == "head" and model.image_encoder == "features"
-        if model.image_encoder != "auto" and not precomputed:
-            raise ConfigError(
-                f"encoder of {owner} looks at the images itself, found image_encoder={model.image_encoder!r} beside "
-                f"it: leave one out ('features', with tune='head', takes vectors that it has made before)"
-            )
-        if model.text_encoder not in (None, AUTO, WORDS):
-            raise ConfigError(f"encoder of {owner} reads the captions itself: leave text_encoder out")
-    named = model.text_encoder not in (None, AUTO, WORDS)
-    alone = model.text_encoder == "features" or not takes_sentences(model.backbone)
-    if model.image_encoder == "cnn" and named and alone:
-        raise ConfigError(f"text_encoder of {owner} goes with vectors or a frozen image encoder, not with 'cnn'")

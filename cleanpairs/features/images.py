@@ -1,8 +1,4 @@
-"""The images of a corpus as one matrix that training can index: regions of a frozen encoder, vectors, or pixels.
-
-Precomputed vectors are used as they are. Encoded images go through a frozen encoder once, in batches, into a file in
-the cache directory, keyed by the input's fingerprint and the encoder; ``cnn`` keeps the pixels, resized.
-"""
+"""The images of a corpus as one matrix that training can index: regions of a frozen encoder, vectors, or pixels."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -15,9 +11,9 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import IMAGE_ENCODERS
 from cleanpairs.data import Pairs, cache_dir
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
-from cleanpairs.encoders.bert import fast_precision
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import FrozenImages
+from cleanpairs.encoders.sentences import fast_precision
 from cleanpairs.features.rows import Chunk, Progress, Rows, compute_rows, digest
 
 CNN_SIZE = 64
@@ -27,29 +23,25 @@ _IN_MEMORY: WeakKeyDictionary[Any, dict[str, Rows]] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class ImageMatrix:
-    """M images: ``array`` (M, R, D) float regions or (M, 3, H, W) uint8 pixels; ``failures``: image row -> why not.
+    """M images."""
 
-    The rows of failed images are zero. ``encoder``: "features", "pretrained", or a name of the image encoder registry.
-    """
-
-    array: np.ndarray
-    failures: dict[int, str]
-    encoder: str
+    array: np.ndarray  # (M, R, D) float regions or (M, 3, H, W) uint8 pixels
+    failures: dict[int, str]  # image row -> why not; it is zero
+    encoder: str  # "features", "pretrained", or a name of the image encoder registry
     image_size: int | None
 
 
 def resolve_image_encoder(name: str, kind: str) -> str:
     """``auto`` made definite for images of ``kind`` ("features" or "bytes").
 
-    Raises ConfigError: unknown name, or pixels asked of data that has only vectors.
+    Raises ConfigError: unknown name, or vectors asked of data that has none.
     """
     if name == "auto":
         return "features" if kind == "features" else "efficientnet_lite0"
-    if name == "features":
-        if kind != "features":
-            raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
-        return name
-    IMAGE_ENCODERS.entry(name)
+    if name != "features":
+        IMAGE_ENCODERS.entry(name)
+    elif kind != "features":
+        raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
     return name
 
 
@@ -60,10 +52,8 @@ def image_matrix(
     image_size: int | None = None,
     progress: Progress | None = None,
 ) -> ImageMatrix:
-    """All images of ``pairs`` as one matrix, by ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``.
-
-    ``image_size``: side in pixels of the square that the encoder sees; ``progress(done, total)`` is called after each
-    batch.
+    """All images of ``pairs`` as one matrix, by ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``, which sees a
+    square of ``image_size`` pixels; ``progress(done, total)`` is called after each batch.
     """
     name = resolve_image_encoder(encoder, pairs.images.kind)
     if name == "features":
@@ -79,10 +69,7 @@ def image_matrix(
 def encoded_matrix(
     pairs: Pairs, encoder: FrozenImages, name: str = "pretrained", *, progress: Progress | None = None
 ) -> ImageMatrix:
-    """All images of ``pairs`` through a frozen encoder that is at hand, (M, R, D) float; kept as in the cache.
-
-    Raises ConfigError: the data has vectors only.
-    """
+    """All images of ``pairs`` through a frozen encoder, (M, R, D) float. ConfigError: the data has vectors only."""
     _need_images(pairs, encoder.name)
     key = encoder.cache_key or digest(encoder.fingerprint)
     rows = _rows(pairs, key, encoder.shape, encoder.dtype, encoder.transform, encoder.encode_pixels, progress)
@@ -93,9 +80,8 @@ def encoded_matrix(
 def pixel_matrix(
     pairs: Pairs, transform: ImageTransform, name: str = "pretrained", *, progress: Progress | None = None
 ) -> ImageMatrix:
-    """All images of ``pairs`` as the pixels (M, 3, H, W) uint8 that a network takes, for towers that are trained on.
-
-    Decoded and resized once, so that an epoch costs no decoding: 150 kB an image of 224 x 224 in the cache directory.
+    """All images of ``pairs`` as pixels (M, 3, H, W) uint8, for towers that are trained on: decoded and resized once,
+    150 kB an image of 224 x 224 in the cache directory. ConfigError: the data has vectors only.
     """
     _need_images(pairs, "of pixels")
     key = f"pixels-{digest(repr(transform))}"
@@ -122,10 +108,7 @@ def _rows(
     encode: Callable[[list[np.ndarray]], np.ndarray],
     progress: Progress | None,
 ) -> Rows:
-    """The rows of all images: of the cache directory, where the pairs are on disk; else as long as the images live.
-
-    ``encode`` makes them of n times pixels (3, H, W); of what cannot be decoded they are zero, and the reason is kept.
-    """
+    """The rows of all images: of the cache directory, where the pairs are on disk; else as long as the images live."""
     ahead = 2 if any(transform.output_size) else 0  # whole pictures are much to hold
     preparation = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform), ahead=ahead)
 

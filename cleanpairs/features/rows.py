@@ -1,8 +1,7 @@
 """Rows that are computed once, in order, and streamed to a file that a later run maps: killed, it goes on.
 
 A folder of the cache holds ``rows.npy``, written from front to back, and ``state.json``: how many rows are whole, and
-which of them failed and why. The rows are synced before the state says so; what a killed run wrote beyond it is
-computed again. A second run that wants the same rows waits for the first.
+which of them failed and why; the rows are synced before it says so. A second run waits for the first.
 """
 
 import fcntl
@@ -11,7 +10,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +35,7 @@ def compute_rows(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Rows:
-    """``n`` rows of ``shape``: out of ``folder``, as far as they are there, else computed; in memory where that is
-    None.
+    """``n`` rows of ``shape``: out of ``folder``, as far as they are there, else computed; in memory if that is None.
 
     ``chunks(first)`` computes from row ``first`` on, in order; the name of ``folder`` must say all that determines the
     rows; ``progress(done, total)`` is called after each chunk.
@@ -56,7 +53,8 @@ def compute_rows(
     if done < n:
         with writing(f"the cache {folder} (CLEANPAIRS_CACHE names another)"):
             folder.mkdir(parents=True, exist_ok=True)
-            with _locked(folder):
+            with (folder / "lock").open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # one writer at a time; that of a process that dies is free
                 done, failures = _state(folder, n)
                 # Plain writes, not a writable map: a full disk is then an error and no crash.
                 with (folder / "rows.npy").open("r+b" if done else "w+b") as file:
@@ -97,17 +95,6 @@ def _state(folder: Path, n: int) -> tuple[int, dict[int, str]]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return 0, {}
     return done, failures
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One writer at a time; the others wait. The lock of a process that dies is free."""
-    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def digest(*parts: bytes | str) -> str:

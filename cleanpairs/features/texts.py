@@ -16,11 +16,8 @@ CHUNK = 1024  # captions that are encoded in one call: where a killed run goes o
 
 
 class Captions:
-    """What makes tables of captions, by one or both of the first two.
-
-    - ``words``: learned words; or a pretrained model whose towers are trained on, for its own token numbers
-    - ``frozen``: an encoder of one vector a caption; those that occur more than once are encoded once
-    - ``dim``: neither: the data brings vectors, of so many dimensions
+    """What makes tables of captions: learned ``words`` (or a pretrained model that is trained on, for its numbers), a
+    ``frozen`` encoder of one vector a caption, or both; or the data's vectors, of ``dim`` dimensions.
     """
 
     def __init__(
@@ -47,25 +44,24 @@ class Captions:
         return self._joined(texts, self._vectors(texts))
 
     def table(self, pairs: Pairs, rows: np.ndarray | None = None, progress: Progress | None = None) -> TokenTable:
-        """The table of N pairs, or of ``rows`` (k,) int64; ``progress(done, total)`` of a frozen encoder.
-
-        Its vectors are kept in the cache where the pairs are on disk too. DataError: the data lacks the vectors that it
-        should bring, or has others.
+        """The table of N pairs, or of ``rows`` (k,) int64; ``progress(done, total)`` of a frozen encoder, whose vectors
+        are kept in the cache where the pairs are on disk too. DataError: as :meth:`given`, or the data has no vectors.
         """
         captions, vectors = pairs.captions, None
         if self.dim is not None:
-            given = precomputed_text_vectors(pairs)
-            if given.shape[1] != self.dim:
-                raise DataError(
-                    f"the model takes caption vectors of {self.dim} dimensions, and this data has {given.shape[1]}"
-                )
-            vectors = TokenTable(np.arange(len(given)), np.arange(len(given) + 1), given)
+            vectors = self.given(precomputed_text_vectors(pairs))
         else:
             vectors = self._vectors(captions, keep=pairs.source.kind != "memory", progress=progress)
         if rows is not None:
             captions = [captions[i] for i in rows.tolist()]
             vectors = None if vectors is None else vectors.take(rows)
         return self._joined(captions, vectors)
+
+    def given(self, vectors: np.ndarray, data: str = "and this data") -> TokenTable:
+        """The table of the vectors (n, D) of n captions; DataError, which names ``data``: they have another size."""
+        if vectors.shape[1] != self.dim:
+            raise DataError(f"the model takes caption vectors of {self.dim} dimensions, {data} has {vectors.shape[1]}")
+        return TokenTable(np.arange(len(vectors)), np.arange(len(vectors) + 1), vectors)
 
     def _joined(self, captions: list[str], vectors: TokenTable | None) -> TokenTable:
         if self.words is None:
@@ -77,7 +73,6 @@ class Captions:
     def _vectors(
         self, captions: list[str], *, keep: bool = False, progress: Progress | None = None
     ) -> TokenTable | None:
-        """By the frozen encoder, if there is one; ``keep``: in the cache."""
         frozen = self.frozen
         if frozen is None:
             return None

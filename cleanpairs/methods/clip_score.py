@@ -355,7 +355,7 @@ class ClipScore(PairScorer):
     def restore(self, saved: Saved) -> None:
         """See :meth:`cleanpairs.estimators.PairScorer.restore`."""
         name, fingerprint = (saved.config["pretrained"][key] for key in ("name", "fingerprint"))
-        arrays = saved.arrays()
+        arrays = saved.tensors("bank.safetensors")
         self.bank_ = saved.bank(arrays)
         self.score_ = None if self.score_column is not None else NormalisedScore.from_arrays(arrays, self.normalise)
         model = Precomputed(self.score_column) if fingerprint == Precomputed.fingerprint else self._load(name, name)

@@ -1,17 +1,16 @@
 """Codes of the values of Arrow columns: 64 bits a cell, equal for equal values, whatever array they lie in.
 
-A string in a dictionary has the code of the string, a list that of a list of another kind with the same values, a
-float that of the same number in any precision: what an export may change about a column does not change its codes.
+What an export may change about a column (dictionaries, kinds of lists, a float's precision) does not change its codes.
 """
 
 from hashlib import blake2b
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-NULL = np.uint64(0x9E6B3D1F5A77C8E1)
-"""The code of a cell that is null."""
+NULL = np.uint64(0x9E6B3D1F5A77C8E1)  # the code of a cell that is null
 NONE = np.empty(0, np.uint64)
 
 
@@ -49,18 +48,16 @@ def codes(array: pa.Array) -> np.ndarray:
         narrow = pa.types.is_date32(kind) or pa.types.is_time32(kind)
         return codes(array.cast(pa.int32()) if narrow else array.cast(pa.int64()))
     else:
-        cells = _bytes(array)
-        return np.frombuffer(b"".join(map(_digest, cells)), np.uint64).copy()
+        cells = (NULL.tobytes() if c is None else blake2b(c, digest_size=8).digest() for c in _bytes(array))
+        return np.frombuffer(b"".join(cells), np.uint64).copy()
     return np.where(array.is_null().to_numpy(zero_copy_only=False), NULL, found)
 
 
 def list_codes(values: np.ndarray, lengths: np.ndarray | list[int]) -> np.ndarray:
     """The codes (n,) of lists of ``lengths`` (n,) consecutive cells, by the codes ``values`` of these."""
-    ends = np.cumsum(np.asarray(lengths, np.int64)) * 8
+    ends = [0, *(np.cumsum(np.asarray(lengths, np.int64)) * 8).tolist()]
     data = memoryview(np.ascontiguousarray(values).tobytes())
-    found = [
-        blake2b(data[a:b], digest_size=8).digest() for a, b in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
-    ] if len(ends) else []  # fmt: skip
+    found = [blake2b(data[a:b], digest_size=8).digest() for a, b in pairwise(ends)]
     return np.frombuffer(b"".join(found), np.uint64).copy()
 
 
@@ -96,7 +93,3 @@ def _bytes(array: pa.Array) -> list[bytes | None]:
         return list(array.cast(pa.large_binary()).to_pylist())
     except pa.ArrowNotImplementedError:  # an interval, a union
         return [None if cell is None else repr(cell).encode() for cell in array.to_pylist()]
-
-
-def _digest(cell: bytes | None) -> bytes:
-    return NULL.tobytes() if cell is None else blake2b(cell, digest_size=8).digest()

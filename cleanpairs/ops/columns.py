@@ -1,6 +1,4 @@
-"""Arrow columns: rows taken out of them, values put in the place of others, flat values regrouped into lists; and views
-and extension types as the plain types that hold them, as pyarrow has few kernels for others.
-"""
+"""Arrow columns: rows taken out, values replaced or regrouped into lists, views and extension types made plain ones."""
 
 import re
 from collections.abc import Mapping
@@ -65,15 +63,13 @@ def _nested(kind: pa.DataType) -> bool:
 
 
 def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """``table`` with the types and metadata of ``schema``, whose columns it has; those of the right type are left
-    alone, as pyarrow 26 casts some lists of structs to lists that are invalid.
-    """
+    """``table`` with the types and metadata of ``schema``, whose columns it has; see :func:`recast`."""
     found = [table[field.name] for field in schema]
     return pa.Table.from_arrays([recast(c, f.type) for c, f in zip(found, schema, strict=True)], schema=schema)
 
 
 def recast(column: Any, kind: pa.DataType) -> Any:
-    """The array, or the chunked one, as another type; value by value where pyarrow has no cast, or a wrong one."""
+    """The array, or the chunked one, as another type, if it is not; value by value where pyarrow has no right cast."""
     if column.type.equals(kind):
         return column
     if isinstance(column, pa.ChunkedArray):
@@ -156,9 +152,8 @@ def replace_values(column: pa.ChunkedArray | pa.Array, where: np.ndarray, values
 def grouped(values: pa.ChunkedArray | pa.Array, counts: np.ndarray, large: bool = False) -> pa.Array:
     """Lists of ``counts[r]`` (R,) consecutive values each."""
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    if large:
-        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), one_array(values))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), one_array(values))
+    made, kind = (pa.LargeListArray, pa.int64()) if large else (pa.ListArray, pa.int32())
+    return made.from_arrays(pa.array(offsets, kind), one_array(values))
 
 
 def with_columns(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:

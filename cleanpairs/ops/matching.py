@@ -22,9 +22,7 @@ class LogProbabilities(NamedTuple):
 
 
 def duplicate_mask(image_group: Tensor, text_group: Tensor) -> Tensor | None:
-    """Which off-diagonal entries (B, B) are no negatives, since they share the image or the text, by groups (B,) int64;
-    None if none.
-    """
+    """Which off-diagonal entries (B, B) share the image or the text, by groups (B,) int64; None if none does."""
     same = image_group[:, None] == image_group[None, :]  # (B, B)
     same |= text_group[:, None] == text_group[None, :]
     same.fill_diagonal_(False)
@@ -32,9 +30,7 @@ def duplicate_mask(image_group: Tensor, text_group: Tensor) -> Tensor | None:
 
 
 def log_probabilities(S: Tensor, tau: float, excluded: Tensor | None = None) -> LogProbabilities:
-    """Log-softmax of ``S / tau`` (B, B) along both directions; -inf for entries that are ``excluded`` (never the
-    diagonal).
-    """
+    """Log-softmax of ``S / tau`` (B, B) along both directions; -inf for those ``excluded`` (never the diagonal)."""
     logits = S / tau  # (B, B)
     if excluded is not None:
         logits = logits.masked_fill(excluded, float("-inf"))
@@ -55,9 +51,7 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
 
 
 def token_counts(ids: np.ndarray, offsets: np.ndarray, most: int) -> Any:
-    """Sparse (n, most) float32: how often each of n sequences ``ids[offsets[i]:offsets[i + 1]]`` has each number below
-    ``most``. The sequences stay as they are.
-    """
+    """Sparse (n, most) float32: how often each of n sequences ``ids[offsets[i]:offsets[i + 1]]`` has each number."""
     from scipy.sparse import csr_array
 
     ones = np.ones(len(ids), np.float32)

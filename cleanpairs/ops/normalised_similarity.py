@@ -10,9 +10,7 @@ images but those that are equal. An image's other captions count, and are what t
 
 Up to :data:`EXACT_UP_TO` background pairs all similarities are computed, in blocks. Above, the :data:`NEAREST` largest
 are searched for (:mod:`cleanpairs.ops.search`), and the rest of the sum is estimated by a random sample of the
-background, an estimate without bias: exp(s / .01) falls by e with every hundredth, so that the nearest hold nearly all
-of it. With s_k the smallest that was found, L the logarithm and m pairs, leaving the rest out altogether would be wrong
-by at most tau log(1 + (m - k) exp(s_k / tau - L)).
+background, without bias: exp(s / .01) falls by e with every hundredth, so that the nearest hold nearly all of it.
 
 The softmax asks how an image's captions compare as if no caption had a better image. Its iteration does not,
 
@@ -47,21 +45,17 @@ _KEPT = 1 << 23  # similarities that it keeps of each side: 96 MiB
 _BLOCK_ENTRIES = 1 << 22  # similarities at once: 16 MiB of float32
 _LEAST_ROWS, _MOST_ROWS = 64, 1024  # of a block: products of few rows add up in another order
 
-_Same = Callable[[slice, np.ndarray], np.ndarray]
-_Side = tuple[np.ndarray, np.ndarray, _Same]
-"""Who asks (n, d), who answers (m, d), and whether some of these are a pair's own once more: of a block (b,) of those
-that ask and rows (b, k) or (1, k) of those that answer, (b, k) bool."""
+_Same = Callable[[slice, np.ndarray], np.ndarray]  # which rows (b, k) of those who answer are an asker's own again
+_Side = tuple[np.ndarray, np.ndarray, _Same]  # who asks (n, d), who answers (m, d)
 
 
 @dataclass(frozen=True)
 class Background:
-    """m pairs with which others are compared: unit vectors (m, d), and groups (m,) int64 of which equal ones are the
-    same image, the same text.
-    """
+    """m pairs with which others are compared."""
 
-    images: np.ndarray
+    images: np.ndarray  # (m, d): unit vectors
     texts: np.ndarray
-    image_group: np.ndarray
+    image_group: np.ndarray  # (m,) int64, equal ones of the same image
     text_group: np.ndarray
 
     def __len__(self) -> int:
@@ -72,10 +66,7 @@ class Background:
         return Background(self.images[rows], self.texts[rows], self.image_group[rows], self.text_group[rows])
 
     def shared(self, pairs: "Background", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
-        """What the image and the caption of each of n ``pairs`` have with everybody, (2, n) float64.
-
-        The pairs may be of this background: each is left out of it, and counts once.
-        """
+        """What the image and the caption of each of n ``pairs``, maybe of these, share with all, (2, n) float64."""
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         own = cosines(pairs.images, pairs.texts)
@@ -137,11 +128,9 @@ def normalised_similarity(
     tau: float = TAU,
     background: Background | None = None,
 ) -> np.ndarray:
-    """Normalised similarity (n,) float64 of n pairs; see the module's head.
+    """Normalised similarity (n,) float64 of n pairs of unit vectors (n, d) of one space; see the module's head.
 
-    - ``images``, ``texts`` (n, d) float: unit vectors of one space
-    - ``image_group``, ``text_group`` (n,) int64: equal numbers are the same image, the same text; None: all are
-      different
+    - ``image_group``, ``text_group`` (n,) int64: as of :class:`Background`; None: all are different
     - ``kind`` {"softmax", "csls"}; ``tau``: temperature of "softmax": that of the model which made the vectors
     - ``background``: with which pairs they are compared; with each other when None
     """
@@ -154,9 +143,8 @@ def normalised_similarity(
 def balanced(pairs: Background, *, tau: float = TAU, steps: int = STEPS) -> np.ndarray:
     """As :meth:`Background.shared`, (2, N) float64: the mean of softmax and balanced.
 
-    The softmax is the first of ``steps``: both sides take half a step at once, so that neither comes first. The largest
-    similarities of each image and caption are kept, all of them up to some 2,900 pairs; the rest of a sum counts with
-    the mean worth of what is kept.
+    The softmax is the first of ``steps``: both sides take half a step at once. The largest similarities of each image
+    and caption are kept, all up to some 2,900 pairs; the rest of a sum counts with the mean worth of what is kept.
     """
     own = cosines(pairs.images, pairs.texts)
     sides = [_largest(side, own, tau) for side in pairs._sides(pairs)]

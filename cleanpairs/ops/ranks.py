@@ -49,16 +49,14 @@ def rank_correlation(
     exclude: Tensor | None = None,
     block: int = BLOCK,
 ) -> Tensor:
-    """Spearman's correlation (n,) float64 between a pair's image distances and its text distances to the pairs of a
-    bank.
+    """Spearman's correlation (n,) float64 between a pair's image distances and its text distances to a bank's pairs.
 
     REPAIR (Zheng et al., 2024), eq. 6 to 9. Distances are Euclidean. Only their ranks count, so |b|^2 / 2 - <x, b> will
     do. Equal vectors of the bank (an image with five captions) are compared once and tie exactly. It is 0 where all
     distances to images or to texts are equal, or fewer than two entries remain.
 
     - ``x_image``, ``x_text`` (n, E), (n, F); ``bank_image``, ``bank_text`` (m, E), (m, F): rows of any norm
-    - ``exclude`` (n,) int64: position in the bank that is left out of each row's correlation (its own entry); -1 for
-      none
+    - ``exclude`` (n,) int64: position in the bank that is left out of a row's correlation; -1 for none
     - ``block``: distances that are held at a time, for images and texts each
 
     Raises DataError: for distances that are NaN.

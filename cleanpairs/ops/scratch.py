@@ -1,9 +1,8 @@
 """Room for large arrays: in memory, or in files that are mapped and let go of block by block.
 
 The same code runs on both, in the same blocks, so that where an array lies changes no bit of what is computed. A mapped
-page counts as this process's memory from its first touch on; :meth:`Scratch.release` gives such pages back (what was
-written stays in the file, and for as long as there is room in the kernel's cache), so that a pass over an array of any
-size takes as much memory as it touches between two releases.
+page counts as this process's memory from its first touch on; :func:`release` gives such pages back (what was written
+stays in the file), so that a pass over an array takes as much memory as it touches between two releases.
 """
 
 import ctypes
@@ -22,18 +21,12 @@ from cleanpairs.core.errors import OutputError
 
 
 class Scratch:
-    """Makes arrays: in memory, or where ``folder`` is given in files there.
-
-    The files have no name, so that they are gone with the last array that maps them, also where the process is killed.
+    """Makes arrays: in memory, or in files of ``folder`` without names, which are gone with the last array that maps
+    them, also where the process is killed.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = None if folder is None else Path(folder)
-
-    @property
-    def on_disk(self) -> bool:
-        """Whether arrays lie in files."""
-        return self.folder is not None
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
         """An array of unknown contents. Raises OutputError: the file cannot be made, or the disk is full."""
@@ -63,7 +56,7 @@ class Scratch:
 
     def trim(self) -> None:
         """Where arrays lie in files: give back to the system what is freed, and the C library would keep."""
-        if self.on_disk:
+        if self.folder is not None:
             trim()
 
 
@@ -91,10 +84,7 @@ def picked(array: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 
 def release(*arrays: np.ndarray | None) -> None:
-    """Give back the pages of mapped arrays, or of views of them; nothing where an array lies in memory.
-
-    Not of files that are mapped copy on write: what was written there would be lost.
-    """
+    """Give back the pages of mapped arrays, or of views of them; not if copied on write, which would be lost."""
     for array in arrays:
         base, writes = _base(array)
         if base is not None and not writes:

@@ -1,10 +1,5 @@
 """Nearest neighbours by inner product, by the index that the size asks for.
 
-    S = queries @ bank.T                                   (n, m)
-    indices_i = the k largest entries of S_i, scores_i = their values, in falling order
-
-With unit vectors the inner product is the cosine.
-
     flat     up to 100,000 bank rows, unless so many queries ask that it takes a minute; or few queries: exact. A flat
              FAISS index; on a GPU FAISS's where its GPU build is there, else matrix products in blocks.
     ivf      above, on a CPU: FAISS's inverted lists of product codes of four bits (André, Kermarrec and Le Scouarnec,
@@ -12,7 +7,7 @@ With unit vectors the inner product is the cosine.
              vectors: the scores are true inner products. As many lists are probed as give a recall@10 of 0.92 on a
              sample of the queries; flat where that would take no less time.
 
-The exact ways agree up to rounding and to the order of exact ties. Which it was, and its recall, is in the answer.
+Which it was, and its recall, is in the answer.
 """
 
 import os
@@ -44,18 +39,14 @@ _FAISS_GPU_K = 2048  # the most neighbours that FAISS's GPU indexes give
 
 @dataclass(frozen=True)
 class SearchNote:
-    """How neighbours were looked for: ``index`` is "flat", or "ivf" with ``lists`` and the ``probes`` of each query.
+    """How neighbours were looked for."""
 
-    ``recall`` is the recall@10 on a sample of the queries, 1 where the search is exact; ``queries`` and ``bank`` count
-    the rows.
-    """
-
-    index: str
-    queries: int
+    index: str  # "flat" or "ivf"
+    queries: int  # rows
     bank: int
     lists: int = 0
-    probes: int = 0
-    recall: float = 1.0
+    probes: int = 0  # of each query
+    recall: float = 1.0  # recall@10 on a sample of the queries
 
     def __str__(self) -> str:
         size = f"{self.queries:,} in {self.bank:,}"
@@ -66,24 +57,18 @@ class SearchNote:
 
 @dataclass(frozen=True)
 class TopK:
-    """``scores`` (n, k) float32: inner products, falling along a row, ``-inf`` where the bank has fewer rows;
-    ``indices`` (n, k) int64: bank rows, ``-1`` where there is none; ``note``: how they were found, None if not searched
-    for here.
-    """
+    """The nearest rows of a bank."""
 
-    scores: np.ndarray
-    indices: np.ndarray
-    note: SearchNote | None = None
+    scores: np.ndarray  # (n, k) float32: inner products, falling along a row, -inf where the bank has fewer rows
+    indices: np.ndarray  # (n, k) int64: bank rows, -1 where there is none
+    note: SearchNote | None = None  # None if not searched for here
 
 
 def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False, scratch: Scratch = MEMORY) -> TopK:
     """The ``k`` bank rows of largest inner product with each query; which index finds them, see the module's head.
 
-    - ``queries`` (n, d), ``bank`` (m, d) float: the bank may be empty
-    - ``k``: at least 1; where ``m < k`` the rest is padded by -1 and -inf
-    - ``exact``: never approximate, whatever the size; ``scratch``: where the answer lies
-
-    The same input gives the same answer. Raises ValueError: ``k`` < 1, or arrays that do not share ``d``.
+    ``queries`` (n, d), ``bank`` (m, d) float: the bank may be empty; ``exact``: never approximate; ``scratch``: where
+    the answer lies. The same input gives the same answer. Raises ValueError: ``k`` < 1, or arrays that do not share d.
     """
     prepared = prepare(queries, bank, k, exact=exact)
     n = len(queries)
@@ -136,7 +121,9 @@ class Prepared:
                 best = self.flat.search(asked, found)
             else:
                 best = _search_torch(asked, self.rows, found)
-            scores[:, :found], indices[:, :found] = _ordered(*best)
+            # Ties by the smaller index: FAISS's mode and `argpartition` leave the order open.
+            order = np.lexsort((best[1], -best[0]), axis=1)
+            scores[:, :found], indices[:, :found] = (np.take_along_axis(values, order, 1) for values in best)
         return scores, indices
 
     def _approximate(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -172,15 +159,16 @@ def prepare(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = Fals
     if queries.ndim != 2 or bank.ndim != 2 or queries.shape[1] != bank.shape[1]:
         raise ValueError(f"queries (n, d) and bank (m, d) must share d, got {queries.shape} and {bank.shape}")
     n, m = len(queries), len(bank)
-    lists = None if exact or not n or not m else _lists_for(n, m)
-    found = None if lists is None else _in_lists(queries, bank, k, lists)
+    lists = 1 << round(np.log2(np.sqrt(max(m, 1))))
+    few = (
+        m <= FLAT_UP_TO and n * m <= FLAT_PRODUCTS
+    ) or n <= 4 * lists  # each bank row is compared with all centres once
+    found = None if exact or few or _gpu() else _in_lists(queries, bank, k, lists)
     return found or Prepared(np.ascontiguousarray(bank, np.float32), k, SearchNote("flat", n, m))
 
 
 def _in_lists(queries: np.ndarray, bank: np.ndarray, k: int, lists: int) -> Prepared | None:
-    """The bank in lists, with the fewest probes (4, 6, 8, 12, 16 ...) that reach :data:`LEAST_RECALL`; None if that
-    does not pay.
-    """
+    """The bank in lists, with the fewest probes (4, 6, 8, 12, 16 ...) that suffice; None if that does not pay."""
     m, d = bank.shape
     sample = _taken(queries, np.unique(np.linspace(0, len(queries) - 1, 2 * _SAMPLED).astype(np.int64)))
     truth = _search_torch(sample, bank, min(10, m))[1]
@@ -237,20 +225,6 @@ def recall_at(found: np.ndarray, exact: np.ndarray) -> float:
     return float((found[:, None, :] == exact[:, :, None]).any(axis=2).mean()) if exact.size else 1.0
 
 
-def _lists_for(n: int, m: int) -> int | None:
-    """How many inverted lists for n queries in m rows; None where the flat search is to be preferred."""
-    if _gpu() or (m <= FLAT_UP_TO and n * m <= FLAT_PRODUCTS):
-        return None
-    lists = 1 << round(np.log2(np.sqrt(m)))
-    return lists if n > 4 * lists else None  # each bank row is compared with all centres once
-
-
-def _ordered(scores: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Falling scores, ties by the smaller index: FAISS's mode and ``argpartition`` leave the order open."""
-    order = np.lexsort((indices, -scores), axis=1)
-    return np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
-
-
 def _search_torch(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k best in any order by matrix products in float32, on a GPU where there is one, by shards of the bank."""
     import torch
@@ -305,16 +279,13 @@ def _choose_openblas_kernel() -> None:
     """Name the kernel for the OpenBLAS inside FAISS's wheel, unless the user has: processors that it does not know by
     name (AMD Zen among them in some builds) otherwise get a generic kernel that is several times slower.
     """
-    if "OPENBLAS_CORETYPE" in os.environ:
-        return
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
             flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
     except OSError:
         return
-    kernel = _kernel_of(flags)
-    if kernel is not None:
-        os.environ["OPENBLAS_CORETYPE"] = kernel
+    if (kernel := _kernel_of(flags)) is not None:
+        os.environ.setdefault("OPENBLAS_CORETYPE", kernel)
 
 
 def _kernel_of(flags: set[str]) -> str | None:

@@ -14,12 +14,11 @@ price), and of its dense form ``ot.sinkhorn`` is the oracle of the tests. Sinkho
     u_i = a_i / (sum_j K_ij v_j + v_0),    u_0 = B / (sum_j v_j + v_0),    K = exp((xi - C) / lambda)
     v_j = b_j / (sum_i K_ij u_i + u_0),    v_0 = A / (sum_i u_i + u_0)
 
-(xi may be taken off all costs, its own included: what a row and a column pay for staying, an edge saves.) The scalings
-u and v are what a nearest neighbour lacks: a caption that is near to everything gets a small v_j and no longer wins
-everywhere (hubs), and an image whose neighbours are all wanted elsewhere keeps its mass.
+The scalings u and v are what a nearest neighbour lacks: a caption that is near to everything gets a small v_j and no
+longer wins everywhere (hubs), and an image whose neighbours are all wanted elsewhere keeps its mass.
 
-Time: two sparse matrix-vector products an iteration; memory some 24 bytes an edge. A few iterations bring the plan
-near; the last digits take thousands where lambda is far below the differences of the costs.
+An iteration is two sparse matrix-vector products; memory some 24 bytes an edge. A few bring the plan near; the last
+digits take thousands where lambda is far below the differences of the costs.
 """
 
 from collections.abc import Iterator
@@ -40,16 +39,14 @@ TINY = np.finfo(np.float64).tiny
 
 @dataclass(frozen=True)
 class SparsePlan:
-    """``mass`` (E,) float64 of each edge; ``row_left`` (n,), ``column_left`` (m,): mass that stays; ``error``:
-    violation of the marginals in L1 as a fraction of all mass; ``converged``: within the tolerance.
-    """
+    """What each edge carries."""
 
-    mass: np.ndarray
-    row_left: np.ndarray
-    column_left: np.ndarray
+    mass: np.ndarray  # (E,) float64
+    row_left: np.ndarray  # (n,): mass that stays
+    column_left: np.ndarray  # (m,)
     iterations: int
-    error: float
-    converged: bool
+    error: float  # violation of the marginals in L1, of all mass
+    converged: bool  # within the tolerance
 
 
 def sparse_transport(
@@ -67,7 +64,7 @@ def sparse_transport(
 ) -> SparsePlan:
     """Solve the problem of the module's head.
 
-    - ``row``, ``column`` (E,) int: ends of each edge, in [0, n) and [0, m); no edge twice
+    - ``row``, ``column`` (E,) int: ends of each edge, in [0, n) and [0, m); in order of the rows, no edge twice
     - ``cost`` (E,) float: finite; of any sign and scale. Mapped from a file, it is overwritten with the masses
     - ``row_mass``, ``column_mass`` (n,), (m,) float: at least 0
     - ``stay_cost``: xi: an edge that costs more is worse than none
@@ -75,30 +72,15 @@ def sparse_transport(
     - ``tol``: largest violation of the marginals, as a fraction of all mass, after ``max_iter`` iterations at most
     - ``relaxation`` in [1, 2): power of a step over the plain one's, while the error falls; 1.8 halves the iterations
 
-    Raises DataError: an edge that is given twice, costs that are not finite.
+    Raises DataError: costs that are not finite.
     """
     row, column = (x if x.dtype == np.int32 else x.astype(np.int64) for x in (np.asarray(row), np.asarray(column)))
     given = np.asarray(cost, dtype=np.float64)
     a, b = (np.asarray(x, dtype=np.float64) for x in (row_mass, column_mass))
-    bad = 0
-    for s in _blocks(len(given)):
-        bad += int((~np.isfinite(given[s])).sum())
-        release(given)
-    if bad:
-        raise DataError(f"{bad} costs are not finite: leave such edges out")
     n, m = len(a), len(b)
     if not a.sum() or not b.sum():
         return SparsePlan(np.zeros(len(given)), a.copy(), b.copy(), 0, 0.0, True)
     value = given if is_mapped(given) else given.copy()
-    order = None
-    if not _in_order(row, column):
-        from scipy.sparse import csr_matrix
-
-        by_row = csr_matrix((np.arange(len(value)), (row, column)), shape=(n, m))  # equal ones are added up
-        if by_row.nnz != len(value):
-            raise DataError("an edge is given twice: give each pair of row and column once")
-        order = by_row.data
-        row, column, value = row[order], column[order], value[order]
     least, start = _to_kernel(value, row, n, stay_cost, reg)
     K = _Kernel(value, column, start, m)
     k = np.exp(np.maximum(least / reg, -DEEPEST))  # (n,) kernel of staying, in the row's scale
@@ -120,21 +102,17 @@ def sparse_transport(
     for s in _blocks(len(value)):
         value[s] *= u[row[s]] * v[column[s]]
         release(value, row, column)
-    if order is not None:
-        mass = np.empty_like(value)
-        mass[order] = value
-        value = mass
     return SparsePlan(value, u * k * v_0, u_0 * v, iteration, error, bool(error <= tol))
 
 
 def _to_kernel(
     value: np.ndarray, row: np.ndarray, n: int, stay_cost: float, reg: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Put the kernel in the place of the costs, scaled so that a row's cheapest way is 1: the least cost of each row
-    (n,), and where its edges begin (n + 1,).
-    """
+    """Put the kernel, a row's cheapest way 1, in the costs' place; each row's least cost and first edge (n + 1,)."""
     least, start = np.zeros(n), np.zeros(n + 1, np.int64)
     for s in _blocks(len(value)):
+        if not np.isfinite(value[s]).all():
+            raise DataError("some costs are not finite: leave such edges out")
         value[s] -= stay_cost
         lead = np.flatnonzero(np.append(True, row[s][1:] != row[s][:-1]))
         held = row[s][lead]
@@ -186,17 +164,6 @@ class _Kernel:
             sums += K.T @ u[s]
             release(self.value, self.column)
         return u, sums
-
-
-def _in_order(row: np.ndarray, column: np.ndarray) -> bool:
-    """Whether edges stand in order of their rows and columns, none twice."""
-    for s in _blocks(len(row) - 1):
-        t = slice(s.start, s.stop + 1)
-        by_row = np.diff(row[t])
-        if (by_row < 0).any() or ((by_row == 0) & (np.diff(column[t]) <= 0)).any():
-            return False
-        release(row, column)
-    return True
 
 
 def _blocks(count: int) -> Iterator[slice]:

@@ -38,17 +38,12 @@ UNDERFLOW = -700.0  # exp of less is not a normal float64
 
 @dataclass(frozen=True)
 class TransportPlan:
-    """A plan, and how far it is from the constraints.
+    """A plan, and how far it is from the constraints."""
 
-    ``plan`` (n, m): mass >= 0, 0 where forbidden; no row sums to more than 1/n, no column to more than 1/m. ``error``:
-    violation of the marginals (L1 norm, slacks included) before the plan was cut to them, as a fraction of the mass.
-    ``converged`` is False where ``max_iter`` was met, or too much is forbidden: it then moves no more than is allowed.
-    """
-
-    plan: Tensor
+    plan: Tensor  # (n, m): mass >= 0, 0 where forbidden; no row sums to more than 1/n, no column to more than 1/m
     iterations: int
-    error: float
-    converged: bool
+    error: float  # L1 norm of the marginals' violation, slacks included, before it was cut to them, of the mass
+    converged: bool  # False where ``max_iter`` was met, or too much is forbidden
 
 
 @torch.no_grad()
@@ -98,9 +93,7 @@ def partial_transport(
 def _solve(
     kernel: Tensor, log_p: Tensor, log_q: Tensor, tol: float, max_iter: int
 ) -> tuple[Tensor, Tensor, float, int]:
-    """log u (n + 1,), log v (m + 1,) of a plan within the marginals, its L1 error and the iterations, by over-relaxed
-    Sinkhorn.
-    """
+    """log u (n + 1,), log v (m + 1,) of a plan within the marginals, its L1 error and the iterations."""
 
     def rows(log_v: Tensor) -> Tensor:
         return (kernel @ log_v.exp()).log()

@@ -189,7 +189,7 @@ def _rows(side: Side, pairs: np.ndarray, scratch: Scratch) -> np.ndarray:
     index = side.index[pairs]
     if len(index) and index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all():
         return side.z[index[0] : index[-1] + 1]
-    if not (scratch.on_disk and is_mapped(side.z)):
+    if scratch.folder is None or not is_mapped(side.z):
         return np.asarray(side.z[index])
     rows = scratch.empty((len(index), side.z.shape[1]), side.z.dtype)
     for start in range(0, len(index), _VECTORS):

@@ -42,7 +42,7 @@ def recaption(
 ) -> RepairPlan:
     """Write captions for the dropped pairs of a plan: those that are used have the action ``recaption``.
 
-    - ``writer``: such as :class:`cleanpairs.encoders.captioner.Captioner`; ``score``: pairs to probabilities (n,)
+    - ``writer``: such as :class:`cleanpairs.encoders.pretrained.Captioner`; ``score``: pairs to probabilities (n,)
     - ``min_repair_score``: a new caption that scores lower is not used; the plan's when None
     - ``max_reuse``: images of different content that may get captions equal after normalisation; the best ones do
 

@@ -1,7 +1,7 @@
 """Trusted pairs that every score is measured against.
 
-A probability is a mean over fixed mini-batches: in a group of K pairs, p_i = (P_ii + Q_ii) / 2 of
-:mod:`cleanpairs.ops.matching`; the groups here are the bank's, with the pair in question added.
+A probability is a mean over fixed mini-batches, the bank's groups with the pair in question added: in a group p_i =
+(P_ii + Q_ii) / 2 of :mod:`cleanpairs.ops.matching`.
 """
 
 from collections.abc import Callable
@@ -17,27 +17,23 @@ from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.scoring.embeddings import Embeddings, Encoded
 
 PairJudge = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
-"""``judge(image_of, text_of, similarity)`` -> (e,) float32 in [0, 1]: the matching probability of e pairs by the rows
-of their images and texts, and by their similarity where it is known already."""
+"""``judge(image_of, text_of, similarity)`` -> (e,) float32: the matching probability of e pairs, by rows of images and
+texts, and by their similarity where it is known already."""
 
 LEAST_TAU = 0.025  # exp(1 / tau) and exp(-1 / tau), times many, are within float32's range from there on
 
 
 @dataclass(frozen=True)
 class Bank:
-    """Trusted pairs that every score is measured against.
-
-    ``images``, ``texts``: embeddings of B pairs; ``image_group``, ``text_group`` (B,) int64 content hashes, no hash
-    twice; B is a multiple of ``group_size``, or less; ``model`` where the similarity is more than a dot product.
-    """
+    """B trusted pairs, a multiple of ``group_size`` or less."""
 
     images: Embeddings
     texts: Embeddings
-    image_group: np.ndarray
+    image_group: np.ndarray  # (B,) int64 content hashes, none twice
     text_group: np.ndarray
     tau: float
     group_size: int = 127
-    model: DualEncoder | None = None
+    model: DualEncoder | None = None  # where the similarity is more than a dot product
     device: torch.device | str = "cpu"
 
     def __len__(self) -> int:
@@ -52,11 +48,9 @@ class Bank:
         image_of: np.ndarray | None = None,
         text_of: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Matching probability (e,) float32 of e pairs out of m images and n texts, ``image_of``, ``text_of`` (e,)
-        int64; by default of each image with the text beside it.
-
-        ``image_group``, ``text_group`` (m,), (n,) int64: content hashes; bank entries with a pair's own image or text
-        are no negatives of it.
+        """Matching probability (e,) float32 of e pairs, ``image_of``, ``text_of`` (e,) int64, of m images and n texts;
+        by default of each image with the text beside it. ``image_group``, ``text_group`` (m,), (n,) int64: content
+        hashes; bank entries with a pair's own image or text are no negatives of it.
         """
         image_of, text_of = (np.arange(len(images)) if given is None else given for given in (image_of, text_of))
         return self.judging(images, texts, image_group, text_group, image_of, text_of)(image_of, text_of, None)
@@ -71,9 +65,7 @@ class Bank:
         text_rows: np.ndarray,
         scratch: Scratch = MEMORY,
     ) -> PairJudge:
-        """What scores pairs of the rows that are given; what each has in common with the bank is computed once for all
-        calls, and lies in ``scratch``.
-        """
+        """What scores pairs of the given rows; their sums over the bank are computed once, and lie in ``scratch``."""
         used_image, place_of_image = _used(image_rows, len(image_group))
         used_text, place_of_text = _used(text_rows, len(text_group))
         asked = Encoded(images, self.texts, self.model, self.device)
@@ -152,9 +144,7 @@ class Bank:
     def _probability(
         self, own: np.ndarray, log_sum: np.ndarray, same: np.ndarray, bank_group: np.ndarray, group: np.ndarray
     ) -> np.ndarray:
-        """Mean over bank groups of exp(own) / (exp(own) + sum): (b,); where the bank has the pair's own text (image) at
-        ``same``, and in the sum, its term there is exp(own) itself.
-        """
+        """Mean over bank groups of exp(own) / (exp(own) + sum): (b,); at ``same`` the sum has exp(own) itself."""
         if not log_sum.shape[1]:
             return np.ones(len(own))
         with np.errstate(over="ignore"):
@@ -173,9 +163,8 @@ def trusted_rows(
     image_group: np.ndarray, text_group: np.ndarray, correspondence: np.ndarray, *, group_size: int, groups: int = 8,
     seed: int = 0,
 ) -> np.ndarray:  # fmt: skip
-    """Rows (B,) int64 for a bank of ``groups`` times ``group_size``, drawn from the more trusted half of n pairs.
-
-    Pairs with an image or text that the bank holds already are passed over; a small corpus makes a small bank.
+    """Rows (B,) int64 for a bank of ``groups`` times ``group_size``, or less, drawn from the more trusted half of n
+    pairs, no image and no text twice.
     """
     trusted = np.flatnonzero(correspondence >= np.median(correspondence))
     order = np.random.default_rng(seed).permutation(trusted)

@@ -1,8 +1,4 @@
-"""Images and captions as a model sees them, once for all, and their similarity.
-
-A model that compares unit vectors leaves one vector a row. One that compares words with regions leaves the parts too,
-laid end to end, since captions have different lengths.
-"""
+"""Images and captions as a model sees them, once for all, and their similarity."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,15 +15,11 @@ from cleanpairs.ops.scratch import release
 
 @dataclass(frozen=True)
 class Embeddings:
-    """n images or captions.
+    """n images or captions; of a model that compares words with regions also these, end to end."""
 
-    ``vectors`` (n, E) float32 unit vectors. For models with parts also ``parts`` (total, D) float32, row i's being
-    ``parts[offsets[i]:offsets[i + 1]]``, and ``offsets`` (n + 1,) int64.
-    """
-
-    vectors: np.ndarray
-    parts: np.ndarray | None = None
-    offsets: np.ndarray | None = None
+    vectors: np.ndarray  # (n, E) float32, unit
+    parts: np.ndarray | None = None  # (total, D) float32: row i's are parts[offsets[i]:offsets[i + 1]]
+    offsets: np.ndarray | None = None  # (n + 1,) int64
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -117,10 +109,7 @@ def embed_texts(
 
 @dataclass(frozen=True)
 class Encoded:
-    """M images and N captions under one model, and the similarity of any of them.
-
-    ``model`` may be None where the similarity is the dot product of the vectors.
-    """
+    """M images and N captions, and the similarity of any of them: by ``model``, if it is more than a dot product."""
 
     images: Embeddings
     texts: Embeddings
@@ -137,24 +126,23 @@ class Encoded:
         return self.model.similarity(images, texts).float().cpu()
 
     @torch.inference_mode()
-    def paired(self, image_rows: np.ndarray, text_rows: np.ndarray, block: int = 1024) -> np.ndarray:
+    def paired(self, image_rows: np.ndarray, text_rows: np.ndarray) -> np.ndarray:
         """(e,) float32 similarity of e given pairs."""
         out = np.empty(len(image_rows), dtype=np.float32)
-        if self.model is None or not self.model.local:
-            for start in range(0, len(out), 16_384):
-                s = slice(start, start + 16_384)
-                out[s] = np.einsum("ij,ij->i", self.images.vectors[image_rows[s]], self.texts.vectors[text_rows[s]])
-                release(self.images.vectors, self.texts.vectors)
-            return out
+        block = 1024 if self.model is not None and self.model.local else 16_384
         for start in range(0, len(out), block):
             s = slice(start, start + block)
-            states = self.images.state(image_rows[s], self.device), self.texts.state(text_rows[s], self.device)
-            out[s] = self.model.paired_similarity(*states).float().cpu().numpy()
+            if self.model is None or not self.model.local:
+                out[s] = np.einsum("ij,ij->i", self.images.vectors[image_rows[s]], self.texts.vectors[text_rows[s]])
+                release(self.images.vectors, self.texts.vectors)
+            else:
+                states = self.images.state(image_rows[s], self.device), self.texts.state(text_rows[s], self.device)
+                out[s] = self.model.paired_similarity(*states).float().cpu().numpy()
         return out
 
 
 def matrix(encoded: Encoded, image_rows: np.ndarray, text_rows: np.ndarray, block: int = 256) -> np.ndarray:
-    """(b_image, b_text) float32 similarities, made in blocks so that a model with parts needs little memory."""
+    """(b_image, b_text) float32 similarities, in blocks, since a model with parts needs much memory."""
     out = np.empty((len(image_rows), len(text_rows)), dtype=np.float32)
     for i in range(0, len(image_rows), block):
         for t in range(0, len(text_rows), block):
@@ -176,14 +164,10 @@ def in_groups(
     seed: int = 0,
     exclude_duplicates: bool = True,
 ) -> np.ndarray:
-    """Mean over random groups of ``figure(S, excluded)`` -> (B,), for N pairs: (N,) float32.
+    """Mean over ``rounds`` random partitions into groups of ``figure(S, excluded)`` -> (B,), for N pairs: (N,) float32.
 
-    The papers take it from the mini-batch that a pair happens to be trained in; of fixed random groups in evaluation
-    mode dropout, augmentation and a batch's company do not enter.
-
-    ``figure``: of a group's similarities S (B, B) and the mask (B, B) bool, or None, of what is no negative.
-    ``image_index``, ``image_group``, ``text_group`` (N,) int64: image of each caption; equal numbers are the same
-    image, the same text. ``rounds``: random partitions into groups of ``group_size``.
+    The papers take it from the mini-batch that a pair happens to be trained in; here dropout, augmentation and a
+    batch's company do not enter. ``excluded`` (B, B) bool, or None: what is no negative; ``image_index`` (N,) int64.
     """
     n = len(image_index)
     total = np.zeros(n, dtype=np.float64)

@@ -1,10 +1,8 @@
 """Retrieval recall and detection quality.
 
 R@K, image to text: an image is a hit if any of its captions is among its K most similar texts. Text to image: a
-caption is a hit if its image is among its K most similar images. Both in per cent; rSum is the sum of the six (R@1,
-R@5, R@10, both ways), 600 at most. Ties count against us: an equal similarity (to within float32's rounding, which
-depends on how it was summed) ranks before the right one, and so does anything that is not finite. A model that has
-collapsed to one vector or diverged thus finds nothing, instead of everything.
+caption is a hit if its image is among its K most similar images. Both in per cent; rSum is the sum of the six. Ties (to
+within float32's rounding) and what is not finite count against us: a model that has collapsed finds nothing.
 """
 
 from collections.abc import Iterable
@@ -56,7 +54,6 @@ class Detection:
 
 
 def _owner(image_index: np.ndarray, m: int) -> np.ndarray:
-    """``image_index`` (N,) as int64, if it names rows 0 to ``m`` - 1; DataError otherwise, or without any."""
     owner = np.asarray(image_index, dtype=np.int64)
     if m == 0 or not len(owner):
         raise DataError("recall needs at least one image and one caption")
@@ -66,10 +63,8 @@ def _owner(image_index: np.ndarray, m: int) -> np.ndarray:
 
 
 def _recall(m: int, owner: np.ndarray, own: np.ndarray, blocks: Iterable[np.ndarray]) -> Recall:
-    """Of consecutive ``blocks`` (b, N) of the rows (images) of the similarity matrix, by each text's ``own`` (N,)
-    float32.
-
-    Counted is what is *not* below the right answer: ties and what is no number count against us.
+    """Of consecutive ``blocks`` (b, N) of images, by each text's ``own`` similarity (N,) float32; counted is what is
+    *not* below the right answer.
     """
     rank_i, rank_t, s = np.full(m, MISS), np.zeros(len(owner), np.int64), 0
     for S in blocks:
@@ -88,13 +83,9 @@ def _recall(m: int, owner: np.ndarray, own: np.ndarray, blocks: Iterable[np.ndar
 
 
 def recall(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, block: int = 128) -> Recall:
-    """R@1, 5, 10 of M images and N captions, by counting the less similar ones; one product, no sort, bounded memory.
+    """R@1, 5, 10 of M distinct images and N captions, unit vectors (M, E), (N, E) float32, ``block`` images at a time.
 
-    - ``z_image`` (M, E), ``z_text`` (N, E) float32: unit vectors of the distinct images, and of the captions
-    - ``image_index`` (N,) int64: image of each caption
-    - ``block``: images at a time
-
-    Raises DataError: without any pair, or if ``image_index`` names no row of ``z_image``.
+    ``image_index`` (N,) int64: image of each caption. Raises DataError: without any pair, or if it names no image.
     """
     owner = _owner(image_index, len(z_image))
     own = np.einsum("ij,ij->i", z_text, z_image[owner])
@@ -111,8 +102,7 @@ def recall_of_similarity(S: np.ndarray, image_index: np.ndarray, *, block: int =
 
 
 def recall_folds(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, folds: int = 5) -> Recall:
-    """Mean recall over ``folds`` runs of neighbouring images, as equal as can be, each with its captions (MS-COCO 1K:
-    5,000 images in 5).
+    """Mean recall over ``folds`` runs of neighbouring images, each with its captions (MS-COCO 1K: 5,000 images in 5).
 
     Raises DataError: more folds than images, or fewer than one; or a fold without a caption.
     """
@@ -135,8 +125,7 @@ def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: flo
     y, truth = np.asarray(correspondence)[usable], np.asarray(mismatched, dtype=bool)[usable]
     flagged = y < threshold
     hit = int((flagged & truth).sum())
-    precision = hit / max(int(flagged.sum()), 1)
-    found = hit / max(int(truth.sum()), 1)
+    precision, found = hit / max(int(flagged.sum()), 1), hit / max(int(truth.sum()), 1)
     f1 = 2 * precision * found / max(precision + found, 1e-12)
     auroc = ap = float("nan")
     if truth.any() and not truth.all():

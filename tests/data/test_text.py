@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleanpairs.data.text import _SEPARATORS, content_hash, normalise_text, text_groups
-from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer
-from cleanpairs.encoders.words import characters, words
+from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, characters, words
 
 ASCII = st.text(st.characters(max_codepoint=127), max_size=30)
 WORDY = st.text("aB _-'.,!#+\t\n\x00\x1c9", max_size=14)

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.encoders.captioner import Captioner
+from cleanpairs.encoders.pretrained import Captioner
 
 WORDS = "a photo of the red cat dog and boat".split()
 

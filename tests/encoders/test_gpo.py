@@ -21,7 +21,7 @@ def defined(pool: GPO, x: Tensor) -> Tensor:
             pe[k, i], pe[k, i + 1] = math.sin(angle), math.cos(angle)
     out, _ = pool.gru(pe[None])
     half = out.shape[-1] // 2
-    scores = pool.linear((out[0, :, :half] + out[0, :, half:]) / 2)[:, 0] / pool.temperature
+    scores = pool.linear((out[0, :, :half] + out[0, :, half:]) / 2)[:, 0] / 0.1
     theta = [torch.exp(s) / torch.exp(scores).sum() for s in scores]
     pooled = []
     for e in range(E):

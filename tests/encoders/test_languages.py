@@ -17,8 +17,7 @@ import pytest
 
 from cleanpairs import InfoNCE
 from cleanpairs.data.text import text_groups
-from cleanpairs.encoders.tokenizer import KINDS, Tokenizer
-from cleanpairs.encoders.words import characters, runs, words
+from cleanpairs.encoders.tokenizer import KINDS, Tokenizer, characters, runs, words
 
 _LINES = (Path(__file__).parent / "nouns.tsv").read_text(encoding="utf-8").splitlines()
 NOUNS = dict(zip(*[_LINES[0].split("\t"), zip(*(line.split("\t") for line in _LINES[1:]), strict=True)], strict=True))

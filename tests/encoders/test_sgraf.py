@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu, normalize
 
-from cleanpairs.encoders import local_similarity
+from cleanpairs.encoders import sgraf
 from cleanpairs.encoders.base import Local, input_dim
 from cleanpairs.encoders.sgraf import SAF, SGR, SGRAF
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
@@ -77,8 +77,8 @@ def caption_by_caption(model: Any, images: Local, texts: Local) -> Tensor:
 def test_all_pairs_are_the_pairs_one_by_one(
     kind: Any, keep_bytes: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_similarity, "BLOCK_BYTES", block)
-    monkeypatch.setattr(local_similarity, "KEEP_BYTES", keep_bytes)
+    monkeypatch.setattr(sgraf, "BLOCK_BYTES", block)
+    monkeypatch.setattr(sgraf, "KEEP_BYTES", keep_bytes)
     model = model_of(kind)
     weight = torch.randn(4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     gradients = []

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.encoders.tokenizer import START, Tokenizer, pieces_of
-from cleanpairs.encoders.words import runs
+from cleanpairs.encoders import tokenizer as tokenizer_module
+from cleanpairs.encoders.tokenizer import START, Tokenizer, pieces_of, runs
 
 CAPTIONS = [
     "a red cat on a mat", "two red cats", "a tomcat and a cat", "the cat sat on the mat",
@@ -47,8 +47,9 @@ def naive(tokenizer: Tokenizer, caption: str) -> list[str]:
     return out
 
 
-def test_encoding_is_the_merges_one_after_the_other() -> None:
-    tokenizer = learned(CAPTIONS * 2, max_size=150)
+def test_encoding_is_the_merges_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_module, "MAX_PIECES", 150)
+    tokenizer = learned(CAPTIONS * 2)
     for caption in [*CAPTIONS, "cats at red mats", "猫猫", "แมวแดง"]:
         assert tokens(tokenizer, caption) == naive(tokenizer, caption), caption
 
@@ -86,8 +87,9 @@ def test_hardly_anything_to_learn_from(captions: list[str]) -> None:
     assert Tokenizer.from_dict(json.loads(json.dumps(tokenizer.to_dict()))).vocabulary == tokenizer.vocabulary
 
 
-def test_the_limit_holds_and_the_rarest_letters_go_first() -> None:
-    tokenizer = learned(CAPTIONS * 2, max_size=20)
+def test_the_limit_holds_and_the_rarest_letters_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_module, "MAX_PIECES", 20)
+    tokenizer = learned(CAPTIONS * 2)
     assert len(tokenizer.vocabulary) <= 20
     letters = Counter(c for caption in CAPTIONS for piece in pieces_of(caption) for c in piece)
     alphabet = {token for token in tokenizer.vocabulary if len(token) == 1}

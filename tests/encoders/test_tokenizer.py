@@ -10,8 +10,8 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, TokenTable, pack
-from cleanpairs.encoders.words import words
+from cleanpairs.encoders import tokenizer as tokenizer_module
+from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, TokenTable, pack, words
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,13 @@ def test_words(text: str, tokens: list[str]) -> None:
     assert words(text) == tokens
 
 
-def test_vocabulary_is_by_frequency_then_spelling() -> None:
+def test_vocabulary_is_by_frequency_then_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = Tokenizer.fit(["b a a", "c a b", "d"])
     assert tokenizer.vocabulary == ["a", "b", "c", "d"]
     assert len(tokenizer) == 5
     assert Tokenizer.fit(["b a a", "c a b", "d"], min_count=2).vocabulary == ["a", "b"]
-    assert Tokenizer.fit(["b a a", "c a b", "d"], max_size=1).vocabulary == ["a"]
+    monkeypatch.setattr(tokenizer_module, "MAX_TOKENS", 1)
+    assert Tokenizer.fit(["b a a", "c a b", "d"]).vocabulary == ["a"]
 
 
 def test_encoding_knows_the_unknown_the_empty_and_the_long() -> None:

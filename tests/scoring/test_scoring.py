@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from cleanpairs.encoders.backbone import VSEInf
 from cleanpairs.encoders.tokenizer import Tokenizer
-from cleanpairs.encoders.vse_inf import VSEInf
 from cleanpairs.ops.matching import duplicate_mask, matching_probability
 from cleanpairs.scoring import Bank, Encoded, embed_images, embed_texts, in_groups, trusted_rows
 from cleanpairs.scoring import Embeddings as Rows

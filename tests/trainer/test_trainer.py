@@ -17,8 +17,8 @@ from torch import Tensor
 from cleanpairs.core.errors import DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts, Terminated
 from cleanpairs.correspondence.averaged import Averaged
+from cleanpairs.encoders.backbone import VSEInf
 from cleanpairs.encoders.tokenizer import Tokenizer
-from cleanpairs.encoders.vse_inf import VSEInf
 from cleanpairs.methods.crcl import ActiveComplementaryLoss, MomentumCorrection
 from cleanpairs.objectives.rce import InfoNCELoss
 from cleanpairs.trainer import (
