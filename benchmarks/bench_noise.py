@@ -41,11 +41,12 @@ def with_features(pairs: Pairs, encoder: str, size: int) -> Pairs:
     """Vectors in place of the images, once for all runs; pixels stay as they are."""
     from dataclasses import replace
 
-    from cleanpairs.data.images import vector_images
+    from cleanpairs.data.images import ImageSource
 
     if encoder == "cnn":
         return pairs
-    return replace(pairs, images=vector_images(np.asarray(image_matrix(pairs, encoder, image_size=size).array)))
+    array = np.asarray(image_matrix(pairs, encoder, image_size=size).array)
+    return replace(pairs, images=ImageSource(len(array), vectors=array))
 
 
 def repair_quality(model: Any, pairs: Pairs) -> dict[str, float]:

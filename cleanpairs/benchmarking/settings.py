@@ -11,7 +11,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.recipe import Recipe, find_recipes
 from cleanpairs.core.registry import METHODS, nearest
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.data.images import vector_images
+from cleanpairs.data.images import ImageSource
 from cleanpairs.features import image_matrix, resolve_image_encoder
 
 _NOT_THE_FIGURES = ("random_state", "device")  # what makes no other cell of the table
@@ -200,4 +200,4 @@ def with_features(pairs: Pairs, encoder: str, size: int | None) -> Pairs:
     matrix = image_matrix(pairs, encoder, image_size=size)
     images = enumerate(pairs.image_index.tolist())
     failed = {pair: matrix.failures[image] for pair, image in images if image in matrix.failures}
-    return replace(pairs, images=vector_images(matrix.array), reasons=failed | pairs.reasons)
+    return replace(pairs, images=ImageSource(len(matrix.array), vectors=matrix.array), reasons=failed | pairs.reasons)

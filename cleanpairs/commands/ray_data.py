@@ -44,7 +44,7 @@ class ScorePairs:
         folder = Path(run) / "model"
         self.model = load_estimator(folder if folder.exists() else Path(run))
         self.threshold = float(self.model.threshold_ if threshold is None else threshold)
-        self.given = {"image": image_column, "text": text_column}
+        self.given = {"image_column": image_column, "text_column": text_column}
         if self.model.row_scorer({"text", "features", "text_features"}) is None:
             raise ConfigError(
                 f"the model in {run} scores no batches of vectors: that takes one fitted on vectors of the images "

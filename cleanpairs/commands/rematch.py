@@ -174,7 +174,7 @@ class _Planning:
     def row_scorer(self, out: Path, recaption: str | Path | None) -> RowScorer | str:
         """What embeds and scores the rows one batch after another; why not, where that cannot be."""
         reader = self._reader()
-        roles: set[str] = reader.roles(self.source)
+        roles = set(self.source.columns) if reader.streams else set()
         scorer: RowScorer | None = self.model.row_scorer(roles) if roles else None
         if recaption is not None:
             return "captions are written (--recaption) for pairs in memory"

@@ -205,8 +205,7 @@ def _reader(source: Source) -> Any:
 
 def _roles(source: Source) -> set[str]:
     """What is known of each row of a source that can be read from any row on; nothing of one that cannot."""
-    found: set[str] = _reader(source).roles(source)
-    return found
+    return set(source.columns) if _reader(source).streams else set()
 
 
 def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[Counter[str], UnseenThreshold | None]:

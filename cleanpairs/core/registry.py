@@ -200,7 +200,7 @@ READERS = Registry(
             "formats.vectors:ClipRetrievalReader",
             "embedding folder of clip-retrieval: img_emb/*.npy, text_emb/*.npy, metadata/*.parquet",
         ),
-        "coco": ("formats.caption_json:CaptionJsonReader", "COCO's captions_*.json, Karpathy's dataset_*.json"),
+        "coco": ("formats.folder:CaptionJsonReader", "COCO's captions_*.json, Karpathy's dataset_*.json"),
         "precomp": ("formats.vectors:PrecompReader", "research layout: {split}_ims.npy and {split}_caps.txt"),
         "folder": (
             "formats.folder:FolderReader",

@@ -9,39 +9,30 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import check_regular
+from cleanpairs.core.regular import check_regular, reading
 
-_FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
 _OS_ERROR = re.compile(r"os error (\d+)")  # as Rust reports what the system said
 
 
 def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
-    """The array of a ``.npy`` file, memory-mapped, not to be written.
-
-    Raises DataError: it is no such file, is cut short, or holds Python objects.
-    """
-    try:
+    """The array of a ``.npy`` file, memory-mapped, not to be written. Raises DataError: it cannot be read as one."""
+    with reading(path, "read as an array", Exception):  # a damaged header raises tokenize's errors, too
         check_regular(path)
         array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # the header is read as Python's text is: a damaged one raises tokenize's errors too
-        raise DataError(f"{path} cannot be read as an array: {error}") from error
     return np.asarray(array) if array.size == 0 else array
 
 
 def read_vectors(path: str, regions: bool = False) -> np.ndarray:
     """As :func:`read_npy`, floats (n, D), or (n, R, D) where ``regions`` may be; DataError otherwise."""
     array = read_npy(path)
-    if array.ndim not in (2, 3)[: 1 + regions] or array.dtype not in _FLOATS or 0 in array.shape[1:]:
+    if array.ndim not in (2, 3)[: 1 + regions] or array.dtype.kind != "f" or array.itemsize > 8 or 0 in array.shape[1:]:
         shape = "(n, D) or (n, R, D)" if regions else "(n, D)"
         raise DataError(f"{path} must hold floats of 16, 32 or 64 bits, {shape}; found {array.dtype} {array.shape}")
     return array
 
 
 def write_tensors(tensors: Mapping[str, Any], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write ``tensors``, arrays or torch tensors, all of one kind; inside :func:`cleanpairs.data.staged_file`.
-
-    Raises OSError: it cannot be written: a full disk, a fault of it. safetensors has an exception of its own for that.
-    """
+    """Write ``tensors``, arrays or torch tensors, all of one kind. Raises OSError, where safetensors has its own."""
     from safetensors import SafetensorError
 
     if all(isinstance(value, np.ndarray) for value in tensors.values()):

@@ -1,9 +1,8 @@
 """The one way in which files and directories are published: written beside the target, synced, renamed.
 
-What a reader finds is the old output or the new one, whole, never a mixture; on local POSIX filesystems. Publishing
-uses Linux's ``renameat2`` (RENAME_NOREPLACE; RENAME_EXCHANGE to replace a directory), so that two writers on one name
-cannot both win. An exception leaves the previous output as it was, and removes the staging directory; a kill leaves a
-staging directory whose lock is free, which the next writer of that name collects.
+What a reader finds is the old output or the new one, whole, on local POSIX filesystems. By Linux's ``renameat2`` two
+writers on one name cannot both win. An exception leaves the previous output as it was; a kill leaves a staging
+directory whose lock is free, which the next writer of that name collects.
 """
 
 import ctypes
@@ -28,6 +27,7 @@ from cleanpairs.data.locks import make_parents
 AnyPath = str | os.PathLike[str]
 Paths = Sequence[AnyPath]
 Names = re.Pattern[str]
+_STAGING = ".cleanpairs-{}-"
 _AT_FDCWD = -100
 _LOCKED_WITHIN = 600  # seconds: a living writer locks its staging directory at once
 _NOREPLACE, _EXCHANGE = 1, 2
@@ -53,12 +53,11 @@ def _sync(path: Path) -> None:
 
 def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Paths, ours: Names | None) -> None:
     refuse_inputs([target], inputs)
-    try:
+    mode = 0
+    with writing(target), suppress(FileNotFoundError):  # a folder above it may be a file, or closed to us
         mode = os.lstat(target).st_mode
-    except FileNotFoundError:
+    if not mode:
         return
-    except OSError as error:  # a folder above it is a file, or is closed to us
-        raise OutputError(f"{target} cannot be written: {error_text(error)}") from error
     if stat.S_ISLNK(mode):
         raise OutputExistsError(f"{target} is a symbolic link; name the file itself")
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
@@ -70,13 +69,9 @@ def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Paths, ours:
         refuse_foreign(target, ours)
 
 
-def _prefix(name: str) -> str:
-    return f".cleanpairs-{name}-"
-
-
 def _collect_stale(parent: Path, name: str) -> None:
     """Remove staging directories of the target ``name`` whose writer is dead: its lock is free."""
-    ours = re.compile(re.escape(_prefix(name)) + r"[a-z0-9_]{8}")  # as mkdtemp has it; "out" is not "out-2"
+    ours = re.compile(re.escape(_STAGING.format(name)) + r"[a-z0-9_]{8}")  # as mkdtemp has it; "out" is not "out-2"
     for folder in [p for p in parent.iterdir() if ours.fullmatch(p.name)]:
         with suppress(OSError):  # somebody writes there
             if not (folder / ".lock").exists():  # its writer died before it held it, if that is long ago
@@ -94,23 +89,18 @@ def _collect_stale(parent: Path, name: str) -> None:
 
 @contextmanager
 def scratch_directory(name: str, near: AnyPath | None = None) -> Iterator[Path]:
-    """A directory for files of a while; those that a kill has left go when the next of its name is made.
-
-    ``near``: where it is made; the system's folder for temporary files when None.
-    """
+    """A directory for files of a while, in ``near`` or TMPDIR; one that a kill has left goes when the next is made."""
     parent = Path(near or tempfile.gettempdir())
     _collect_stale(parent, name)
-    path, lock = Path(tempfile.mkdtemp(prefix=_prefix(name), dir=parent)), None
+    path = Path(tempfile.mkdtemp(prefix=_STAGING.format(name), dir=parent))
     try:
-        lock = os.open(path / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
-        with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        os.rename(path / ".locking", path / ".lock")  # seen only when it is held
-        yield path
+        with open(path / ".locking", "wb") as lock:
+            with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            os.rename(path / ".locking", path / ".lock")  # seen only when it is held
+            yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
 
 
 class _Output:
@@ -126,7 +116,9 @@ class _Output:
         with writing(self.target):
             make_parents(self.target)
             self.scratch = stack.enter_context(scratch_directory(self.target.name, self.target.parent))
-        self.staged = self.scratch / self.target.name
+            self.staged = self.scratch / self.target.name
+            if directory:
+                self.staged.mkdir()
 
     def finish(self) -> None:
         """Everything that takes time, or may fail for want of room, before anything is renamed."""
@@ -170,9 +162,7 @@ class _Output:
         os.replace(staged, target)
 
     def withdraw(self) -> None:
-        """The old output back, if what is there was published by this one; without an error of its own, as there is one
-        already.
-        """
+        """The old output back, if what is there was published by this one; there is an error already."""
         with suppress(OSError):
             if self._written is None or self._final or not os.path.samestat(os.lstat(self.target), self._written):
                 return
@@ -192,20 +182,17 @@ class StagedSet:
 
     def file(self, target: AnyPath, *, overwrite: bool = False, inputs: Paths = ()) -> Path:
         """A path to write a file to, as of :func:`staged_file`."""
-        return self._add(target, overwrite, inputs, False, None).staged
+        return self._add(target, overwrite, inputs, False, None)
 
     def directory(
         self, target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), ours: Names | None = None
     ) -> Path:
         """An empty directory to fill, as of :func:`staged_directory`."""
-        output = self._add(target, overwrite, inputs, True, ours)
-        with writing(output.target):
-            output.staged.mkdir()
-        return output.staged
+        return self._add(target, overwrite, inputs, True, ours)
 
-    def _add(self, *how: Any) -> _Output:
+    def _add(self, *how: Any) -> Path:
         self._outputs.append(_Output(self._stack, *how))
-        return self._outputs[-1]
+        return self._outputs[-1].staged
 
     def _publish(self) -> None:
         for output in self._outputs:
@@ -228,10 +215,8 @@ class StagedSet:
 def staged_set() -> Iterator[StagedSet]:
     """Several outputs of one command: written first, synced all, then renamed, the one that was added first last.
 
-    An error on the way, or an interrupt, leaves every target as it was, those renamed already too. A kill between two
-    renames leaves new files beside old ones: what belongs together must be told by its contents, as a manifest does.
-
-    Raises OutputExistsError, OutputError: as of :func:`staged_file`.
+    An error on the way, or an interrupt, leaves every target as it was. A kill between two renames leaves new files
+    beside old ones. Raises OutputExistsError, OutputError: as of :func:`staged_file`.
     """
     with ExitStack() as stack:
         outputs = StagedSet(stack)
@@ -240,14 +225,12 @@ def staged_set() -> Iterator[StagedSet]:
         except CleanpairsError:
             raise
         except OSError as error:
-            name, known = os.fsdecode(error.filename or b""), outputs._outputs
-            if about := [output for output in known if not name or name.startswith(str(output.scratch))]:
-                if error.errno is None:
-                    raise
-                raise OutputError(f"{about[-1].target} cannot be written: {error_text(error)}") from error
-            if not name:
+            name = os.fsdecode(error.filename or b"")
+            about = [o.target for o in outputs._outputs if not name or name.startswith(str(o.scratch))]
+            if error.errno is None if about else not name:
                 raise
-            raise OutputError(f"{name}: {error.strerror or error}") from error  # a temporary file, and no output
+            where = f"{about[-1]} cannot be written" if about else name  # a temporary file, and no output
+            raise OutputError(f"{where}: {error_text(error)}") from error
         outputs._publish()
 
 
@@ -255,7 +238,6 @@ def staged_set() -> Iterator[StagedSet]:
 def staged_file(target: AnyPath, *, overwrite: bool = False, inputs: Paths = ()) -> Iterator[Path]:
     """A path to write a file to; it becomes ``target`` when the block ends without an exception.
 
-    ``overwrite``: replace a regular file; ``inputs`` sequence of paths: never to be written.
     Raises OutputExistsError: ``target`` exists (without ``overwrite``), is one of the ``inputs``, or no regular file;
     OutputError: it cannot be written: full disk, permissions.
     """
@@ -273,8 +255,6 @@ def write_whole(target: AnyPath, text: str) -> None:
 def staged_directory(
     target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), ours: Names | None = None
 ) -> Iterator[Path]:
-    """As :func:`staged_file`, an empty directory to fill; one that holds files whose names ``ours`` does not fit is not
-    replaced.
-    """
+    """As :func:`staged_file`, an empty directory to fill; one with files whose names ``ours`` does not fit stays."""
     with staged_set() as outputs:
         yield outputs.directory(target, overwrite=overwrite, inputs=inputs, ours=ours)

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -78,20 +79,19 @@ _WANTED = {
 }
 
 
-def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str) -> dict[str, str]:
+def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dict[str, str]:
     """Role -> column: text, image, features, text_features, key, and ``score:NAME`` for each column of similarities.
 
     Vectors of captions go with one caption a row; where the captions are lists, they are not taken. There need be no
-    captions where there are vectors of both sides. ``given``: role -> name the user asked for, None where it is to be
-    found; ``where``: the input, for messages.
-    Raises DataError: a named column is missing or of a wrong type, or there are no captions or no images; it lists the
-    columns.
+    captions where there are vectors of both sides. ``given``: names that the user asked for, as of
+    :class:`cleanpairs.core.recipe.DataOptions`, None where one is to be found; ``where``: the input, for messages.
+    Raises DataError: a named column is missing or of a wrong type, or there are no captions or no images.
     """
     names = list(schema.names)
     listed = ", ".join(f"{f.name} ({f.type})" for f in schema) or "none"
     found: dict[str, str] = {}
     for role, usual in USUAL_NAMES.items():
-        asked = given.get(role)
+        asked = given.get("text_vectors" if role == "text_features" else f"{role}_column")
         if asked is not None:
             if asked not in names:
                 raise DataError(f"{where} has no column {asked!r}{nearest(asked, names)} (columns: {listed})")
@@ -108,7 +108,7 @@ def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str)
             for name in alike:
                 if role not in found and _fits(role, schema.field(name).type):
                     found[role] = name
-    if given.get("image") is not None and "image" in found:
+    if given.get("image_column") is not None and "image" in found:
         found.pop("features", None)  # asked for the images, so the vectors beside them are not used
     if "text" not in found and not {"features", "text_features"} <= found.keys():
         raise DataError(

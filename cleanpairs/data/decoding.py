@@ -1,12 +1,10 @@
 """Encoded images to small arrays, in processes that may die without taking the run along.
 
 A decoder is C code that is fed with whatever the web holds: it may crash, hang, or take more memory than there is. So
-each image is decoded, and brought to the size that its reader wants, in a worker process with a limit of memory and of
-time. It is a plain Python process (:func:`serve`) and sends bytes over a pipe: nothing is pickled. A worker that dies
-or hangs is replaced, and the image that it had gets one more try in a fresh one; what fails twice is set aside with the
-reason. The results do not depend on the number of workers, to the bit; none means that this process decodes by itself,
-as it does where there are few images. Where memory is capped (:func:`cleanpairs.core.limits.memory_is_capped`) no
-thread is started, and one worker at a time is asked.
+each image is decoded, and brought to the size that its reader wants, in a worker process (:func:`serve`) with a limit
+of memory and of time, which sends bytes over a pipe: nothing is pickled. A worker that dies or hangs is replaced, and
+its image gets one more try; what fails twice is set aside with the reason. The results do not depend on the number of
+workers, to the bit. Where memory is capped no thread is started, and one worker at a time is asked.
 """
 
 import json
@@ -21,11 +19,11 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -41,16 +39,16 @@ PER_WORKER = 512  # images: fewer do not repay the start of another process
 START_SECONDS = 120.0  # for a worker to start, on a machine that is busy
 MISSING = "there is no image"
 REPLY = struct.Struct("<BB3I")  # 0 an array, 1 a reason; dimensions and their sizes; behind it the bytes of either
+_NO_START = "the process that decodes images does not start"
+_REMEDY = "free memory or processes, or set CLEANPAIRS_DECODE_WORKERS=0 to decode without"
 Result = np.ndarray | str  # an array, or why there is none
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """What is made of a decoded image.
-
-    ``target``: "module:function", called as ``function(image, **settings)`` with an RGB image of Pillow, of which it
-    makes uint8 of up to three dimensions; each worker imports its module. ``settings``: JSON. ``about``: see
-    :func:`cleanpairs.data.read_image`. ``ahead``: batches that are prepared while one is in use.
+    """What is made of a decoded image: uint8 of up to three dimensions, by ``target``, "module:function", called as
+    ``function(image, **settings)`` with an RGB image of Pillow; ``settings``: JSON; ``about``: see
+    :func:`cleanpairs.data.read_image`; ``ahead``: batches that are prepared while one is in use.
     """
 
     target: str
@@ -61,9 +59,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """Images ``start`` on: ``rows`` (k,) int64, those of the corpus that could be decoded, ``arrays`` of them, and
-    row -> why not for the others.
-    """
+    """Images ``start`` on: ``rows`` (k,) int64 that could be decoded, ``arrays`` of them; of the others why not."""
 
     start: int
     size: int
@@ -76,9 +72,7 @@ RGB = Preparation("numpy:asarray", ahead=0)  # (H, W, 3), in full size: much to 
 
 
 def workers_for(n: int) -> int:
-    """Processes for decoding ``n`` images: those that CLEANPAIRS_DECODE_WORKERS says; else none for a few images, else
-    one for every 512, one a CPU core and 8 at most.
-    """
+    """Processes for ``n`` images: CLEANPAIRS_DECODE_WORKERS, else none for few images, one for 512, 8 at most."""
     asked = limit("decode_workers")
     if asked is not None:
         return int(asked)
@@ -87,12 +81,10 @@ def workers_for(n: int) -> int:
     return min(MOST_WORKERS, len(os.sched_getaffinity(0)), -(-n // PER_WORKER))
 
 
-class Decoder:
-    """Decodes batches of encoded images, ahead of their use. A context manager: its processes end with it.
-
-    ``workers``: processes; 0 decodes in this one, without the limits of an image, CLEANPAIRS_DECODE_SECONDS and
-    CLEANPAIRS_DECODE_MEMORY.
-    Raises ResourceError: while decoding: no process can be started.
+class Decoder(AbstractContextManager["Decoder"]):
+    """Decodes batches of encoded images, ahead of their use, in ``workers`` processes that end with its ``with`` block;
+    0 decodes in this one, without CLEANPAIRS_DECODE_SECONDS and _MEMORY. Raises ResourceError: no process can be
+    started.
     """
 
     def __init__(self, preparation: Preparation, workers: int) -> None:
@@ -103,9 +95,6 @@ class Decoder:
         self._closed = False
         self._own = threading.local()  # the worker of each thread
         self._executor = ThreadPoolExecutor(workers, "decode") if workers and not memory_is_capped() else None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -123,27 +112,23 @@ class Decoder:
     def batches(self, encoded: Iterable[tuple[int, Sequence[bytes | None]]]) -> Iterator[DecodedBatch]:
         """Decode batches of (first row, encoded images, None where there is none), in order."""
         waiting: deque[tuple[int, Iterator[Result]]] = deque()
-        decode = self._there if self.workers else self._here
         ahead, each = (0, map) if self._executor is None else (self.preparation.ahead, self._executor.map)
         for start, chunk in encoded:
-            waiting.append((start, each(decode, chunk)))
+            waiting.append((start, each(self._decoded, chunk)))
             while len(waiting) > ahead:
                 yield _gather(*waiting.popleft())
         while waiting:
             yield _gather(*waiting.popleft())
 
-    def _here(self, data: bytes | None) -> Result:
-        if data is None:
-            return MISSING
-        try:
-            return prepare(data, self.preparation)
-        except DataError as error:
-            return str(error)
-
-    def _there(self, data: bytes | None) -> Result:
+    def _decoded(self, data: bytes | None) -> Result:
         """What this thread's worker makes of an image; where it is lost with it, a fresh one."""
         if data is None:
             return MISSING
+        if not self.workers:
+            try:
+                return prepare(data, self.preparation)
+            except DataError as error:
+                return str(error)
         why = ""
         for _ in range(2):
             if self._closed:
@@ -201,10 +186,7 @@ class _Worker:
             )
         except OSError as error:
             self._said.close()
-            raise ResourceError(
-                f"no process can be started to decode images ({error}): free memory or processes, or set "
-                "CLEANPAIRS_DECODE_WORKERS=0 to decode without"
-            ) from error
+            raise ResourceError(f"{_NO_START}: {error}; {_REMEDY}") from error
 
     def start(self) -> None:
         """Tell it what to make of images, and wait until it can."""
@@ -213,10 +195,7 @@ class _Worker:
         except _LostError as lost:
             self._said.seek(0)
             lines = self._said.read().decode("utf-8", "replace").strip().splitlines()
-            raise ResourceError(
-                f"the process that decodes images does not start: {lost}{': ' + lines[-1] if lines else ''}; free "
-                "memory, or set CLEANPAIRS_DECODE_WORKERS=0 to decode without"
-            ) from lost
+            raise ResourceError(f"{_NO_START}: {': '.join([str(lost), *lines[-1:]])}; {_REMEDY}") from lost
 
     def kill(self) -> None:
         with suppress(OSError):
@@ -255,10 +234,7 @@ class _Worker:
 
 
 def prepare(data: bytes, preparation: Preparation) -> np.ndarray:
-    """What is made of one encoded image: an array of uint8, of one to three dimensions.
-
-    Raises DataError: it cannot be decoded, or not prepared; with the reason.
-    """
+    """What is made of one encoded image: uint8, of one to three dimensions. Raises DataError: why there is nothing."""
     function = load_target(preparation.target)
     image = read_image(data, about=preparation.about)
     try:
@@ -266,15 +242,12 @@ def prepare(data: bytes, preparation: Preparation) -> np.ndarray:
     except DataError:
         raise
     except Exception as error:  # memory that does not suffice, above all: it is this image that is bad, not the run
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        said = ": ".join(filter(None, (type(error).__name__, str(error))))
         raise DataError(f"the image of {image.width}x{image.height} pixels cannot be prepared: {said}") from error
 
 
 def serve() -> None:
-    """In a worker: answer until the pipe, whose number is the argument, is closed.
-
-    The first request is JSON, :class:`Preparation` and the limit of memory; each further one is an encoded image.
-    """
+    """In a worker: answer until the pipe, whose number is the argument, is closed; first come settings as JSON."""
     for number in (signal.SIGINT, signal.SIGHUP):  # for the process that asks; it ends this one by itself
         signal.signal(number, signal.SIG_IGN)
     pipe: Connection[bytes, bytes] = Connection(int(sys.argv[1]))

@@ -7,11 +7,8 @@ _JOINERS = {"\u200c", "\u200d"}  # part of correct Persian and of many emoji; ha
 
 
 def visible(text: object, limit: int = MAX_LENGTH) -> str:
-    """``text`` on one line, at most ``limit`` characters of it, with hidden characters spelled out.
-
-    Control characters, bidirectional overrides and marks, zero-width characters, lone surrogates and private or
-    unassigned code points become ``⟨U+202E⟩``, so that a caption can neither hide something nor change how the text
-    around it reads. Escaping for HTML is the template's.
+    """``text`` on one line, at most ``limit`` characters, control, bidirectional and zero-width ones, lone surrogates
+    and private or unassigned code points as ``⟨U+202E⟩``. Escaping for HTML is the template's.
     """
     raw = str(text)
     shown = "".join(map(_shown, raw[:limit]))

@@ -25,7 +25,7 @@ SIGNATURE = Preparation("cleanpairs.data.duplicates:signature", about=128)  # pi
 FLAT = 4.0  # standard deviation of the grey picture, of 255: below it the signs are those of noise
 VERSION = 1  # of the signatures, for the cache
 
-_known: WeakKeyDictionary[Pairs, tuple[Pairs, np.ndarray]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Pairs, tuple[Pairs | None, np.ndarray]] = WeakKeyDictionary()
 
 
 def signature(image: Any) -> np.ndarray:
@@ -49,8 +49,7 @@ def image_signatures(images: ImageSource) -> np.ndarray:
 
 
 def near_duplicate_groups(signatures: np.ndarray) -> np.ndarray:
-    """Group (M,) int64 of each of M images, by signatures (M, 201): the lowest number of an image that it is linked to,
-    itself if to none.
+    """Group (M,) int64 of each of M images, by signatures (M, 201): the lowest number of an image that it is linked to.
 
     Hashes of linked images differ in at most MAX_BITS bits, their colours c, c' by ``MAX_COLOUR * min(|c - mean c|, |c'
     - mean c'|)``: a white background does not make two ties alike.
@@ -59,42 +58,36 @@ def near_duplicate_groups(signatures: np.ndarray) -> np.ndarray:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    bits, colours, rows = signatures[:, :8], signatures[:, 8:200], np.flatnonzero(signatures[:, 200])
+    rows = np.flatnonzero(signatures[:, 200])
+    group = np.arange(len(signatures))
     if len(rows) < 2:
-        return np.arange(len(signatures))
-    colours = colours.astype(np.float32)  # (M, 192): 64 cells of three
+        return group
+    known, inverse = np.unique(signatures[rows], axis=0, return_inverse=True)
+    codes, colours = np.ascontiguousarray(known[:, :8]), known[:, 8:200].astype(np.float32)  # 64 cells of three
     cells = colours.reshape(-1, 64, 3)
-    contrast = np.linalg.norm((cells - cells.mean(axis=1, keepdims=True)).reshape(-1, 192), axis=1)  # (M,)
-    codes, inverse = np.unique(bits[rows], axis=0, return_inverse=True)
+    contrast = np.linalg.norm((cells - cells.mean(axis=1, keepdims=True)).reshape(-1, 192), axis=1)
     index = faiss.IndexBinaryMultiHash(64, 4, 16)  # of MAX_BITS <= 7 errors some quarter of the bits has at most one
     index.nflip = MAX_BITS // 4
     index.add(codes)
-    ends, _, found = index.range_search(codes, MAX_BITS + 1)  # strictly nearer
-    asking = np.repeat(np.arange(len(codes)), np.diff(ends).astype(np.int64))
-    near = np.stack([asking, found.astype(np.int64)])[:, asking <= found]
-    order = np.argsort(inverse, kind="stable")
-    starts = np.searchsorted(inverse[order], np.arange(len(codes) + 1))
-    pairs = []
-    for a, b in near.T.tolist():
-        left, right = rows[order[starts[a] : starts[a + 1]]], rows[order[starts[b] : starts[b + 1]]]
-        for i in left if a != b else left[:-1]:
-            others = right if a != b else right[right > i]
-            apart = np.linalg.norm(colours[others] - colours[i], axis=1)
-            alike = others[apart <= MAX_COLOUR * np.minimum(contrast[others], contrast[i])]
-            pairs.append(np.stack([np.full(len(alike), i), alike]))
-    edges = np.concatenate(pairs, axis=1) if pairs else np.empty((2, 0), np.int64)
-    graph = coo_array((np.ones(edges.shape[1], bool), (edges[0], edges[1])), shape=(len(signatures),) * 2)
-    label = connected_components(graph, directed=False)[1]
+    edges = []
+    for start in range(0, len(codes), 16):  # few at once: thousands may share a hash
+        ends, _, near = index.range_search(codes[start : start + 16], MAX_BITS + 1)  # strictly nearer
+        asking = np.repeat(np.arange(start, start + len(ends) - 1), np.diff(ends).astype(np.int64))
+        apart = np.linalg.norm(colours[asking] - colours[near], axis=1)
+        alike = apart <= MAX_COLOUR * np.minimum(contrast[asking], contrast[near])
+        edges.append(np.stack([asking, near])[:, alike])
+    asking, near = np.concatenate(edges, axis=1)
+    graph = coo_array((np.ones(len(near), bool), (asking, near)), shape=(len(codes),) * 2)
+    label = connected_components(graph, directed=False)[1][inverse]
     _, first = np.unique(label, return_index=True)
-    return np.asarray(first[label], dtype=np.int64)
+    group[rows] = rows[first[label]]
+    return group
 
 
 def group_near_duplicates(pairs: Pairs) -> Pairs:
-    """``pairs`` with one ``image_group`` for all near duplicates of an image; as they are where there are no pictures.
-
-    The signatures are kept in the cache directory, for pairs that come from files.
-    """
-    return _grouped(pairs)[0]
+    """``pairs`` with one ``image_group`` for all near duplicates of an image; themselves where there are none."""
+    grouped, _ = _grouped(pairs)
+    return pairs if grouped is None else grouped
 
 
 def flat_images(pairs: Pairs) -> np.ndarray:
@@ -105,9 +98,9 @@ def flat_images(pairs: Pairs) -> np.ndarray:
     return np.flatnonzero(~present & (spread < FLAT)) if present.any() else np.empty(0, np.int64)
 
 
-def _grouped(pairs: Pairs) -> tuple[Pairs, np.ndarray]:
+def _grouped(pairs: Pairs) -> tuple[Pairs | None, np.ndarray]:
     if pairs not in _known:
-        signatures, grouped = _cached(pairs), pairs
+        signatures, grouped = _cached(pairs), None  # not the pairs themselves: what is known of them would keep them
         if signatures[:, 200].any():
             grouped = replace(pairs, image_group=pairs.image_group[near_duplicate_groups(signatures)])
         _known[pairs] = grouped, signatures

@@ -35,12 +35,8 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 @dataclass(frozen=True)
 class Filter:
-    """What is set aside: ``reason``, with the ``setting`` where there is one; ``always``: unless it is told not to be.
+    """What is set aside, and why; ``always``: unless it is told not to be. What each is after: docs/repair.md."""
 
-    What each is after: docs/repair.md.
-    """
-
-    name: str
     reason: str
     setting: float | None
     always: bool
@@ -48,10 +44,8 @@ class Filter:
 
 
 def chosen_filters(drop: str) -> dict[str, float]:
-    """Name -> setting of the filters that ``drop`` asks for: names, perhaps with ``=NUMBER``, with commas between them;
-    ``all`` of them; those that are always there are added, unless ``none`` is among the names.
-
-    Raises ConfigError: there is no such filter, or it has no such setting.
+    """Name -> setting of the filters that ``drop`` asks for: names, perhaps with ``=NUMBER``, with commas between them,
+    ``all``, or ``none`` of those that are always there. Raises ConfigError: no such filter, or no such setting.
     """
     usual = {name: f.setting or 0.0 for name, f in FILTERS.items()}
     chosen = {name: usual[name] for name, f in FILTERS.items() if f.always}
@@ -84,9 +78,6 @@ def filter_reasons(pairs: Pairs, drop: str = "all", *, pictures: bool = True) ->
     return reasons
 
 
-# -- images ---------------------------------------------------------------------------------------------------------
-
-
 def _blank(pairs: Pairs, _: float) -> np.ndarray:
     if pairs.images.kind == "features":
         return np.empty(0, np.int64)
@@ -96,26 +87,18 @@ def _blank(pairs: Pairs, _: float) -> np.ndarray:
     return np.flatnonzero(np.isin(pairs.image_index, known))
 
 
-def _small(pairs: Pairs, least: float) -> np.ndarray:
-    return np.flatnonzero(_sides(pairs).min(axis=1)[pairs.image_index] < least)
+def _by_sides(odd: Callable[[np.ndarray, np.ndarray, float], np.ndarray]) -> Callable[[Pairs, float], np.ndarray]:
+    """By the shorter and the longer side (M,) in pixels, as the images' headers have them, NaN where there is none."""
 
+    def find(pairs: Pairs, setting: float) -> np.ndarray:
+        sides = np.full((len(pairs.images), 2), np.nan)
+        for start, encoded in pairs.images.iter_encoded(256):
+            for m, content in enumerate(encoded, start):
+                if content is not None and (header := image_header(content)) is not None:
+                    sides[m] = header[1:]
+        return np.flatnonzero(odd(sides.min(axis=1), sides.max(axis=1), setting)[pairs.image_index])
 
-def _aspect(pairs: Pairs, most: float) -> np.ndarray:
-    sides = _sides(pairs)
-    return np.flatnonzero((sides.max(axis=1) > most * sides.min(axis=1))[pairs.image_index])
-
-
-def _sides(pairs: Pairs) -> np.ndarray:
-    """(M, 2) width and height in pixels, by the images' headers; NaN where there is none, or it cannot be read."""
-    found = np.full((len(pairs.images), 2), np.nan)
-    for start, encoded in pairs.images.iter_encoded(256):
-        for m, content in enumerate(encoded, start):
-            if content is not None and (header := image_header(content)) is not None:
-                found[m] = header[1:]
-    return found
-
-
-# -- captions -------------------------------------------------------------------------------------------------------
+    return find
 
 
 def _by_caption(holds: Callable[[str, float], bool]) -> Callable[[Pairs, float], np.ndarray]:
@@ -150,14 +133,8 @@ def _repeated(pairs: Pairs, least: float) -> np.ndarray:
     return np.flatnonzero(np.isin(pairs.text_group, many) & np.array([bool(c) for c in pairs.captions], bool))
 
 
-def _foreign(pairs: Pairs, least: float) -> np.ndarray:
-    return np.array([i for i, *_ in other_scripts(pairs.captions, least)], np.int64)
-
-
 def other_scripts(captions: Sequence[str], least: float = MAIN_SCRIPT) -> Iterator[tuple[int, float, str]]:
-    """Captions most of whose letters are of another script than those of a share ``least`` of all: which, the share of
-    these letters, and what to say.
-    """
+    """Captions in another script than a share ``least`` of all: which, the share of its letters, what to say."""
     scripts = [_script(caption or "") for caption in captions]
     counts = Counter(script for script, _ in scripts if script)
     main, n = counts.most_common(1)[0] if counts else ("", 0)
@@ -179,23 +156,21 @@ def _script(caption: str) -> tuple[str, float]:
 
 
 FILTERS = {
-    f.name: f
-    for f in (
-        Filter("blank", "the image shows one colour", None, True, _blank),
-        Filter("small", "the image's shorter side has fewer than {:g} pixels", 64, False, _small),
-        Filter("aspect", "the image's longer side is more than {:g} times the shorter", 3, False, _aspect),
-        Filter("no_word", "the caption has no letter", None, True,
-               _by_caption(lambda caption, _: not _LETTER.search(caption))),
-        Filter("url", "the caption is an address, or the name of a file", None, True, _by_caption(_is_address)),
-        Filter("hashtags", "the caption is #tags, @names and addresses", None, True,
-               _by_caption(lambda caption, _: _is_tags_or_addresses(caption, 0) and not _is_address(caption, 0))),
-        Filter("caption_length", "the caption has fewer than {:g} characters", 10, False,
-               _by_caption(lambda caption, n: len(caption.strip()) < n)),
-        Filter("mojibake", "the caption was read in another encoding than it was written in", None, False,
-               _by_caption(_is_mojibake)),
-        Filter("language", "the caption is in another script than at least {:.0%} of all", MAIN_SCRIPT, False,
-               _foreign),
-        Filter("repeated_caption", "the caption is that of {:g} images or more, and of 1 % of all", 20, True,
-               _repeated),
-    )
+    "blank": Filter("the image shows one colour", None, True, _blank),
+    "small": Filter("the image's shorter side has fewer than {:g} pixels", 64, False,
+        _by_sides(lambda short, _, least: short < least)),
+    "aspect": Filter("the image's longer side is more than {:g} times the shorter", 3, False,
+        _by_sides(lambda short, long, most: long > most * short)),
+    "no_word": Filter("the caption has no letter", None, True,
+        _by_caption(lambda caption, _: not _LETTER.search(caption))),
+    "url": Filter("the caption is an address, or the name of a file", None, True, _by_caption(_is_address)),
+    "hashtags": Filter("the caption is #tags, @names and addresses", None, True,
+        _by_caption(lambda caption, _: _is_tags_or_addresses(caption, 0) and not _is_address(caption, 0))),
+    "caption_length": Filter("the caption has fewer than {:g} characters", 10, False,
+        _by_caption(lambda caption, n: len(caption.strip()) < n)),
+    "mojibake": Filter("the caption was read in another encoding than it was written in", None, False,
+        _by_caption(_is_mojibake)),
+    "language": Filter("the caption is in another script than at least {:.0%} of all", MAIN_SCRIPT, False,
+        lambda pairs, least: np.array([i for i, *_ in other_scripts(pairs.captions, least)], np.int64)),
+    "repeated_caption": Filter("the caption is that of {:g} images or more, and of 1 % of all", 20, True, _repeated),
 }  # fmt: skip

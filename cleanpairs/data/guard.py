@@ -34,10 +34,8 @@ _LABELS = {"pair_id", "key", "stratum", "matched"}  # columns of an audit's labe
 
 @dataclass(frozen=True)
 class Input:
-    """A file, a directory, or several files by a glob or by braces.
-
-    ``keeps``: whether a path in a directory (relative to it) belongs to the input; ``deep``: look in it for links that
-    lead out of it.
+    """A file, a directory, or several files by a glob or by braces. ``keeps``: whether a path in a directory (relative
+    to it) belongs to the input; ``deep``: look in it for links that lead out of it.
     """
 
     path: PathLike
@@ -48,17 +46,15 @@ class Input:
 def data_inputs(
     data: object, options: Mapping[str, object] | None, noise: Mapping[str, object] | None = None
 ) -> Iterator[Input]:
-    """What :func:`cleanpairs.load_pairs` reads of ``data`` with ``options``: also the images that a table names.
-
-    Nothing of what is no local path. Of the folders that images are looked for in, images that are there are inputs.
-    """
-    root = (options or {}).get("image_root")
-    beside = [(options or {}).get(name) for name in ("text_vectors", "captions")]  # a column's name is no path
-    for given in (data, *beside):
-        if isinstance(given, str | os.PathLike) and "://" not in os.fspath(given):
-            yield from map(Input, expand_braces(os.fspath(given)) if _FOLDERS.search(os.fspath(given)) else [given])
-    if root is None and isinstance(data, str | os.PathLike) and "://" not in os.fspath(data) and os.path.isfile(data):
-        root = os.path.dirname(os.path.abspath(data))
+    """What :func:`cleanpairs.load_pairs` reads of ``data`` with ``options``, also the images that a table may name."""
+    options = options or {}
+    named = data, options.get("text_vectors"), options.get("captions")  # a column's name is no path
+    paths = [os.fspath(p) for p in named if isinstance(p, str | os.PathLike) and "://" not in os.fspath(p)]
+    for path in paths:
+        yield from map(Input, expand_braces(path) if _FOLDERS.search(path) else [path])
+    root = options.get("image_root")
+    if root is None and str(data) in paths[:1] and os.path.isfile(paths[0]):
+        root = os.path.dirname(os.path.abspath(paths[0]))
     if isinstance(root, str | os.PathLike):
         folder = os.fspath(root)
         yield Input(folder, lambda p: p.suffix.lower() in _IMAGES and os.path.lexists(os.path.join(folder, p)), False)
@@ -160,10 +156,7 @@ def refuse_unless(ours: Kept, path: Path, whose: str) -> None:
 
 
 def refuse_foreign(folder: Path, ours: re.Pattern[str]) -> None:
-    """Raise :class:`OutputExistsError` if a directory that is to be replaced holds what such an output does not.
-
-    ``ours`` fits the names of files, relative to the folder, that such an output consists of.
-    """
+    """OutputExistsError where a directory holds files whose names, relative to it, ``ours`` does not fit."""
     inside = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
     if foreign := [name for name in inside if not (ours.fullmatch(name) or _STAGING.search(name))]:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
@@ -185,12 +178,10 @@ def refuse_labels(path: Path) -> None:
 
 def _labels_in(file: Path) -> int:
     """How many labels an audit's CSV holds, 0 for other files; separated as spreadsheets do."""
-    try:
-        with file.open(encoding="utf-8-sig", newline="", errors="replace") as stream:
-            head = stream.readline(10_000)
-            mark = max(",;\t", key=head.count)
-            names: Sequence[str] = next(csv.reader([head], delimiter=mark), [])
-            labels = csv.DictReader(stream, names, delimiter=mark) if set(names) >= _LABELS else ()
-            return sum(bool((row["matched"] or "").strip()) for row in labels)
-    except (OSError, csv.Error):
-        return 0
+    with suppress(OSError, csv.Error), file.open(encoding="utf-8-sig", newline="", errors="replace") as stream:
+        head = stream.readline(10_000)
+        mark = max(",;\t", key=head.count)
+        names: Sequence[str] = next(csv.reader([head], delimiter=mark), [])
+        labels = csv.DictReader(stream, names, delimiter=mark) if set(names) >= _LABELS else ()
+        return sum(bool((row["matched"] or "").strip()) for row in labels)
+    return 0

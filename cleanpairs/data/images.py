@@ -10,21 +10,21 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
-from cleanpairs.core.regular import read_bytes, reading
+from cleanpairs.core.regular import error_text, read_bytes, reading
 from cleanpairs.data.text import content_hash
 
+IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # endings
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
 class ImageSource:
-    """M images: vectors (M, R, D), maybe memory-mapped, encoded ones that are fetched when they are needed, or both.
-
-    ``read(rows)`` fetches encoded images, None where there is none; ``stream(batch_size)``, where it is given, all of
-    them from the first to the last, with the first row of each batch. ``kind`` is "features" where there are vectors,
-    else "bytes".
+    """M images: vectors (M, R, D), maybe memory-mapped (``kind`` "features"), encoded ones ("bytes"), which
+    ``read(rows)`` fetches when they are needed, None where there is none, and ``stream(batch_size)`` all, with the
+    first row of each batch; or both.
     """
 
     def __init__(
@@ -60,26 +60,16 @@ class ImageSource:
         return self._vectors
 
 
-def vector_images(vectors: np.ndarray) -> ImageSource:
-    """Images that are vectors (M, R, D) alone."""
-    return ImageSource(len(vectors), vectors=vectors)
-
-
 def encoded_list(images: Sequence[bytes | None]) -> ImageSource:
     """Encoded images in memory."""
     return ImageSource(len(images), lambda rows: [images[i] for i in rows])
 
 
 def resolve_path(path: str, root: Path) -> Path:
-    """The file of an image path under ``root``; of several, ``a.jpg|b.jpg``, the first.
-
-    Of a Windows path, which has backslashes, it is the longest end that is there.
-
-    Raises DataError: a URL, or a path (or a link) that leaves ``root``.
-    """
+    """The file of an image path under ``root``. Raises DataError: a URL, or a path (or a link) that leaves ``root``."""
     if "://" in path:
         raise DataError(f"the image {path[:120]!r} is a URL, and nothing is fetched: download it by img2dataset")
-    try:
+    with reading(f"the image path {path[:120]!r}", "followed", ValueError, RuntimeError):  # links in a circle
         base = root.resolve()
         file = (base / path).resolve()
         if "|" in path and not file.exists():
@@ -88,38 +78,30 @@ def resolve_path(path: str, root: Path) -> Path:
             parts = PureWindowsPath(path).parts
             ends = (base / "/".join(parts[k:]) for k in range(len(parts)))
             file = next((end.resolve() for end in ends if end.is_file()), file)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
-        raise DataError(f"the image path {path[:120]!r} is not valid: {error}") from error
     if not file.is_relative_to(base):
         raise DataError(f"the image path {path[:120]!r} leaves the image root {root}")
     return file
 
 
-def image_cells(column: Any) -> list[Any]:
+def image_cells(column: pa.Array) -> list[Any]:
     """The cells of an Arrow column of images; a path that is not UTF-8 comes as Python names such files."""
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
-        return [_cell(scalar) for scalar in column]
-
-
-def _cell(scalar: Any) -> Any:
-    try:
-        return scalar.as_py()
-    except UnicodeDecodeError:
-        if hasattr(scalar, "as_buffer"):
-            return os.fsdecode(scalar.as_buffer().to_pybytes())
-        if hasattr(scalar, "keys"):  # struct<bytes, path>
-            return {name: _cell(scalar[name]) for name in ("bytes", "path") if name in scalar}
-        return _cell(scalar.value)  # of a dictionary
+        if pa.types.is_dictionary(column.type):
+            return image_cells(column.dictionary_decode())
+        if pa.types.is_struct(column.type):
+            names = [f.name for f in column.type if f.name in ("bytes", "path")]
+            rows = zip(*(image_cells(column.field(name)) for name in names), strict=True)
+            return [dict(zip(names, row, strict=True)) for row in rows]
+        return [cell if cell is None else os.fsdecode(cell) for cell in column.cast(pa.binary()).to_pylist()]
 
 
 def encoded_bytes(value: Any, file: str, root: str | None) -> bytes | None:
     """As :func:`cell_bytes`, but None where there is no image that may be read."""
-    try:
+    with suppress(DataError):
         return cell_bytes(value, Path(root) if root is not None else Path(file).parent)
-    except DataError:
-        return None
+    return None
 
 
 def cell_bytes(value: Any, root: Path) -> bytes:
@@ -155,12 +137,11 @@ def vector_groups(array: np.ndarray) -> np.ndarray:
 def read_image(data: bytes, *, about: int | None = None) -> Any:
     """Decode an image to RGB (PIL.Image.Image), upright, on white where it is transparent.
 
-    ``data``: JPEG, PNG, WebP, GIF (first frame), BMP or TIFF; above CLEANPAIRS_MAX_PIXELS it is refused before it is
-    decoded. ``about``: a side in pixels that is enough: a JPEG is then decoded at an eighth, a quarter or half of its
-    size.
+    ``data``: JPEG, PNG, WebP, GIF (first frame), BMP or TIFF; ``about``: a side in pixels that is enough: a JPEG is
+    then decoded at an eighth, a quarter or half of its size.
     Raises DataError: it cannot be decoded, whole, within the limits; with the reason.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     max_pixels = limit("pixels")
     if len(data) > (most := limit("image_bytes")):
@@ -185,9 +166,7 @@ def read_image(data: bytes, *, about: int | None = None) -> Any:
     except DataError:
         raise
     except Exception as error:  # Pillow's decoders raise anything; whatever it is, this row is bad and no more
-        text = str(error) or type(error).__name__
-        if "cannot identify image file" in text:
-            text = "no known image format"
+        text = "no known image format" if isinstance(error, UnidentifiedImageError) else error_text(error)
         raise DataError(f"the image cannot be decoded: {text}") from error
 
 
@@ -195,17 +174,14 @@ def image_header(content: bytes) -> tuple[str, int, int] | None:
     """Format, width and height of an encoded image; None where they cannot be read."""
     from PIL import Image
 
-    try:
-        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            return str(image.format), image.width, image.height
-    except Exception:  # Pillow raises anything; that it cannot be decoded is a reason of its own
-        return None
+    data = io.BytesIO(content)
+    with suppress(Exception), warnings.catch_warnings(action="ignore"), Image.open(data, formats=FORMATS) as image:
+        return str(image.format), image.width, image.height  # Pillow raises anything
+    return None
 
 
 def rows_by_file(counts: Sequence[int], rows: Sequence[int] | np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Of files, or parts of one, that hold so many rows each, those with any of ``rows`` (k,): number of the file, its
-    first row, and the rows within it, rising, each once.
-    """
+    """Of files with so many rows, those with any of ``rows`` (k,): number, first row, and the rows in it, rising."""
     starts = np.cumsum([0, *counts])
     wanted = np.unique(np.asarray(rows, np.int64))
     for number, (a, b) in enumerate(pairwise(np.searchsorted(wanted, starts).tolist())):

@@ -10,13 +10,12 @@ from cleanpairs.data.columns import SCORE
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.data.filters import FILTERS, MOST, chosen_filters
 from cleanpairs.data.formats.remote import bytes_of, location
-from cleanpairs.data.images import image_header
+from cleanpairs.data.images import ImageSource, image_header
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables
 
 SAMPLE = 1000  # images that are decoded, unless all of them are asked for
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_AT_ONCE = 64
 _ROLES = {"true_mismatch": "truth", "true_key": "truth"}
 Found = dict[str, Any]
 
@@ -27,12 +26,11 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
     ``decode`` {"all", "sample", "none"}: images to decode: all, 1,000 spread evenly, or none; ``filters``: those to
     count by, as :func:`cleanpairs.data.filters.chosen_filters` has them: all images are looked at.
 
-    Returns a dict: ``files``, ``bytes`` of those that are read as the table (neither image files beside it nor copies
-    in the cache directory); ``distinct_images`` by their bytes, or vectors; ``distinct_captions`` by their text after
-    normalisation; ``duplicate_pairs``: those that repeat another in both; ``vectors``, ``text_vectors``: shape and
-    type, or None; ``corrupted``: pairs that are wrong by the input's own truth; ``reasons``, and ``failures`` of
-    ``decoded``: kinds, each with the number of its pairs and the first; ``width``, ``height``: least, median and most
-    pixels.
+    Returns a dict: ``files``, ``bytes`` of those that are read as the table; ``distinct_images`` by bytes, or vectors;
+    ``distinct_captions`` by normalised text; ``duplicate_pairs``: those that repeat another in both; ``vectors``,
+    ``text_vectors``: shape and type, or None; ``corrupted``: pairs that are wrong by the input's own truth;
+    ``reasons``, and ``failures`` of ``decoded``: kinds, each with the number of its pairs and the first; ``width``,
+    ``height``: least, median and most pixels.
     Raises DataError: the input cannot be read again.
     """
     source = pairs.source
@@ -123,10 +121,9 @@ def _decoded(pairs: Pairs, decode: str) -> Found | None:
     sizes: list[np.ndarray] = []
     failed: list[tuple[int, str]] = []
     first_pair = {int(m): i for i, m in reversed(list(enumerate(pairs.image_index.tolist())))}
-    starts = range(0, len(chosen), _AT_ONCE)
-    encoded = ((start, pairs.images.read(chosen[start : start + _AT_ONCE].tolist())) for start in starts)
+    images = ImageSource(len(chosen), lambda some: pairs.images.read(chosen[some].tolist()))
     with Decoder(Preparation(f"{__name__}:size_of"), workers_for(len(chosen))) as decoder:
-        for batch in decoder.batches(encoded):
+        for batch in decoder.batches(images.iter_encoded(64)):
             sizes += [np.ascontiguousarray(a).view(np.uint32) for a in batch.arrays]
             failed += [(first_pair[int(chosen[k])], why) for k, why in batch.failures.items()]
     table = np.array(sizes).reshape(-1, 2)

@@ -1,8 +1,6 @@
-"""One writer at a time: who writes an output holds a lock beside it, and others are told who that is.
-
-The lock is a POSIX record lock on the hidden file ``.NAME.cleanpairs-lock``, in which the holder says who it is. It
-ends with its process, however that ends, is not inherited by workers, and holds between machines where the file system
-has such locks. A file that a kill has left is taken over by the next writer, and removed with its lock.
+"""One writer at a time: who writes an output holds a POSIX record lock on the hidden file ``.NAME.cleanpairs-lock``, in
+which it says who it is. The lock ends with its process, is not inherited by workers, and holds between machines where
+the file system has such locks. A file that a kill has left is taken over by the next writer.
 """
 
 import errno
@@ -12,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -32,10 +30,8 @@ def lock_of(output: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def hold(outputs: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
-    """Nobody else writes these outputs meanwhile; a thread may hold one again, as a command and what it calls do.
-
-    Raises OutputExistsError: another process holds one; the message says which, on which machine, and since when; or
-    another thread of this one does; OutputError: the folder of an output cannot be made or written.
+    """Nobody else writes these outputs meanwhile; a thread may hold one again. Raises OutputExistsError: another
+    process or thread holds one, and which; OutputError: its folder cannot be made or written.
     """
     with ExitStack() as stack:
         for lock, output in sorted({lock_of(output): output for output in outputs}.items()):
@@ -48,40 +44,33 @@ def _one(lock: Path, output: str) -> Iterator[None]:
     mine = threading.get_ident(), object()
     holder = _held.setdefault(lock, mine)
     if holder[0] != mine[0]:
-        raise OutputExistsError(_busy(output, "another thread of this process"))
+        raise _busy(output, "another thread of this process")
     if holder is not mine:
         yield
         return
-    made: list[Path] = []
-    fd: int | None = None
-    try:
+    with ExitStack() as stack:
+        stack.callback(_held.pop, lock)
         with writing(output):
-            made = [folder for folder in lock.parents if not folder.exists()]
-            fd = _take(lock, output)
+            for folder in reversed([folder for folder in lock.parents if not folder.exists()]):
+                stack.callback(_quietly, folder.rmdir)  # made by us; it stays where something came into it
+            stack.enter_context(_taken(lock, output))
         yield
-    finally:
-        if fd is not None:
-            with suppress(OSError):
-                os.unlink(lock)  # while it is held: whoever opened it before finds that it is gone, and begins anew
-            os.close(fd)
-        del _held[lock]
-        for folder in made:  # by us, and nothing came into it
-            with suppress(OSError):
-                folder.rmdir()
+
+
+def _quietly(function: Callable[[], None]) -> None:
+    with suppress(OSError):
+        function()
 
 
 def make_parents(path: Path) -> None:
-    """Make the directories above ``path``, but none in the root of the file system: that is a slip, or no disk there.
-
-    Raises OutputError: the first that is missing would be there; OSError: they cannot be made.
-    """
+    """Make the directories above ``path``. Raises OutputError: the first would lie in the root of the file system."""
     missing = [folder for folder in path.parents if not folder.exists()]
     if missing and missing[-1].parent == Path(missing[-1].anchor):
         raise OutputError(f"{path} cannot be written: there is no directory {missing[-1]}; make it first")
     path.parent.mkdir(parents=True, exist_ok=True)
 
 
-def _take(lock: Path, output: str) -> int:
+def _taken(lock: Path, output: str) -> ExitStack:
     make_parents(lock.parent / Path(output).name)
     while True:  # again where it was removed by the one that held it before
         with ExitStack() as undone:
@@ -91,35 +80,27 @@ def _take(lock: Path, output: str) -> int:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno in _BUSY:
-                    raise OutputExistsError(_busy(output, _holder(fd))) from error
-                undone.pop_all()
-                return fd  # a file system without locks
+                    raise _busy(output, _holder(fd)) from error  # else it is a file system without locks
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(fd), os.lstat(lock)):
-                    undone.callback(os.unlink, lock)  # after a signal: it is ours, and would be left behind
-                    _sign(fd)
-                    undone.pop_all()
-                    return fd
+                    # While it is held: whoever opened it before finds that it is gone, and begins anew.
+                    undone.callback(_quietly, lock.unlink)
+                    who = {"pid": os.getpid(), "host": socket.gethostname()}
+                    who["since"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+                    with suppress(OSError):  # a full disk will be said of the output
+                        os.ftruncate(fd, 0)
+                        os.pwrite(fd, json.dumps(who).encode("ascii"), 0)
+                    return undone.pop_all()
 
 
-def _busy(output: str, who: str) -> str:
-    return f"{output} is being written by {who}: wait until it is done, or name another output"
-
-
-def _sign(fd: int) -> None:
-    who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-    with suppress(OSError):  # a full disk will be said of the output
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(who).encode("ascii"), 0)
+def _busy(output: str, who: str) -> OutputExistsError:
+    return OutputExistsError(f"{output} is being written by {who}: wait until it is done, or name another output")
 
 
 def _holder(fd: int) -> str:
     """Who holds the lock, by what its file says."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         who = json.loads(os.pread(fd, 1000, 0).decode("ascii"))
         pid, host, since = int(who["pid"]), str(who["host"]), str(who["since"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
-    if not (host + since).isprintable():
-        return f"process {pid}"
-    return f"process {pid} on {host[:80]}, since {since[:40]}"
+        return f"process {pid}" + f" on {host[:80]}, since {since[:40]}" * (host + since).isprintable()
+    return "another process"

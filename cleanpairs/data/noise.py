@@ -5,15 +5,11 @@ pair is a unit (NCR, BiCro, CRCL). ``per="image"``: an image is a unit and all i
 L2RM). A unit may land on itself or on another caption of its own image: such a pair is not mismatched. That is noise of
 the kind ``uniform``; corpora go wrong in other ways, too:
 
-``within``
-    Captions are swapped among the pairs of one category: hard mismatches, of which most words still fit.
-``shift``
-    In contiguous runs every image shows the captions of the image ``amount`` further on: a crawler or a join that is
-    off by one for a while. The last images of a run show the captions of its first, so that no caption is lost.
-``collapse``
-    Pairs show one and the same caption, or one of ``amount``, of the corpus: "image not available".
-``partial``
-    A share ``amount`` of a caption's words is replaced by words of another caption: half of it is wrong.
+- ``within``: captions are swapped among the pairs of one category, so that most words still fit
+- ``shift``: in contiguous runs every image shows the captions of the image ``amount`` further on, as by a join that is
+  off by one for a while; the last images of a run show those of its first
+- ``collapse``: pairs show one and the same caption, or one of ``amount``, of the corpus: "image not available"
+- ``partial``: a share ``amount`` of a caption's words is replaced by words of another caption
 """
 
 import re
@@ -51,9 +47,7 @@ TRIES = 20  # captions looked at for one that has words enough to give
 
 @dataclass(frozen=True)
 class NoiseKind:
-    """How pairs are mismatched; see the module. ``column``: of the input, for ``within``: pairs of the same value trade
-    captions.
-    """
+    """How pairs are mismatched; see the module. ``column``: of the input, for ``within``."""
 
     name: str = "uniform"
     column: str | None = None
@@ -61,21 +55,16 @@ class NoiseKind:
 
     @classmethod
     def parse(cls, text: str) -> "NoiseKind":
-        """``uniform``, ``within:COLUMN``, ``shift[:K]``, ``collapse[:N]`` or ``partial[:SHARE]``.
-
-        Raises ConfigError: there is no such kind, or what goes with it is missing, too much, or out of range.
-        """
+        """``uniform``, ``within:COLUMN``, ``shift[:K]``, ``collapse[:N]`` or ``partial[:SHARE]``; else ConfigError."""
         name, _, more = text.strip().partition(":")
         if name not in ("uniform", "within", *AMOUNTS):
             raise ConfigError(f"the kind of noise is one of uniform, within, {', '.join(AMOUNTS)}, found {name!r}")
-        if name == "within":
-            if not more:
-                raise ConfigError("noise of the kind 'within' needs a column, as in within:COLUMN")
-            return cls(name, more)
-        if name == "uniform":
-            if more:
-                raise ConfigError(f"noise of the kind {name!r} has no amount, found {more!r}")
-            return cls()
+        if name == "within" and not more:
+            raise ConfigError("noise of the kind 'within' needs a column, as in within:COLUMN")
+        if name == "uniform" and more:
+            raise ConfigError(f"noise of the kind {name!r} has no amount, found {more!r}")
+        if name not in AMOUNTS:
+            return cls(name, more or None)
         usual, wanted = AMOUNTS[name]
         try:
             amount = float(more) if more else usual
@@ -92,11 +81,8 @@ class NoiseKind:
 
 @dataclass(frozen=True)
 class Noise:
-    """What every pair shows, and who is mismatched (N,) bool by it.
-
-    ``permutation`` (N,) int64: pair i now shows the caption of pair permutation[i]; by ``collapse`` and ``shift`` a
-    caption may be shown more than once, or no more. ``rewritten``: pair id to a text that there was not; all these are
-    mismatched.
+    """What every pair shows, and who is mismatched (N,) bool by it. ``permutation`` (N,) int64: pair i now shows the
+    caption of pair permutation[i]; ``rewritten``: pair id to a text that there was not; all these are mismatched.
     """
 
     permutation: np.ndarray
@@ -112,10 +98,7 @@ class Noise:
 
 
 def noise_of(pairs: Pairs, permutation: np.ndarray) -> Noise:
-    """The noise that a permutation over the captions makes: who is mismatched by it.
-
-    A pair is not when its new caption belongs to its own image, or is the same text as one of its image's own.
-    """
+    """The noise that a permutation (N,) over the captions makes; see :meth:`Pairs.mismatched_by`."""
     return Noise(permutation.astype(np.int64), pairs.mismatched_by(permutation))
 
 
@@ -128,7 +111,7 @@ def inject_noise(
     kind: NoiseKind | str = "uniform",
     groups: Sequence[int] | np.ndarray | None = None,
 ) -> Noise:
-    """Choose, and permute or rewrite; nothing is changed yet, see :func:`apply_noise`.
+    """Choose, and permute or rewrite; nothing is changed yet.
 
     - ``rate`` float in [0, 1]: share of the units that are chosen. Reached is mostly less, see ``mismatched``
     - ``per`` {"caption", "image"}: what is a unit of uniform noise; of other kinds a caption, of ``shift`` an image
@@ -139,19 +122,16 @@ def inject_noise(
     """
     if not 0 <= rate <= 1:
         raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
-    kind = NoiseKind.parse(kind) if isinstance(kind, str) else kind
+    kind, rng = NoiseKind.parse(kind) if isinstance(kind, str) else kind, np.random.default_rng(seed)
     if per not in ("caption", "image"):
         raise ConfigError(f"noise is per 'caption' or per 'image', found {per!r}")
     if kind.name == "uniform":
-        return _uniform(pairs, rate, per, seed)
+        return noise_of(pairs, _choose_uniform(pairs, rate, per, rng))
     if per == "image":
         raise ConfigError(f"noise per 'image' is uniform; {kind.name!r} has its own units, leave per out")
-    rng = np.random.default_rng(seed)
     if kind.name == "partial":
         mixed = _mix_words(pairs, rate, kind.amount, rng)
-        mismatched = np.zeros(len(pairs), dtype=bool)
-        mismatched[list(mixed)] = True
-        return Noise(np.arange(len(pairs)), mismatched, mixed)
+        return Noise(pairs.pair_id, np.isin(pairs.pair_id, list(mixed)), mixed)
     if kind.name == "collapse":
         return noise_of(pairs, _choose_collapsed(pairs, rate, int(kind.amount), rng))
     _, owner = np.unique(pairs.pair_image_group, return_inverse=True)
@@ -163,14 +143,12 @@ def inject_noise(
     return noise_of(pairs, _choose_within(owner, codes, rate, rng))
 
 
-def _uniform(pairs: Pairs, rate: float, per: str, seed: int) -> Noise:
-    rng = np.random.default_rng(seed)
-    n = len(pairs)
-    permutation = np.arange(n)
+def _choose_uniform(pairs: Pairs, rate: float, per: str, rng: np.random.Generator) -> np.ndarray:
+    n, permutation = len(pairs), pairs.pair_id
     if per == "caption":
         chosen = rng.choice(n, round(rate * n), replace=False)
         permutation[chosen] = rng.permutation(chosen)
-        return noise_of(pairs, permutation)
+        return permutation
     _, unit = np.unique(pairs.pair_image_group, return_inverse=True)
     order = np.argsort(unit, kind="stable")
     members = np.split(order, np.cumsum(np.bincount(unit))[:-1]) if n else []
@@ -180,13 +158,11 @@ def _uniform(pairs: Pairs, rate: float, per: str, seed: int) -> Noise:
         alike = chosen[sizes == size]
         for to, giver in zip(alike, rng.permutation(alike), strict=True):
             permutation[members[to]] = members[giver]
-    return noise_of(pairs, permutation)
+    return permutation
 
 
 def category_codes(pairs: Pairs, column: str) -> np.ndarray:
-    """(N,) int64: equal = the same value in the input's ``column``; -1 where it has none. ConfigError:
-    there is no such column, or it does not hold one value a row.
-    """
+    """(N,) int64: equal = the same value in the input's ``column``, -1 = none. Raises ConfigError: no such column."""
     schema = next(iter(iter_tables(pairs.source, 1))).schema
     if column not in schema.names:
         raise ConfigError(f"noise within {column!r}: the input has no such column (it has: {', '.join(schema.names)})")
@@ -260,12 +236,9 @@ def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Gene
 
 
 def _choose_collapsed(pairs: Pairs, rate: float, captions: int, rng: np.random.Generator) -> np.ndarray:
-    """(N,) int64: the pair whose caption each pair shows, where a share ``rate`` shows one of a few ``captions`` of
-    different texts; the images that these belong to stay as they are.
-    """
-    source = np.arange(len(pairs))
-    usable = np.array([i for i in range(len(pairs)) if i not in pairs.reasons], dtype=np.int64)
-    shuffled = rng.permutation(usable)
+    """(N,) int64: the pair whose caption each shows, a share ``rate`` one of a few ``captions``, whose images stay."""
+    source = pairs.pair_id
+    shuffled = rng.permutation(np.array([i for i in range(len(pairs)) if i not in pairs.reasons], dtype=np.int64))
     _, first = np.unique(pairs.text_group[shuffled], return_index=True)
     shown = shuffled[np.sort(first)][:captions]
     holding = pairs.pair_image_group[np.isin(pairs.text_group, pairs.text_group[shown])]
@@ -277,8 +250,8 @@ def _choose_collapsed(pairs: Pairs, rate: float, captions: int, rng: np.random.G
 
 
 def _mix_words(pairs: Pairs, rate: float, share: float, rng: np.random.Generator) -> dict[int, str]:
-    """New captions by pair id, a ``share`` of whose words no caption of the image has, so that each is wrong; fewer
-    where no caption of those tried has as many. Captions of one word stay, unless ``share`` is 1.
+    """New captions by pair id, a ``share`` of whose words no caption of the image has, or fewer where none of those
+    tried has as many. Captions of one word stay, unless ``share`` is 1.
     """
     words = [c.split() if i not in pairs.reasons else [] for i, c in enumerate(pairs.captions)]
     normal = {word: normalise_text(word) for word in set().union(*words)}
@@ -318,11 +291,9 @@ def _foreign_words(
 
 
 def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -> np.ndarray:
-    """A research noise file as a permutation (n,) over the captions: pair i shows the caption of pair permutation[i].
-
-    ``.npy`` of n whole numbers: a permutation, taken as it is; or, for images with several captions (NCR's files for
-    Flickr30K and MS-COCO), the image that each caption is shown with, which becomes the permutation that makes the same
-    pairs, by ``owner`` (n,) int64, the image of each caption. Raises DataError: it is neither.
+    """A research noise file, ``.npy`` of n whole numbers, as a permutation (n,): pair i shows the caption of pair
+    permutation[i]. It holds that, or (NCR's) the image that each caption is shown with, which goes by ``owner`` (n,)
+    int64, the image of each caption. Raises DataError: it is neither.
     """
     values = read_npy(path)
     if values.ndim != 1 or values.dtype.kind not in "iu" or len(values) != n:
@@ -341,9 +312,8 @@ def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -
 
 
 def load_truth(path: str | Path, pairs: Pairs) -> np.ndarray:
-    """(N,) bool: which pairs are truly mismatched, by a file: ``.npy`` with N booleans, a noise file (see
-    :func:`load_noise_file`), or Parquet with a column ``true_mismatch``, one row a pair. Raises DataError: it does not
-    fit.
+    """(N,) bool: which pairs are truly mismatched, by a file: ``.npy`` with N booleans, a noise file, or Parquet with a
+    column ``true_mismatch``, one row a pair. Raises DataError: it does not fit.
     """
     if Path(path).suffix == ".npy":
         mask = read_npy(path)
@@ -361,13 +331,8 @@ def load_truth(path: str | Path, pairs: Pairs) -> np.ndarray:
 
 
 def apply_noise(pairs: Pairs, noise: Noise) -> Pairs:
-    """The pairs with their new captions, in memory, and with the truth in ``true_mismatch`` and ``true_key``.
-
-    A rewritten caption keeps the key of the caption that it was made of: most of it still says where it belongs.
-    """
-    captions = [pairs.captions[i] for i in noise.permutation.tolist()]
-    for i, caption in noise.rewritten.items():
-        captions[i] = caption
+    """The pairs with their new captions, in memory; a rewritten caption keeps the key of what it was made of."""
+    captions = [noise.rewritten.get(i, pairs.captions[at]) for i, at in enumerate(noise.permutation.tolist())]
     rewrites = pairs.text_vectors is None or noise.rewritten  # of a text that is new no vector is known
     moved = pairs.with_captions(captions, of=None if rewrites else noise.permutation)
     keys = [pairs.keys[i] for i in noise.permutation.tolist()]
@@ -386,8 +351,7 @@ def corrupt(
     overwrite: bool = False,
     **options: Any,
 ) -> Noise:
-    """Write a corrupted copy of ``data``, any input of :func:`cleanpairs.load_pairs` with ``options``, and the truth
-    beside it.
+    """Write a corrupted copy of ``data``, any input of :func:`cleanpairs.load_pairs` with ``options``, with the truth.
 
     ``rate``, ``per``, ``seed``, ``kind``: see :func:`inject_noise`; or ``noise_file``: see :func:`load_noise_file`.
     ``out``: Parquet with the input's columns and ``true_mismatch``, ``true_key`` (the key of the pair whose caption it

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.images import ImageSource, encoded_list, vector_groups, vector_images
+from cleanpairs.data.images import ImageSource, encoded_list, vector_groups
 from cleanpairs.data.source import Source
 from cleanpairs.data.text import NOT_FINITE_TEXT, caption_fault, concerns_caption, content_hash, text_groups
 
@@ -182,10 +182,8 @@ class Pairs:
         )
 
     def with_captions(self, captions: Sequence[str], *, of: np.ndarray | None = None) -> "Pairs":
-        """The same pairs with other captions (N,), in memory; what was wrong with a caption goes where it goes.
-
-        Precomputed scores are NaN where the caption is another one. Text vectors stay only where none is, or where
-        ``of`` (N,) int64 is given: the pair whose caption each one is.
+        """The same pairs with other captions (N,), in memory. Precomputed scores are NaN where the caption is another
+        one; text vectors stay where none is, or where ``of`` (N,) int64 is given: the pair whose caption each one is.
         """
         captions = list(captions)
         if len(captions) != len(self):
@@ -220,10 +218,7 @@ class Pairs:
         )
 
     def mismatched_by(self, permutation: np.ndarray) -> np.ndarray:
-        """(N,) bool: where pair i shows the caption of pair ``permutation[i]`` (N,), is it mismatched by that?
-
-        Not when the caption is one of its own image's, or has the same text as one of them.
-        """
+        """(N,) bool: whether the caption of pair ``permutation[i]`` (N,) is, by text, none of the image's of pair i."""
         _, owner = np.unique(self.pair_image_group, return_inverse=True)
         _, text = np.unique(self.text_group, return_inverse=True)
         fits = owner * (int(text.max(initial=0)) + 1) + text  # one number for each (image, text)
@@ -247,4 +242,4 @@ def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, s
     if len(bad):
         array = np.array(array)
         array[bad] = 0
-    return vector_images(array), groups, dict.fromkeys(bad.tolist(), "its vector is not finite")
+    return ImageSource(len(array), vectors=array), groups, dict.fromkeys(bad.tolist(), "its vector is not finite")

@@ -4,7 +4,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,19 +21,12 @@ BATCH_BYTES = 32 * 2**20  # of a batch of rows, about
 
 
 def parquet_files(folder: Path) -> list[str]:
-    """The Parquet files of a directory, sorted, but for those that tell about an export beside it.
-
-    An export leaves ``OUT.manifest.json``, which names its ledger and its dropped pairs: they are no input.
-    """
+    """The Parquet files of a directory, sorted, without the ledger and the dropped pairs of an export beside them."""
     aside: set[str] = set()
     for manifest in folder.glob("[!.]*.manifest.json"):
-        try:
-            files = read_json(manifest)["files"]
-            aside |= {
-                os.path.realpath(folder / name) for name, f in files.items() if f["role"] in ("ledger", "dropped")
-            }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # of somebody else
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # it is of somebody else
+            files = read_json(manifest)["files"].items()
+            aside |= {os.path.realpath(folder / name) for name, f in files if f["role"] in ("ledger", "dropped")}
     found = sorted(folder.glob("[!.]*.parquet"))  # hidden ones are somebody's staging
     return [str(p) for p in found if os.path.realpath(p) not in aside]
 
@@ -66,10 +59,7 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A whole file, or some of its columns, for tables that fit into memory.
-
-    Raises DataError: it cannot be read, or is damaged; the message names it.
-    """
+    """A whole file, or some of its columns, in memory. Raises DataError: it cannot be read, or is damaged."""
     with open_parquet(str(path)) as file, _named(str(path)):
         table = file.read(columns=None if columns is None else list(columns))
         table.validate(full=True)
@@ -77,20 +67,17 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
 
 
 def common_schema(paths: Sequence[str]) -> pa.Schema:
-    """The Arrow schema that all files share; see :func:`shared_schema`."""
-    return shared_schema(paths, _schema)
+    """The Arrow schema that all Parquet files share; see :func:`shared_schema`."""
 
+    def schema_of(path: str) -> pa.Schema:
+        with open_parquet(path) as file, _named(path):
+            return plain_schema(file.schema_arrow)
 
-def _schema(path: str) -> pa.Schema:
-    with open_parquet(path) as file, _named(path):
-        return plain_schema(file.schema_arrow)
+    return shared_schema(paths, schema_of)
 
 
 def shared_schema(paths: Sequence[str], schema_of: Callable[[str], pa.Schema]) -> pa.Schema:
-    """The Arrow schema of all files.
-
-    Raises DataError: files differ (it shows file, column and type), or a column name occurs twice.
-    """
+    """The Arrow schema of all files. Raises DataError: they differ, or a column name occurs twice."""
     schemas = {path: schema_of(path) for path in paths}
     first = schemas[paths[0]]
     for path, schema in schemas.items():
@@ -135,10 +122,7 @@ def _fitting_rows(file: pq.ParquetFile, sizes: list[int], columns: Sequence[str]
 def iter_batches(
     paths: Sequence[str], columns: Sequence[str] | None, batch_size: int, limit: int | None = None, first: int = 0
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """(File, batch) of ``limit`` rows from row ``first`` on, in row order and bounded memory; all columns when None.
-
-    Batches have at most ``batch_size`` rows, and fewer where rows are large. Row groups before ``first`` are not read.
-    """
+    """(File, batch) of ``limit`` rows from ``first`` on, ``batch_size`` at most, fewer where rows are large."""
     left, ahead = math.inf if limit is None else limit, first  # rows that are wanted, and to pass over before
     wanted = None if columns is None else list(columns)
     for path in paths:

@@ -16,13 +16,14 @@ import pyarrow.parquet as pq
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.registry import READERS
+from cleanpairs.core.regular import reading
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.columns import is_bytes
-from cleanpairs.data.formats.folder import IMAGES, annotation_files
+from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
+from cleanpairs.data.images import IMAGES
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import TABLES, Source, cache_folder
-from cleanpairs.data.table_reader import ReadRequest
 from cleanpairs.data.writing import cached_tables, write_tables
 
 _HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
@@ -38,39 +39,30 @@ def sniff(data: str) -> str:
     """Name of the first reader that recognises ``data``. Raises DataError: None does."""
     if not data.strip():
         raise DataError("the data has no name: give a path")
-    try:
+    with reading(data[:300]):  # a name too long, a folder closed to us
         for kind in fitting(data):
             return kind
         there = Path(data).exists()
-    except OSError as error:  # a name too long, a folder closed to us
-        raise DataError(f"{data[:300]} cannot be read: {error.strerror or error}") from error
     if not there:
-        hub = (
-            f"; a dataset on the Hugging Face hub is named hf://{data}"
-            if _HUB_LIKE.fullmatch(data) and not data.endswith(_FILES)
-            else ""
-        )
-        raise DataError(f"no such input: {data}{hub}")
+        on_hub = _HUB_LIKE.fullmatch(data) and not data.endswith(_FILES)
+        hint = f"; a dataset on the Hugging Face hub is named hf://{data}" if on_hub else ""
+        raise DataError(f"no such input: {data}{hint}")
     names = [p.name for p in annotation_files(Path(data))]
     if len(names) > 1:
         raise DataError(f"{data} has several files of captions ({', '.join(names[:10])}): give one of them")
     if not Path(data).is_dir():
         raise DataError(f"{data} is neither a regular file nor a directory")
+    endings = {p.suffix.lower() for p in Path(data).iterdir() if p.is_file()}
+    near = ""
+    if ".npy" in endings:
+        near = f"; arrays of vectors are named themselves: '{data}/*.npy' (docs/clip_vectors.md)"
+    elif images := sorted(endings & set(IMAGES)):
+        near = f"; its *{images[0]} have no captions: name them in a captions.csv (file_name,caption)"
     raise DataError(
         f"{data} is a directory without any known input: no *.parquet, no *.tar, no state.json of `datasets`, no .csv, "
         f".tsv or .jsonl, no N.jpg with N.txt, no img_emb/ of clip-retrieval, no {{split}}_ims.npy with "
-        f"{{split}}_caps.txt{_nearly(Path(data))}"
+        f"{{split}}_caps.txt{near}"
     )
-
-
-def _nearly(folder: Path) -> str:
-    """What is missing of an input, by the files that are there."""
-    endings = {p.suffix.lower() for p in folder.iterdir() if p.is_file()}
-    if ".npy" in endings:
-        return f"; arrays of vectors are named themselves: '{folder}/*.npy' (docs/clip_vectors.md)"
-    if found := sorted(endings & set(IMAGES)):
-        return f"; its *{found[0]} have no captions: name them in a captions.csv (file_name,caption)"
-    return ""
 
 
 def open_source(data: str | Path, *, text_column: str | None = None, **options: Any) -> Source:
@@ -97,21 +89,17 @@ def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
         raise DataError(f"{', '.join(source.paths[:1])} has no column {missing[0]!r} (columns: {', '.join(known)})")
     column = "joined_caption" if "caption" in known else "caption"
 
-    def text_of(batch: pa.RecordBatch, name: str) -> pa.Array:
-        try:
-            if pa.types.is_nested((found := batch.column(name)).type):
-                raise pa.ArrowNotImplementedError("a value of it is several")
+    def text_of(found: pa.Array, name: str) -> pa.Array:
+        what = f"{source.inputs[-1]}, column {name!r} of type {found.type},"
+        with reading(what, "joined as texts", pa.ArrowException):
+            if pa.types.is_nested(found.type):
+                raise pa.ArrowNotImplementedError("a value of it is several; leave it out of --text-column")
             text = found.cast(pa.string())
-        except pa.ArrowException as error:
-            raise DataError(
-                f"{source.inputs[-1]}, column {name!r} of type {found.type} cannot be joined as texts ({error}): leave "
-                "it out of --text-column"
-            ) from error
         return pc.if_else(pc.equal(text, ""), None, text)
 
     def joined() -> Iterator[pa.Table]:
         for batch in iter_tables(source):
-            texts = (text_of(batch, name) for name in names)
+            texts = (text_of(batch.column(name), name) for name in names)
             text = pc.binary_join_element_wise(*texts, ". ", null_handling="skip")
             yield pa.Table.from_batches([batch]).append_column(column, text)
 
@@ -126,9 +114,8 @@ def _opened(data: str | Path, **options: Any) -> Source:
     reader, encoding, captions, text_vectors = given.reader, given.encoding, given.captions, given.text_vectors
     if given.limit is not None and not (isinstance(given.limit, Integral) and given.limit >= 0):
         raise ConfigError(f"limit is a number of rows, 0 or more; found {given.limit}")
-    columns = {"image": given.image_column, "text": given.text_column, "key": given.key_column}
-    columns["text_features"] = None if text_vectors is None else _fetched(str(text_vectors), given.allow_urls)
-    root = None if given.image_root is None else str(given.image_root)
+    if text_vectors is not None:
+        given = replace(given, text_vectors=_fetched(str(text_vectors), given.allow_urls))
     path = _fetched(str(data), given.allow_urls)
     kind = sniff(path) if reader is None else READERS.entry(reader).name
     if reader is not None and kind not in (fits := list(fitting(path))):
@@ -138,19 +125,19 @@ def _opened(data: str | Path, **options: Any) -> Source:
             raise ConfigError(f"an encoding goes with CSV, TSV and .txt, and {data} is {kind}: leave it out")
         try:
             "".encode(encoding)  # refuses base64 and its kin, which codecs.lookup takes
-            columns["encoding"] = codecs.lookup(encoding).name
+            given = replace(given, encoding=codecs.lookup(encoding).name)
         except (LookupError, ValueError) as error:
             raise ConfigError(
                 f"unknown encoding: {encoding}; give one like utf-16, cp1252, shift_jis or gb18030"
             ) from error
-    if kind == "npy":
-        columns["captions"] = None if captions is None else _fetched(str(captions), given.allow_urls)
-    elif captions is not None:
-        raise ConfigError(f"captions beside the data go with arrays of vectors (.npy), and {data} is {kind}")
+    if captions is not None:
+        if kind != "npy":
+            raise ConfigError(f"captions beside the data go with arrays of vectors (.npy), and {data} is {kind}")
+        given = replace(given, captions=_fetched(str(captions), given.allow_urls))
     chosen = READERS.load(kind)()
     if given.split is not None and not chosen.splits:
         raise DataError(f"{data} ({kind}) has no splits; leave --split (split) out")
-    source: Source = chosen.open(path, ReadRequest(given.split, columns, root, given.limit))
+    source: Source = chosen.open(path, given)
     if text_vectors is not None and "text_features" not in source.columns:
         raise ConfigError(f"{data} ({kind}) takes no other vectors of captions than its own: leave {text_vectors} out")
     return source
@@ -180,25 +167,21 @@ def load_pairs(
 ) -> Pairs:
     """Read image-caption pairs.
 
-    - ``data``: a path, a glob, a directory; a Dataset, DatasetDict, IterableDataset, DataFrame, Table, dict, list of
-      dicts; Pairs: what one of :data:`cleanpairs.core.registry.READERS` recognises: Parquet, `datasets` directories,
-      WebDataset tars, image files with a CSV, TSV or JSON Lines, embedding folders of clip-retrieval, COCO's captions,
-      the research layout; or ``hf://owner/name`` for a dataset on the hub. What is no path is written to the cache
-      directory first, in batches, so that it can be read again like any input
-    - ``reader``: a name of these, where several recognise ``data``: the first would be taken
+    - ``data``: a path, a glob, a directory, or ``hf://owner/name``: what one of
+      :data:`cleanpairs.core.registry.READERS` recognises; a Dataset, DatasetDict, IterableDataset, DataFrame, Table,
+      dict, list of dicts, which is written to the cache directory first, so that it can be read again; or Pairs
+    - ``reader``: a name of these readers, where several recognise ``data``: the first would be taken
     - ``encoding``: of CSV, TSV and .txt; UTF-8 by default
     - ``split``: where the input has splits; ``train`` by default
     - ``image_column``, ``text_column``, ``key_column``: found by their usual names if not given. A text column of lists
-      makes one pair of each caption; several columns, ``"title,description"``, are joined (into a copy of the input in
-      the cache directory)
+      makes one pair of each caption; several columns, ``"title,description"``, are joined
     - ``text_vectors``: the column with vectors of the captions, found by its usual names if not given; where ``data``
       is ``.npy`` files of image vectors, those of the captions
     - ``captions``: beside ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns
     - ``image_root``: image paths are relative to it (else to the folder of the file that names them; of what is no
       path, to the working directory) and may not leave it
     - ``limit``: only the first rows
-    - ``allow_urls``: fetch ``data`` where it is a URL (s3, gs, https and what else fsspec knows) into the cache
-      directory. Images that the data itself names by URLs are never fetched
+    - ``allow_urls``: fetch ``data`` where it is a URL; images that the data itself names by URLs are never fetched
 
     Returns Pairs: rows that cannot be used are in it, with their reason in ``reasons``.
     Raises ConfigError: the input is a URL, and these are not allowed; DataError: the input cannot be read, or has no
@@ -234,14 +217,12 @@ def _written(data: Any, split: str | None) -> Path:
     if dataset is None and hasattr(data, "columns") and hasattr(getattr(data, "dtypes", None), "items"):
         if len(data.columns) and not len(data):
             raise DataError("the DataFrame holds no row")
-        try:
+        with reading("the DataFrame", "taken as a table", pa.ArrowException, ValueError, TypeError):
             cells = (cell for name in data.columns for cell in data[name].head(100))
             if any(hasattr(cell, "getexif") or getattr(cell, "ndim", 0) == 2 for cell in cells):
                 dataset = as_dataset({name: list(data[name]) for name in data.columns})  # pictures, regions
             else:
                 data = pa.Table.from_pandas(data, preserve_index=False)
-        except (pa.ArrowException, ValueError, TypeError) as error:
-            raise DataError(f"the DataFrame cannot be taken as a table: {error}") from error
     elif dataset is None and (hasattr(data, "__arrow_c_stream__") or isinstance(data, pa.RecordBatch)):
         data = pa.table(data)
     if dataset is None and not isinstance(data, pa.Table):
@@ -256,11 +237,8 @@ def _written(data: Any, split: str | None) -> Path:
 
 
 def as_dataset(data: Any, split: str | None = None) -> Any:
-    """The ``datasets.Dataset`` or ``IterableDataset`` that ``data`` is, or can be made; None where it is neither.
-
-    ``data`` Dataset, DatasetDict, IterableDataset, IterableDatasetDict, dict of columns, list of dicts; ``split``: of a
-    DatasetDict; ``train``, or the first, when None.
-    Raises DataError: `datasets` cannot make columns of it; ConfigError: there is no such split.
+    """The ``datasets.Dataset`` or ``IterableDataset`` that ``data``, or its ``split``, is or can be made; None where it
+    is neither. Raises DataError: `datasets` cannot make columns of it; ConfigError: there is no such split.
     """
     if not isinstance(data, Mapping | list) and not type(data).__module__.startswith("datasets"):
         return None
@@ -307,10 +285,7 @@ def dataset_tables(dataset: Any) -> Iterator[pa.Table]:
 def iter_tables(
     source: Source, batch_rows: int = 512, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The input's own rows, in order, in batches, at least one; only ``columns``, all by default.
-
-    Raises DataError: the input cannot be read any more, or the pairs were only ever in memory.
-    """
+    """The input's own rows, in order, in batches, at least one. Raises DataError: they cannot be read any more."""
     if source.kind == "memory":
         raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")
     for rows in READERS.load(source.kind)().some(source, batch_rows, columns):

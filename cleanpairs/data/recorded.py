@@ -21,13 +21,11 @@ from cleanpairs.data.source import Source, cache_dir, cache_folder
 TRUST = "--trust-stored-paths"
 _FILES = ("text_vectors", "captions")  # beside the data
 _TEXTS = ("reader", "encoding", "split", "image_column", "text_column", "key_column", "image_root", *_FILES)
+_TYPES = dict.fromkeys(_TEXTS, str) | {"allow_urls": bool, "limit": int}
 
 
 def note_named(data: str | Path, options: Mapping[str, Any] | None = None) -> None:
-    """Remember that the user has named this input (or file) with these options of :func:`load_pairs`.
-
-    Where the cache cannot be written it is not remembered.
-    """
+    """Remember, in the cache directory, that the user has named this input (or file) with these options."""
     note = _note(str(data), options or {})
     with suppress(OSError, CleanpairsError):
         if not note.exists():
@@ -47,17 +45,11 @@ def _note(data: str, options: Mapping[str, Any]) -> Path:
 
 
 def check_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool = False) -> bool:
-    """Whether ``data`` may be read with any of the ``options`` that the file ``where`` records; False: locally only.
-
-    Raises DataError: they are not what a file records; ConfigError: a URL, or the hub, that the user has not named.
+    """Whether ``data`` may be read with any ``options``, as ``where`` records; False: locally only. Raises DataError:
+    they are not what a file records; ConfigError: a URL, or the hub, that the user has not named.
     """
-    known = isinstance(data, str) and isinstance(options, Mapping) and all(
-        value is None
-        or (isinstance(value, str) and name in _TEXTS)
-        or (isinstance(value, bool) and name == "allow_urls")
-        or (isinstance(value, int) and not isinstance(value, bool) and name == "limit")
-        for name, value in options.items()
-    )  # fmt: skip
+    known = isinstance(data, str) and isinstance(options, Mapping)
+    known = known and all(value is None or type(value) is _TYPES.get(name) for name, value in options.items())
     if not known:
         raise DataError(f"{where} does not say which data it is of, as it was written: {data!r:.100} {options!r:.200}")
     if trusted or _note(data, options).exists():
@@ -72,9 +64,8 @@ def check_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool 
 
 def open_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool = False) -> Source:
     """The input that the file ``where`` records; the caller compares its fingerprint before anything is made of it.
-
-    Raises ConfigError: it would open something that the user has not named: a URL, the hub, an image root that is not
-    at or below the folder of the data; DataError: as :func:`cleanpairs.data.open_source`.
+    Raises ConfigError: the user has not named its URL, or its image root, which is not at or below the folder of the
+    data; DataError: as :func:`cleanpairs.data.open_source`.
     """
     free = check_recorded(data, options, where, trusted=trusted)
     source = open_source(data, **options)

@@ -14,7 +14,7 @@ from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash, text_groups
 from cleanpairs.ops.cells import decoded, list_lengths, readable
-from cleanpairs.ops.columns import filtered, grouped, is_list, taken
+from cleanpairs.ops.columns import grouped, is_list, taken
 
 Shape = tuple[int, int, np.dtype[Any]]  # (R, D, dtype)
 Vectors = tuple[np.ndarray, dict[int, str]]
@@ -53,7 +53,7 @@ def vector_shape(column: pa.Array) -> Shape | None:
         if pa.types.is_fixed_size_list(column.type):
             sizes.append(int(column.type.list_size))
         else:
-            lengths = _lengths(column)
+            lengths = list_lengths(column)
             values, counts = np.unique(lengths[lengths > 0], return_counts=True)
             if not len(values):
                 return None
@@ -63,37 +63,25 @@ def vector_shape(column: pa.Array) -> Shape | None:
     return None if 0 in sizes else (R, D, np.dtype(np.float16 if pa.types.is_float16(column.type) else np.float32))
 
 
-def _lengths(column: pa.Array) -> np.ndarray:
-    """List length (n,) int64, -1 where null."""
-    return np.asarray(pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False), np.int64)
-
-
 def vectors_of(column: pa.Array, shape: Shape | None, what: str = "vector") -> Vectors:
-    """A column of vectors as an array (n, R, D), not to be written, zero where a row is bad, and row -> why it is.
-
-    Nothing is copied where all rows are good and of the array's type. ``what`` the vector is called in a reason.
-    """
+    """Vectors (n, R, D), not to be written, zero where a row is bad, and row -> why; ``what`` they are called."""
     n = len(column)
     if shape is None:
         return np.zeros((n, 1, 1), np.float32), {i: f"there is no {what}" for i in range(n)}
     R, D, dtype = shape
     nested = is_list(column.type.value_type)
-    outer = R if nested else D
-    lengths = _lengths(column)
+    outer, lengths = R if nested else D, list_lengths(column)
     good = lengths == outer
-    faults = {
-        i: f"there is no {what}" if lengths[i] < 0 else f"its {what} has {lengths[i]} values, not {outer}"
-        for i in np.flatnonzero(~good).tolist()
-    }
+    faults = {i: f"its {what} has {lengths[i]} values, not {outer}" for i in np.flatnonzero(~good).tolist()}
+    faults |= dict.fromkeys(np.flatnonzero(column.is_null()).tolist(), f"there is no {what}")
     if nested and good.any():
-        inner = _lengths(_only(column, good).flatten()).reshape(-1, R)
-        ragged = (inner != D).any(axis=1)
-        rows = np.flatnonzero(good)[ragged]
+        inner = list_lengths(taken(column, np.flatnonzero(good)).flatten()).reshape(-1, R)
+        rows = np.flatnonzero(good)[(inner != D).any(axis=1)]
         faults.update({i: f"a region of its {what}s has not {D} values" for i in rows.tolist()})
         good[rows] = False
     out = np.zeros((0 if good.all() else n, R, D), dtype=dtype)
     if good.any():
-        flat = _only(column, good).flatten()
+        flat = taken(column, np.flatnonzero(good)).flatten()
         flat = flat.flatten() if nested else flat
         with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and its row is quarantined
             values = flat.to_numpy(zero_copy_only=False).reshape(-1, R, D)
@@ -108,10 +96,6 @@ def vectors_of(column: pa.Array, shape: Shape | None, what: str = "vector") -> V
             faults[i] = f"its {what} is not finite"
             out[i] = 0
     return out, faults
-
-
-def _only(column: pa.Array, rows: np.ndarray) -> pa.Array:
-    return column if rows.all() else filtered(column, rows)
 
 
 def texts_of(column: pa.Array) -> list[Any]:
@@ -132,11 +116,9 @@ def convert(
     faults: Mapping[int, str] | None = None,
     hash_vectors: bool = True,
 ) -> RowBatch:
-    """Convert a batch of input rows; see :class:`RowBatch`.
-
-    ``columns``: role -> column, as :func:`cleanpairs.data.columns.find_columns` has it; ``shapes``: of the vectors of
-    the roles ``features`` and ``text_features``; ``first_row``: names rows without a key; ``faults``: row -> what is
-    wrong with it; ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a row).
+    """A batch of input rows, converted. ``columns``: role -> column; ``shapes``: of the vectors of ``features`` and
+    ``text_features``; ``first_row``: names rows without a key; ``faults``: row -> what is wrong with it;
+    ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a row).
     """
 
     def column(name: str | None) -> pa.Array | None:
@@ -160,8 +142,8 @@ def convert(
     out = RowBatch(n, *found, image_group=groups, vectors=vectors, captioned=captions is not None)
 
     def own(cells: list[Any]) -> list[Any]:  # of each pair: its row's, or its own in the row's list
-        at = zip(out.row.tolist(), out.position.tolist(), strict=True)
-        return [_nth(cells[i], k) for i, k in at]
+        at = ((cells[i], k) for i, k in zip(out.row.tolist(), out.position.tolist(), strict=True))
+        return [(cell[k : k + 1] or [None])[0] if isinstance(cell, list) else cell for cell, k in at]
 
     if "true_mismatch" in batch.schema.names:
         known = column("true_key")
@@ -207,10 +189,3 @@ def _pairs(
     for i in np.flatnonzero(np.isin(row, list(faults))).tolist():
         found[i] = faults[int(row[i])]
     return texts.fill_null(""), row, position, taken(names, row), dict(sorted(found.items()))
-
-
-def _nth(value: Any, position: int) -> Any:
-    """The entry of a truth column for one caption: it may be a list, as the captions are."""
-    if isinstance(value, list):
-        return value[position] if position < len(value) else None
-    return value

@@ -7,14 +7,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from cleanpairs.core.errors import CleanpairsError, OutputError
-from cleanpairs.core.regular import open_regular, read_json, reading
+from cleanpairs.core.errors import CleanpairsError
+from cleanpairs.core.regular import open_regular, read_json, reading, writing
 from cleanpairs.data.atomic import write_whole
 
 TABLES = "tables"  # folder of the cache directory: what was made of an input, or of an object
@@ -24,10 +24,9 @@ TABLES = "tables"  # folder of the cache directory: what was made of an input, o
 class Source:
     """Enough to read pairs again, and to notice that they changed.
 
-    ``kind``: name of the reader, or "memory"; ``paths``: absolute, in reading order; ``columns``: role -> column, those
-    found; ``fingerprint``: SHA-256 over contents and settings; ``explicit_lists``: the text column holds lists;
-    ``options``: what else finds the same rows again, as the split; ``original``: the user's own files, where ``paths``
-    is a copy in the cache directory.
+    ``kind``: name of the reader, or "memory"; ``paths``: absolute, in reading order; ``columns``: role -> column;
+    ``fingerprint``: SHA-256 over contents and settings; ``explicit_lists``: the text column holds lists; ``options``:
+    what else finds the same rows again; ``original``: the user's own files, where ``paths`` is a copy of them.
     """
 
     kind: str
@@ -52,6 +51,12 @@ class Source:
         return tuple(path for path in self.inputs if Path(path).absolute().parent != tables) or self.paths
 
 
+def copied(source: Source, paths: Sequence[str]) -> Source:
+    """``source``, whose paths are a copy of the user's files ``paths``."""
+    original = Source(source.kind, tuple(paths), {}, "", source.n_rows, None, False)
+    return replace(source, original=replace(original, fingerprint=fingerprint_of(original)))
+
+
 def fingerprint_of(source: Source) -> str:
     """SHA-256 over the contents of a source's files as they are now, in order, and what else makes two sources differ;
     of pairs in memory their own. Raises DataError: a file cannot be read.
@@ -68,27 +73,20 @@ def fingerprint_of(source: Source) -> str:
 
 def cache_dir() -> Path:
     """``$CLEANPAIRS_CACHE``, else ``$XDG_CACHE_HOME/cleanpairs``, else ``~/.cache/cleanpairs``; it need not exist."""
-    own = os.environ.get("CLEANPAIRS_CACHE")
-    if own:
+    if own := os.environ.get("CLEANPAIRS_CACHE"):
         return Path(own)
     if found := os.environ.get("XDG_CACHE_HOME"):
         return Path(found) / "cleanpairs"
-    try:
+    with suppress(RuntimeError):  # a user without HOME, whom the system does not know
         return Path.home() / ".cache" / "cleanpairs"
-    except RuntimeError:  # a user without HOME, whom the system does not know
-        return _own_folder()
+    return _own_folder()
 
 
 def cache_folder(name: str) -> Path:
-    """A folder of :func:`cache_dir`, which is made; also in the root of the file system, where no output is.
-
-    Raises OutputError: it cannot be made.
-    """
+    """A folder of :func:`cache_dir`, which is made. Raises OutputError: it cannot be."""
     folder = cache_dir() / name
-    try:
+    with writing(f"the cache directory {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"the cache directory {folder} cannot be made: {error.strerror or error}") from error
     return folder
 
 
@@ -105,11 +103,9 @@ SETTLED = 2.0  # seconds
 
 
 def digest_of(path: str | os.PathLike[str]) -> bytes:
-    """SHA-256 (32 bytes) of a file; of a large one remembered in the cache directory, if that can be written.
-
-    What is remembered is believed while the file is the same one (device and inode), of the same size, and was not
-    touched since, by the times of its last modification and change; the latter cannot be set by a program. A file that
-    had been changed within two seconds before it was hashed is not remembered: the clock may not tell another change.
+    """SHA-256 (32 bytes) of a file; of a large one remembered in the cache directory, and believed while device, inode,
+    size and the times of modification and change are the same, which must be two seconds old: the clock may not tell
+    another.
     """
     with open_regular(path) as file:
         begun, seen = time.time(), _seen(file.fileno())

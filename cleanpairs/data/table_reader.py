@@ -1,28 +1,23 @@
 """Readers of tables: rows in batches become pairs, in bounded memory. Of Parquet, and what all of them share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, starmap
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.columns import check_truth, find_columns, score_columns
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, rows_by_file, vector_groups
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.parquet_io import (
-    common_schema,
-    count_rows,
-    group_sizes,
-    iter_batches,
-    parquet_files,
-)
+from cleanpairs.data.parquet_io import BATCH_BYTES, common_schema, count_rows, group_sizes, iter_batches, parquet_files
 from cleanpairs.data.rows import RowBatch, Shape, convert, vector_shape
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
 from cleanpairs.data.text import NOT_FINITE_TEXT, text_groups
@@ -33,6 +28,9 @@ IN_MEMORY = 256 * 2**20  # bytes of vectors; more are mapped from a file in the 
 BATCH = 512
 VECTORS = ("features", "text_features")  # roles
 NOT_FINITE = ("its vector is not finite", NOT_FINITE_TEXT)  # what cleanpairs.data.rows says
+IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the storage of `datasets`' Image
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,26 @@ class Rows:
     faults: Mapping[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ReadRequest:
-    """What is to be read of an input: a split, columns by role (None: to be found), where images lie, how many rows."""
+def bounded(items: Iterator[T], batch_rows: int, size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Items in lists of at most ``batch_rows``, and of some 32 MiB by ``size``."""
+    batch: list[T] = []
+    total = 0
+    for item in items:
+        more = size(item)
+        if batch and (len(batch) >= batch_rows or total + more > BATCH_BYTES):
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += more
+    if batch:
+        yield batch
 
-    split: str | None
-    columns: dict[str, str | None]
-    image_root: str | None
-    limit: int | None
+
+def record_batch(schema: pa.Schema, columns: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.RecordBatch:
+    """A batch out of name -> values, with the types of ``schema``: its columns, or those ``wanted``."""
+    fields = [schema.field(name) for name in (schema.names if wanted is None else wanted)]
+    arrays = [v if isinstance(v := columns[f.name], pa.Array) else pa.array(v, f.type) for f in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, schema.metadata))
 
 
 def chosen_split(asked: str | None, known: Sequence[str], where: str) -> str:
@@ -63,11 +73,7 @@ def chosen_split(asked: str | None, known: Sequence[str], where: str) -> str:
 
 
 class TableReader(ABC):
-    """A reader whose input is a table: it says what the columns are and gives the rows, in order.
-
-    A subclass has ``kind``, ``recognises(data)``, ``open(data, request)`` as :class:`ParquetReader` has them, and the
-    methods below.
-    """
+    """A reader whose input is a table; a subclass has ``kind``, ``recognises``, ``open``, and the methods below."""
 
     kind: ClassVar[str]
     splits: ClassVar[bool] = False  # whether some inputs have several
@@ -79,14 +85,7 @@ class TableReader(ABC):
 
     @abstractmethod
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
-        """The first ``n_rows`` rows, in order, at most ``batch_rows`` at once and fewer where rows are large.
-
-        Only ``columns``, all when None.
-        """
-
-    def roles(self, source: Source) -> set[str]:
-        """What ``iter_range`` gives of each row: the roles of the columns; none where there is no such thing."""
-        return set(source.columns) if self.streams else set()
+        """The first ``n_rows`` rows, in order, at most ``batch_rows`` at once; only ``columns``, all when None."""
 
     def encoded(self, source: Source) -> ImageSource | None:
         """The encoded images, by row; None where there are none."""
@@ -136,7 +135,6 @@ class TableReader(ABC):
             yield Rows("", pa.RecordBatch.from_pylist([], schema=schema))
 
     def _wanted(self, source: Source) -> list[str]:
-        """The columns that become pairs."""
         needed = dict.fromkeys(source.columns.values())
         if "features" in source.columns:
             needed.pop(source.columns.get("image", ""), None)
@@ -146,21 +144,11 @@ class TableReader(ABC):
     def iter_rows(
         self, source: Source, batches: Iterator[Rows] | None = None, first: int = 0, hash_vectors: bool = True
     ) -> Iterator[RowBatch]:
-        """Rows of ``source``, converted, batch by batch: consecutive ones from row ``first`` on, or all of them, one
-        empty batch where there are none; ``hash_vectors`` as in :func:`cleanpairs.data.rows.convert`.
-        """
+        """Rows of ``source``, converted: ``batches`` of them from row ``first`` on, or all, at least an empty batch."""
         shapes = {role: self._vector_shape(source, role) for role in VECTORS if role in source.columns}
         for rows in batches or self.some(source, BATCH, self._wanted(source)):
-            yield convert(
-                rows.batch,
-                source.columns,
-                shapes,
-                path=rows.path,
-                image_root=source.image_root,
-                first_row=first,
-                faults=rows.faults,
-                hash_vectors=hash_vectors,
-            )
+            about: dict[str, Any] = {"path": rows.path, "image_root": source.image_root, "faults": rows.faults}
+            yield convert(rows.batch, source.columns, shapes, first_row=first, hash_vectors=hash_vectors, **about)
             first += len(rows.batch)
 
     def load(self, source: Source) -> Pairs:
@@ -173,34 +161,21 @@ class TableReader(ABC):
         return load_rows(self.iter_rows(source), source, encoded)
 
     def _vector_shape(self, source: Source, role: str) -> Shape | None:
-        """Of a column of vectors, by its type or the first batch that tells; None where there are no usable ones."""
         name = source.columns[role]
         none = pa.array([], self.schema(source).field(name).type)
         columns = chain([none], (rows.batch.column(0) for rows in self.batches(source, BATCH, [name])))
         return next((shape for shape in map(vector_shape, columns) if shape is not None), None)
 
-    def described(
-        self,
-        data: str,
-        paths: Sequence[str],
-        schema: pa.Schema,
-        n_rows: int,
-        request: ReadRequest,
-        options: Mapping[str, str] | None = None,
-    ) -> Source:
-        """The source of a table that is known: its columns found, its files hashed."""
-        found = find_columns(schema, request.columns, data)
+    def described(self, data: str, paths: Sequence[str], n_rows: int, request: DataOptions, **options: str) -> Source:
+        """The source that these files are: its columns found, its files hashed."""
+        n_rows = n_rows if request.limit is None else min(request.limit, n_rows)
+        root = None if request.image_root is None else str(Path(request.image_root).absolute())
+        source = Source(self.kind, tuple(paths), {}, "", n_rows, root, False, options)
+        schema = self.schema(source)
+        found = find_columns(schema, vars(request), data)
         check_truth(schema, data)
-        source = Source(
-            kind=self.kind,
-            paths=tuple(paths),
-            columns=found,
-            fingerprint="",
-            n_rows=n_rows if request.limit is None else min(request.limit, n_rows),
-            image_root=None if request.image_root is None else str(Path(request.image_root).absolute()),
-            explicit_lists="text" in found and is_list(schema.field(found["text"]).type),
-            options=dict(options or {}),
-        )
+        lists = "text" in found and is_list(schema.field(found["text"]).type)
+        source = replace(source, columns=found, explicit_lists=lists)
         return replace(source, fingerprint=fingerprint_of(source))
 
 
@@ -218,19 +193,15 @@ class ParquetReader(TableReader):
             return bool(parquet_files(path)) and not any(path.glob("*_ims.npy"))  # beside those lies their truth
         return path.is_file() or any(c in data for c in "*?[")
 
-    def open(self, data: str, request: ReadRequest) -> Source:
+    def open(self, data: str, request: DataOptions) -> Source:
         """Where the data is, what its columns are; nothing but schemas and hashes is read."""
         folder = Path(data).absolute()
         paths = parquet_files(folder) if folder.is_dir() else expand_files(data, ".parquet")
-        return self.described(data, paths, common_schema(paths), sum(count_rows(paths)), request)
+        return self.described(data, paths, sum(count_rows(paths)), request)
 
     def schema(self, source: Source) -> pa.Schema:
         """The one that the files share."""
         return common_schema(source.paths)
-
-    def tables(self, source: Source) -> Sequence[str]:
-        """The Parquet files that hold the rows, in order."""
-        return source.paths
 
     def batches(
         self,
@@ -254,7 +225,7 @@ class ParquetReader(TableReader):
 
     def row_groups(self, source: Source) -> list[int]:
         """Rows of each row group, in order over all files."""
-        return [rows for path in self.tables(source) for rows in group_sizes(path)]
+        return [rows for path in source.paths if not path.endswith(".npy") for rows in group_sizes(path)]
 
     def _around(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
         for _, first, rows in rows_by_file(self.row_groups(source), wanted):
@@ -268,11 +239,7 @@ def load_rows(
     vectors: np.ndarray | None = None,
     text_vectors: np.ndarray | None = None,
 ) -> Pairs:
-    """Pairs out of converted batches of rows.
-
-    ``vectors`` (n_rows, R, D), ``text_vectors`` (n_rows, D): those of the columns of vectors, where they lie in one
-    array already and need no copy.
-    """
+    """Pairs of converted batches; ``vectors`` (n_rows, R, D), ``text_vectors`` (n_rows, D): of one array each."""
     given = {"features": vectors, "text_features": text_vectors}
     arrays, first, truth = dict(given), 0, False
     captions: list[str] = []

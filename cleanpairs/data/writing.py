@@ -1,8 +1,4 @@
-"""The one way in which Parquet is written: zstd, page checksums, row groups of bounded size.
-
-Floats have no dictionary: it only costs, for numbers that do not repeat. With four columns of them beside captions it
-took two fifths of the time, with vectors half.
-"""
+"""The one way in which Parquet is written: zstd, page checksums, bounded row groups, no dictionary of floats."""
 
 import json
 import os
@@ -11,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
@@ -27,10 +22,7 @@ GROUP_ROWS = 65_536
 
 
 def with_image_feature(schema: pa.Schema) -> pa.Schema:
-    """``schema`` with the `datasets` features noted: Image for struct<bytes, path>; those noted already are kept.
-
-    A path that was always null becomes one of text: `datasets` takes no other struct for an image.
-    """
+    """``schema`` with the `datasets` features noted: Image for struct<bytes, path>; those noted already are kept."""
     metadata = dict(schema.metadata or {})
     images = [
         f.name
@@ -57,9 +49,8 @@ def with_image_feature(schema: pa.Schema) -> pa.Schema:
 
 
 class Sink(ABC):
-    """Takes tables until its ``with`` block ends; an exception in the block leaves nothing that passes for whole.
-
-    ``rows``: written so far; ``parts``: of a directory, file name -> rows, those that hold rows; empty for a file.
+    """Takes tables until its ``with`` block ends; ``rows``: written so far; ``parts``: of a directory, file name ->
+    rows, those that hold rows.
     """
 
     rows: int
@@ -82,9 +73,7 @@ class Sink(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._finish()
             return
@@ -93,13 +82,8 @@ class Sink(ABC):
 
 
 class ParquetSink(Sink):
-    """Writes one Parquet file, batch by batch; used inside :func:`cleanpairs.data.atomic.staged_file`.
-
-    - ``image_feature``: note the `datasets` features in the schema's metadata; else the file has ``schema`` as it is
-      given
-    - ``note``: a key in the metadata of the file, not of its schema: gone when another program writes it again
-
-    Raises OutputError: the file cannot be written.
+    """Writes one Parquet file, batch by batch. ``image_feature``: note the `datasets` features in its schema; ``note``:
+    a key in the file's metadata, gone when another program writes it again. Raises OutputError: it cannot be written.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.regular import read_json, reading, sha256_of, writing
 from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.datasets_directory import count_arrow_rows
-from cleanpairs.data.formats.stored import IMAGE_TYPE
+from cleanpairs.data.table_reader import IMAGE_TYPE
 from cleanpairs.data.writing import with_image_feature
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout

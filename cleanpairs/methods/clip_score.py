@@ -18,7 +18,7 @@ from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
-from cleanpairs.data.images import vector_images
+from cleanpairs.data.images import ImageSource
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.estimators import Embedded, PairScorer
@@ -250,7 +250,7 @@ class ClipScore(PairScorer):
         if rows is not None and isinstance(self.pretrained_, Precomputed):
             pairs, used = with_images(pairs, rows)
             array = pairs.images.array()
-            images = pairs.images if array is None else vector_images(array[used])
+            images = pairs.images if array is None else ImageSource(len(used), vectors=array[used])
             pairs, rows = replace(pairs, images=images), None
         found = Embedded(pairs, *self._encode(self.pretrained_, pairs))
         return found if rows is None else found.take(rows)

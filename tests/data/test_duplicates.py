@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import weakref
 
 import numpy as np
 import pytest
@@ -114,6 +116,10 @@ def test_pairs_keep_all_but_their_image_groups() -> None:
 def test_vectors_have_no_pictures() -> None:
     pairs = Pairs.from_arrays(["one", "two"], features=np.eye(2, dtype=np.float32))
     assert group_near_duplicates(pairs) is pairs
+    alive = weakref.ref(pairs)
+    del pairs
+    gc.collect()
+    assert alive() is None  # what is known of them does not keep them
 
 
 def test_signatures_of_a_file_are_kept(tmp_path, monkeypatch) -> None:

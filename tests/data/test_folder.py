@@ -163,7 +163,7 @@ def test_lines_that_cannot_be_used_are_set_aside_with_their_number(folder: Path)
         ),
         (b"image,caption\n0.png," + b"x" * 2**25 + b"\n", r"line 2: .*longer than"),
         (b"image,caption\nnowhere.png,a\n", "none of the first 1 images .*'nowhere.png'.*--image-root"),
-        (b"image,caption,true_mismatch\n0.png,a,maybe\n", "true_mismatch must be true or false: .*maybe"),
+        (b"image,caption,true_mismatch\n0.png,a,maybe\n", "true_mismatch cannot be read as true or false: .*maybe"),
     ],
 )
 def test_files_that_are_no_csv(folder: Path, content: bytes, words: str) -> None:

@@ -244,7 +244,7 @@ def test_a_public_server_is_read_but_not_its_redirect_inside(server: str, monkey
     with pytest.raises(DataError, match=r"127\.0\.0\.2, a private address"):
         load_pairs(f"{public}/to/{inside}", allow_urls=True)
     assert all(line.endswith(inside) for line in _Server.asked)  # our server was asked, the one inside was not
-    with pytest.raises(DataError, match="HTTP 404"):
+    with pytest.raises(DataError, match="HTTP Error 404"):
         load_pairs(f"{public}/nothing.parquet", allow_urls=True)
     with pytest.raises(DataError, match="cannot be fetched"):
         load_pairs(f"{public}/to/file:///etc/passwd.parquet", allow_urls=True)

@@ -16,13 +16,14 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.hub import hub_allowed
+from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import error_text, open_regular, read_object, reading
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.remote import HUB
 from cleanpairs.data.images import resolve_path
 from cleanpairs.data.parquet_io import BATCH_BYTES, shared_schema
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader, chosen_split
+from cleanpairs.data.table_reader import Rows, TableReader, chosen_split
 from cleanpairs.ops.columns import plain_batch, plain_schema
 
 _HUB_NAME = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
@@ -45,7 +46,7 @@ class DatasetsReader(TableReader):
             return True
         return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
-    def open(self, data: str, request: ReadRequest) -> Source:
+    def open(self, data: str, request: DataOptions) -> Source:
         """The Arrow files of one split (``train`` where none is named)."""
         if data.startswith(HUB):
             paths, root = _fetched(data, request.split)
@@ -57,11 +58,17 @@ class DatasetsReader(TableReader):
                 raise DataError(f"{data} has no splits: it is one Arrow file")
             paths = expand_files(data, ".arrow")
         n_rows = sum(count_arrow_rows(path) for path in paths if not path.endswith(".json"))
-        return self.described(data, paths, _schema(paths), n_rows, request)
+        return self.described(data, paths, n_rows, request)
 
     def schema(self, source: Source) -> pa.Schema:
-        """The one that the files share."""
-        return _schema(source.paths)
+        """The one that the files share; where a dataset has no rows there is none of them, and its note tells."""
+        note = source.paths[0]
+        if not note.endswith(".json"):
+            return shared_schema(source.paths, lambda path: plain_schema(_mapped(path).schema))
+        from datasets import Features
+
+        with reading(note, "read for its columns", KeyError, TypeError, ValueError, AttributeError):
+            return Features.from_dict(read_object(Path(note), "dataset")["features"]).arrow_schema
 
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
@@ -74,18 +81,6 @@ class DatasetsReader(TableReader):
                     yield Rows(path, part)
 
 
-def _schema(paths: Sequence[str]) -> pa.Schema:
-    """Of the Arrow files; where a dataset has no rows there is none of them, and its note tells."""
-    if paths[0].endswith(".json"):
-        from datasets import Features
-
-        try:
-            return Features.from_dict(read_object(Path(paths[0]), "dataset")["features"]).arrow_schema
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"{paths[0]} does not say which columns there are: {error}") from error
-    return shared_schema(paths, lambda path: plain_schema(_mapped(path).schema))
-
-
 def _files(folder: Path, split: str | None) -> list[str]:
     """The Arrow files of a directory of ``save_to_disk``; its note alone where it has no rows."""
     if (folder / "dataset_dict.json").is_file():
@@ -95,10 +90,8 @@ def _files(folder: Path, split: str | None) -> list[str]:
         folder = resolve_path(chosen_split(split, known, str(folder)), folder)
     elif split is not None:
         raise DataError(f"{folder} has no splits: it is one dataset; leave --split (split) out")
-    try:
+    with reading(folder / "state.json", "read for its data files", KeyError, TypeError):
         names = [str(file["filename"]) for file in read_object(folder / "state.json", "dataset")["_data_files"]]
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{folder / 'state.json'} names no data files; save the dataset again") from error
     paths = [str(resolve_path(name, folder)) for name in names]
     missing = [p for p in paths if not Path(p).is_file()]
     if not paths:

@@ -13,35 +13,23 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """``a{00..02}.tar`` and ``{x,y}.tar`` spelt out, in order; what is no such pattern comes back as it is.
-
-    Raises DataError: it means more than a million names.
-    """
-    pieces = _BRACES.split(pattern)  # fixed, inside braces, fixed, ...
-    choices = [[text] if i % 2 == 0 else _choices(text) for i, text in enumerate(pieces)]
-    count = 1
-    for options in choices:
-        count *= len(options)
+    """``a{00..02}.tar`` and ``{x,y}.tar`` spelt out, in order. Raises DataError: it means more than a million names."""
+    count, choices = 1, []
+    for i, text in enumerate(_BRACES.split(pattern)):  # fixed, inside braces, fixed, ...
+        options = [text] if i % 2 == 0 else text.split(",") if "," in text else ["{" + text + "}"]
+        numbers = _RANGE.fullmatch(text) if i % 2 else None
+        count *= int(numbers[2]) - int(numbers[1]) + 1 if numbers else len(options)
         if count > MAX_FILES:
             raise DataError(f"{pattern} means more than {MAX_FILES:,} files")
+        if numbers:
+            width = len(numbers[1]) if numbers[1].startswith("0") else 0
+            options = [str(k).zfill(width) for k in range(int(numbers[1]), int(numbers[2]) + 1)]
+        choices.append(options)
     return ["".join(chosen) for chosen in product(*choices)]
 
 
-def _choices(inside: str) -> list[str]:
-    numbers = _RANGE.fullmatch(inside)
-    if numbers is None:
-        return inside.split(",") if "," in inside else ["{" + inside + "}"]
-    first, last = int(numbers[1]), int(numbers[2])
-    if last - first >= MAX_FILES:
-        raise DataError(f"{{{inside}}} means more than {MAX_FILES:,} files")
-    width = len(numbers[1]) if numbers[1].startswith("0") else 0
-    return [str(k).zfill(width) for k in range(first, last + 1)]
-
-
 def expand_files(data: str, ending: str) -> list[str]:
-    """The files that ``data`` means, absolute: itself, those of a directory with ``ending`` or of a glob, sorted, or of
-    braces in order. Raises DataError: there is none, or one that braces name is missing.
-    """
+    """The files, absolute, that ``data`` means: one, a directory, a glob, braces. Raises DataError: there is none."""
     path = Path(data)
     if path.is_dir():
         found = sorted(str(p) for p in path.glob(f"[!.]*{ending}") if p.is_file())

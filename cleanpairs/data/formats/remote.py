@@ -1,16 +1,12 @@
 """Inputs behind a URL: fetched into the cache directory, where their reader finds them.
 
-Parquet of an object store is not fetched but read where it lies, only the ranges of bytes that a reader asks for. A
-small file in the cache directory stands for it, so that whatever takes the path of a file takes this one too: a JSON
-object of its URL, its size and its mark (ETag, time of change), by which it is known whether it is still the same. One
-that lies anywhere else, or was itself fetched, is no such file: a stranger's data cannot make this machine ask the
-network. All else is copied: tars, arrays and text are mapped, or read more than once, and over HTTP a server need not
-know of ranges.
+Parquet of an object store is read where it lies. A small file in the cache directory stands for it, a JSON object of
+its URL, its size and its mark (ETag, time of change), by which it is known whether it is still the same. One that lies
+anywhere else, or was itself fetched, is no such file: a stranger's data cannot make this machine ask the network.
 
 ``http(s)://``, and of what fsspec knows the object stores (:data:`PROTOCOLS`): others would reach this machine's files,
-its network, or another protocol behind their own. Nothing is fetched unless ``allow_urls`` says so. For HTTP the
-addresses are looked at when the connection is made, behind every redirect, whatever the name resolved to before: this
-machine, the local network and a cloud's metadata service are never asked.
+its network, or another protocol behind their own. For HTTP the addresses are looked at when the connection is made,
+behind every redirect: this machine, the local network and a cloud's metadata service are never asked.
 """
 
 import hashlib
@@ -20,15 +16,15 @@ import json
 import os
 import shutil
 import socket
-import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.regular import read_json
+from cleanpairs.core.regular import error_text, read_json, reading
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.formats.file_names import expand_braces
 from cleanpairs.data.source import cache_dir
@@ -57,13 +53,9 @@ def is_url(data: str) -> bool:
 
 
 def fetch(data: str, allow_urls: bool) -> str:
-    """The local path of what ``data`` names; as it is where that is no URL.
-
-    A URL names one file, several by braces or (but for HTTP) a glob, or a folder. Parquet of an object store stays
-    there. What was fetched before is fetched again only if its size or its mark (ETag, time of change) is another now.
-
-    Raises ConfigError: URLs are not allowed, or the protocol's package is not installed; DataError: it cannot be
-    fetched, or its address is private.
+    """The local path of what ``data`` names, as it is where that is no URL: one file, several by braces or (but for
+    HTTP) a glob, or a folder; fetched again only if its mark is another now. Raises ConfigError: URLs are not allowed,
+    or the protocol's package is not installed; DataError: it cannot be fetched, or its address is private.
     """
     if not is_url(data):
         return data
@@ -104,15 +96,13 @@ def _update(target: Path, remote: _Remote) -> None:
     if target.exists() and note.exists() and note.read_text(encoding="utf-8") == mark and remote.mark:
         return
     note.unlink(missing_ok=True)
-    with staged_file(target, overwrite=True) as staged, open(staged, "wb") as out:
-        try:
-            remote.copy(out) if remote.instead is None else out.write(remote.instead)
-        except Exception as error:  # each of these file systems raises its own
-            raise DataError(f"{remote.url} cannot be fetched: {error}") from error
+    with (
+        staged_file(target, overwrite=True) as staged,
+        open(staged, "wb") as out,
+        reading(remote.url, "fetched", Exception),
+    ):
+        remote.copy(out) if remote.instead is None else out.write(remote.instead)
     note.write_text(mark, encoding="utf-8")
-
-
-# -- fsspec -----------------------------------------------------------------------------------------------------------
 
 
 def _others(url: str) -> list[_Remote]:
@@ -133,7 +123,7 @@ def _others(url: str) -> list[_Remote]:
     except FileNotFoundError as error:
         raise DataError(f"no such input: {url}") from error
     except Exception as error:  # each of these file systems raises its own
-        raise DataError(f"{url} cannot be reached: {' '.join(str(error).split())[:300]}") from error
+        raise DataError(f"{url} cannot be reached: {error_text(error)}") from error
 
 
 def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
@@ -148,7 +138,7 @@ def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
 
 
 def _mark_of(about: dict[str, Any]) -> str:
-    """By which a file is known to be as it was, of what fsspec tells about it; empty where it tells too little."""
+    """What tells whether a file is as it was, of what fsspec says of it; empty where that is too little."""
     known = [str(about[name]) for name in _MARKS if about.get(name) is not None]
     return "|".join([str(about.get("size")), *known]) if known else ""
 
@@ -178,10 +168,7 @@ def bytes_of(path: str) -> int:
 
 
 def open_remote(path: str) -> Any:
-    """The file that a local one stands for, open, nothing read ahead; None where that is an ordinary file.
-
-    Raises DataError: it has changed, or is gone; whatever its file system raises: it cannot be reached.
-    """
+    """The file that a local one stands for, open; None where that is an ordinary file. DataError: it has changed."""
     told = _told(path)
     if told is None:
         return None
@@ -197,8 +184,6 @@ def open_remote(path: str) -> Any:
         raise DataError(f"{told['url']} is not there any more") from error
 
 
-# -- HTTP -------------------------------------------------------------------------------------------------------------
-
 _UNICAST = ipaddress.IPv6Network("2000::/3")  # all that is handed out; ::/96 and fec0::/10 are not in it
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")  # which Python's tables do not all have yet
@@ -210,8 +195,7 @@ _NOT_PUBLIC = tuple(  # nor these; the last one is Azure's own, at an address th
 def is_public(address: str) -> bool:
     """Whether an IP address is one of the internet, not of this machine, a local network or a cloud's inside.
 
-    Whoever translates an IPv4 address that is embedded in another goes there (RFC 4291, 6052): so it has to be one.
-    The tunnels of old (6to4, Teredo, ISATAP: RFC 3056, 4380, 5214) are not the internet's.
+    So must be an IPv4 address that is embedded in another (RFC 4291, 6052); tunnels (6to4, Teredo, ISATAP) are not.
     """
     ip = ipaddress.ip_address(address.split("%")[0])
     if isinstance(ip, ipaddress.IPv4Address):
@@ -225,23 +209,17 @@ def is_public(address: str) -> bool:
 def _connect(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.socket:
     """``socket.create_connection``, to public addresses only: looked at here, nothing can change in between."""
     host, port = address
-    refused, failed = None, OSError(f"{host} has no address")
-    for *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        if not is_public(str(where[0])):
-            refused = str(where[0])
-            continue
-        try:
-            return socket.create_connection((str(where[0]), port), *args, **kwargs)
-        except OSError as error:
-            failed = error
-    if refused is not None:
-        raise OSError(f"{host} is at {refused}, a private address: these are never fetched from")
-    raise failed
+    found = [str(where[0]) for *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    public = [where for where in found if is_public(where)]
+    if not public:
+        raise OSError(f"{host} is at {found[0]}, a private address: these are never fetched from")
+    for where in public[:-1]:
+        with suppress(OSError):
+            return socket.create_connection((where, port), *args, **kwargs)
+    return socket.create_connection((public[-1], port), *args, **kwargs)
 
 
 class _PublicHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Connections to public addresses only."""
-
     def do_open(self, http_class: Any, req: urllib.request.Request, **http_conn_args: Any) -> Any:
         def guarded(*args: Any, **kwargs: Any) -> Any:
             made = http_class(*args, **kwargs)
@@ -262,14 +240,7 @@ def _http(url: str) -> list[_Remote]:
 
     def asked(method: str) -> Any:
         request = urllib.request.Request(url, method=method, headers={"User-Agent": "cleanpairs"})
-        try:
-            return opener.open(request, timeout=TIMEOUT)
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise DataError(f"{url} cannot be fetched: HTTP {error.code} {error.reason}") from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise DataError(f"{url} cannot be fetched: {reason}") from error
+        return opener.open(request, timeout=TIMEOUT)
 
     def copy(out: BinaryIO) -> None:
         with asked("GET") as answer:
@@ -279,9 +250,6 @@ def _http(url: str) -> list[_Remote]:
             raise OSError(f"it was cut short: {out.tell()} of {length} bytes came")
 
     told: list[str | None] = [None, None]
-    try:
-        with asked("HEAD") as answer:
-            told = [answer.headers.get(name) for name in ("ETag", "Last-Modified", "Content-Length")]
-    except DataError:  # some servers know no HEAD: what is wrong otherwise, GET will say
-        pass
+    with suppress(OSError, http.client.HTTPException, ValueError), asked("HEAD") as answer:  # GET says what is wrong
+        told = [answer.headers.get(name) for name in ("ETag", "Last-Modified", "Content-Length")]
     return [_Remote(url, "|".join(map(str, told)) if any(told[:2]) else "", copy)]

@@ -1,15 +1,12 @@
 """Vectors in ``.npy`` files, beside a table of the rows that they belong to.
 
-- Embedding folders of clip-retrieval (``clip-retrieval inference``): ``img_emb/img_emb_0.npy`` (n, D) holds the vectors
-  of the images, ``text_emb/text_emb_0.npy`` those of the captions, ``metadata/metadata_0.parquet`` the rows; part 10
-  comes after part 9.
-- Loose arrays: ``.npy`` files (n, D) of the images and of the captions, perhaps with a file of captions. Each side may
-  lie in several files, one after another, those of a glob by the numbers at the end of their names. Captions come one a
-  line (.txt) or from Parquet, whose other columns come along; without Parquet a row's key is its number.
+- Embedding folders of clip-retrieval: ``img_emb/img_emb_0.npy`` (n, D) holds the vectors of the images,
+  ``text_emb/text_emb_0.npy`` those of the captions, ``metadata/metadata_0.parquet`` the rows; part 10 after part 9.
+- Loose arrays: ``.npy`` files (n, D) of the images and of the captions, each side perhaps in several, and captions one
+  a line (.txt) or from Parquet, whose other columns come along; without Parquet a row's key is its number.
 - The research layout: ``{split}_ims.npy``, (n, D) or (n, R, D), and ``{split}_caps.txt``, one caption a line, as many
-  for each image, in order. NoW (Noise of Web) has ``{split}_caps_{bpe,bert,jieba}.txt`` instead: its captions are
-  published as the numbers of their tokens, ``17,5,230``, which are read as words, ``17 5 230``. Some research files
-  repeat an image's vectors for each of its captions; equal vectors make one image group, so nothing is lost by that.
+  for each image, in order. NoW (Noise of Web) has ``{split}_caps_{bpe,bert,jieba}.txt`` instead, with the numbers of
+  the captions' tokens, ``17,5,230``, which are read as words, ``17 5 230``.
 
 The vectors of the images are the column ``image_features``, those of the captions the column ``text_features``.
 """
@@ -25,20 +22,21 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import cached_by_file
+from cleanpairs.core.recipe import DataOptions
+from cleanpairs.core.regular import cached_by_file, read_text, reading
 from cleanpairs.data.arrays import read_vectors
 from cleanpairs.data.formats.file_names import expand_braces, expand_files
-from cleanpairs.data.formats.stored import record_batch
 from cleanpairs.data.images import ImageSource, rows_by_file
 from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches
-from cleanpairs.data.source import Source, fingerprint_of
-from cleanpairs.data.table_reader import ParquetReader, ReadRequest, Rows, chosen_split
-from cleanpairs.data.text import lines_of
+from cleanpairs.data.source import Source, copied
+from cleanpairs.data.table_reader import ParquetReader, Rows, chosen_split, record_batch
 from cleanpairs.data.writing import cached_tables
+from cleanpairs.ops.columns import grouped
 from cleanpairs.ops.scratch import release
 
 VECTORS = ("image_features", "text_features")
 _NUMBER = re.compile(r"(\d+)$")
+_NUMBERS = re.compile(r"[\d,\s]*")
 Parts = tuple[list[str], list[str], list[str]]  # the files with vectors of images, of captions, and with rows
 
 
@@ -53,11 +51,11 @@ class ClipRetrievalReader(ParquetReader):
         """Whether ``data`` is a directory with ``img_emb/*.npy``."""
         return any((Path(data) / "img_emb").glob("*.npy"))
 
-    def open(self, data: str, request: ReadRequest) -> Source:
+    def open(self, data: str, request: DataOptions) -> Source:
         """The parts of the folder, which must fit each other."""
         folder = Path(data).absolute()
-        images, notes = _parts(folder, "img_emb", ".npy"), _parts(folder, "metadata", ".parquet")
-        texts = _parts(folder, "text_emb", ".npy") if (folder / "text_emb").is_dir() else []
+        images, notes = _parts(folder / "img_emb", ".npy"), _parts(folder / "metadata", ".parquet")
+        texts = _parts(folder / "text_emb", ".npy") if (folder / "text_emb").is_dir() else []
         for side in (images, texts) if texts else (images,):
             if len(side) != len(notes):
                 raise DataError(f"{Path(side[0]).parent} has {len(side)} parts, {folder / 'metadata'} has {len(notes)}")
@@ -65,8 +63,7 @@ class ClipRetrievalReader(ParquetReader):
                 count, (n,) = len(read_vectors(path)), count_rows([note])
                 if by_number(path)[0] != by_number(note)[0] or count != n:
                     raise DataError(f"{path} with {count} vectors does not go with {note} with {n} rows")
-        schema = self._schema(images, texts, notes)
-        source = self.described(data, [*images, *texts, *notes], schema, sum(count_rows(notes)), request)
+        source = self.described(data, [*images, *texts, *notes], sum(count_rows(notes)), request)
         if source.explicit_lists and texts:
             raise DataError(f"{data} has one text vector a row; column {source.columns['text']!r} holds lists")
         return source
@@ -80,16 +77,9 @@ class ClipRetrievalReader(ParquetReader):
 
     def schema(self, source: Source) -> pa.Schema:
         """That of the rows, and ``image_features``, ``text_features``."""
-        return self._schema(*self.parts(source))
-
-    def _array(self, path: str) -> np.ndarray:
-        """Vectors of one part, (n, D), or (n, R, D) where there may be regions."""
-        array = read_vectors(path, self.regions)
-        return array[:, 0] if array.ndim == 3 and array.shape[1] == 1 else array
-
-    def _schema(self, images: Sequence[str], texts: Sequence[str], notes: Sequence[str]) -> pa.Schema:
+        *sides, notes = self.parts(source)
         schema = common_schema(notes)
-        for name, parts in zip(VECTORS, (images, texts), strict=True):
+        for name, parts in zip(VECTORS, sides, strict=True):
             kinds = {(*array.shape[1:], array.dtype.newbyteorder("=")) for array in map(self._array, parts)}
             if len(kinds) > 1:
                 found = ", ".join(sorted(map(str, kinds)))
@@ -102,6 +92,10 @@ class ClipRetrievalReader(ParquetReader):
                     kind = pa.list_(kind, int(size))
                 schema = schema.append(pa.field(name, kind))
         return schema
+
+    def _array(self, path: str) -> np.ndarray:
+        array = read_vectors(path, self.regions)  # (n, D), or (n, R, D) where there may be regions
+        return array[:, 0] if array.ndim == 3 and array.shape[1] == 1 else array
 
     def batches(
         self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int = 0, rows: int | None = None
@@ -126,10 +120,6 @@ class ClipRetrievalReader(ParquetReader):
         """The images that the rows name, where an image root says where they are: for thumbnails."""
         return None if source.image_root is None else super().encoded(source)
 
-    def tables(self, source: Source) -> Sequence[str]:
-        """The files with rows."""
-        return self.parts(source)[2]
-
     def mapped(self, source: Source) -> list[np.ndarray]:
         """Vectors that lie in one part."""
         images, texts, _ = self.parts(source)
@@ -149,11 +139,10 @@ class VectorFilesReader(ClipRetrievalReader):
         """Whether ``data`` is a ``.npy`` file, or names some by a glob or braces."""
         return not Path(data).is_dir() and all(name.endswith(".npy") for name in expand_braces(data))
 
-    def open(self, data: str, request: ReadRequest) -> Source:
+    def open(self, data: str, request: DataOptions) -> Source:
         """The files, which must hold equally many rows."""
-        columns = dict(request.columns)
-        texts, captions = columns.pop("text_features", None), columns.pop("captions", None)
-        sides = [_arrays(data), [] if texts is None else _arrays(texts)]
+        texts, captions = request.text_vectors, request.captions
+        sides = [_parts(data, ".npy"), [] if texts is None else _parts(texts, ".npy")]
         n, others = (sum(len(read_vectors(p)) for p in side) for side in sides)
         notes = _rows_of(captions, n)
         rows = {data: n, texts: others, captions: sum(count_rows(notes))}
@@ -162,12 +151,11 @@ class VectorFilesReader(ClipRetrievalReader):
             found = ", ".join(f"{name} has {count:,}" for name, count in rows.items())
             raise DataError(f"row i of each belongs together, and their numbers of rows differ: {found}")
         counts = ",".join(str(len(part)) for part in (*sides, notes))
-        schema, paths = self._schema(sides[0], sides[1], notes), [*sides[0], *sides[1], *notes]
-        source = self.described(data, paths, schema, n, replace(request, columns=columns), {"files": counts})
+        paths, request = [*sides[0], *sides[1], *notes], replace(request, text_vectors=None)
+        source = self.described(data, paths, n, request, files=counts)
         if captions is None or not captions.endswith(".txt"):
             return source
-        original = Source(self.kind, (str(Path(captions).absolute()),), {}, "", n, None, False)
-        return replace(source, original=replace(original, fingerprint=fingerprint_of(original)))
+        return copied(source, [str(Path(captions).absolute())])
 
     def parts(self, source: Source) -> Parts:
         """The files of each side."""
@@ -189,17 +177,26 @@ class PrecompReader(ClipRetrievalReader):
         """Whether ``data`` is a directory with at least one split."""
         return Path(data).is_dir() and bool(splits_of(Path(data)))
 
-    def open(self, data: str, request: ReadRequest) -> Source:
+    def open(self, data: str, request: DataOptions) -> Source:
         """The files of one split (``train`` where none is named)."""
-        for named in (request.columns.get("image"), request.columns.get("key"), request.image_root):
+        for named in (request.image_column, request.key_column, request.image_root):
             if named is not None:
                 raise DataError(f"{data} is in the research layout, without columns or an image root: {named!r}")
         folder = Path(data).absolute()
         known = splits_of(folder)
         name = chosen_split(request.split or (known[0] if "train" not in known else None), known, data)
-        paths = [str(folder / f"{name}_ims.npy"), str(_caption_file(folder, name, request.columns.get("text")))]
-        request, n = replace(request, columns={}), len(self._array(paths[0]))
-        return self.described(data, paths, self._schema(paths[:1], [], [_captions(paths[1], paths[0], n)]), n, request)
+        asked, tokenised = request.text_column, _tokenised(folder, name)
+        captions = folder / f"{name}_caps.txt"
+        if asked is None and not captions.exists():
+            asked = tokenised[0]
+        if asked is not None:
+            if asked not in tokenised:
+                there = f"captions tokenised by {', '.join(tokenised)}" if tokenised else "no columns"
+                raise DataError(f"{folder} is in the research layout and has {there}: {asked!r} cannot be chosen")
+            captions = folder / f"{name}_caps_{asked}.txt"
+        paths = [str(folder / f"{name}_ims.npy"), str(captions)]
+        request = replace(request, text_column=None, text_vectors=None)
+        return self.described(data, paths, len(self._array(paths[0])), request)
 
     def parts(self, source: Source) -> Parts:
         """The images, and their captions as a table in the cache."""
@@ -213,12 +210,10 @@ def by_number(path: str) -> tuple[int, str]:
     return (int(match[1]) if match else -1, Path(path).name)
 
 
-def _parts(folder: Path, name: str, ending: str) -> list[str]:
-    """The files of a subfolder, by the number at the end of their names."""
-    found = [str(p) for p in (folder / name).glob(f"[!.]*{ending}") if p.is_file()]
-    if not found:
-        raise DataError(f"{folder / name} has no *{ending}: it is not a whole embedding folder of clip-retrieval")
-    return sorted(found, key=by_number)
+def _parts(data: str | Path, ending: str) -> list[str]:
+    """The files that are meant: those of a folder or a glob by their numbers, others in the order given."""
+    names = [str(data)] if Path(data).exists() else expand_braces(str(data))
+    return [path for name in names for path in sorted(expand_files(name, ending), key=by_number)]
 
 
 def _rows(arrays: Sequence[np.ndarray], first: int, last: int) -> np.ndarray:
@@ -230,20 +225,25 @@ def _rows(arrays: Sequence[np.ndarray], first: int, last: int) -> np.ndarray:
     return np.ascontiguousarray(block, block.dtype.newbyteorder("="))
 
 
-def _arrays(names: str) -> list[str]:
-    """The ``.npy`` files that are meant, absolute: those of a glob by their numbers, others in the order given."""
-    return [path for name in expand_braces(names) for path in sorted(expand_files(name, ".npy"), key=by_number)]
-
-
 def _rows_of(captions: str | None, n: int) -> list[str]:
     """The Parquet files that hold the rows; of a file of lines, and of no captions at all, one in the cache."""
     if captions is not None and not captions.endswith(".txt"):
         if not captions.endswith(".parquet"):
             raise DataError(f"{captions} must be captions one a line (.txt), or Parquet with a column of captions")
-        return sorted(expand_files(captions, ".parquet"), key=by_number)
-    lines = None if captions is None else lines_of(captions)
+        return _parts(captions, ".parquet")
+    lines = None if captions is None else _lines_of(captions)
     keys = pa.array(range(n if lines is None else len(lines))).cast(pa.string())
     return [str(cached_tables([pa.table({"key": keys} | ({} if lines is None else {"caption": lines}))]))]
+
+
+def _lines_of(path: str) -> list[str]:
+    """The captions of a text file, one a line; of token numbers (not in ``*_caps.txt``) commas become spaces."""
+    with reading(path, "read as UTF-8", UnicodeDecodeError):
+        text = read_text(path)
+    lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    if Path(path).name.endswith("_caps.txt") or not all(map(_NUMBERS.fullmatch, lines)):
+        return lines
+    return [" ".join(line.replace(",", " ").split()) for line in lines]
 
 
 def splits_of(folder: Path) -> list[str]:
@@ -258,26 +258,14 @@ def _tokenised(folder: Path, split: str) -> list[str]:
     return sorted(found, key=lambda name: (name != "bert", name))  # that of the paper's own command first
 
 
-def _caption_file(folder: Path, split: str, asked: str | None) -> Path:
-    """The file of captions: the plain one, else the tokenised one that was ``asked`` for, else the first."""
-    plain, known = folder / f"{split}_caps.txt", _tokenised(folder, split)
-    if asked is None:
-        return plain if plain.exists() else folder / f"{split}_caps_{known[0]}.txt"
-    if asked not in known:
-        there = f"captions tokenised by {', '.join(known)}" if known else "no columns"
-        raise DataError(f"{folder} is in the research layout and has {there}: {asked!r} cannot be chosen")
-    return folder / f"{split}_caps_{asked}.txt"
-
-
 @cached_by_file(16)
 def _captions(captions: str, images: str, n: int) -> str:
     """The Parquet file in the cache with ``key`` and ``caption`` (or a list ``captions``) of each of ``n`` images."""
-    lines = lines_of(captions)
+    lines = _lines_of(captions)
     if bool(lines) != bool(n) or (n and len(lines) % n):
         raise DataError(f"{captions} has {len(lines)} captions for the {n} images of {images}: not the same for each")
     split, each = Path(images).name.removesuffix("_ims.npy"), len(lines) // max(n, 1)
     keys, texts = pa.array([f"{split}-{i}" for i in range(n)], pa.string()), pa.array(lines, pa.string())
     if each > 1:
-        lists = pa.ListArray.from_arrays(np.arange(n + 1, dtype=np.int32) * each, texts)
-        return str(cached_tables([pa.table({"key": keys, "captions": lists})]))
-    return str(cached_tables([pa.table({"key": keys, "caption": texts})]))
+        texts = grouped(texts, np.full(n, each))
+    return str(cached_tables([pa.table({"key": keys, "captions" if each > 1 else "caption": texts})]))

@@ -1,11 +1,9 @@
 """WebDataset tars, as img2dataset and the webdataset package write them.
 
-``00000.tar`` holds ``KEY.jpg``, ``KEY.txt`` and ``KEY.json``. A sample is the members with one key: the name up to the
-first dot of its last part; what follows is the extension. Only headers are read to find them; nothing is unpacked, and
-no name is ever used as a path. Beside the tar img2dataset leaves ``00000.parquet`` with a row for each attempted
-download (``key``, ``url``, ``caption``, ``status`` and what its input brought, as ``similarity``); its columns are
-joined by key; rows without a sample in the tar, the failed downloads, are no input. Without that file, the similarities
-and the URL come from the ``.json``.
+A sample is the members of ``00000.tar`` with one key, ``KEY.jpg``, ``KEY.txt`` and ``KEY.json``: the name up to the
+first dot of its last part. Only headers are read to find them; nothing is unpacked, and no name is ever used as a path.
+The columns of ``00000.parquet``, which img2dataset leaves beside it, are joined by key; its rows without a sample, the
+failed downloads, are no input. Without that file, the similarities and the URL come from the ``.json``.
 """
 
 import json
@@ -21,18 +19,17 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
+from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import cached_by_file, open_regular, reading
 from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.file_names import expand_files
-from cleanpairs.data.formats.stored import IMAGE_TYPE, bounded, record_batch
-from cleanpairs.data.images import ImageSource
+from cleanpairs.data.images import IMAGES, ImageSource
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
+from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded, record_batch
 from cleanpairs.data.text import NOT_UTF8
 from cleanpairs.ops.columns import one_array, taken
 
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 TAR = (".tar", ".tar.gz", ".tgz")
 MAX_JSON_BYTES = 16 * 2**20
 LOOK_AT = 100  # samples whose .json tells which fields there are
@@ -56,23 +53,19 @@ class Sample(NamedTuple):
     @property
     def image(self) -> str | None:
         """The extension of its image."""
-        return next((e for e in IMAGE_EXTENSIONS if e in self.members), None)
-
-
-def read_index(path: str) -> list[Sample]:
-    """The samples of a tar, in the order of their first members.
-
-    Raises DataError: it cannot be read, is no plain tar, is damaged or cut short, or a name occurs twice.
-    """
-    packed = "as a tar: it is compressed; unpack it (gunzip) first" if not path.endswith(".tar") else "as a tar"
-    with reading(path, f"read {packed}", tarfile.TarError):
-        return _index(path)
+        return next((e[1:] for e in IMAGES if e[1:] in self.members), None)
 
 
 @cached_by_file(256)
-def _index(path: str) -> list[Sample]:
+def read_index(path: str) -> list[Sample]:
+    """The samples of a tar, in the order of their first members. Raises DataError: it is no plain tar, or damaged."""
+    packed = "" if path.endswith(".tar") else ": it is compressed; unpack it (gunzip) first"
     found: dict[str, dict[str, Member]] = {}
-    with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+    with (
+        reading(path, f"read as a tar{packed}", tarfile.TarError),
+        open_regular(path) as file,
+        tarfile.open(fileobj=file, mode="r:") as tar,
+    ):
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep them all
             if not member.isreg() or member.issparse():
@@ -116,20 +109,26 @@ class WebDatasetReader(TableReader):
         path = Path(data)
         return any(path.glob("[!.]*.tar")) if path.is_dir() else data.endswith(TAR)
 
-    def open(self, data: str, request: ReadRequest) -> Source:
+    def open(self, data: str, request: DataOptions) -> Source:
         """The tars, their sidecars, their columns; of the tars only headers are read."""
         if request.image_root is not None:
             raise DataError(f"{data} has no image root: the images are in the tars")
         tars = expand_files(data, ".tar")
         sidecars = [p for p in map(_sidecar, tars) if p is not None]
-        fields = [] if sidecars else _json_fields(tars, request.columns.get("text"))
+        fields = [] if sidecars else _json_fields(tars, request.text_column)
         options = {"json": json.dumps(fields)} if fields else {}
         n_rows = sum(len(read_index(tar)) for tar in tars)
-        return self.described(data, [*tars, *sidecars], _schema(sidecars, fields), n_rows, request, options)
+        return self.described(data, [*tars, *sidecars], n_rows, request, **options)
 
     def schema(self, source: Source) -> pa.Schema:
         """``key``, ``image`` (bytes), ``caption``, and the columns of the sidecars or of the .json."""
-        return _schema([p for p in source.paths if p.endswith(".parquet")], _fields_of(source))
+        sidecars, fields = [p for p in source.paths if p.endswith(".parquet")], _fields_of(source)
+        own = [pa.field("key", pa.string()), pa.field("image", IMAGE_TYPE), pa.field("caption", pa.string())]
+        more = [f for f in common_schema(sidecars) if f.name not in OWN] if sidecars else []
+        if fields:
+            kinds = {name: pa.float64() if is_score(name, pa.float64()) else pa.string() for name in fields}
+            more = [pa.field(name, kind) for name, kind in kinds.items()] + [pa.field("json", pa.string())]
+        return pa.schema([*own, *more])
 
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
@@ -139,14 +138,14 @@ class WebDatasetReader(TableReader):
         for tar in _tars(source):
             samples = read_index(tar)[:left]
             left -= len(samples)
-            table, row = _sidecar_rows(tar)
+            table = _beside(tar)
             more = [f for f in schema if f.name in wanted and f.name not in OWN]
             with open_regular(tar) as file:
                 for batch in bounded(iter(samples), batch_rows, _image_size if "image" in wanted else lambda _: 0):
                     found = [_cells(sample, file, wanted, fields) for sample in batch]
                     values: dict[str, Any] = {name: [cells[name] for cells, _ in found] for name in found[0][0]}
                     faults = {i: fault for i, (_, fault) in enumerate(found) if fault}
-                    _join(values, more, table, pa.array([row.get(s.key) for s in batch], pa.int64()))
+                    _join(values, more, table)
                     yield Rows(tar, record_batch(schema, values, columns), faults)
 
     def encoded(self, source: Source) -> ImageSource:
@@ -174,15 +173,6 @@ def _fields_of(source: Source) -> list[str]:
 def _sidecar(tar: str) -> str | None:
     path = Path(tar).with_suffix(".parquet")
     return str(path) if path.is_file() and "key" in common_schema([str(path)]).names else None
-
-
-def _schema(sidecars: Sequence[str], fields: Sequence[str]) -> pa.Schema:
-    own = [pa.field("key", pa.string()), pa.field("image", IMAGE_TYPE), pa.field("caption", pa.string())]
-    more = [f for f in common_schema(sidecars) if f.name not in OWN] if sidecars else []
-    if fields:
-        kinds = {name: pa.float64() if is_score(name, pa.float64()) else pa.string() for name in fields}
-        more = [pa.field(name, kind) for name, kind in kinds.items()] + [pa.field("json", pa.string())]
-    return pa.schema([*own, *more])
 
 
 def _json_fields(tars: Sequence[str], text: str | None) -> list[str]:
@@ -269,24 +259,23 @@ def _number(value: Any) -> float | None:
     return float(value) if number and abs(value) < 1e308 else None  # JSON's whole numbers have no end
 
 
-def _sidecar_rows(tar: str) -> tuple[pa.Table | None, dict[str | None, int]]:
-    """The Parquet file beside a tar, and key -> its row."""
+def _beside(tar: str) -> pa.Table | None:
+    """The Parquet file beside a tar."""
     path = _sidecar(tar)
-    if path is None:
-        return None, {}
-    table = read_table(path)
-    row = {key: i for i, key in enumerate(table["key"].cast(pa.string()).to_pylist())}
-    if len(row) != len(table):
+    table = None if path is None else read_table(path)
+    if table is not None and len(table["key"].unique()) != len(table):
         raise DataError(f"{path} has a key more than once: its rows cannot be joined to the samples of {tar}")
-    return table, row
+    return table
 
 
-def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | None, rows: pa.Array) -> None:
-    """Add the columns ``fields`` of a sidecar to those of samples, by its ``rows``; null where it has no such row."""
+def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | None) -> None:
+    """Add the columns ``fields`` of a sidecar to those of samples, by their keys; null where it has no such row."""
+    keys = pa.array(values["key"], pa.string())
+    at = None if table is None else pc.index_in(keys, table["key"].cast(pa.string()))
     for field in fields:
         if field.name not in values:
-            found = None if table is None else one_array(taken(table[field.name], rows))
-            values[field.name] = pa.nulls(len(rows), field.type) if found is None else found
+            found = pa.nulls(len(keys), field.type) if table is None else one_array(taken(table[field.name], at))
+            values[field.name] = found
     if table is not None and "caption" in table.column_names and None in values.get("caption", ()):
-        beside = one_array(taken(table["caption"].cast(pa.string()), rows))
+        beside = one_array(taken(table["caption"].cast(pa.string()), at))
         values["caption"] = pc.coalesce(pa.array(values["caption"], pa.string()), beside)
