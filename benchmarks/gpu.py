@@ -152,7 +152,7 @@ def scoring(device: torch.device, pairs: int, dim: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", default=",".join(e.name for e in METHODS))
+    parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--backbones", default="vse_inf,saf,sgr,sgraf,mlp")
     parser.add_argument("--images", type=int, default=29_000)
     parser.add_argument("--regions", type=int, default=36)

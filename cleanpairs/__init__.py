@@ -45,30 +45,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+_METHODS = "Auto BiCro CRCL CREAM DECL GSC IN2R InfoNCE L2RM MSCN NCR NPC PC2 RCL REPAIR Triplet".split()
 _HOME = {
-    "Auto": "cleanpairs.methods.auto",
-    "BiCro": "cleanpairs.methods.bicro",
-    "CRCL": "cleanpairs.methods.crcl",
-    "CREAM": "cleanpairs.methods.cream",
-    "CleanpairsError": "cleanpairs.core.errors",
+    **{name: f"cleanpairs.methods.{name.lower()}" for name in _METHODS},
     "ClipScore": "cleanpairs.methods.clip_score",
-    "DECL": "cleanpairs.methods.decl",
-    "GSC": "cleanpairs.methods.gsc",
-    "IN2R": "cleanpairs.methods.in2r",
-    "InfoNCE": "cleanpairs.methods.infonce",
-    "L2RM": "cleanpairs.methods.l2rm",
-    "MSCN": "cleanpairs.methods.mscn",
-    "NCR": "cleanpairs.methods.ncr",
-    "NPC": "cleanpairs.methods.npc",
-    "PC2": "cleanpairs.methods.pc2",
-    "PairCleaner": "cleanpairs.estimators",
-    "PairScorer": "cleanpairs.estimators",
-    "Pairs": "cleanpairs.data",
-    "RCL": "cleanpairs.methods.rcl",
-    "REPAIR": "cleanpairs.methods.repair",
+    **dict.fromkeys(["PairCleaner", "PairScorer"], "cleanpairs.estimators"),
+    **dict.fromkeys(["Pairs", "load_pairs"], "cleanpairs.data"),
     "RepairPlan": "cleanpairs.repair.plan",
-    "Triplet": "cleanpairs.methods.triplet",
-    "load_pairs": "cleanpairs.data",
+    "CleanpairsError": "cleanpairs.core.errors",
 }
 
 __all__ = [

@@ -71,7 +71,7 @@ def tiny(method: type, **changes: Any) -> Any:
 
 
 # clip-score trains nothing and has no seed, no epochs, no vocabulary: tests/methods/test_clip_score.py is its contract.
-TRAINED = [name for name in METHODS.names() if name != "clip-score"]
+TRAINED = [name for name in METHODS if name != "clip-score"]
 
 
 @pytest.fixture(params=TRAINED, scope="module")  # all tests of a method in one process, which fits it once
@@ -460,7 +460,7 @@ def test_objective_is_equivariant(objective: Any) -> None:
 
 
 def backbones() -> Iterator[tuple[Any, dict[str, Any]]]:
-    for entry in BACKBONES:
+    for entry in BACKBONES.values():
         for changes in ({}, {"pixels": True}):
             yield entry.load(), changes
 
@@ -515,7 +515,7 @@ def test_backbone_in_evaluation(backbone: Any, n: int) -> None:
     torch.testing.assert_close(paired, S.diagonal(), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", BACKBONES.names())
+@pytest.mark.parametrize("name", list(BACKBONES))
 @pytest.mark.parametrize("method_name", ["infonce", "repair", "pc2", "l2rm"])
 def test_methods_work_with_every_backbone(method_name: str, name: str, tmp_path: Path) -> None:
     """One network and two, with and without a head: scores, plans, figures, and the same from disk."""

@@ -24,7 +24,7 @@ def test_a_method_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "example_gce.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     entry = (f"example_{target}", *about)
-    monkeypatch.setitem(METHODS._entries, name, Registry("method", {name: entry}).entry(name))
+    monkeypatch.setitem(METHODS, name, Registry("method", {name: entry})[name])
     method = METHODS.load(name)
     assert method is importlib.import_module("example_gce").GCE
     rng = np.random.default_rng(0)

@@ -132,7 +132,7 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     settings, notes = method_settings(names, recipe=bench.recipe, overrides=bench.overrides, options=bench.options)
     splits = load_splits(bench.data, val=bench.val, test=bench.test, limit=bench.limit, **bench.columns)
     if splits.train.has_both_vectors:  # in place of a model
-        settings = [replace(s, missing=None) if "model" in METHODS.entry(s.method).needs else s for s in settings]
+        settings = [replace(s, missing=None) if "model" in METHODS[s.method].needs else s for s in settings]
     lacking = [s for s in settings if s.missing]
     if lacking and bench.methods.strip() != "all":
         raise ConfigError("; ".join(f"{s.method} needs {s.missing}" for s in lacking))
@@ -253,7 +253,7 @@ def _latest(
 
 
 def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchResult:
-    order = [name for name in (*METHODS.names(), *PLAIN_SCORES) if any(row["method"] == name for row in rows)]
+    order = [name for name in (*METHODS, *PLAIN_SCORES) if any(row["method"] == name for row in rows)]
     summaries = summarise(rows, order)
     folder, name = bench.directory, Path(bench.data.rstrip("/")).name
     kinds = sorted({str(row["per"]) for row in rows})

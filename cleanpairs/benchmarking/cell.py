@@ -49,7 +49,7 @@ def run_cell(
     _reset_peak()
     model = settings.estimator(random_state=seed)
     # A pretrained one encodes them by itself; so do the encoders that a setting names, and keep what they make.
-    by_itself = "model" in METHODS.entry(settings.method).needs or model.encoder is not None
+    by_itself = "model" in METHODS[settings.method].needs or model.encoder is not None
     ready = splits if by_itself else splits.with_features(model.image_encoder, model.image_size)
     if ready is not splits:
         if settings.params.get("meta") is not None:  # read and encoded as the data is

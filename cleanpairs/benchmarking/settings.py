@@ -40,11 +40,11 @@ class MethodSettings:
 def choose_methods(text: str) -> list[str]:
     """``all``, or names with commas between them, each once and in their order; ConfigError for an unknown one."""
     if text.strip() == "all":
-        return METHODS.names()
+        return list(METHODS)
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise ConfigError(f"no method is named in {text!r} (known: all, {', '.join(METHODS.names())})")
-    return [METHODS.entry(name).name for name in names]
+        raise ConfigError(f"no method is named in {text!r} (known: all, {', '.join(METHODS)})")
+    return [METHODS[name].name for name in names]
 
 
 def method_settings(
@@ -127,7 +127,7 @@ def _recipes(recipe: str, methods: Sequence[str]) -> dict[str, str]:
 
 def _missing(method: str, params: Mapping[str, Any]) -> str | None:
     """What the method's entry says that it needs (parameter -> what that is), as far as it is not set."""
-    needs: Any = METHODS.entry(method).needs
+    needs: Any = METHODS[method].needs
     missing = [str(what) for parameter, what in dict(needs).items() if params.get(parameter) is None]
     return " and ".join(missing) or None
 

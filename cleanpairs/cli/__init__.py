@@ -1,9 +1,8 @@
 """The command line: thin commands that parse, call the library, and print.
 
-Results go to standard output, everything else to standard error; bars and colours appear on a terminal only. An error
-is one line, ``Error [kind]: which thing: what; what to do``, and its exit code that of
-:mod:`cleanpairs.core.errors`; 130, 143 and 129 on SIGINT, SIGTERM and SIGHUP. A traceback is shown for ``--debug``
-only.
+Results go to standard output, everything else to standard error. An error is one line, ``Error [kind]: which thing:
+what; what to do``, and its exit code that of :mod:`cleanpairs.core.errors`; 130, 143 and 129 on SIGINT, SIGTERM and
+SIGHUP.
 """
 
 import errno
@@ -17,9 +16,7 @@ from typing import Any
 import click
 
 from cleanpairs import __version__
-from cleanpairs.cli.completion import COMPLETE_VARIABLE
-from cleanpairs.cli.progress import lines_now_and_then
-from cleanpairs.cli.terminal import echo, safe, steady_streams
+from cleanpairs.cli.terminal import echo, lines_now_and_then, safe, steady_streams
 from cleanpairs.core.errors import CleanpairsError, DataError, OutputError, ResourceError
 from cleanpairs.core.interrupt import Terminated
 from cleanpairs.core.limits import cap_memory
@@ -30,7 +27,7 @@ __all__ = ["COMMANDS", "SECTIONS", "cli", "main"]
 # Section of the help -> command -> (module, summary). The summary fits beside the name on a line of 80 columns.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
-        "inspect": ("cleanpairs.cli.inspect", "Show what is recognised in data, and what is wrong."),
+        "inspect": ("cleanpairs.cli.listing", "Show what is recognised in data, and what is wrong."),
         "methods": ("cleanpairs.cli.listing", "List the methods and their settings."),
         "recipes": ("cleanpairs.cli.listing", "List the recipes that ship with the package."),
         "demo": ("cleanpairs.cli.listing", "See it work on the clip art that ships with it."),
@@ -60,10 +57,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Shell": {
         "doctor": ("cleanpairs.cli.diff", "Check the installation, and say what mends it."),
-        "completion": ("cleanpairs.cli.completion", "Print the completion script of a shell."),
+        "completion": ("cleanpairs.cli.listing", "Print the completion script of a shell."),
     },
 }
-EPILOG = """\
+END_OF_HELP = """
+Options: --version, --debug (with tracebacks), --memory-cap, -h, --help
 Exit codes: 0 ok, 1 bug, 2 usage, 3 data, 4 output, 5 exists, 6 limit, 7 refused
 Begin: cleanpairs fit data.parquet && cleanpairs export --repaired out.parquet
 """
@@ -71,7 +69,7 @@ COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in sect
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used: ``cleanpairs --help`` loads no torch."""
+    """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the order of the work."""
@@ -103,13 +101,7 @@ class LazyGroup(click.Group):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The sections of commands, and below them the options on one line: the whole help fits a screen."""
-        self.format_commands(ctx, formatter)
-        formatter.write_paragraph()
-        formatter.write_text("Options: --version, --debug (with tracebacks), --memory-cap, -h, --help")
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Section, name and one line each, without importing them."""
+        """Section, name and one line each, without importing them; the options on one line: it all fits a screen."""
         rows = [
             (f"{section if k == 0 else '':<8} {name}", summary)
             for section, commands in SECTIONS.items()
@@ -118,11 +110,7 @@ class LazyGroup(click.Group):
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_dl(rows)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As it stands: it is short lines already."""
-        for line in EPILOG.splitlines():
-            formatter.write(line + "\n")
+        formatter.write(END_OF_HELP)
 
 
 @click.group(
@@ -151,39 +139,36 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
             signal.signal(number, _terminate)
     with steady_streams() as written:
-        _run(written)
+        if not sys.stderr.isatty():  # quiet when not a terminal: the bars of libraries too
+            os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+            os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+        try:
+            for argument in sys.argv[1:]:
+                if any("\ud800" <= c <= "\udfff" for c in argument):  # a run notes its paths, as text
+                    raise click.UsageError(f"the argument {argument} is not UTF-8; rename the file")
+            code = cli.main(prog_name="cleanpairs", standalone_mode=False)
+            if isinstance(code, int) and code:  # click returns the code of ctx.exit, and does not raise it
+                sys.exit(code)
+            written.check()
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except click.Abort as abort:  # what click makes of a KeyboardInterrupt
+            sys.exit(128 + (abort.__cause__.number if isinstance(abort.__cause__, Terminated) else signal.SIGINT))
+        except Exception as error:
+            from cleanpairs.core.distributed import rank_by_environment
 
-
-def _run(written: Any) -> None:
-    """The command, with the exit code of whatever becomes of it."""
-    if not sys.stderr.isatty():  # quiet when not a terminal: the bars of libraries too
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    try:
-        _check_arguments()
-        code = cli.main(prog_name="cleanpairs", complete_var=COMPLETE_VARIABLE, standalone_mode=False)
-        if isinstance(code, int) and code:  # click returns the code of ctx.exit, and does not raise it
+            if "--debug" in sys.argv:
+                echo("".join(traceback.format_exception(error)), err=True)
+            if isinstance(error, click.ClickException):
+                kind, code, message = "usage", error.exit_code, _misuse(error)
+            else:
+                like, said = _told(error)
+                kind, code, message = like.kind, like.exit_code, safe(said or type(error).__name__)
+            rank = rank_by_environment()
+            head = f"Error [{kind}]{f' of process {rank}' if rank else ''}:"
+            echo(message, err=True, head=head, color=_color())
             sys.exit(code)
-        written.check()
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.Abort as abort:  # what click makes of a KeyboardInterrupt
-        sys.exit(128 + (abort.__cause__.number if isinstance(abort.__cause__, Terminated) else signal.SIGINT))
-    except Exception as error:
-        from cleanpairs.core.distributed import rank_by_environment
-
-        if "--debug" in sys.argv:
-            echo("".join(traceback.format_exception(error)), err=True)
-        if isinstance(error, click.ClickException):
-            kind, code, message = "usage", error.exit_code, _misuse(error)
-        else:
-            like, said = _told(error)
-            kind, code, message = like.kind, like.exit_code, safe(said or type(error).__name__)
-        rank = rank_by_environment()
-        head = f"Error [{kind}]{f' of process {rank}' if rank else ''}:"
-        echo(message, err=True, head=head, color=_color())
-        sys.exit(code)
 
 
 def _misuse(error: click.ClickException) -> str:
@@ -224,13 +209,6 @@ def _told(error: Exception) -> tuple[type[CleanpairsError], str]:
     if arrow or loop or isinstance(error, UnicodeError | RecursionError):  # only data can cause it
         return DataError, f"the input cannot be worked on: {said}; if it is sound: {where}"
     return CleanpairsError, f"{said}; this is a bug of cleanpairs: {where}, please report it"
-
-
-def _check_arguments() -> None:
-    """A usage error for an argument that is not UTF-8: a run notes its paths, as text."""
-    for argument in sys.argv[1:]:
-        if any("\ud800" <= c <= "\udfff" for c in argument):
-            raise click.UsageError(f"the argument {argument} is not UTF-8; rename the file")
 
 
 def _terminate(number: int, frame: Any) -> None:

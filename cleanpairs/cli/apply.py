@@ -8,43 +8,119 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import (
-    CUTS,
     LEDGER,
     RUN,
     TRUST,
-    chosen_engine,
+    PathsCommand,
+    Writes,
     column_options,
-    engine_options,
     existing_run,
     option,
     pick_columns,
-    repair_options,
-    repair_settings,
     run_and_data,
-    warn_of_flags,
+    together,
 )
-from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.terminal import echo, print_result, say
+from cleanpairs.core.registry import ENGINES
 
 WORTH_A_WARNING = 0.2  # share of the words
+engine_options = together(
+    option("--engine", "Where tasks run: this machine or Ray.", list(ENGINES), default="local"),
+    option("--workers", "Processes that work at once.", click.IntRange(1), default=1),
+    option("--ray-address=ADDRESS", "Of a Ray cluster; a Ray is started here if not given."),
+)
+
+
+def chosen_engine(options: dict[str, Any]) -> Any:
+    """The :class:`cleanpairs.engine.Engine` of :data:`engine_options`."""
+    from cleanpairs.engine import make_engine
+
+    return make_engine(options["engine"], workers=options["workers"], address=options["ray_address"])
+
+
+def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
+    """Say so where many more of other data are below the threshold of the fit: a model of few pairs knows them best."""
+    of_fit = run.info.get("result", {})
+    if not (pairs and of_fit.get("pairs") and "flagged" in of_fit and of_fit.get("threshold", threshold) == threshold):
+        return
+    share, known = flagged / pairs, of_fit["flagged"] / of_fit["pairs"]
+    if share > known + 0.1 + 2 * (known * (1 - known) / pairs) ** 0.5:
+        echo(
+            f"warning: {share:.0%} of these pairs are below the threshold, and {known:.0%} of those that the model was "
+            "fitted on, which it is of: these have no threshold of their own (cleanpairs score --help). Go by their "
+            "order, or fit on them",
+            err=True,
+        )
+
+
+def _number_or_auto(context: click.Context, parameter: click.Parameter, value: str | None) -> float | str | None:
+    try:
+        return value if value in (None, "auto") else float(str(value))
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is neither a number nor 'auto'") from error
+
+
+CUTS = ("threshold", "max_wrong", "keep")
+repair_options = together(
+    option(
+        "--threshold=P|auto", "Pairs below it are repaired or dropped.  [default: the run's]", callback=_number_or_auto
+    ),
+    option(
+        "--max-wrong=P",
+        "Keep the largest set of which at most this share is mismatched; refused where that is not known.",
+        float,
+    ),
+    option("--keep=P", "Keep this share of the pairs, the best.", float),
+    option(
+        "--repairs",
+        "probable: those likelier right than wrong, where that can be judged; plausible: what fits best, right or "
+        "near; none: drop all below the threshold.",
+        ["probable", "plausible", "none"],
+        default="probable",
+    ),
+    option(
+        "--strategy",
+        "ot: all mismatched pairs jointly, by partial transport; nearest: the best score; half-replace: from trusted "
+        "pairs near in what stays; pseudo-caption: the caption of the most similar trusted image; method: the method's "
+        "own.",
+        ["ot", "nearest", "half-replace", "pseudo-caption", "method"],
+        default="ot",
+    ),
+    option("--donors", what=["both", "mismatched", "trusted"], default="both"),
+    option("--max-reuse", "Rows that one donor may serve.", int, default=1),
+    option("--min-repair-score", "A repair below it is a drop.", float, default=0.5),
+    option(
+        "--min-confidence",
+        "Of --repairs probable: one that is right with a lower probability is a drop.",
+        float,
+        default=0.5,
+    ),
+    option("--candidates", "Nearest captions or images considered for each pair.", int, default=32),
+)
+
+
+def repair_settings(options: dict[str, Any], run: Any) -> tuple[Any, str | None]:
+    """The :class:`cleanpairs.repair.settings.RepairSettings` of the options, and what to tell of their threshold."""
+    from cleanpairs.commands.rematch import chosen_cut
+    from cleanpairs.repair.settings import RepairSettings
+
+    threshold, expected = chosen_cut(options["threshold"], options["max_wrong"], options["keep"], run)
+    names = vars(RepairSettings()).keys() & options.keys()
+    return RepairSettings(**{name: options[name] for name in names} | {"threshold": threshold}), expected
 
 
 @click.command(cls=PathsCommand)
 @click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=click.Path())
-@option(
-    "--out", Writes(".parquet", beside=(".parts",)), "The scores table to write (Parquet).", required=True,
-    metavar="FILE",
-)  # fmt: skip
+@option("--out=FILE", "The scores table to write (Parquet).", Writes(".parquet", beside=(".parts",)), required=True)
 @column_options
 @engine_options
 @option(
-    "--max-unknown",
-    click.FloatRange(0, 1),
+    "--max-unknown=SHARE",
     "More words of DATA that the model does not know end it.",
+    click.FloatRange(0, 1),
     default=0.5,
-    metavar="SHARE",
 )
-@option("--overwrite", None, "Replace --out.")
+@option("--overwrite", "Replace --out.")
 def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest).
 
@@ -84,17 +160,15 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
 @click.command(cls=PathsCommand)
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
 @option(
-    "--out",
-    Writes(".parquet", ".csv", beside=(".parts",), in_run=("plan.parquet",)),
+    "--out=FILE",
     "The plan to write: Parquet, or CSV where it ends in .csv.",
+    Writes(".parquet", ".csv", beside=(".parts",), in_run=("plan.parquet",)),
     required=True,
-    metavar="FILE",
 )
 @repair_options
-@option("--targets", ["both", "text", "image"], "What may be replaced.", default="both")
+@option("--targets", "What may be replaced.", ["both", "text", "image"], default="both")
 @option(
-    "--recaption",
-    "MODEL",
+    "--recaption=MODEL",
     "A captioning model (BLIP, GIT, ViT with a text decoder; a directory or a hub name) writes captions for what "
     "would be dropped; only those that score better than the old ones are used.",
 )
@@ -102,11 +176,11 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
 @engine_options
 @option(
     "--spill",
-    ["auto", "always", "never"],
     "Keep vectors and candidates in files beside --out instead of memory; auto: from 250,000 rows on.",
+    ["auto", "always", "never"],
     default="auto",
 )
-@option("--overwrite", None, "Replace --out.")
+@option("--overwrite", "Replace --out.")
 @TRUST
 def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     """Plan who gets which caption or image from whom; nothing is changed.
@@ -149,36 +223,32 @@ COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 
 @click.command(cls=PathsCommand)
 @RUN
-@option("--run run_option", "DIR", hidden=True)  # as it was spelt before RUN was an argument
-@option("--plan", "FILE", "Carry out this plan of `cleanpairs rematch`; it needs no run.")
+@option("--run=DIR run_option", hidden=True)  # as it was spelt before RUN was an argument
+@option("--plan=FILE", "Carry out this plan of `cleanpairs rematch`; it needs no run.")
 @option(
-    "--repaired out",
-    Writes(beside=(".manifest.json", ".ledger.parquet", ".card.md", ".parts", ".search")),
+    "--repaired=OUT out",
     "The cleaned data to write: a file or directory.",
+    Writes(beside=(".manifest.json", ".ledger.parquet", ".card.md", ".parts", ".search")),
     required=True,
-    metavar="OUT",
 )
 @option(
     "--format",
-    ["parquet", "webdataset", "datasets", "uids"],
     "Of OUT: Parquet; a directory of tars (img2dataset's layout); a directory for datasets.load_from_disk; a .npy "
     "of the uids kept (DataComp's).  [default: by its suffix: .parquet, DIR/{00000..}.tar, .npy]",
+    ["parquet", "webdataset", "datasets", "uids"],
 )
-@option("--shard-size", int, "Samples to a tar of webdataset.  [default: 10000]", metavar="N")
-@option("--dropped", Writes(), "Parquet of the pairs that were dropped or quarantined.", metavar="FILE")
+@option("--shard-size=N", "Samples to a tar of webdataset.  [default: 10000]", int)
+@option("--dropped=FILE", "Parquet of the pairs that were dropped or quarantined.", Writes())
 @option(
-    "--ledger",
-    Writes(),
-    "Parquet with what happened to every pair of the input.  [default: OUT.ledger.parquet]",
-    metavar="FILE",
+    "--ledger=FILE", "Parquet with what happened to every pair of the input.  [default: OUT.ledger.parquet]", Writes()
 )
-@option("--card", Writes(), "Write a dataset card there; a directory has one as its README.md.", metavar="FILE")
-@option("--license", "ID", "Of the data, for the card, such as cc-by-4.0.  [default: unknown]")
-@option("--push-to-hub repo", "OWNER/NAME", "Upload OUT with its card; private unless --public.")
-@option("--public", None, "Make the repository of --push-to-hub public.")
+@option("--card=FILE", "Write a dataset card there; a directory has one as its README.md.", Writes())
+@option("--license=ID", "Of the data, for the card, such as cc-by-4.0.  [default: unknown]")
+@option("--push-to-hub=OWNER/NAME repo", "Upload OUT with its card; private unless --public.")
+@option("--public", "Make the repository of --push-to-hub public.")
 @repair_options
-@option("--explode", None, "One row a pair where a row holds a list of captions.")
-@option("--overwrite", None, "Replace the outputs.")
+@option("--explode", "One row a pair where a row holds a list of captions.")
+@option("--overwrite", "Replace the outputs.")
 @engine_options
 @TRUST
 @click.pass_context
@@ -244,9 +314,9 @@ def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
 @click.command(cls=PathsCommand)
 @click.argument("what", metavar="RUN|OUT", type=click.Path())
 @click.argument("repo", metavar="OWNER/NAME")
-@option("--public", None, "Make the repository public; private otherwise.")
-@option("--license", "ID", "For the card of a model, such as apache-2.0.  [default: unknown]")
-@option("--card", "FILE", "Dataset card of an export.  [default: OUT/README.md or OUT.card.md]")
+@option("--public", "Make the repository public; private otherwise.")
+@option("--license=ID", "For the card of a model, such as apache-2.0.  [default: unknown]")
+@option("--card=FILE", "Dataset card of an export.  [default: OUT/README.md or OUT.card.md]")
 @LEDGER
 def push(what: str, repo: str, public: bool, license: str | None, card: str | None, ledger: str | None) -> None:
     """Upload the model of a run, or the cleaned data OUT of an export, in one commit.

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cleanpairs.cli.options import LEDGER, option
-from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.progress import flag
-from cleanpairs.cli.terminal import asked, cut, echo, plural, print_result, safe, say
+from cleanpairs.cli.options import LEDGER, PathsCommand, Writes, option
+from cleanpairs.cli.terminal import asked, cut, echo, flag, plural, print_result, safe, say
+from cleanpairs.core.errors import CleanpairsError, DataError
 
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
     from cleanpairs.export import Change, ExportDiff
@@ -30,19 +29,18 @@ NAMES = {
 @click.argument("out", metavar="OUT", type=click.Path())
 @LEDGER
 @option(
-    "--n --limit limit",
-    click.IntRange(min=0),
+    "--n=N --limit limit",
     f"Changes at most.  [default: {SHOWN}; all of them with --json or --csv]",
-    metavar="N",
+    click.IntRange(min=0),
 )
 @option(
     "--action actions",
-    [name for name in NAMES if name != "keep"],
     "Only this kind of change; may be given several times.",
+    [name for name in NAMES if name != "keep"],
     multiple=True,
 )
-@option("--csv", Writes(), "Write the changes to FILE, for a spreadsheet.", metavar="FILE")
-@option("--overwrite", None, "Replace --csv.")
+@option("--csv=FILE", "Write the changes to FILE, for a spreadsheet.", Writes())
+@option("--overwrite", "Replace --csv.")
 def diff(
     out: str, ledger: str | None, limit: int | None, actions: tuple[str, ...], csv: str | None, overwrite: bool
 ) -> None:
@@ -100,9 +98,9 @@ def _change(change: "Change", width: int) -> Iterator[tuple[str, str | None]]:
 
 @click.command(cls=PathsCommand)
 @click.argument("out", metavar="OUT", type=click.Path())
-@option("--to", Writes(), "Parquet to write: the table that was exported.", required=True, metavar="FILE")
+@option("--to=FILE", "Parquet to write: the table that was exported.", Writes(), required=True)
 @LEDGER
-@option("--overwrite", None, "Replace --to.")
+@option("--overwrite", "Replace --to.")
 def restore(out: str, to: str, ledger: str | None, overwrite: bool) -> None:
     """Write the input of the export OUT again, out of OUT and its ledger.
 
@@ -118,7 +116,7 @@ def restore(out: str, to: str, ledger: str | None, overwrite: bool) -> None:
 
 @click.command(cls=PathsCommand, flags=[flag("quiet", "Print only what is wrong.")])
 @click.argument("path", metavar="PATH", type=click.Path())
-@option("--data", "PATH", "The input of the export PATH, where it lies in another folder.")
+@option("--data=PATH", "The input of the export PATH, where it lies in another folder.")
 def verify(path: str, data: str | None) -> None:
     """Check PATH against what it says of itself, and name what is wrong: file, row group, row, column.
 
@@ -129,7 +127,6 @@ def verify(path: str, data: str | None) -> None:
 
     Exit code 3 if anything is wrong.
     """
-    from cleanpairs.core.errors import DataError
     from cleanpairs.verification import verify_path
 
     found = verify_path(path, data)
@@ -150,7 +147,6 @@ def doctor() -> None:
     What could be better comes with the command that mends it. Exit code 1 only if cleanpairs cannot run.
     """
     from cleanpairs.commands.doctor import diagnose
-    from cleanpairs.core.errors import CleanpairsError
 
     checks = diagnose()
     ok = all(check.state != "broken" for check in checks)

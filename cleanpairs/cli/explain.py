@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cleanpairs.cli.options import RUN, TRUST, existing_run, option
-from cleanpairs.cli.paths import PathsCommand, Writes
+from cleanpairs.cli.options import RUN, TRUST, PathsCommand, Writes, existing_run, option
 from cleanpairs.cli.terminal import echo, print_result, safe
+from cleanpairs.core.errors import ConfigError, RefusedError
+from cleanpairs.core.recipe import read_yaml
+from cleanpairs.core.regular import read_json, reading
 
 if TYPE_CHECKING:
     from cleanpairs.explain import Explainer, Explanation, Neighbours
 
 NAMED = click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1)
-NUMBER = option("--number by_number", None, "PAIR is a number, also where keys are numbers.")
+NUMBER = option("--number by_number", "PAIR is a number, also where keys are numbers.")
 
 
 @click.command(cls=PathsCommand)
 @NAMED
 @NUMBER
-@option("--n --limit count", click.IntRange(1), "Worst pairs, without PAIR.", default=5)
-@option("--neighbours", click.IntRange(1, 50), "Similar pairs on either side.", default=3)
+@option("--n --limit count", "Worst pairs, without PAIR.", click.IntRange(1), default=5)
+@option("--neighbours", "Similar pairs on either side.", click.IntRange(1, 50), default=3)
 @TRUST
 def explain(named: tuple[str, ...], by_number: bool, count: int, neighbours: int, trusted: bool) -> None:
     """Say why pairs of RUN are doubted. PAIR is a key, else the number of a pair; without one, the worst are explained.
@@ -39,7 +41,7 @@ def explain(named: tuple[str, ...], by_number: bool, count: int, neighbours: int
 @click.command(cls=PathsCommand)
 @NAMED
 @NUMBER
-@option("--n --limit count", click.IntRange(1, 50), "On either side.", default=10)
+@option("--n --limit count", "On either side.", click.IntRange(1, 50), default=10)
 @TRUST
 def neighbours(named: tuple[str, ...], by_number: bool, count: int, trusted: bool) -> None:
     """List the pairs of RUN with the most similar images, and captions, whether trusted or not.
@@ -65,8 +67,6 @@ def _print(found: Sequence["Explanation | Neighbours"]) -> None:
 
 
 def _pair(pairs: Any, name: str, by_number: bool) -> int:
-    from cleanpairs.core.errors import ConfigError
-
     same = [] if by_number else [i for i, key in enumerate(pairs.keys) if key == name]
     if same:
         if len(same) > 1:
@@ -101,9 +101,9 @@ def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
 
 @click.command(cls=PathsCommand)
 @RUN
-@option("--n --limit count", click.IntRange(1), "Of each issue.", default=20)
-@option("--out", Writes(".csv"), "Write them as CSV, for a spreadsheet.", metavar="FILE")
-@option("--overwrite", None, "Replace --out.")
+@option("--n --limit count", "Of each issue.", click.IntRange(1), default=20)
+@option("--out=FILE", "Write them as CSV, for a spreadsheet.", Writes(".csv"))
+@option("--overwrite", "Replace --out.")
 @TRUST
 def worst(run: str | None, count: int, out: str | None, overwrite: bool, trusted: bool) -> None:
     """List the worst pairs of RUN, however few are flagged, with what speaks against each.
@@ -135,17 +135,16 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool, trusted
 
 @click.command(cls=PathsCommand)
 @RUN
-@option("--out", Writes(".html"), default="report.html", metavar="FILE")
-@option("--slice-by", "COLUMN,...", "Columns of the input; a table of outcomes for each.")
-@option("--pairs count", click.IntRange(1, 200), "Cards a gallery.", default=24)
+@option("--out=FILE", what=Writes(".html"), default="report.html")
+@option("--slice-by=COLUMN,...", "Columns of the input; a table of outcomes for each.")
+@option("--pairs count", "Cards a gallery.", click.IntRange(1, 200), default=24)
 @option(
-    "--audit audit_size",
-    click.IntRange(0, 300),
+    "--audit=N audit_size",
     "Pairs to label in the page; 0 for none.  [default: those of RUN/audit, else 60]",
-    metavar="N",
+    click.IntRange(0, 300),
 )
-@option("--truth", "FILE", "True mismatches: .npy or Parquet; a column `true_mismatch` is found.")
-@option("--overwrite", None, "Replace --out.")
+@option("--truth=FILE", "True mismatches: .npy or Parquet; a column `true_mismatch` is found.")
+@option("--overwrite", "Replace --out.")
 @TRUST
 def report(run: str | None, out: str, truth: str | None, **options: Any) -> None:
     """One self-contained page: what was done and how, scores and learning, pairs as thumbnails to sort and filter.
@@ -198,21 +197,17 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
 
 
 def _settings(run: Any) -> dict[str, Any]:
-    """The estimator's parameters out of the run's recipe; none where it has no recipe."""
-    from cleanpairs.core.recipe import read_yaml
-
     file = run.path / "recipe.yaml"
     recipe = read_yaml(file) if file.exists() else {}
     found: dict[str, Any] = {}
     for section in ("method", "backbone", "train"):
-        values = dict(recipe.get(section) or {})
-        name = values.pop("name", None)
-        found |= ({"backbone": name} if section == "backbone" and name else {}) | values
+        for key, value in (recipe.get(section) or {}).items():
+            if (section, key) != ("method", "name"):
+                found["backbone" if key == "name" else key] = value
     return found
 
 
 def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
-    from cleanpairs.core.errors import RefusedError
     from cleanpairs.estimators.cut import cut_at
 
     command = f"cleanpairs export {quote(str(run.path))} --repaired out.parquet"
@@ -242,7 +237,6 @@ def _sample(run: Any, scores: Any, threshold: float, size: int | None) -> Any:
 def _audit_result(run: Any) -> dict[str, Any] | None:
     """What ``cleanpairs audit --labels`` left; DataError where it is not that."""
     from cleanpairs.audit.evaluation import AuditResult, ThresholdEstimate
-    from cleanpairs.core.regular import read_json, reading
 
     file = run.path / "audit" / "result.json"
     if not file.exists():

@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.completion import complete_backbone, complete_method, complete_recipe
-from cleanpairs.cli.options import ARRAYS, LIMIT, TRUST, column_options, option
-from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.progress import Progress, flag
-from cleanpairs.cli.terminal import asked, echo, print_result
+from cleanpairs.cli.options import ARRAYS, LIMIT, TRUST, PathsCommand, Writes, column_options, option
+from cleanpairs.cli.terminal import Progress, asked, echo, flag, print_result
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.recipe import Recipe
 
 # Options that are no settings of a recipe.
 OF_THE_CALL = ("data", "image_vectors", "recipe", "overrides", "noise_file", "resume", "trusted")
@@ -21,36 +20,35 @@ OF_THE_CALL = ("data", "image_vectors", "recipe", "overrides", "noise_file", "re
 @click.command(cls=PathsCommand, flags=[flag("quiet", "No progress, no table."), flag("progress")])
 @click.argument("data", required=False, type=click.Path())
 @option(
-    "--image-vectors",
-    "NPY",
+    "--image-vectors=NPY",
     "In place of DATA: .npy files of images' vectors; may be repeated. Beside it --text-vectors, --captions.",
     **ARRAYS,
 )
-@option("--method", "NAME", "Method; `cleanpairs methods` lists them.  [default: auto]", shell_complete=complete_method)
-@option("--recipe", "FILE|NAME", "Settings from a YAML file, or from one that ships.", shell_complete=complete_recipe)
-@option("--set overrides", "KEY=VALUE", "One setting; may be repeated.", multiple=True)
-@option("--val", "DATA", "Clean validation pairs: the best epoch on them is kept.")
-@option("--out", Writes(), "Run directory.  [default: runs/<date>-<method>-<data>]", metavar="DIR")
-@option("--backbone", "NAME", "Dual encoder.", shell_complete=complete_backbone)
-@option("--encoder", "NAME", "CLIP or SigLIP for both sides: a directory, or a name on the hub.")
-@option("--tune", "WHAT", "Of --encoder: head (towers frozen), lora, blocks:N, full.  [default: head]")
-@option("--text-encoder", "NAME", "Frozen text encoder; features: the data's caption vectors.")
-@option("--image-encoder", "NAME", "auto, efficientnet_lite0, cnn, features.")
-@option("--image-size", int, "Side of the square that the image encoder sees.", metavar="PX")
-@option("--epochs", int, "Epochs of the last stage.", metavar="N")
-@option("--batch-size", int, "Pairs of a step, of all processes together.", metavar="N")
-@option("--micro-batch", int, "Compute a batch in parts of N: less memory, same loss.", metavar="N")
-@option("--compile", None, "Compile the towers by torch.compile, if it can be done.")
-@option("--max-bad-share", float, "More quarantined pairs end the run.  [default: 0.2]", metavar="SHARE")
-@option("--drop", "FILTERS", "Set aside first, beside what always is: names as in `inspect --filters`, or all.")
-@option("--device", ["auto", "cpu", "cuda"])
-@option("--precision", ["auto", "fp32", "bf16"])
-@option("--seed", int, metavar="N")
+@option("--method=NAME", "Method; `cleanpairs methods` lists them.  [default: auto]")
+@option("--recipe=FILE|NAME", "Settings from a YAML file, or from one that ships.")
+@option("--set=KEY=VALUE overrides", "One setting; may be repeated.", multiple=True)
+@option("--val=DATA", "Clean validation pairs: the best epoch on them is kept.")
+@option("--out=DIR", "Run directory.  [default: runs/<date>-<method>-<data>]", Writes())
+@option("--backbone=NAME", "Dual encoder.")
+@option("--encoder=NAME", "CLIP or SigLIP for both sides: a directory, or a name on the hub.")
+@option("--tune=WHAT", "Of --encoder: head (towers frozen), lora, blocks:N, full.  [default: head]")
+@option("--text-encoder=NAME", "Frozen text encoder; features: the data's caption vectors.")
+@option("--image-encoder=NAME", "auto, efficientnet_lite0, cnn, features.")
+@option("--image-size=PX", "Side of the square that the image encoder sees.", int)
+@option("--epochs=N", "Epochs of the last stage.", int)
+@option("--batch-size=N", "Pairs of a step, of all processes together.", int)
+@option("--micro-batch=N", "Compute a batch in parts of N: less memory, same loss.", int)
+@option("--compile", "Compile the towers by torch.compile, if it can be done.")
+@option("--max-bad-share=SHARE", "More quarantined pairs end the run.  [default: 0.2]", float)
+@option("--drop=FILTERS", "Set aside first, beside what always is: names as in `inspect --filters`, or all.")
+@option("--device", what=["auto", "cpu", "cuda"])
+@option("--precision", what=["auto", "fp32", "bf16"])
+@option("--seed=N", what=int)
 @LIMIT
-@option("--noise-file", "NPY", "Wrong the captions by this permutation first, to repeat a published split.")
+@option("--noise-file=NPY", "Wrong the captions by this permutation first, to repeat a published split.")
 @column_options
-@option("--resume", None, "Go on with the run of --out (or the latest one).")
-@option("--overwrite", None, "Replace the run of --out.")
+@option("--resume", "Go on with the run of --out (or the latest one).")
+@option("--overwrite", "Replace the run of --out.")
 @TRUST
 def fit(**options: Any) -> None:
     """Train on the pairs of DATA, estimate how far each belongs together, and leave a run directory.
@@ -64,8 +62,7 @@ def fit(**options: Any) -> None:
 
     On N processes or GPUs: torchrun --nproc-per-node N -m cleanpairs fit DATA ...
     """
-    from cleanpairs.commands.fit import check_stored, fit_run
-    from cleanpairs.commands.run import Run
+    from cleanpairs.commands.fit import check_stored, fit_run, result_table
     from cleanpairs.core.distributed import rank_by_environment
     from cleanpairs.core.hub import without_hub
 
@@ -74,9 +71,10 @@ def fit(**options: Any) -> None:
         raise click.UsageError("DATA is missing: the Parquet file, glob or directory to fit on")
     first = not rank_by_environment()
     began, progress = time.time(), Progress(enabled=first)
-    begun = Run(Path(out or recipe.output.out or ""))
-    if options["resume"] and not (progress.silent or begun.has_checkpoint) and (begun.path / "run.json").exists():
-        echo(f"{begun.path} has no checkpoint yet: its training begins anew", err=True)
+    begun = Path(out or recipe.output.out or "")
+    saved = (begun / "checkpoints").rglob("*.safetensors")
+    if options["resume"] and not progress.silent and (begun / "run.json").exists() and not any(saved):
+        echo(f"{begun} has no checkpoint yet: its training begins anew", err=True)
     named = options["backbone"] is not None or any(o.startswith("backbone") for o in options["overrides"])
     files = {"out": out, "resume": options["resume"], "noise_file": options["noise_file"]}
     try:
@@ -90,13 +88,12 @@ def fit(**options: Any) -> None:
             echo(f"\nInterrupted; the state is saved. Go on with:\n  {command}", err=True)
         raise
     if first and (asked("json") or not recipe.output.quiet):
-        print_result({**vars(result), "seconds": round(time.time() - began, 1)}, result.table())
+        print_result({**result, "seconds": round(time.time() - began, 1)}, result_table(result))
 
 
 def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
     """The recipe; the run to go on with; whether its recipe is that run's own, which somebody else may have written."""
     from cleanpairs.commands.run import Run
-    from cleanpairs.core.recipe import Recipe
 
     if options["image_vectors"] is not None and options["data"] is not None:
         raise click.UsageError("give either DATA or --image-vectors")
@@ -111,16 +108,9 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
     chosen = f"{out}/recipe.yaml" if own else options["recipe"]
     recipe = Recipe.resolve(chosen, overrides=options["overrides"], options=given)
     if own:
-        _refuse_elsewhere(str(out), str(recipe.data.train))
+        train = str(recipe.data.train)  # the recipe's paths are relative
+        known = str((Run(Path(str(out))).info.get("input") or {}).get("data"))
+        if known.endswith(f"/{train}") and Path(known).exists() and not Path(train).exists():
+            folder = shlex.quote(known.removesuffix(f"/{train}"))
+            raise ConfigError(f"{out} was begun on {train} in another folder, by which its paths go: cd {folder}")
     return recipe, out if own or recipe.output.out is None else None, bool(own and not options["trusted"])
-
-
-def _refuse_elsewhere(run: str, train: str) -> None:
-    """ConfigError where a run's data is not here, and was where the run was begun: the recipe's paths are relative."""
-    from cleanpairs.commands.run import Run
-    from cleanpairs.core.errors import ConfigError
-
-    known = str((Run(Path(run)).info.get("input") or {}).get("data"))
-    if known.endswith(f"/{train}") and Path(known).exists() and not Path(train).exists():
-        folder = shlex.quote(known.removesuffix(f"/{train}"))
-        raise ConfigError(f"{run} was begun on {train} in another folder, by which its paths go: cd {folder}")

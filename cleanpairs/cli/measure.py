@@ -6,27 +6,26 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.completion import complete_backbone, complete_recipe
 from cleanpairs.cli.options import (
     LIMIT,
     PER,
     TRUST,
+    PathsCommand,
+    Writes,
     column_options,
     existing_run,
     option,
     pick_columns,
     run_and_data,
 )
-from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.progress import Progress, flag
-from cleanpairs.cli.terminal import echo, print_result
+from cleanpairs.cli.terminal import Progress, echo, flag, print_result
 from cleanpairs.core.plain import plain
 
 
 @click.command(cls=PathsCommand)
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
-@option("--truth", "FILE", "True mismatches: .npy (booleans, or a permutation) or Parquet.")
-@option("--threshold", click.FloatRange(0, 1), "For precision and recall.  [default: the run's]", metavar="P")
+@option("--truth=FILE", "True mismatches: .npy (booleans, or a permutation) or Parquet.")
+@option("--threshold=P", "For precision and recall.  [default: the run's]", click.FloatRange(0, 1))
 @column_options
 @TRUST
 def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, **options: Any) -> None:
@@ -77,10 +76,8 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
         lines.append(f"{name:<16}" + "".join(f"{figures[f'{prefix}_r{k}']:>8.1f}" for k in (1, 5, 10)))
     lines.append(f"{'rSum':<16}{figures['rsum']:>8.1f}")
     if mask is not None:
-        lines.append("")
-        for name in ("auroc", "ap", "precision", "recall", "f1"):
-            value = figures[name]
-            lines.append(f"{name:<16}{'-' if value is None else f'{value:.3f}':>8}")
+        shown = {name: figures[name] for name in ("auroc", "ap", "precision", "recall", "f1")}
+        lines += ["", *(f"{name:<16}{'-' if v is None else f'{v:.3f}':>8}" for name, v in shown.items())]
     print_result(figures, "\n".join(lines))
 
 
@@ -89,34 +86,22 @@ _KINDS = ("within", "shift", "collapse", "partial")
 
 @click.command(cls=PathsCommand)
 @click.argument("data", type=click.Path())
-@option("--noise", float, "Share of pairs to wrong, 0 to 1.", metavar="RATE")
+@option("--noise=RATE", "Share of pairs to wrong, 0 to 1.", float)
 @PER
-@option("--within", "COLUMN", "Captions are swapped among the pairs of one value of COLUMN.")
+@option("--within=COLUMN", "Captions are swapped among the pairs of one value of COLUMN.")
+@option("--shift=[K]", "Runs of images show the captions of the image K further on.  [K: 1]", int, flag_value=1)
+@option("--collapse=[N]", "They all show the same caption, or one of N.  [N: 1]", int, flag_value=1)
 @option(
-    "--shift",
-    int,
-    "Runs of images show the captions of the image K further on.  [K: 1]",
-    **{"metavar": "[K]", "is_flag": False, "flag_value": 1},
-)
-@option(
-    "--collapse",
-    int,
-    "They all show the same caption, or one of N.  [N: 1]",
-    **{"metavar": "[N]", "is_flag": False, "flag_value": 1},
-)
-@option(
-    "--partial",
-    float,
+    "--partial=[SHARE]",
     "A share of their words is replaced by words of another caption.  [SHARE: 0.5]",
-    **{"metavar": "[SHARE]", "is_flag": False, "flag_value": 0.5},
+    float,
+    flag_value=0.5,
 )
-@option("--seed", int, default=0)
-@option("--noise-file", "NPY", "A permutation over captions, in place of --noise.")
-@option(
-    "--out", Writes(".parquet"), "Parquet file, or a directory in the research layout.", required=True, metavar="PATH"
-)
+@option("--seed", what=int, default=0)
+@option("--noise-file=NPY", "A permutation over captions, in place of --noise.")
+@option("--out=PATH", "Parquet file, or a directory in the research layout.", Writes(".parquet"), required=True)
 @column_options
-@option("--overwrite", None, "Replace --out.")
+@option("--overwrite", "Replace --out.")
 def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, **options: Any) -> None:
     """Permute the captions of a random share of DATA's pairs, or wrong them as real corpora are.
 
@@ -178,31 +163,25 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 
 @click.command(cls=PathsCommand, flags=[flag("quiet", "No progress, and no line a cell."), flag("progress")])
 @click.argument("data", type=click.Path())
-@option("--methods", "all|A,B", default="all")
-@option("--noise", "R,R", default="0.2,0.4,0.6,0.8", callback=_rates)
-@option("--noise-file noise_files", "NPY", "In place of --noise; may be repeated.", multiple=True)
-@option("--seeds", click.IntRange(min=1), metavar="N", default=3)
+@option("--methods=all|A,B", default="all")
+@option("--noise=R,R", default="0.2,0.4,0.6,0.8", callback=_rates)
+@option("--noise-file=NPY noise_files", "In place of --noise; may be repeated.", multiple=True)
+@option("--seeds=N", what=click.IntRange(min=1), default=3)
 @PER
 @option(
-    "--kind",
-    "KIND,KIND",
+    "--kind=KIND,KIND",
     "How pairs are mismatched: uniform, within:COLUMN, shift[:K], collapse[:N], partial[:SHARE].",
     default="uniform",
 )
-@option("--val", "DATA", "Clean validation pairs.  [default: what belongs to DATA]")
-@option("--test", "DATA", "Clean test pairs.  [default: what belongs to DATA]")
-@option("--backbone", "NAME", "Dual encoder, for all methods.", shell_complete=complete_backbone)
-@option(
-    "--recipe",
-    "FILE|NAME",
-    "A recipe; or R, for each method that has a recipe METHOD-R.",
-    shell_complete=complete_recipe,
-)
-@option("--set overrides", "KEY=VALUE", "For all methods that have it; METHOD.KEY for one.", multiple=True)
+@option("--val=DATA", "Clean validation pairs.  [default: what belongs to DATA]")
+@option("--test=DATA", "Clean test pairs.  [default: what belongs to DATA]")
+@option("--backbone=NAME", "Dual encoder, for all methods.")
+@option("--recipe=FILE|NAME", "A recipe; or R, for each method that has a recipe METHOD-R.")
+@option("--set=KEY=VALUE overrides", "For all methods that have it; METHOD.KEY for one.", multiple=True)
 @LIMIT
-@option("--device", ["auto", "cpu", "cuda"])
+@option("--device", what=["auto", "cpu", "cuda"])
 @column_options
-@option("--out", Writes(), "Where the table goes, and grows.  [default: runs/bench-<data>]", metavar="DIR")
+@option("--out=DIR", "Where the table goes, and grows.  [default: runs/bench-<data>]", Writes())
 def bench(data: str, **options: Any) -> None:
     """Wrong some of DATA's clean pairs, fit every method on them, and judge it by the truth.
 

@@ -8,10 +8,8 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import RUN, TRUST, existing_run, option
-from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.progress import Progress
-from cleanpairs.cli.terminal import echo, print_result
+from cleanpairs.cli.options import RUN, TRUST, PathsCommand, Writes, existing_run, option
+from cleanpairs.cli.terminal import Progress, echo, print_result
 from cleanpairs.core.plain import plain
 
 AUDIT_HELP = """Draw pairs of RUN (or runs/latest) for a person to label; with --labels, judge RUN by the labels.
@@ -27,19 +25,18 @@ BELONGS = {"n": "draw", "out": "draw", "seed": "draw", "probabilities": "labels"
 
 @click.command(cls=PathsCommand, help=AUDIT_HELP)
 @RUN
-@option("--n", click.IntRange(min=1), "Pairs to draw.", default=100)
-@option("--out", Writes(), "Directory of the forms.  [default: RUN/audit]", metavar="DIR")
-@option("--seed", click.IntRange(min=0), "Of the draw.", default=0)
-@option("--labels", "FILE", "Read the labels back, and judge the run by them.")
+@option("--n", "Pairs to draw.", click.IntRange(min=1), default=100)
+@option("--out=DIR", "Directory of the forms.  [default: RUN/audit]", Writes())
+@option("--seed", "Of the draw.", click.IntRange(min=0), default=0)
+@option("--labels=FILE", "Read the labels back, and judge the run by them.")
 @option(
-    "--probabilities",
-    Writes(),
+    "--probabilities=FILE",
     "Parquet with the probability of every pair.  [default: RUN/audit/probabilities.parquet]",
-    metavar="FILE",
+    Writes(),
 )
-@option("--thresholds", None, "Without labels: what the scores alone let expect.")
-@option("--threshold", click.FloatRange(0, 1), "Pairs below are flagged.  [default: RUN's]", metavar="P")
-@option("--overwrite", None, "Replace the forms, if nobody has given labels in them, or --probabilities.")
+@option("--thresholds", "Without labels: what the scores alone let expect.")
+@option("--threshold=P", "Pairs below are flagged.  [default: RUN's]", click.FloatRange(0, 1))
+@option("--overwrite", "Replace the forms, if nobody has given labels in them, or --probabilities.")
 @TRUST
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
@@ -120,16 +117,15 @@ FOLDER, LOG, PROPOSED = "review", "decisions.jsonl", "proposed.parquet"
 
 @click.command(cls=PathsCommand)
 @RUN
-@option("--plan", "FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]")
+@option("--plan=FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]")
 @option(
-    "--goal",
-    click.FloatRange(0, 1),
+    "--goal=P",
     "Share of mismatched pairs in the output to get below: what is asked first, and how much is left to do.",
+    click.FloatRange(0, 1),
     default=0.02,
-    metavar="P",
 )
-@option("--write only_write", None, "Write plan and labels of what was decided, without a page.")
-@option("--no-browser", None, "Print the address only.")
+@option("--write only_write", "Write plan and labels of what was decided, without a page.")
+@option("--no-browser", "Print the address only.")
 @TRUST
 def review(run: str | None, plan: str | None, goal: float, only_write: bool, no_browser: bool, trusted: bool) -> None:
     """Decide about pairs of RUN (or runs/latest) on a page that this machine serves to itself alone.

@@ -1,25 +1,30 @@
-"""What is printed: nothing that a terminal would obey, no more than there is room for, and no end where nobody reads.
+"""What is printed, and how far it is: nothing that a terminal would obey, no more than there is room for, and no end
+where nobody reads; bars on a terminal, or where they are asked for, else a line now and then.
 
-Every command prints by :func:`echo`: names of columns and files, captions, and what a run or a manifest says are
-others' text, and may hold anything. For programs, with ``--json``, it prints one JSON value on one line, and nothing
-beside it.
+Every command prints by :func:`echo`: names, captions, and what a run or a manifest says may hold anything.
 """
 
 import errno
 import json
 import os
 import sys
+import threading
+import time
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from cleanpairs.core.errors import OutputError
+from cleanpairs.core.limits import memory_is_capped
 from cleanpairs.core.plain import plain
+
+FIRST, EVERY = 5.0, 30.0  # seconds until something is shown on a terminal, and between lines
+VARIABLE = "CLEANPAIRS_PROGRESS"
 
 
 def plural(count: int, noun: str) -> str:
@@ -28,9 +33,8 @@ def plural(count: int, noun: str) -> str:
 
 
 def safe(text: str, keep: str = "") -> str:
-    """One line without anything that a terminal would obey, cannot write, or would turn around; blanks as blanks.
-
-    Control characters, halves of surrogate pairs and marks of direction become escapes, those in ``keep`` excepted.
+    """One line without anything that a terminal would obey, cannot write, or would turn around: that becomes escapes,
+    what is in ``keep`` excepted; blanks become blanks.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     if not text.isprintable():
@@ -45,19 +49,15 @@ def _escaped(c: str) -> str:
 def echo(
     text: str = "", *, err: bool = False, fg: str | None = None, head: str = "", color: bool | None = None
 ) -> None:
-    """Print lines, made :func:`safe`; the one way to the terminal. ``err``: to standard error; ``fg``: colour of the
-    text; ``head``: our own words before it, red; ``color``: whether to colour; by the context of the command when None.
+    """Print lines, made :func:`safe`; the one way to the terminal. ``err``: to standard error; ``fg``: a colour;
+    ``head``: our own words before it, red; ``color``: whether to colour, by the command's context when None.
     """
-    shown = safe(text, keep="\n\t")
-    if fg is not None:
-        shown = click.style(shown, fg=fg)
-    if head:
-        shown = f"{click.style(head, fg='red', bold=True)} {shown}"
-    click.echo(shown, err=err, color=color)
+    shown = click.style(safe(text, keep="\n\t"), fg=fg, reset=fg is not None)
+    click.echo(f"{click.style(head, fg='red', bold=True)} {shown}" if head else shown, err=err, color=color)
 
 
 def asked(name: str) -> bool:
-    """Whether the command that runs was given this flag of :func:`cleanpairs.cli.progress.flag`."""
+    """Whether the command that runs was given this flag of :func:`cleanpairs.cli.terminal.flag`."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(name))
 
@@ -125,16 +125,10 @@ def steady_streams() -> Iterator[Any]:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    before = sys.stdout, sys.stderr
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        stream = open(os.devnull, "w", encoding="utf-8") if stream is None else stream  # noqa: SIM115 - until the exit
-        setattr(sys, name, _Steady(stream, name))
-    written: Any = sys.stdout
-    try:
-        yield written
-    finally:
-        sys.stdout, sys.stderr = before
+    with open(os.devnull, "w", encoding="utf-8") as null:
+        out, err = (cast(Any, _Steady(getattr(sys, name) or null, name)) for name in ("stdout", "stderr"))
+        with redirect_stdout(out), redirect_stderr(err):
+            yield out
 
 
 def columns(char: str) -> int:
@@ -151,3 +145,101 @@ def cut(text: str, end: str, width: int) -> str:
     if taken[-1] <= room:
         return text + end
     return text[: bisect_right(taken, room - 3) - 1] + "..." + end
+
+
+def flag(name: str, help: str = f"Bars also where standard error is no terminal (or {VARIABLE}=1).") -> click.Option:
+    """``--json``, ``--quiet`` or ``--progress``: for :func:`asked`, no parameter of a command."""
+
+    def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        context.meta[name] = value
+        if value and name != "progress":
+            Progress(enabled=False)  # no line now and then either
+
+    return click.Option([f"--{name}"], is_flag=True, callback=note, expose_value=False, help=help)
+
+
+class Progress:
+    """A bar for the images, a bar for the training with loss, pairs/s and time left, a line an epoch."""
+
+    latest: "Progress | None" = None  # what the lines now and then are about
+
+    def __init__(self, enabled: bool = True) -> None:
+        shown = asked("progress") or bool(os.environ.get(VARIABLE))
+        self.silent, self.said = not enabled or asked("quiet") or asked("json"), ""
+        self.delay, self.enabled = 0.0 if shown else FIRST, not self.silent and (shown or sys.stderr.isatty())
+        Progress.latest = self
+        self.bar: Any = None
+        self.stage = ""
+        self.run_path: Any = None
+
+    def started(self, path: Any) -> None:
+        """The run directory is made."""
+        self.run_path = path
+        if self.enabled:
+            echo(f"run      {path}", err=True)
+
+    def advance(self, stage: str, unit: str, done: int, total: int) -> None:
+        """So much of a stage is done."""
+        if self.enabled and self.stage != stage:
+            from tqdm import tqdm
+
+            self.close()
+            self.stage = stage
+            look = {"desc": f"{stage:<8}", "unit": f" {unit}", "mininterval": 0.5, "delay": self.delay}
+            self.bar = tqdm(total=total, file=sys.stderr, **look)
+        self.said = f": {stage}, {done:,} of {total:,} {unit}"
+        if self.bar is not None:
+            self.bar.total = total  # methods that split learn only then how many pairs an epoch has
+            self.bar.update(done - self.bar.n)
+
+    def step(self, done: int, total: int, loss: float) -> None:
+        """Pairs have been trained on."""
+        self.advance("training", "pairs", done, total)
+        if self.bar is not None:
+            self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+
+    def epoch(self, record: Any) -> None:
+        """An epoch has ended."""
+        if self.enabled and self.bar is not None:
+            val = f", val rSum {record.val_rsum:.1f}" if record.val_rsum is not None else ""
+            line = (
+                f"stage {record.stage} epoch {record.epoch}: loss {record.loss:.3f}, flagged {record.flagged:.1%}{val}"
+            )
+            self.bar.write(line, file=sys.stderr)
+            if record.note:
+                self.bar.write(f"  note: {record.note}", file=sys.stderr)
+
+    def close(self) -> None:
+        """End the bar, and what the lines say."""
+        self.said = self.stage = ""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+
+@contextmanager
+def lines_now_and_then(command: str) -> Iterator[None]:
+    """Every half a minute a line about how far the command is, where there is no bar; on a terminal one after 5 s.
+
+    None where memory is capped: see :func:`cleanpairs.core.limits.memory_is_capped`.
+    """
+    if memory_is_capped():
+        yield
+        return
+    ended, began = threading.Event(), time.monotonic()
+    Progress.latest = None
+
+    def tell() -> None:
+        wait = FIRST if sys.stderr.isatty() else EVERY
+        while not ended.wait(wait):
+            wait, shown = EVERY, Progress.latest
+            if shown is None or not (shown.silent or shown.bar):
+                echo(f"{command}{shown.said if shown else ''}, {time.monotonic() - began:.0f} s so far", err=True)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -64,13 +64,12 @@ def run_demo(
         "overwrite": True, **column, **pixels,
     }  # fmt: skip
     say("2. two networks train on them, with the method auto; it does not know which are wrong")
-    fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)
+    flagged = fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)["flagged"]
     progress.close()
     run = Run.open(out / "run")
     model, pairs = run.estimator(), run.load_input()
     mask = pairs.true_mismatch_mask()
     found = detection(model.correspondence_, mask, model.threshold_)
-    flagged = int((model.correspondence_ < model.threshold_).sum())
     say(
         f"   found: AUROC {found.auroc:.3f}; {flagged:,} pairs flagged (correspondence below {model.threshold_:g}): "
         f"precision {found.precision:.2f}, recall {found.recall:.2f}, F1 {found.f1:.2f}"

@@ -1,8 +1,4 @@
-"""From a plan, or a finished run, to the cleaned dataset: what ``cleanpairs export`` calls.
-
-What only some of it needs is imported there: a plan is carried out without PyTorch and SciPy, whose start takes longer
-than the export of a hundred thousand rows.
-"""
+"""From a plan, or a finished run, to the cleaned dataset; a plan is carried out without importing PyTorch and SciPy."""
 
 from pathlib import Path
 from typing import Any
@@ -50,11 +46,9 @@ def export_plan(
     - ``license``: for the dataset card, an identifier of the hub; ``about`` CardFacts: all that it tells
     - ``engine``: who does the work; this process when None
     - ``trusted``: follow whatever path or URL the plan names; see :func:`cleanpairs.data.open_recorded`
-    - ``**written``: ``dropped``, ``ledger``, ``card``, ``format``, ``shard_size``, ``explode`` and ``overwrite`` of
-      :func:`cleanpairs.export.export_pairs`
+    - ``**written``: as of :func:`cleanpairs.export.export_pairs`
 
-    Raises DataError: the file holds no plan, or its data has changed; CleanpairsError: as reading the data, exporting
-    and the engine do.
+    Raises DataError: the file holds no plan, or its data has changed; else as reading, exporting and the engine do.
     """
     about = about or CardFacts(license=license)
     plan = PlanFile.open(path)
@@ -99,9 +93,7 @@ def export_run(
 def push_run(path: str | Path, repo: str, *, license: str | None = None, private: bool = True) -> Pushed:
     """Upload the model of a run to the hub's ``repo`` (OWNER/NAME), with a model card that names the ``license``.
 
-    A repository that is made is ``private``; one that exists stays as it is.
-    Raises DataError: there is no such run, or it has no model; ConfigError, OutputError: as
-    :func:`cleanpairs.export.pushing.push_files`.
+    Raises DataError: there is no such run, or it has no model; else as :func:`cleanpairs.export.pushing.push_files`.
     """
     run = Run.open(path)
     return push_model(run.model_folder, repo, about=card_facts(run, license), private=private)

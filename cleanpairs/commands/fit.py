@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from cleanpairs.core.progress import Silent
 from cleanpairs.core.recipe import DataOptions, Recipe
 from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_recorded
 from cleanpairs.data.arrays import read_npy
-from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.display import visible
 from cleanpairs.data.formats.vectors import splits_of
 from cleanpairs.data.guard import data_inputs, refuse_inputs
@@ -39,58 +39,35 @@ from cleanpairs.trainer import EpochRecord
 ISSUES_LISTED = 200  # of each kind, in issues.csv
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """What a fit found. ``noise_rate_interval``: of 95 %; ``histogram``: pairs in ten equal bins of the correspondence;
-    ``captions``: what they became; ``worst``: the worst pair, and what speaks against it; ``issues``: pairs in
-    ``issues.csv`` by kind; ``detection``: of the pairs that a noise file has mismatched.
-    """
-
-    run: str
-    method: str
-    pairs: int
-    quarantined: int
-    flagged: int
-    threshold: float
-    noise_rate: float | None
-    noise_rate_interval: list[float] | None
-    val_rsum: float | None
-    epochs: int
-    histogram: list[int]
-    detection: dict[str, float | None] | None = None
-    captions: str | None = None
-    worst: str | None = None
-    issues: dict[str, int] | None = None
-
-    def table(self) -> str:
-        """For a terminal: the counts, and the histogram of the correspondence."""
-        noise = "undetermined: the scores do not tell how many pairs are wrong (label some: cleanpairs audit)"
-        if self.noise_rate is not None:
-            noise = f"{self.noise_rate:.1%}  (estimated)"
-            if self.noise_rate_interval is not None:
-                low, high = self.noise_rate_interval
-                noise = f"{self.noise_rate:.1%}  (95 % interval {low:.1%} to {high:.1%})"
-        figures = [f"{name} {'-' if v is None else f'{v:.3f}'}" for name, v in (self.detection or {}).items()]
-        others = [f"{n:,} {name}" for name, n in list((self.issues or {}).items())[1:] if n]
-        known = {
-            "method": self.method,
-            "pairs": f"{self.pairs:,}  ({self.quarantined:,} quarantined)",
-            "noise rate": noise,
-            "flagged": f"{self.flagged:,}  (correspondence below {self.threshold:.3g})",
-            "captions": self.captions,
-            "validation": None if self.val_rsum is None else f"rSum {self.val_rsum:.1f} at the best epoch",
-            "detection": f"{', '.join(figures)}  (of the pairs that the noise file mismatched)" if figures else None,
-            "worst": self.worst,
-            "issues": f"{'; '.join(others) or 'no others found'}  (issues.csv; cleanpairs worst)",
-        }
-        lines = [f"{name:<16}{text}" for name, text in known.items() if text is not None]
-        lines += ["", "correspondence"]
-        top = max([*self.histogram, 1])
-        for k, count in enumerate(self.histogram):
-            lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
-        run = "" if is_latest(self.run) else f"{shlex.quote(self.run)} "
-        lines += ["", f"{'run':<16}{self.run}", f"{'next':<16}cleanpairs export {run}--repaired out.parquet"]
-        return "\n".join(lines)
+def result_table(found: Mapping[str, Any]) -> str:
+    """What :func:`fit_run` found, for a terminal: the counts, and the histogram of the correspondence."""
+    noise = "undetermined: the scores do not tell how many pairs are wrong (label some: cleanpairs audit)"
+    if found["noise_rate"] is not None:
+        noise = f"{found['noise_rate']:.1%}  (estimated)"
+        if found["noise_rate_interval"] is not None:
+            low, high = found["noise_rate_interval"]
+            noise = f"{found['noise_rate']:.1%}  (95 % interval {low:.1%} to {high:.1%})"
+    figures = [f"{name} {'-' if v is None else f'{v:.3f}'}" for name, v in (found["detection"] or {}).items()]
+    others = [f"{n:,} {name}" for name, n in list(found["issues"].items())[1:] if n]
+    known = {
+        "method": found["method"],
+        "pairs": f"{found['pairs']:,}  ({found['quarantined']:,} quarantined)",
+        "noise rate": noise,
+        "flagged": f"{found['flagged']:,}  (correspondence below {found['threshold']:.3g})",
+        "captions": found["captions"],
+        "validation": None if found["val_rsum"] is None else f"rSum {found['val_rsum']:.1f} at the best epoch",
+        "detection": f"{', '.join(figures)}  (of the pairs that the noise file mismatched)" if figures else None,
+        "worst": found["worst"],
+        "issues": f"{'; '.join(others) or 'no others found'}  (issues.csv; cleanpairs worst)",
+    }
+    lines = [f"{name:<16}{text}" for name, text in known.items() if text is not None]
+    lines += ["", "correspondence"]
+    top = max([*found["histogram"], 1])
+    for k, count in enumerate(found["histogram"]):
+        lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
+    run = "" if is_latest(found["run"]) else f"{shlex.quote(found['run'])} "
+    lines += ["", f"{'run':<16}{found['run']}", f"{'next':<16}cleanpairs export {run}--repaired out.parquet"]
+    return "\n".join(lines)
 
 
 def fit_run(
@@ -102,8 +79,8 @@ def fit_run(
     noise_file: str | Path | None = None,
     progress: Any = None,
     backbone_named: bool = False,
-) -> FitResult:
-    """Fit ``recipe`` on its data and leave a run directory.
+) -> dict[str, Any]:
+    """Fit ``recipe`` on its data and leave a run directory; what was found, as its run.json has it under ``result``.
 
     - ``out``: the run directory; else the recipe's, else ``runs/<date>-<method>-<data>``
     - ``resume``: go on with the run there; one that was stopped before its first checkpoint begins anew
@@ -114,7 +91,7 @@ def fit_run(
 
     Raises CleanpairsError: as :meth:`cleanpairs.estimators.PairScorer.fit`, and OutputExistsError for a run that
     exists; KeyboardInterrupt: on SIGINT, SIGTERM or SIGHUP, with the state saved.
-    Of several processes (torchrun) all train, and the first one alone writes and reports.
+    Of several processes (torchrun) all train, and the first one alone writes and reports; the others return nothing.
     """
     estimator: PairScorer = recipe.estimator()
     estimator.validate()
@@ -132,7 +109,7 @@ def fit_run(
                 raise OutputError("the first process could not make the run directory: it says why")
             training: Any = {"run_dir": shared, "resume": resume} if isinstance(estimator, PairCleaner) else {}
             estimator.fit(pairs, val=val, **training)
-            return _result(shared, recipe.method, estimator, pairs, bool(noise))
+            return {}
         data = recipe.data
         reads = [*data_inputs(data.train, _options(data), noise.get("noise")), *data_inputs(data.val, _options(data))]
         made = ""
@@ -206,7 +183,7 @@ def _fit(
     noise: Mapping[str, Any],
     progress: Any,
     resume: bool,
-) -> FitResult:
+) -> dict[str, Any]:
     """Train, and leave model, scores and issues in the run; what ends the training is noted there, or takes the run
     with it. ``noise``: what a noise file did.
     """
@@ -255,7 +232,7 @@ def _fit(
     try:
         if not begun:
             run.write_info(info)
-            run.write_text("recipe.yaml", recipe.to_yaml())
+            write_whole(run.path / "recipe.yaml", recipe.to_yaml())
         progress.started(run.path)
         estimator.fit(pairs, val=val, **options)
     except KeyboardInterrupt:
@@ -275,41 +252,44 @@ def _fit(
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:
         write_csv(issues, staged)
     result = _result(str(run.path), recipe.method, estimator, pairs, bool(noise), issues)
-    ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": asdict(result)}
+    ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result}
     run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
     run.forget_replaced()
     return result
 
 
 def _result(
-    run: str, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool, issues: pa.Table | None = None
-) -> FitResult:
+    run: str, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool, issues: pa.Table
+) -> dict[str, Any]:
+    """``noise_rate_interval``: of 95 %; ``histogram``: pairs in ten equal bins of the correspondence; ``captions``:
+    what they became; ``issues``: pairs in ``issues.csv`` by kind; ``detection``: of what a noise file has mismatched.
+    """
     y = estimator.correspondence_
     known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
     wrong = pairs.true_mismatch if corrupted else None
-    rows = [] if issues is None else issues.to_pylist()
+    rows = issues.to_pylist()
     counts, worst = Counter(row["issue"] for row in rows), None
     first = next((row for row in rows if row["issue"] == ISSUES[0]), None)
     if first is not None:
         why = f": {visible(first['why'], 120)}" if first["why"] else ""
         worst = f"pair {first['pair_id']}, key {visible(first['key'], 40)}, correspondence {first['score']:.3f}{why}"
-    return FitResult(
-        run=run,
-        method=method,
-        pairs=len(pairs),
-        quarantined=len(estimator.quarantined_),
-        flagged=int((known < estimator.threshold_).sum()),
-        threshold=float(estimator.threshold_),
-        noise_rate=plain(float(estimator.noise_rate_)),
-        noise_rate_interval=interval if np.isfinite(interval).all() else None,
-        val_rsum=estimator.best_val_rsum_,
-        epochs=len(estimator.history_),
-        histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
-        detection=None if wrong is None else plain(detection(y, wrong, estimator.threshold_)),
-        captions=estimator.captions_,
-        worst=worst,
-        issues=None if issues is None else {name: counts[name] for name in ISSUES},
-    )
+    return {
+        "run": run,
+        "method": method,
+        "pairs": len(pairs),
+        "quarantined": len(estimator.quarantined_),
+        "flagged": int((known < estimator.threshold_).sum()),
+        "threshold": float(estimator.threshold_),
+        "noise_rate": plain(float(estimator.noise_rate_)),
+        "noise_rate_interval": interval if np.isfinite(interval).all() else None,
+        "val_rsum": estimator.best_val_rsum_,
+        "epochs": len(estimator.history_),
+        "histogram": np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
+        "detection": None if wrong is None else plain(detection(y, wrong, estimator.threshold_)),
+        "captions": estimator.captions_,
+        "worst": worst,
+        "issues": {name: counts[name] for name in ISSUES},
+    }
 
 
 def _corrupted(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:

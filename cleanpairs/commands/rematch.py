@@ -1,9 +1,8 @@
 """From a finished run to a plan: what ``cleanpairs rematch`` does, and ``export`` without a plan.
 
-Every pair is scored, or its score read (the numbers of all, the vectors of those that a repair can concern); then it is
-decided (:func:`cleanpairs.repair.planning.plan_repairs`), and the plan written batch by batch. The pairs are one batch,
-in memory; or, of many rows, a stream of batches, whose vectors and candidates lie in files (``OUT.parts``): a job that
-was stopped goes on from the pass, and from the searches, that are done. The plan is the same.
+Every pair is scored, or its score read; then it is decided (:func:`cleanpairs.repair.planning.plan_repairs`). The pairs
+are in memory; or, of many rows, a stream of batches, whose vectors and candidates lie in files (``OUT.parts``): a job
+that was stopped goes on from the pass, and from the searches, that are done. The plan is the same.
 """
 
 import hashlib
@@ -18,15 +17,14 @@ import pyarrow as pa
 
 import cleanpairs
 from cleanpairs.commands.run import Run
-from cleanpairs.commands.score import threshold_of_rows
+from cleanpairs.commands.score import reader_of, roles_of, threshold_of_rows
 from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
-from cleanpairs.core.registry import READERS
 from cleanpairs.data import Source, load_source, note_named, open_source, staged_file
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.table_reader import Rows, load_rows
 from cleanpairs.engine import Engine, make_engine
-from cleanpairs.engine.job import claim_folder
 from cleanpairs.engine.queries import EngineSearch
+from cleanpairs.engine.work import claim_folder
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.ops.columns import taken, with_columns
@@ -103,18 +101,15 @@ def rematch_run(
 ) -> WrittenPlan:
     """Plan the repairs of a run's input, or of ``data`` as :func:`cleanpairs.load_pairs` takes it with ``columns``.
 
-    - ``out``: the plan: Parquet, or CSV where it ends in .csv; it notes the data, for
-      :func:`cleanpairs.commands.export.export_plan`
+    - ``out``: the plan: Parquet, or CSV where it ends in .csv
     - ``recaption``: a model that writes captions for what would be dropped; see
       :meth:`cleanpairs.estimators.PairScorer.recaption`
     - ``explode``: rows with lists of captions are to become one row a pair, so that images may be replaced too
     - ``spill`` {"auto", "always", "never"}: stream the rows; auto: from :data:`STREAMED_ROWS` on, where they can be
-    - ``parts``: folder, ``OUT.parts`` by default, from which a killed job goes on; every machine of a cluster must see
-      it
+    - ``parts``: folder, by default ``OUT.parts``, from which a killed job goes on; all machines of a cluster see it
     - ``engine``: who searches; this process when None
 
-    Raises OutputExistsError: ``out`` exists; ConfigError: ``spill`` is "always", and the rows cannot be streamed;
-    CleanpairsError: as reading the data and planning do.
+    Raises OutputExistsError: ``out`` exists; ConfigError: ``spill`` is "always", and the rows cannot be streamed.
     """
     out = Path(out)
     if out.exists() and not overwrite:  # before the work, not after it
@@ -173,8 +168,7 @@ class _Planning:
 
     def row_scorer(self, out: Path, recaption: str | Path | None) -> RowScorer | str:
         """What embeds and scores the rows one batch after another; why not, where that cannot be."""
-        reader = self._reader()
-        roles = set(self.source.columns) if reader.streams else set()
+        reader, roles = reader_of(self.source), roles_of(self.source)
         scorer: RowScorer | None = self.model.row_scorer(roles) if roles else None
         if recaption is not None:
             return "captions are written (--recaption) for pairs in memory"
@@ -238,7 +232,7 @@ class _Planning:
     def _rows(
         self, scorer: RowScorer, known: bool
     ) -> Iterator[tuple[RowBatch, np.ndarray, np.ndarray, np.ndarray | None]]:
-        for batch in self._reader().iter_range(self.source, 0, self.source.n_rows, _BATCH):
+        for batch in reader_of(self.source).iter_range(self.source, 0, self.source.n_rows, _BATCH):
             images, texts = scorer.embedded(batch, str(self.read["data"]))
             yield batch, images.vectors, texts.vectors, None if known else scorer.compared(batch, images, texts)
 
@@ -250,17 +244,14 @@ class _Planning:
             return None
         digest = hashlib.sha256(self.source.fingerprint.encode() + pairs.tobytes()).hexdigest()
         some = replace(self.source, fingerprint=digest, n_rows=len(pairs))
-        rows = self._reader().iter_rows(self.source, self._only(pairs))
+        rows = reader_of(self.source).iter_rows(self.source, self._only(pairs))
         found = self.model.embed(load_rows(rows, some, None))
         return Evidence(self.model.repair_evidence(found, given.correspondence[pairs], threshold), pairs)
 
     def _only(self, pairs: np.ndarray) -> Iterator[Rows]:
         columns = [name for role, name in self.source.columns.items() if role != "image"]
         first = 0
-        for rows in self._reader().batches(self.source, _BATCH, columns):
+        for rows in reader_of(self.source).batches(self.source, _BATCH, columns):
             lo, hi = np.searchsorted(pairs, [first, first + len(rows.batch)])
             yield Rows(rows.path, taken(rows.batch, pairs[lo:hi] - first))
             first += len(rows.batch)
-
-    def _reader(self) -> Any:
-        return READERS.load(self.source.kind)()

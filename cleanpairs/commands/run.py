@@ -27,7 +27,8 @@ import pyarrow as pa
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.core.parameters import is_share
 from cleanpairs.core.regular import read_json, read_text, reading, sha256_of, writing
-from cleanpairs.data.atomic import staged_file, write_whole
+from cleanpairs.data import ParquetSink, load_source, open_recorded, staged_file
+from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.guard import AUDIT_FILES, MODEL_FILES, refuse_foreign, refuse_labels
 from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
@@ -78,8 +79,8 @@ def mistyped(info: dict[str, Any]) -> list[str]:
 
 
 class Scores:
-    """A scores table in memory: ``correspondence`` (N,) float32, NaN where quarantined; ``reasons`` pair_id -> text;
-    ``why`` (N,) what speaks against a pair, None where nothing was said, or in a table without it.
+    """A scores table: ``correspondence`` (N,) float32, NaN where quarantined; ``reasons`` pair_id -> text; ``why`` (N,)
+    what speaks against a pair, None where nothing was said, or in a table without it.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -93,7 +94,7 @@ class Scores:
 def scores_table(
     keys: list[str] | pa.Array, correspondence: np.ndarray, threshold: float, reasons: dict[int, str], first: int = 0
 ) -> pa.Table:
-    """Rows ``first`` .. of a scores table; ``correspondence`` (n,) is NaN where quarantined, and null in the table;
+    """Rows of a scores table, from pair ``first`` on; ``correspondence`` (n,): NaN where quarantined, which is null;
     ``reasons``: why, by place among these.
     """
     n, known = len(keys), np.isfinite(correspondence)
@@ -118,8 +119,6 @@ def write_scores(
     overwrite: bool = False,
 ) -> Path:
     """Write ``scores.parquet``, one row a pair in pair_id order, atomically; ``why``: pair_id -> a sentence."""
-    from cleanpairs.data.writing import ParquetSink
-
     table = scores_table(keys, correspondence, threshold, reasons)
     if why is not None:
         table = table.append_column(WHY, pa.array([why.get(i) for i in range(len(table))], WHY.type))
@@ -156,9 +155,12 @@ class Run:
                 raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
             for folder in (path, aside):
                 refuse_precious(folder)
-        run._before = (_latest_before(),) if latest else ()
+        complete = False
+        with suppress(DataError):
+            complete = run.info.get("status") == "complete"
+        run._before = (os.readlink(LATEST) if LATEST.is_symlink() else None,) if latest else ()
         try:
-            if replaces and aside.exists() and not run.complete:  # a fit that was to replace it was killed: it is the
+            if replaces and aside.exists() and not complete:  # a fit that was to replace it was killed: it is the
                 shutil.rmtree(path)  # last complete one, and stays until there is another
             elif replaces:
                 shutil.rmtree(aside, ignore_errors=True)
@@ -186,11 +188,6 @@ class Run:
                 f"--resume (resume=True): there is no run to go on with at {path}: {run.path / 'run.json'} is missing; "
                 "name the directory of a run that was begun, or leave --resume out to begin one"
             )
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether a training can go on from where it was; else it begins anew."""
-        return any((self.path / "checkpoints").rglob("*.safetensors"))
 
     @property
     def _aside(self) -> Path:
@@ -244,13 +241,6 @@ class Run:
         return cls(chosen.resolve(), trusted=trusted)
 
     @property
-    def complete(self) -> bool:
-        """Whether the fit has ended; False where run.json cannot be read."""
-        with suppress(DataError):
-            return self.info.get("status") == "complete"
-        return False
-
-    @property
     def info(self) -> dict[str, Any]:
         """run.json; DataError where it cannot be read, or is not as ``fit`` writes it."""
         file = self.path / "run.json"
@@ -266,17 +256,13 @@ class Run:
         files = [p for p in (*names, *sorted((self.path / "model").rglob("*"))) if p.is_file()]
         return {file.relative_to(self.path).as_posix(): sha256_of(file) for file in files}
 
-    def write_text(self, name: str, text: str) -> None:
-        """Replace a text file of the run."""
-        write_whole(self.path / name, text)
-
     def write_info(self, info: dict[str, Any]) -> None:
         """Replace run.json."""
-        self.write_text("run.json", json.dumps(info, indent=2, default=str) + "\n")
+        write_whole(self.path / "run.json", json.dumps(info, indent=2, default=str) + "\n")
 
     def write_metrics(self, history: list[dict[str, Any]]) -> None:
         """Replace metrics.jsonl."""
-        self.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history))
+        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history))
 
     def metrics(self) -> list[dict[str, Any]]:
         """One dict an epoch; DataError where the file cannot be read."""
@@ -309,7 +295,7 @@ class Run:
         return load_estimator(self.model_folder)
 
     def calibration(self) -> "Calibration | None":
-        """What gives the scores' probabilities their intervals; None where the method has no such thing."""
+        """What gives the scores' probabilities their intervals; None where the method has none."""
         from cleanpairs.estimators.persistence import Saved
 
         return Saved(self.path / "model").calibration() if (self.path / "model").exists() else None
@@ -324,17 +310,10 @@ class Run:
 
     def load_input(self) -> Any:
         """The pairs that the run was fitted on, read again; see :meth:`open_input`."""
-        from cleanpairs.data import load_source
-
         return load_source(self.open_input())
 
     def open_input(self) -> Any:
-        """The source of what the run was fitted on, as :func:`cleanpairs.data.open_recorded` opens it.
-
-        Raises DataError: it has changed since, or its captions were mismatched in memory only.
-        """
-        from cleanpairs.data import open_recorded
-
+        """The source of what the run was fitted on; DataError where it has changed, or was made in memory."""
         given = self.info.get("input")
         if not isinstance(given, dict):
             raise DataError(f"{self.path / 'run.json'} does not say which data the run was fitted on")
@@ -351,10 +330,8 @@ class Run:
 
 
 def _lead_latest(run: Path) -> None:
-    """Let ``runs/latest`` lead to ``run``; not where something else has that name. OutputError where it would go on
-    leading to an older run.
-    """
-    before = _latest_before()
+    """Let ``runs/latest`` lead to ``run``, unless it is no link; OutputError where it goes on to an older run."""
+    before = os.readlink(LATEST) if LATEST.is_symlink() else None
     if before is None and os.path.lexists(LATEST):
         return
     fresh = LATEST.with_name(f".latest-{os.getpid()}")
@@ -371,11 +348,6 @@ def _lead_latest(run: Path) -> None:
                 f"{LATEST} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it, or "
                 "work in a directory that can be written"
             ) from error
-
-
-def _latest_before() -> str | None:
-    """Where ``runs/latest`` leads; None where it is no link."""
-    return os.readlink(LATEST) if LATEST.is_symlink() else None
 
 
 def is_latest(run: str | Path) -> bool:

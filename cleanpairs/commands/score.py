@@ -1,12 +1,9 @@
 """Scoring without holding the input: precomputed vectors stream through the model, partition by partition.
 
-A partition of the input (:mod:`cleanpairs.engine`) becomes a part of the scores table, in batches of 4,096 rows, by a
-pure function of its rows and the model: one process, a pool and a cluster write the same table, bit for bit where
-each worker has as many threads (``OMP_NUM_THREADS``), else up to the rounding of sums. The parts lie in
-``OUT.parts/`` until the last is there; a job that was killed goes on from those that are finished.
-
-Encoded images go through the frozen encoder into its cache first (see :mod:`cleanpairs.features`), and are scored at
-once, as is what comes neither from Parquet nor from an embedding folder.
+A partition of the input (:mod:`cleanpairs.engine`) becomes a part of the scores table by a pure function of its rows
+and the model: one process, a pool and a cluster write the same table, bit for bit with as many threads, else up to the
+rounding of sums. The parts lie in ``OUT.parts/`` until the last is there; a job that was killed goes on from those that
+are finished. Encoded images, and what comes neither from Parquet nor from an embedding folder, are scored at once.
 """
 
 import json
@@ -74,7 +71,7 @@ class ScoreWork:
     @cached_property
     def _scorer(self) -> RowScorer:
         model = load_estimator(Path(self.model)) if isinstance(self.model, str) else self.model
-        scorer: RowScorer | None = model.row_scorer(_roles(self.source))
+        scorer: RowScorer | None = model.row_scorer(roles_of(self.source))
         assert scorer is not None
         return scorer
 
@@ -82,7 +79,7 @@ class ScoreWork:
         """See :data:`cleanpairs.engine.work.Work`."""
         where, counts = (self.source, partition.first, partition.rows, ROWS), Counter[str](**NOTHING)
         with ParquetSink(path, SCORES_SCHEMA) as sink:
-            for batch in _reader(self.source).iter_range(*where, hash_vectors=self._scorer.hashes):
+            for batch in reader_of(self.source).iter_range(*where, hash_vectors=self._scorer.hashes):
                 scores = self._scorer(batch, self.data)
                 sink.write(scores_table(batch.keys, scores, self.threshold, batch.faults, first=counts["pairs"]))
                 counts.update(_counted(scores, batch.faults, self.threshold))
@@ -110,8 +107,7 @@ def score_stream(
     - ``engine``: who does the work; this process when None
     - ``max_unknown``: share of the words that the model may not know; RefusedError beyond it
 
-    Raises CleanpairsError: the data cannot be read or divided, or does not fit the model; ``out`` exists, or
-    ``OUT.parts`` holds another job's.
+    Raises CleanpairsError: the data cannot be read, or does not fit the model; ``out``, or another job, is there.
     """
     engine = engine or make_engine("local")
     fitted = load_estimator(Path(model))
@@ -124,7 +120,7 @@ def score_stream(
         )
     parts = Path(out).with_name(Path(out).name + PARTS)
     with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
-        scorer = fitted.row_scorer(_roles(source))
+        scorer = fitted.row_scorer(roles_of(source))
         if scorer is None:
             if engine.remote:
                 raise ConfigError(
@@ -138,7 +134,7 @@ def score_stream(
             unseen = threshold_of_rows(fitted, scorer, source, str(data))
             sent = str(Path(model).absolute()) if engine.remote else fitted
             work = ScoreWork(sent, source, str(data), fitted.applied_threshold(unseen))
-            partitions = plan_partitions(_reader(source).row_groups(source), source.n_rows, target=PARTITION)
+            partitions = plan_partitions(reader_of(source).row_groups(source), source.n_rows, target=PARTITION)
             if len(partitions) <= 1 and not engine.remote:  # nothing to go on from, nothing to put together
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
                 counts, done = Counter(work(whole, Path(staged))), None
@@ -164,9 +160,9 @@ def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data
     if bank.model is not None and bank.model.local:
         return None
     parts: list[tuple[np.ndarray, ...]] = []
-    for runs in _by_row_group(some_runs(source.n_rows), _reader(source).row_groups(source)):
+    for runs in _by_row_group(some_runs(source.n_rows), reader_of(source).row_groups(source)):
         first, last = runs[0].start, runs[-1].stop
-        for batch in _reader(source).iter_range(source, first, last - first, BLOCK, hash_vectors=True):
+        for batch in reader_of(source).iter_range(source, first, last - first, BLOCK, hash_vectors=True):
             row, first = first + batch.row, first + batch.n_rows
             chosen = np.any([(row >= run.start) & (row < run.stop) for run in runs], axis=0)
             if chosen.any():
@@ -199,13 +195,14 @@ def _first_captions(source: Source) -> list[str]:
     return found
 
 
-def _reader(source: Source) -> Any:
+def reader_of(source: Source) -> Any:
+    """What reads a source."""
     return READERS.load(source.kind)()
 
 
-def _roles(source: Source) -> set[str]:
+def roles_of(source: Source) -> set[str]:
     """What is known of each row of a source that can be read from any row on; nothing of one that cannot."""
-    return set(source.columns) if _reader(source).streams else set()
+    return set(source.columns) if reader_of(source).streams else set()
 
 
 def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[Counter[str], UnseenThreshold | None]:

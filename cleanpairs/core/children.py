@@ -1,8 +1,5 @@
-"""The one way in which child processes are started: isolated from the working directory, and gone with their parent.
-
-Beside the data may lie a stranger's ``json.py``. ``python -c`` and the processes of ``multiprocessing`` would import it
-in place of Python's own; a child that is started here does not have the working directory on its path. The kernel kills
-it when the thread that has started it ends.
+"""The one way in which child processes are started: the kernel kills them when the thread that started them ends, and
+the working directory is not on their path, where a stranger's ``json.py`` may lie beside the data.
 """
 
 import ctypes
@@ -32,12 +29,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """A Python process that runs ``code`` with ``sys.argv[1:] == args``.
 
-    - ``code``: of ours; it may import what this process may, but for what lies in the working directory
-    - ``env``: variables beside those of this process. Of these Python's own (PYTHONPATH and the like) count for nothing
-    - ``keep`` sequence of int: file descriptors that the child inherits
-    - ``**streams``: ``stdin``, ``stdout``, ``stderr``, ``bufsize`` of :class:`subprocess.Popen`
-
-    Raises OSError: no process can be started.
+    ``env``: variables beside those of this process, of which Python's own (PYTHONPATH and the like) count for nothing;
+    ``keep``: file descriptors that it inherits; ``**streams``: as of :class:`subprocess.Popen`. Raises OSError.
     """
     given = json.dumps([_import_path(), os.getpid()])
     flags = ["-I", *(["-B"] if sys.dont_write_bytecode else []), *(["-X", "utf8"] if sys.flags.utf8_mode else [])]

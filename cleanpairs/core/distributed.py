@@ -1,9 +1,7 @@
 """Several processes that train one model: who is here, and what they tell each other.
 
-``torchrun``, ``accelerate launch`` and their kin start the processes and say in the environment who each one is (RANK,
-WORLD_SIZE, LOCAL_RANK, MASTER_ADDR). With one process everything here does nothing, and imports nothing.
-
-What is told is tensors, and bytes that are safetensors: nothing that could run.
+``torchrun`` and its kin start them, and say in the environment who each one is. With one process everything here does
+nothing, and imports nothing. What is told is tensors, and bytes that are safetensors: nothing that could run.
 """
 
 import json
@@ -24,21 +22,14 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def rank_by_environment() -> int | None:
-    """Number of this process by the environment, from 0, which counts before they know each other; None: it is alone.
-
-    Raises ValueError: the environment speaks of several processes and holds no number of one.
-    """
+    """Number of this process, from 0, by the environment; None: it is alone. Raises ValueError: it is no number."""
     alone = any(name not in os.environ for name in VARIABLES) or int(os.environ["WORLD_SIZE"]) < 2
     return None if alone else int(os.environ["RANK"])
 
 
 @contextmanager
 def process_group(device: str = "cpu") -> Iterator[None]:
-    """While entered, the processes of the launcher know each other; nothing happens with one, or where they do.
-
-    ``device`` {"cpu", "cuda"}: where they train, "cuda" then being this one's GPU: tensors there go by NCCL, others by
-    Gloo.
-    """
+    """While entered, the processes of the launcher know each other; ``device`` {"cpu", "cuda"}: where they train."""
     if rank_by_environment() is None or world_size() > 1:
         yield
         return

@@ -4,19 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_allowed = ContextVar("allowed", default=True)
-
-
-def hub_allowed() -> bool:
-    """Whether names are looked up on the hub; else what is in its cache on this machine has to do."""
-    return _allowed.get()
+hub_allowed = ContextVar("hub_allowed", default=True)  # else what is in its cache on this machine has to do
 
 
 @contextmanager
 def without_hub() -> Iterator[None]:
     """Within, nothing is asked of the hub: names come out of a model, a run or a plan that a stranger may have made."""
-    token = _allowed.set(False)
+    token = hub_allowed.set(False)
     try:
         yield
     finally:
-        _allowed.reset(token)
+        hub_allowed.reset(token)

@@ -16,8 +16,7 @@ class Terminated(KeyboardInterrupt):
 
 class Interrupts:
     """While entered, a first SIGINT, SIGTERM or SIGHUP only sets ``received``; a second SIGINT interrupts at once.
-
-    Signal handlers belong to the main thread: elsewhere, or with ``enabled=False``, it does nothing.
+    Nothing happens outside of the main thread, or with ``enabled=False``.
     """
 
     def __init__(self, enabled: bool = True) -> None:

@@ -1,12 +1,9 @@
-"""What is too much: the limits that a user may move, each with its default and the environment variable that sets it.
-
-They are read where they act, so that one variable rules a command, a notebook and the processes that either starts.
-docs/limits.md lists them, with those that are fixed.
-"""
+"""The limits that a user may move, by environment variables, which are read where they act (docs/limits.md)."""
 
 import math
 import os
 import re
+import resource
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,10 +43,7 @@ LIMITS: dict[str, Limit] = {
 
 
 def limit(name: str) -> Any:
-    """The limit called ``name``: of the environment where it is set there, else the default; int of counts and bytes.
-
-    Raises ConfigError: the variable holds no such number.
-    """
+    """The limit called ``name``, int of counts and bytes. Raises ConfigError: its variable holds no such number."""
     entry = LIMITS[name]
     text = os.environ.get(entry.variable, "").strip()
     if not text or entry.kind == "bytes":
@@ -62,10 +56,7 @@ def limit(name: str) -> Any:
 
 
 def parse_bytes(text: str, name: str = "a number of bytes") -> int:
-    """Bytes of ``4GB``, ``512MiB``, ``1.5g`` or a plain number; MB is a million, MiB 2^20.
-
-    Raises ConfigError: it is none of these, or nothing.
-    """
+    """Bytes of ``4GB``, ``512MiB``, ``1.5g`` or a plain number; MB is a million, MiB 2^20. ConfigError for others."""
     match = _BYTES.fullmatch(text.strip())
     value = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
     if value < 1:
@@ -73,21 +64,15 @@ def parse_bytes(text: str, name: str = "a number of bytes") -> int:
     return value
 
 
-LEAST_MEMORY = 2**30  # below it torch itself does not start
-
-
 def cap_memory(size: str | None = None) -> None:
-    """Let this process, and each that it starts, take so many bytes (``size``, like ``8GB``; CLEANPAIRS_MEMORY when
-    None) and no more.
-
-    The cap is on private memory (RLIMIT_DATA): what is mapped from files does not count, nor does a GPU's. Beyond it
-    there is a MemoryError. Raises ConfigError: it is no size, or one below 1 GiB.
+    """Let this process, and each that it starts, take no more private memory than ``size``, like ``8GB``, or than
+    CLEANPAIRS_MEMORY when None: beyond it there is a MemoryError. Raises ConfigError: no size, or one below 1 GiB.
     """
     variable = LIMITS["memory"].variable
     if size is not None:
         os.environ[variable] = size
     if (value := limit("memory")) is not None:
-        if value < LEAST_MEMORY:
+        if value < 2**30:  # torch itself would not start
             raise ConfigError(f"{variable} (--memory-cap) must be at least 1GiB, found {value} bytes")
         hold_memory(value)
 
@@ -96,16 +81,12 @@ def memory_is_capped() -> bool:
     """Whether this process has a limit of memory, by whomever: then work is done one after the other, as Python waits
     for ever for a thread that found no memory for its own start.
     """
-    import resource
-
     kinds = (resource.RLIMIT_DATA, resource.RLIMIT_AS)
     return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in kinds)
 
 
 def hold_memory(most: int) -> None:
     """Lower RLIMIT_DATA of this process to ``most`` bytes; it is never raised."""
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     held = min([most, *(known for known in (soft, hard) if known != resource.RLIM_INFINITY)])
     resource.setrlimit(resource.RLIMIT_DATA, (held, hard))

@@ -1,13 +1,5 @@
-"""Settings as fields of dataclasses that say what they may hold, and the checks of it.
-
-An error names the setting and its owner, what is allowed and what was found. A field whose default is True or False
-is a flag and needs no more than that::
-
-    @dataclass(kw_only=True)
-    class Method:
-        tau: float = number(0.07, above=0)
-        epochs: int = whole(18, 1)
-        reduction: str = choice("mean", "sum")
+"""Settings as fields of dataclasses that say what they may hold, as ``tau: float = number(0.07, above=0)``, and the
+checks of it. A field whose default is True or False is a flag and needs no more than that.
 """
 
 import math
@@ -15,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import field, fields
 from functools import partial
 from numbers import Integral, Real
+from operator import ge, gt, le, lt
 from typing import Any
 
 from cleanpairs.core.errors import ConfigError
@@ -36,10 +29,7 @@ def choice(default: str, *others: str) -> Any:
 
 
 def check_settings(owner: str, settings: Any) -> None:
-    """Every field of a dataclass in its range. A class that changes a default leaves the range as its base has it.
-
-    Raises ConfigError: names the first that is not.
-    """
+    """Every field of a dataclass in its range, as its base has it where a class changes a default; or ConfigError."""
     for name in (f.name for f in fields(settings)):
         declared = (vars(c).get("__dataclass_fields__", {}).get(name) for c in type(settings).__mro__)
         known = [f for f in declared if f is not None]
@@ -60,9 +50,7 @@ def is_share(value: Any) -> bool:
 
 
 def check_whole(owner: str, name: str, value: Any, least: int, *, most: float = math.inf, none: bool = False) -> None:
-    """A whole number from ``least`` to ``most``, numpy's too; or None where ``none``. ConfigError otherwise, as of all
-    checks.
-    """
+    """A whole number from ``least`` to ``most``, numpy's too; None where ``none``. Else ConfigError, as of others."""
     if value is None and none:
         return
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
@@ -70,27 +58,18 @@ def check_whole(owner: str, name: str, value: Any, least: int, *, most: float = 
         _refuse(owner, name, f"a whole number >= {least}{upper}" + (" or None" if none else ""), value)
 
 
-def check_number(
-    owner: str,
-    name: str,
-    value: Any,
-    *,
-    above: float | None = None,
-    least: float | None = None,
-    most: float | None = None,
-    below: float | None = None,
-    also: Sequence[Any] = (),
-) -> None:
+_LIMITS = {"above": (">", gt), "least": (">=", ge), "most": ("<=", le), "below": ("<", lt)}
+
+
+def check_number(owner: str, name: str, value: Any, *, also: Sequence[Any] = (), **limits: float | None) -> None:
     """A finite number > ``above``, >= ``least``, <= ``most``, < ``below``, as far as given; or one of ``also``."""
     if any(value is other or (isinstance(other, str) and value == other) for other in also):
         return
-    fits = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    fits = fits and (above is None or value > above) and (least is None or value >= least)
-    if fits and (most is None or value <= most) and (below is None or value < below):
-        return
-    limits = {">": above, ">=": least, "<=": most, "<": below}
-    allowed = "a number " + " and ".join(f"{sign} {limit:g}" for sign, limit in limits.items() if limit is not None)
-    _refuse(owner, name, " or ".join([allowed, *(repr(other) for other in also)]), value)
+    known = [(*_LIMITS[key], limit) for key, limit in limits.items() if limit is not None]
+    real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not real or not all(fits(value, limit) for _, fits, limit in known):
+        allowed = "a number " + " and ".join(f"{sign} {limit:g}" for sign, _, limit in known)
+        _refuse(owner, name, " or ".join([allowed, *(repr(other) for other in also)]), value)
 
 
 def check_choice(owner: str, name: str, value: Any, allowed: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 
 class Silent:
-    """As :class:`cleanpairs.cli.progress.Progress`, and says nothing."""
+    """As :class:`cleanpairs.cli.terminal.Progress`, and says nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *told, **named: None

@@ -1,9 +1,8 @@
-"""Recipes: a YAML file, ``--set key=value`` and command line options become validated settings.
+"""Recipes: a YAML file, ``--set key=value`` and command line options, of which later wins, become validated settings.
 
 A recipe has up to five sections, as docs/recipes.md shows. ``method``, ``backbone`` and ``train`` hold constructor
-parameters of the method's estimator (three headings for the reader: each parameter may stand under any of them, once);
-``data`` holds the fields of :class:`DataOptions`, ``output`` those of :class:`OutputOptions`. Paths are relative to the
-working directory. Later wins: default, recipe, ``--set``, option.
+parameters of the method's estimator, under any of the three; ``data`` the fields of :class:`DataOptions`, ``output``
+those of :class:`OutputOptions`.
 """
 
 import inspect
@@ -81,9 +80,8 @@ class Recipe:
     ) -> "Recipe":
         """Settings out of a recipe (a file, or the name of a shipped one), then ``--set`` overrides, then options.
 
-        ``overrides``: ``key=value`` or ``section.key=value``; the value is YAML (``lr=5e-4``, ``threshold=null``);
-        ``options``: keys as in a recipe without their section, with ``method`` and ``backbone`` for the two names; None
-        means not given.
+        ``overrides``: ``key=value`` or ``section.key=value``, the value YAML; ``options``: keys as in a recipe without
+        their section, ``method`` and ``backbone`` for the two names; None means not given.
         Raises ConfigError: it names the file (or the option), the key and the nearest known key.
         """
         settings = [] if recipe is None else _settings_of(recipe)
@@ -136,34 +134,30 @@ def section_of(method: type, key: str) -> str:
 
 
 def find_recipes() -> dict[str, Path]:
-    """Name -> file of the shipped recipes, sorted: of the source tree, or of the installed package.
-
-    The file of one that is made (:func:`_made_sections`) is the table that it is made of.
-    """
+    """Name -> file of the shipped recipes, sorted; of one that is made (:func:`_made_sections`) the table it is of."""
     package = Path(__file__).resolve().parents[1]
     source = package.parent / "recipes"
     in_source_tree = (package.parent / "pyproject.toml").is_file() and source.is_dir()
     folder = source if in_source_tree else package / "_recipes"
     found = {path.stem: path for path in folder.glob("*.yaml") if path.name != PAPERS}
-    found |= {name: folder / PAPERS for name in _made_recipes(folder)}
+    made = _papers(folder)
+    corpora = [*made["corpora"], PHOTOS]
+    found |= {f"{method}-{corpus}": folder / PAPERS for method in made["methods"] for corpus in corpora}
     return dict(sorted(found.items()))
 
 
 def recipe_text(name: str) -> str:
     """A shipped recipe as YAML, under the comments that say what to expect; ConfigError where there is none."""
     path = _path_of(name)
-    if not _is_made(path, name):
+    if path.name != PAPERS or path == Path(name):
         return read_text(path)
     header = "".join(f"# {key}: {value}\n" for key, value in recipe_header(path, name).items())
     return header + dump_yaml(_made_sections(path.parent, name))
 
 
 def recipe_header(path: str | Path, name: str) -> dict[str, str]:
-    """The ``# key: value`` lines that open a recipe, by key; those of :data:`HEADER_KEYS` only.
-
-    ``path``, ``name``: of :func:`find_recipes`.
-    """
-    if _is_made(Path(path), name):
+    """The ``# key: value`` lines, of :data:`HEADER_KEYS`, that open a recipe of :func:`find_recipes`, by key."""
+    if Path(path).name == PAPERS:
         return _made_header(Path(path).parent, name)
     header: dict[str, str] = {}
     for line in read_text(path).splitlines():
@@ -196,13 +190,9 @@ def _path_of(recipe: str | Path) -> Path:
     raise ConfigError(f"no recipe {str(recipe)!r}{near}")
 
 
-def _is_made(path: Path, name: str | Path) -> bool:
-    return path.name == PAPERS and str(name) in _made_recipes(path.parent)
-
-
 def _settings_of(recipe: str | Path) -> list[_Setting]:
     path = _path_of(recipe)
-    made = _is_made(path, recipe)
+    made = path.name == PAPERS and path != Path(recipe)
     origin = f"the recipe {recipe}" if made else str(path)
     settings: list[_Setting] = []
     for section, body in (_made_sections(path.parent, str(recipe)) if made else read_yaml(path)).items():
@@ -244,8 +234,7 @@ def _place(setting: _Setting, method: str, parameters: Mapping[str, Any]) -> tup
     places = {target: [f.name for f in fields(cls)] for target, cls in _OPTION_SECTIONS.items()}
     places["params"] = list(parameters)
     if section is not None:
-        target = section if section in places else "params"
-        places = {target: places[target]}
+        places = {target: places[target] for target in [section if section in places else "params"]}
     for target, names in places.items():
         if key in names:
             return target, key
@@ -282,15 +271,10 @@ def _papers(folder: Path) -> dict[str, Any]:
     return read_yaml(folder / PAPERS) if (folder / PAPERS).is_file() else {"corpora": {}, "methods": {}}
 
 
-def _made_recipes(folder: Path) -> list[str]:
-    known = _papers(folder)
-    return [f"{method}-{corpus}" for method in known["methods"] for corpus in [*known["corpora"], PHOTOS]]
-
-
 def _made_header(folder: Path, name: str) -> dict[str, str]:
-    """What a recipe of :func:`_made_recipes` says of itself: ``command`` and ``expected``."""
+    """What a recipe that is made says of itself: ``command`` and ``expected``."""
     known, (method, corpus) = _papers(folder), name.rsplit("-", 1)
-    needs = "".join(f" --set {parameter}=DATA" for parameter in METHODS.entry(method).needs)
+    needs = "".join(f" --set {parameter}=DATA" for parameter in METHODS[method].needs)
     if corpus == PHOTOS:
         command = f"cleanpairs fit photos.parquet --recipe {name} --val photos_val.parquet{needs}"
         return {"command": command, "expected": "the method's defaults; figures of photographs: benchmarks/RESULTS.md"}
@@ -298,13 +282,13 @@ def _made_header(folder: Path, name: str) -> dict[str, str]:
     noise = f" --noise-file {about['noise_file']}" if "noise_file" in about else ""
     printed = f"paper: {known['methods'][method][corpus].get('printed', 'no number printed for it at hand')}"
     expected = f"the paper's settings, not run here; {printed}"
-    if METHODS.entry(method).source == "cleanpairs":
+    if METHODS[method].source == "cleanpairs":
         expected = "settings as papers have them for this corpus, not run here; the method is this library's own"
     return {"command": f"cleanpairs fit {about['data']} --recipe {name}{noise}{needs}", "expected": expected}
 
 
 def _made_sections(folder: Path, name: str) -> dict[str, Any]:
-    """A recipe of :func:`_made_recipes`, as its file would hold it: what is not the method's default."""
+    """A recipe that is made, as its file would hold it: what is not the method's default."""
     method, corpus = name.rsplit("-", 1)
     params: dict[str, Any] = {}
     if corpus != PHOTOS:
@@ -349,9 +333,7 @@ def dump_yaml(content: dict[str, Any]) -> str:
 
 
 def parse_yaml(text: str, origin: str) -> Any:
-    """The value of one YAML document, of YAML's own types alone. Raises ConfigError: it names ``origin``, line and
-    column.
-    """
+    """The value of a YAML document, of YAML's own types. Raises ConfigError: it names ``origin``, line and column."""
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader: no object is ever constructed
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -362,10 +344,7 @@ def parse_yaml(text: str, origin: str) -> Any:
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:
-    """The mapping that a YAML file holds; an empty file is an empty mapping.
-
-    Raises ConfigError: the file cannot be read, is larger than 1 MiB, is not UTF-8, or holds no mapping.
-    """
+    """The mapping that a YAML file holds, empty of an empty one; ConfigError where it holds none, or above 1 MiB."""
     try:
         with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)

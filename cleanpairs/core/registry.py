@@ -2,7 +2,7 @@
 
 import difflib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,36 +36,19 @@ class Entry:
         return load_target(self.target)
 
 
-class Registry:
-    """An ordered table of names of one kind: name -> an :class:`Entry` but for its name, its target in ``package``.
-
-    Raises ConfigError: from :meth:`entry` and :meth:`load`, for an unknown name; it suggests the nearest one.
-    """
+class Registry(dict[str, Entry]):
+    """Name -> an :class:`Entry`, whose target is in ``package``. ConfigError, with the nearest name, for an unknown."""
 
     def __init__(self, kind: str, entries: Mapping[str, tuple[Any, ...]], package: str = "") -> None:
         self.kind, within = kind, f"{package}." if package else ""
-        self._entries = {name: Entry(name, within + target, *about) for name, (target, *about) in entries.items()}
+        super().__init__({name: Entry(name, within + target, *about) for name, (target, *about) in entries.items()})
 
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries.values())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
-
-    def names(self) -> list[str]:
-        """All registered names, in order of registration."""
-        return list(self._entries)
-
-    def entry(self, name: str) -> Entry:
-        """The entry of ``name``."""
-        if name not in self._entries:
-            known = ", ".join(self._entries)
-            raise ConfigError(f"unknown {self.kind} {name!r}{nearest(name, list(self._entries))} (known: {known})")
-        return self._entries[name]
+    def __missing__(self, name: str) -> Entry:
+        raise ConfigError(f"unknown {self.kind} {name!r}{nearest(name, list(self))} (known: {', '.join(self)})")
 
     def load(self, name: str) -> Any:
         """The class registered under ``name``."""
-        return self.entry(name).load()
+        return self[name].load()
 
 
 METHODS = Registry(

@@ -1,7 +1,6 @@
 """Files of others are opened here: regular files only, as a FIFO or a device would be read for ever.
 
-What takes a path of its own, such as safetensors or numpy, is called after :func:`check_regular`. What the system says
-of a file becomes an error of ours by :func:`reading` and :func:`writing`.
+What takes a path of its own, such as safetensors or numpy, is called after :func:`check_regular`.
 """
 
 import errno
@@ -9,17 +8,16 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, wraps
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from cleanpairs.core.errors import CleanpairsError, DataError, OutputError
 
 AnyPath = str | os.PathLike[str]
-P = ParamSpec("P")
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 
@@ -28,7 +26,36 @@ class _NotRegularError(DataError, OSError):
     """Caught, and said, wherever a file that cannot be read is."""
 
 
-def _check(mode: int, path: AnyPath) -> None:
+def error_text(error: BaseException) -> str:
+    """What an error says, on one line: of one of the system's its text alone."""
+    return getattr(error, "strerror", None) or " ".join(str(error).split())[:300] or type(error).__name__
+
+
+@contextmanager
+def _told_as(kind: type[CleanpairsError], path: object, how: str, *also: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except (CleanpairsError, MemoryError):
+        raise
+    except (OSError, *also) as error:  # type: ignore[misc]
+        raise kind(f"{path} cannot be {how}: {error_text(error)}") from error
+
+
+def reading(path: object, how: str = "read", *also: type[Exception]) -> AbstractContextManager[None]:
+    """Errors of the system in the block, and those of the types ``also``, as :class:`DataError`, which names the file;
+    ours, and memory that does not suffice, pass.
+    """
+    return _told_as(DataError, path, how, *also)
+
+
+def writing(path: object) -> AbstractContextManager[None]:
+    """Errors of the system in the block as :class:`OutputError`, which names what cannot be written."""
+    return _told_as(OutputError, path, "written")
+
+
+def check_regular(path: AnyPath, mode: int | None = None) -> None:
+    """Raise OSError where ``path`` is missing, or a directory; DataError (also an OSError) where it is not regular."""
+    mode = os.stat(path).st_mode if mode is None else mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(mode):
@@ -36,49 +63,12 @@ def _check(mode: int, path: AnyPath) -> None:
         raise _NotRegularError(f"{os.fspath(path)} is {kind}, not a regular file: copy what it gives into one")
 
 
-def error_text(error: BaseException) -> str:
-    """What an error says, on one line: of one of the system's its text alone."""
-    return getattr(error, "strerror", None) or " ".join(str(error).split())[:300] or type(error).__name__
-
-
-@contextmanager
-def reading(path: object, how: str = "read", *also: type[Exception]) -> Iterator[None]:
-    """Errors of the system in the block, and those of the types ``also``, as :class:`DataError`, which names the file.
-
-    Ours, and memory that does not suffice, pass: the file may be whole.
-    """
-    try:
-        yield
-    except (CleanpairsError, MemoryError):
-        raise
-    except (OSError, *also) as error:  # type: ignore[misc]
-        raise DataError(f"{path} cannot be {how}: {error_text(error)}") from error
-
-
-@contextmanager
-def writing(path: object) -> Iterator[None]:
-    """Errors of the system in the block as :class:`OutputError`, which names what cannot be written."""
-    try:
-        yield
-    except CleanpairsError:
-        raise
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error_text(error)}") from error
-
-
-def check_regular(path: AnyPath) -> None:
-    """Raise OSError where there is no ``path``, or it is a directory; DataError (also an OSError) where it is no
-    regular file.
-    """
-    _check(os.stat(path).st_mode, path)
-
-
 def open_regular(path: AnyPath) -> BufferedReader:
     """The file ``path``, to be read as bytes, and looked at again once it is open. Raises as :func:`check_regular`."""
     check_regular(path)  # opening a device may do something, and a FIFO would wait
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     try:
-        _check(os.fstat(file.fileno()).st_mode, path)
+        check_regular(path, os.fstat(file.fileno()).st_mode)
     except BaseException:
         file.close()
         raise
@@ -91,15 +81,13 @@ def read_bytes(path: AnyPath) -> bytes:
         return file.read()
 
 
-def read_text(path: AnyPath, *, errors: str = "strict") -> str:
+def read_text(path: AnyPath) -> str:
     """The text of a file, in UTF-8. Raises as :func:`check_regular`, and UnicodeDecodeError."""
-    return read_bytes(path).decode("utf-8", errors)
+    return read_bytes(path).decode()
 
 
 def read_json(path: AnyPath) -> Any:
-    """The value of a JSON file. Raises OSError: as :func:`check_regular`; ValueError: it is no JSON, or nested too
-    deeply.
-    """
+    """The value of a JSON file. Raises as :func:`check_regular`; ValueError: it is no JSON, or nested too deeply."""
     try:
         return json.loads(read_bytes(path))
     except RecursionError as error:
@@ -119,23 +107,23 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
     return data
 
 
-def cached_by_file(most: int) -> Callable[[Callable[Concatenate[str, P], T]], Callable[Concatenate[str, P], T]]:
+def cached_by_file(most: int) -> Callable[[F], F]:
     """Decorates a function of a file and hashable arguments: for the last ``most`` it is called again only where the
     file has changed, by its size and the time of its change. Raises DataError: the file cannot be looked at.
     """
 
-    def decorated(function: Callable[Concatenate[str, P], T]) -> Callable[Concatenate[str, P], T]:
+    def decorated(function: F) -> F:
         @lru_cache(maxsize=most)
-        def known(path: str, size: int, changed: int, *args: P.args, **kwargs: P.kwargs) -> T:
+        def known(path: str, size: int, changed: int, *args: Any, **kwargs: Any) -> Any:
             return function(path, *args, **kwargs)
 
         @wraps(function)
-        def current(path: str, *args: P.args, **kwargs: P.kwargs) -> T:
+        def current(path: str, *args: Any, **kwargs: Any) -> Any:
             with reading(path):
                 about = os.stat(path)
-            return known(path, about.st_size, about.st_mtime_ns, *args, **kwargs)  # type: ignore[arg-type]
+            return known(path, about.st_size, about.st_mtime_ns, *args, **kwargs)
 
-        return current
+        return current  # type: ignore[return-value]
 
     return decorated
 

@@ -32,7 +32,7 @@ _FILES = (".parquet", ".arrow", ".tar", ".csv", ".tsv", ".json", ".jsonl", ".npy
 
 def fitting(data: str) -> Iterator[str]:
     """Names of the readers that recognise ``data``, the one that is taken first."""
-    return (entry.name for entry in READERS if entry.load().recognises(data))
+    return (name for name in READERS if READERS.load(name).recognises(data))
 
 
 def sniff(data: str) -> str:
@@ -117,7 +117,7 @@ def _opened(data: str | Path, **options: Any) -> Source:
     if text_vectors is not None:
         given = replace(given, text_vectors=_fetched(str(text_vectors), given.allow_urls))
     path = _fetched(str(data), given.allow_urls)
-    kind = sniff(path) if reader is None else READERS.entry(reader).name
+    kind = sniff(path) if reader is None else READERS[reader].name
     if reader is not None and kind not in (fits := list(fitting(path))):
         raise ConfigError(f"the reader {reader!r} is not one for {data}: {', '.join(fits) or 'none'} would be")
     if encoding is not None:

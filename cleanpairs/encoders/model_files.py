@@ -49,7 +49,7 @@ def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
         raise DataError(f"there is no directory {name}, and it is no name on the hub either: check the path")
     patterns = [*FILES, *also]
-    allowed = hub_allowed()
+    allowed = hub_allowed.get()
     try:
         found = snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=not allowed)
     except Exception as error:  # whatever the HTTP client below raises: there is no model, and the reason is told

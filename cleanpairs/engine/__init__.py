@@ -1,9 +1,5 @@
 """Work on many rows, partition by partition, in one process, in several, or on a Ray cluster; resumable."""
 
-from cleanpairs.engine.job import remove_job, run_partitions
-from cleanpairs.engine.work import Engine, Finished, Partition, Work, make_engine, plan_partitions
+from cleanpairs.engine.work import Engine, Finished, Partition, make_engine, plan_partitions, remove_job, run_partitions
 
-__all__ = [
-    "Engine", "Finished", "Partition", "Work", "make_engine", "plan_partitions", "remove_job",
-    "run_partitions",
-]  # fmt: skip
+__all__ = ["Engine", "Finished", "Partition", "make_engine", "plan_partitions", "remove_job", "run_partitions"]

@@ -1,5 +1,6 @@
 """The engine on this machine: in this process with one worker, else in a pool of processes."""
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Any, cast
 
 from cleanpairs.core.children import start_connected
 from cleanpairs.core.errors import ConfigError, ResourceError
-from cleanpairs.engine.work import Finished, Partition, Work, attempt, carry_out, share_of_threads
+from cleanpairs.engine.work import Finished, Partition, Work, attempt, carry_out, limited
 
 DEATHS = 3  # of workers in a row, without a partition finished in between
 
@@ -18,10 +19,7 @@ DEATHS = 3  # of workers in a row, without a partition finished in between
 class LocalEngine:
     """A pool of ``workers`` processes, which share the cores; one worker is this process itself.
 
-    Processes are started anew, not forked: threads of PyTorch and Arrow do not survive a fork. When one dies (the
-    kernel kills who takes too much memory), another one does its partition.
-
-    Raises ConfigError: an address is given: there is no cluster here.
+    When one dies, another one does its partition. Raises ConfigError: an address is given.
     """
 
     def __init__(self, *, workers: int = 1, address: str | None = None) -> None:
@@ -41,8 +39,7 @@ class LocalEngine:
         try:
             while waiting or busy:
                 while waiting and len(busy) < self.workers:
-                    idle = next((connection for connection in pool if connection not in busy), None)
-                    connection = self._hire(pool, work) if idle is None else idle
+                    connection = next((c for c in pool if c not in busy), None) or self._hire(pool, work)
                     busy[connection] = waiting.pop()
                     with suppress(OSError):  # it has died: so says what is received
                         connection.send((busy[connection], folder))
@@ -74,8 +71,9 @@ class LocalEngine:
     def _hire(self, pool: dict[Any, subprocess.Popen[bytes]], work: Work) -> "Connection[Any, Any]":
         """A worker more, which does one partition after another."""
         code = "import sys; from cleanpairs.engine.local import serve; serve(int(sys.argv[1]))"
+        threads = limited(max(1, len(os.sched_getaffinity(0)) // self.workers))  # together they use the cores once
         try:
-            process, connection = start_connected(code, env={"OMP_NUM_THREADS": str(share_of_threads(self.workers))})
+            process, connection = start_connected(code, env={"OMP_NUM_THREADS": str(threads)})
         except OSError as error:
             raise ResourceError(f"no process can be started ({error}): take fewer workers") from error
         pool[connection] = process

@@ -1,8 +1,7 @@
 """Nearest neighbours by the workers of any engine, each of which answers a part of the queries.
 
 The index is built once, here, and lies in files that the workers map; a part of the queries is a block of the search as
-:func:`cleanpairs.ops.search.top_k` does it, so that the answer is the same, bit for bit, as long as each worker has as
-many threads. What is answered stays answered if the job is killed.
+:func:`cleanpairs.ops.search.top_k` does it, so that the answer is the same, bit for bit, with as many threads.
 """
 
 import hashlib
@@ -15,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.engine.job import claim_folder, remove_job, run_partitions
-from cleanpairs.engine.work import Engine, Partition
+from cleanpairs.engine.work import Engine, Partition, claim_folder, remove_job, run_partitions
 from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.ops.search import Prepared, SearchNote, TopK, prepare
 
@@ -25,10 +23,8 @@ INDEX = "lists.faiss"
 
 @dataclass(frozen=True)
 class QueryWork:
-    """The ``k`` best bank rows of a part of the queries; what to search in lies in ``folder`` (see :func:`_lay_down`).
-
-    The output is two arrays in ``.npy`` format, one after the other: scores (n, k) float32, indices (n, k) int64.
-    ``here``: what is searched, and the queries, where the work is done in this process.
+    """The ``k`` best bank rows of a part of the queries: arrays in ``.npy`` format, one after the other, of the scores
+    (n, k) float32, and the indices (n, k) int64. What to search in is ``here``, in this process, or lies in ``folder``.
     """
 
     folder: str
@@ -63,10 +59,8 @@ class QueryWork:
 
 @dataclass
 class EngineSearch:
-    """Searches by ``engine``; their jobs are folders in ``folder``, one after the other, until :meth:`remove`.
-
-    Run again after a kill, with the same searches in the same order, it goes on with what is left. Answers lie in
-    ``scratch``. ``job`` names what the vectors follow from; without it they are hashed.
+    """Searches by ``engine``, whose answers lie in ``scratch``, and whose jobs in ``folder`` until :meth:`remove`: the
+    same searches go on after a kill. ``job`` names what the vectors follow from; without it they are hashed.
     """
 
     folder: Path

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, ResourceError
-from cleanpairs.engine.job import ATTEMPTS
-from cleanpairs.engine.work import Finished, Partition, Work, attempt, limited
+from cleanpairs.engine.work import ATTEMPTS, Finished, Partition, Work, attempt, limited
 
 MOST = 4  # attempts at a partition whose actors die
 
@@ -20,19 +19,22 @@ MOST = 4  # attempts at a partition whose actors die
 class RayEngine:
     """``workers`` actors on the cluster at ``address`` ("auto": the one of this machine), or on a Ray started here.
 
-    Input and output must have the same paths on all machines. An actor that dies is started again, and does its
-    partition again. The GPUs of the cluster are shared. Raises ConfigError: Ray Data is not installed.
+    Input and output must have the same paths on all machines. Raises ConfigError: Ray Data is not installed.
     """
 
     remote = True  # work is always sent to other processes
 
     def __init__(self, *, workers: int = 1, address: str | None = None) -> None:
+        try:
+            import ray.data  # noqa: F401
+        except ImportError as error:
+            raise ConfigError('the engine "ray" needs Ray Data: pip install "cleanpairs[ray]"') from error
         self.workers, self.address = workers, address
-        _ray()
 
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
         """See :class:`cleanpairs.engine.work.Engine`."""
-        ray = _ray()
+        import ray
+
         for partition in partitions:  # what a job that was stopped has left
             _attempts(partition, folder).unlink(missing_ok=True)
         with self._connected(ray), _quiet(ray.data.DataContext.get_current()):
@@ -87,9 +89,9 @@ class _Stage:
         self.work, self.folder = work, folder
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        results = np.empty(len(batch["item"]), object)
-        results[:] = [self._result(partition) for partition in batch["item"]]
-        return {"result": results}
+        result = np.empty(1, object)
+        result[0] = self._result(*batch["item"])
+        return {"result": result}
 
     def _result(self, partition: Partition) -> Finished | Exception:
         attempts = _attempts(partition, self.folder)
@@ -124,12 +126,3 @@ def _quiet(context: Any) -> Iterator[None]:
     finally:
         context.enable_progress_bars = shown
         logger.setLevel(level)
-
-
-def _ray() -> Any:
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise ConfigError('the engine "ray" needs Ray Data: pip install "cleanpairs[ray]"') from error
-    return ray

@@ -1,20 +1,33 @@
-"""What the unit of work is, and what an engine does with it.
+"""Work on partitions of an input, and a job: work over all of them, of which any part may be done already.
 
-An input is cut into partitions by its row groups and its size alone, so that every engine cuts alike.
+An input is cut by its row groups and its size alone, so that every engine cuts alike. In the job's folder lie the
+partitions' outputs, ``part-000000`` and on, and ``manifest.json``: which job it is, and the partitions that are
+finished, written anew for each when its output is in place. One whose file is missing or of another size is done again.
 """
 
+import hashlib
+import json
 import os
+import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.errors import ConfigError, OutputExistsError
 from cleanpairs.core.registry import ENGINES
-from cleanpairs.data.atomic import staged_file
+from cleanpairs.core.regular import read_json, writing
+from cleanpairs.data.atomic import staged_file, write_whole
+from cleanpairs.data.locks import hold
 
 ROWS = 65_536  # of a partition, about: minutes of work for a slow model, seconds for a fast one
+MANIFEST = "manifest.json"
+LOCK = ".job-lock"
+ATTEMPTS = ".attempts"  # behind the name of a partition: an engine's note of how often it was begun
+PART = re.compile(rf"part-\d{{6,}}({re.escape(ATTEMPTS)})?")  # see Partition.name
 
 
 @dataclass(frozen=True)
@@ -32,36 +45,28 @@ class Partition:
 
 
 def plan_partitions(groups: Sequence[int], rows: int, *, target: int = ROWS) -> list[Partition]:
-    """Cut the first ``rows`` rows of an input whose row groups have so many rows each, in order over all files.
+    """Cut the first ``rows`` rows of an input, whose ``groups`` of rows are so large, into parts of ``target`` or more.
 
-    A cut is where a row group ends, since a row group is read as a whole; one of more than ``2 * target`` rows is cut
-    evenly, and read once for each part. A partition has ``target`` rows at least, but for the last one.
+    A cut is where a row group ends, since it is read as a whole; one of more than ``2 * target`` rows is cut evenly.
     """
-    ends: list[int] = []
-    row = begun = 0
+    ends, row, begun = {0, rows}, 0, 0
     for group in groups:
         if group > 2 * target:
-            if row > begun:
-                ends.append(row)
             parts = group // target
-            ends += [row + group * (i + 1) // parts for i in range(parts)]
+            ends |= {row + group * i // parts for i in range(parts + 1)}
             begun = row + group
         elif row + group - begun >= target:
-            ends.append(row + group)
             begun = row + group
+            ends.add(begun)
         row += group
-    if row > begun:
-        ends.append(row)
-    cuts = [end for end in ends if end < rows] + ([rows] if rows else [])
-    starts = [0, *cuts][: len(cuts)]
-    return [Partition(i, first, end - first) for i, (first, end) in enumerate(zip(starts, cuts, strict=True))]
+    cuts = pairwise(sorted(end for end in ends if end <= rows))
+    return [Partition(i, first, end - first) for i, (first, end) in enumerate(cuts)]
 
 
 Work = Callable[[Partition, Path], dict[str, Any]]
 """``work(partition, path)`` writes the partition's output to ``path`` and returns facts about it, as JSON has them.
 
-It can be sent to another process, and opens a model there when it is first called. The same partition gives the same
-file, bit for bit, wherever there are as many threads.
+It can be sent to another process. The same partition gives the same file, bit for bit, with as many threads.
 """
 
 
@@ -75,17 +80,12 @@ class Finished:
 
 
 class Engine(Protocol):
-    """Drives work over partitions; see :data:`cleanpairs.core.registry.ENGINES`. ``remote``: it is done in other
-    processes, so that it has to be sent there.
-    """
+    """Drives work over partitions; ``remote``: in other processes, to which it has to be sent."""
 
     remote: bool
 
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
-        """Do all partitions, in any order; outputs go to ``folder``, each by :func:`carry_out`.
-
-        Raises CleanpairsError: what the work raises; ResourceError: workers die on a partition again and again.
-        """
+        """Do all partitions, in any order; outputs go to ``folder``. ResourceError: workers die again and again."""
 
 
 def carry_out(work: Work, partition: Partition, folder: Path) -> Finished:
@@ -97,17 +97,12 @@ def carry_out(work: Work, partition: Partition, folder: Path) -> Finished:
 
 
 def attempt(work: Work, partition: Partition, folder: Path) -> Finished | Exception:
-    """In a worker: the partition done, or the error that it raised: one that is not raised here is no death."""
+    """In a worker, where an error that is not raised is no death: the partition done, or the error."""
     try:
         return carry_out(work, partition, folder)
     except Exception as error:
         error.add_note(f"in a worker process:\n{traceback.format_exc()}")
         return error
-
-
-def share_of_threads(workers: int) -> int:
-    """Threads of each of ``workers`` processes, so that together they use the cores once."""
-    return limited(max(1, len(os.sched_getaffinity(0)) // workers))
 
 
 def limited(threads: int) -> int:
@@ -117,12 +112,78 @@ def limited(threads: int) -> int:
 
 
 def make_engine(name: str, *, workers: int = 1, address: str | None = None) -> Engine:
-    """The engine registered as ``name``; ``workers``: processes at once; ``address``: of the cluster, where it has one.
-
-    Raises ConfigError: an unknown engine, no worker, an address for an engine without a cluster, or its package is
-    missing.
-    """
+    """The engine registered as ``name``; ``workers``: processes at once; ``address``: of its cluster. ConfigError."""
     if workers < 1:
         raise ConfigError(f"workers must be at least 1, found {workers}")
-    engine: Engine = ENGINES.load(name)(workers=workers, address=address)
-    return engine
+    return ENGINES.load(name)(workers=workers, address=address)
+
+
+def run_partitions(
+    work: Work, partitions: Sequence[Partition], folder: Path, *, job: str, engine: Engine, overwrite: bool = False
+) -> list[Finished]:
+    """Do what is left of a job, whose outputs are ``folder / partition.name``; all of it, in the partitions' order.
+
+    - ``folder``: made if it does not exist. On a cluster every machine must see it
+    - ``job``: names everything that the outputs depend on: input, model, settings
+    - ``overwrite``: start over where the folder holds another job
+
+    Raises OutputExistsError: the folder holds another job, or one that is running; else as the work and the engine do.
+    """
+    name = hashlib.sha256(json.dumps([job, [asdict(p) for p in partitions]]).encode()).hexdigest()
+    claim_folder(folder)
+    with hold([folder]):
+        done = _begin(folder, name, overwrite)
+        _note(folder, name, done)
+        left = [p for p in partitions if p.number not in done]
+        for finished in engine.run(work, left, folder) if left else ():
+            done[finished.number] = finished
+            _note(folder, name, done)
+    return [done[p.number] for p in partitions]
+
+
+def claim_folder(folder: Path) -> None:
+    """Make the folder of a job, or go on in one that a job has made; OutputExistsError where it is another's."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / LOCK).exists() and (theirs := next(folder.iterdir(), None)) is not None:
+            raise OutputExistsError(
+                f"{folder} holds {theirs.name!r}, and no job has made it: what lies there could be lost among its "
+                "parts; move it away, or name another output"
+            )
+        (folder / LOCK).touch(mode=0o600)
+
+
+def remove_job(folder: Path) -> None:
+    """Remove what a job has left in its folder, and the folder if there is nothing else in it."""
+    with suppress(OSError):
+        for file in [*_parts(folder), folder / MANIFEST, folder / LOCK]:
+            file.unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def _parts(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if PART.fullmatch(path.name)]
+
+
+def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:
+    """The partitions of the job called ``name`` that are finished, by number."""
+    known = None
+    with suppress(FileNotFoundError, ValueError):
+        known = read_json(folder / MANIFEST)
+    if isinstance(known, dict) and known.get("job") == name:
+        sizes = {path.name: path.stat().st_size for path in _parts(folder)}
+        done = [Finished(**line) for line in known["done"]]
+        return {f.number: f for f in done if sizes.get(Partition(f.number, 0, 0).name) == f.bytes}
+    if (folder / MANIFEST).exists() and not overwrite:
+        raise OutputExistsError(
+            f"{folder} holds parts of another job (other data, another model or version): remove it, or give "
+            "--overwrite (overwrite=True) to start over"
+        )
+    for old in _parts(folder):
+        old.unlink()
+    return {}
+
+
+def _note(folder: Path, name: str, done: dict[int, Finished]) -> None:
+    lines = ",\n".join(json.dumps(asdict(finished)) for finished in done.values())
+    write_whole(folder / MANIFEST, f'{{"job": {json.dumps(name)}, "done": [\n{lines}\n]}}\n')

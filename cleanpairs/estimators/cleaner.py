@@ -99,7 +99,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _validate(self) -> None:
         super()._validate()
         owner = self.method_name
-        BACKBONES.entry(self.backbone)
+        BACKBONES[self.backbone]  # an unknown one raises
         for name in ("encoder", "text_encoder"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
@@ -113,7 +113,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if self.image_transform is not None and not callable(self.image_transform):
             raise ConfigError(f"image_transform of {owner} must be callable or None, found {self.image_transform!r}")
         if not isinstance(self.image_encoder, nn.Module) and self.image_encoder not in ("auto", "features"):
-            IMAGE_ENCODERS.entry(self.image_encoder)
+            IMAGE_ENCODERS[self.image_encoder]  # likewise
         if self.encoder is not None:
             precomputed = self.tune == "head" and self.image_encoder == "features"
             if self.image_encoder != "auto" and not precomputed:

@@ -67,11 +67,11 @@ def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
     out = Path(out)
     by_suffix = _SUFFIXES.get(out.suffix)
     if name is None and by_suffix is None:
-        names = ", ".join(FORMATS.names())
+        names = ", ".join(FORMATS)
         raise ConfigError(
             f"{out} does not say what it is to be: name it *.parquet, or give its format, --format ({names})"
         )
-    chosen = FORMATS.entry(name or str(by_suffix)).name
+    chosen = FORMATS[name or str(by_suffix)].name
     if by_suffix is not None and by_suffix != chosen:
         raise ConfigError(f"{out} is named as {by_suffix}, but the format is {chosen}: change one of them")
     if chosen == "webdataset" and out.suffix == ".tar":

@@ -39,7 +39,7 @@ def resolve_image_encoder(name: str, kind: str) -> str:
     if name == "auto":
         return "features" if kind == "features" else "efficientnet_lite0"
     if name != "features":
-        IMAGE_ENCODERS.entry(name)
+        IMAGE_ENCODERS[name]  # an unknown one raises
     elif kind != "features":
         raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
     return name

@@ -265,9 +265,9 @@ def _method(info: Mapping[str, Any], settings: Mapping[str, Any], result: Mappin
     if not name:
         return ""
     if name in METHODS:
-        text += f": {METHODS.entry(name).summary} ({METHODS.entry(name).source})"
+        text += f": {METHODS[name].summary} ({METHODS[name].source})"
     if backbone in BACKBONES:
-        text += f". Backbone {backbone}: {BACKBONES.entry(backbone).summary}"
+        text += f". Backbone {backbone}: {BACKBONES[backbone].summary}"
     if settings.get("image_encoder"):
         text += f". Image encoder: {settings['image_encoder']}"
     if result.get("epochs"):

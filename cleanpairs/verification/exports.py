@@ -108,7 +108,7 @@ def _check_counts(
         if "dropped" in rows and rows["dropped"] != gone:
             findings.wrong(manifest, f"the dropped file has {rows['dropped']:,} rows for {gone:,} pairs")
         if kind not in FORMATS:
-            findings.wrong(manifest, f"the format {kind!r} is none of {', '.join(FORMATS.names())}")
+            findings.wrong(manifest, f"the format {kind!r} is none of {', '.join(FORMATS)}")
         elif out.exists() and kind != "parquet":  # of a Parquet file the rows were read, page by page
             with reading(out, f"read as {kind}", ValueError, pa.ArrowException):
                 found = FORMATS.load(kind).count(out)

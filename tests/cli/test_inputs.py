@@ -220,4 +220,4 @@ def test_inspect_fit_and_export(write: Any, tmp_path: Path, command: Callable[..
 
 
 def test_every_reader_is_tried_above() -> None:
-    assert set(KINDS.values()) == set(READERS.names())
+    assert set(KINDS.values()) == set(READERS)

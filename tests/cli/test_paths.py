@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.cli import COMMANDS, cli
-from cleanpairs.cli.paths import PathsCommand, Writes, reads_a_path, written_and_read
+from cleanpairs.cli.options import PathsCommand, Writes, reads_a_path, written_and_read
 from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.repair.plan import METADATA_KEY, PLAN_SCHEMA

@@ -16,6 +16,7 @@ from PIL import Image
 
 from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.data import load_pairs
+from cleanpairs.data.atomic import write_whole
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 Command = Callable[..., tuple[int, str, str]]
@@ -45,7 +46,9 @@ def run(tmp_path: Path) -> Run:
     run = Run.create(tmp_path / "run", latest=False)
     given = {"data": str(data), "options": {}, "fingerprint": pairs.source.fingerprint, "rows": N, "pairs": N}
     run.write_info({"method": "crcl", "seed": 3, "input": given, "result": {"threshold": 0.3, "noise_rate": 0.31}})
-    run.write_text("recipe.yaml", "method: {name: crcl, threshold: auto}\nbackbone: {name: mlp}\ntrain: {epochs: 5}\n")
+    write_whole(
+        run.path / "recipe.yaml", "method: {name: crcl, threshold: auto}\nbackbone: {name: mlp}\ntrain: {epochs: 5}\n"
+    )
     run.write_metrics([{"stage": 1, "loss": 2.0 - e} for e in range(2)])
     write_scores(run.path / "scores.parquet", pairs.keys, y, 0.3, {})
     rows = {name: [None] * N for name in PLAN_SCHEMA.names} | {

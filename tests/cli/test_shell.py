@@ -21,16 +21,15 @@ import pyarrow.parquet as pq
 import pytest
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from cleanpairs.cli import COMMANDS, SECTIONS, cli
-from cleanpairs.cli import progress as progress_module
-from cleanpairs.cli.completion import COMPLETE_VARIABLE
+from cleanpairs.cli import COMMANDS, SECTIONS, cli, terminal
 from cleanpairs.cli.fit import fit
-from cleanpairs.cli.progress import Progress, lines_now_and_then
-from cleanpairs.cli.terminal import print_result
+from cleanpairs.cli.terminal import Progress, lines_now_and_then, print_result
 from cleanpairs.core import errors
 from cleanpairs.core.plain import plain
 from cleanpairs.core.recipe import find_recipes
 from cleanpairs.core.registry import BACKBONES, METHODS
+
+COMPLETE_VARIABLE = "_CLEANPAIRS_COMPLETE"  # by it a shell asks, as click's scripts do
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -94,9 +93,9 @@ def test_options_of_every_command_are_completed(name: str) -> None:
 
 
 def test_names_are_completed() -> None:
-    assert offered("fit", "--method", "") == METHODS.names()
-    assert offered("fit", "--method", "c") == [name for name in METHODS.names() if name[0] == "c"] != []
-    assert offered("fit", "--backbone", "") == BACKBONES.names()
+    assert offered("fit", "--method", "") == list(METHODS)
+    assert offered("fit", "--method", "c") == [name for name in METHODS if name[0] == "c"] != []
+    assert offered("fit", "--backbone", "") == list(BACKBONES)
     assert offered("fit", "--recipe", "crcl-") == [name for name in find_recipes() if name.startswith("crcl-")] != []
     assert offered("fit", "--device", "c") == ["cpu", "cuda"]
     assert offered("completion", "") == ["bash", "zsh", "fish"]
@@ -223,7 +222,7 @@ def test_every_command_that_prints_a_result_has_json() -> None:
 
 def test_lists_as_json(command: Command) -> None:
     methods = strictly(command("methods", "--json")[1])
-    assert [m["name"] for m in methods] == METHODS.names() and all("settings" not in m for m in methods)
+    assert [m["name"] for m in methods] == list(METHODS) and all("settings" not in m for m in methods)
     with_settings = strictly(command("methods", "--settings", "--json")[1])
     assert with_settings[0]["settings"]["tokenizer"] == "words"
     recipes = strictly(command("recipes", "--json")[1])
@@ -277,7 +276,7 @@ def test_no_bar_without_a_terminal_unless_asked(
     monkeypatch.delenv("CLEANPAIRS_PROGRESS")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert "training" not in show()  # not before it has taken 5 s
-    monkeypatch.setattr(progress_module, "FIRST", 0.0)
+    monkeypatch.setattr(terminal, "FIRST", 0.0)
     assert "training" in show()
 
 
@@ -287,8 +286,8 @@ def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
     monkeypatch.delenv("CLEANPAIRS_PROGRESS", raising=False)
     told = threading.Event()
     said: list[str] = []
-    monkeypatch.setattr(progress_module, "EVERY", 0.01)
-    monkeypatch.setattr(progress_module, "echo", lambda text, err: (said.append(text), told.set()))
+    monkeypatch.setattr(terminal, "EVERY", 0.01)
+    monkeypatch.setattr(terminal, "echo", lambda text, err: (said.append(text), told.set()))
 
     def during(progress: Progress | None) -> str:
         said.clear()
@@ -323,7 +322,7 @@ def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
 def test_no_thread_is_started_where_memory_is_capped(tmp_path: Path) -> None:
     """Python waits for ever for a thread that finds no memory for its own start."""
     code = (
-        "import threading, resource; from cleanpairs.cli.progress import lines_now_and_then\n"
+        "import threading, resource; from cleanpairs.cli.terminal import lines_now_and_then\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (2**33, resource.getrlimit(resource.RLIMIT_DATA)[1]))\n"
         "with lines_now_and_then('fit'): print(threading.active_count())\n"
     )

@@ -49,7 +49,7 @@ def toy_methods(monkeypatch: pytest.MonkeyPatch) -> None:
         "method",
         {"auto": (f"{__name__}:Toy", "toy"), "crcl": (f"{__name__}:Toy", "toy"), "toy": (f"{__name__}:Toy", "toy")},
     )
-    monkeypatch.setattr(Registry, "load", lambda self, name: self.entry(name) and Toy)
+    monkeypatch.setattr(Registry, "load", lambda self, name: self[name] and Toy)
     monkeypatch.setattr(recipe_module, "METHODS", registry)
 
 
@@ -209,7 +209,7 @@ def test_keys_belong_to_one_place_for_every_method(monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()  # the real methods
     options = {f.name for cls in (DataOptions, OutputOptions) for f in fields(cls)}
     checked = 0
-    for entry in METHODS:
+    for entry in METHODS.values():
         params = set(inspect.signature(entry.load()).parameters)
         assert not params & options
         assert "random_state" in params

@@ -18,9 +18,7 @@ from cleanpairs.core.registry import METHODS
 
 SHIPPED = find_recipes()
 CORPORA = ("flickr30k", "coco", "cc152k", "now", "photos", "clipart")
-TRAINED = [
-    name for name in METHODS.names() if name not in ("clip-score", "gsc", "npc", "cream", "in2r")
-]  # docs/recipes.md
+TRAINED = [name for name in METHODS if name not in ("clip-score", "gsc", "npc", "cream", "in2r")]  # docs/recipes.md
 SMALL: dict[str, Any] = {
     "dim": 16, "dim_word": 8, "dim_sim": 4, "epochs": 2, "refine_epochs": (1,), "warmup": 1, "freeze": 1, "start": 1,
     "lr_update": 1, "batch_size": 16, "eval_group_size": 16, "memory": 64, "neighbours": 4,
@@ -71,7 +69,7 @@ def test_name_header_and_settings(name: str) -> None:
         assert header["minutes"] == "not measured" or 0 < float(header["minutes"]) < 2
     assert header["command"] == "cleanpairs demo" or f"--recipe {name}" in header["command"]
     estimator = recipe.estimator()
-    missing = set(METHODS.entry(recipe.method).needs) - set(recipe.params)
+    missing = set(METHODS[recipe.method].needs) - set(recipe.params)
     assert all(f"--set {parameter}=" in header["command"] for parameter in missing), f"{name} needs {missing}"
     estimator.set_params(device="cpu", **dict.fromkeys(missing, "named.parquet")).validate()
     if recipe.method in TRAINED:

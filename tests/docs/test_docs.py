@@ -144,11 +144,11 @@ def test_the_table_of_errors_is_the_exceptions() -> None:
 
 def test_the_table_of_methods_is_the_registry() -> None:
     rows = table(read("methods/index.md"), "# Methods")
-    assert [re.findall(r"\[(\S+)\]", row["method"])[0] for row in rows] == METHODS.names()
-    for row, entry in zip(rows, METHODS, strict=True):
+    assert [re.findall(r"\[(\S+)\]", row["method"])[0] for row in rows] == list(METHODS)
+    for row, entry in zip(rows, METHODS.values(), strict=True):
         assert row["paper"] == entry.source
         assert (row["needs"] == "nothing") == (not entry.needs), entry.name
-    for name in METHODS.names():
+    for name in METHODS:
         assert (DOCS / "methods" / f"{name}.md").exists()
 
 
@@ -158,7 +158,7 @@ def test_help_names_the_settings_of_all_methods_and_the_table_that_describes_the
     assert {row["setting"].strip("`") for row in rows} == shared and len(shared) > 30
     said = str(PairCleaner.__doc__)
     assert shared <= set(re.findall(r"``(\w+)``", said)) and 'index.md, under "Settings of all methods"' in said
-    for method in (entry.load() for entry in METHODS if issubclass(entry.load(), PairCleaner)):
+    for method in (entry.load() for entry in METHODS.values() if issubclass(entry.load(), PairCleaner)):
         docs = [str(base.__doc__) for base in method.__mro__[: method.__mro__.index(PairCleaner)]]
         assert any("cleanpairs.estimators.PairCleaner" in doc for doc in docs), method
 
@@ -166,7 +166,7 @@ def test_help_names_the_settings_of_all_methods_and_the_table_that_describes_the
 def test_the_page_of_recipes_names_what_ships() -> None:
     text = read("recipes.md")
     for name in find_recipes():
-        method = next(m for m in sorted(METHODS.names(), key=len, reverse=True) if name.startswith(m))
+        method = next(m for m in sorted(METHODS, key=len, reverse=True) if name.startswith(m))
         corpus = name[len(method) + 1 :]
         assert f"`{corpus}`" in text or f"`{name}`" in text, name
         assert method in text
@@ -179,7 +179,7 @@ def test_the_figures_of_choosing_are_those_of_the_results() -> None:
     spec.loader.exec_module(tool)
     results = (REPO / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
     assert tool.filled(read("choosing.md"), results) == read("choosing.md"), "run: python tools/choosing_tables.py"
-    assert {row["method"] for row in table(read("choosing.md"), "## The method")} <= set(METHODS.names())
+    assert {row["method"] for row in table(read("choosing.md"), "## The method")} <= set(METHODS)
     assert len(table(read("choosing.md"), "## The threshold")) >= 4
 
 
@@ -210,4 +210,4 @@ def test_the_readme_is_short_and_begins_with_the_two_commands() -> None:
     assert len(text.splitlines()) <= 90
     commands = re.findall(r"^    (\S.*)$", text, flags=re.MULTILINE)
     assert commands[:2] == ["make demo", "make test"]
-    assert all(f"`{name}`" in text for name in [*METHODS.names(), *BACKBONES.names()])
+    assert all(f"`{name}`" in text for name in [*METHODS, *BACKBONES])

@@ -33,9 +33,7 @@ TINY = {
 }
 CORE = ("crcl", "repair", "pc2", "l2rm", "infonce")
 TRAINED = [
-    name if name in CORE else pytest.param(name, marks=pytest.mark.slow)
-    for name in METHODS.names()
-    if name != "clip-score"
+    name if name in CORE else pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != "clip-score"
 ]
 
 

@@ -16,8 +16,7 @@ import pytest
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, ResourceError
 from cleanpairs.engine import Partition, make_engine, plan_partitions, remove_job, run_partitions
-from cleanpairs.engine.job import MANIFEST
-from cleanpairs.engine.work import share_of_threads
+from cleanpairs.engine.work import MANIFEST, limited
 
 
 @dataclass
@@ -212,7 +211,7 @@ def test_a_pool_goes_on_when_a_worker_is_killed(tmp_path: Path, works: Any) -> N
     done = run_partitions(work, PARTITIONS, tmp_path / "job", job="a", engine=make_engine("local", workers=2))
     assert text(tmp_path / "job") == WHOLE
     assert len({f.facts["process"] for f in done}) >= 2 and os.getpid() not in {f.facts["process"] for f in done}
-    assert {tuple(f.facts["threads"]) for f in done} == {(share_of_threads(2),) * 2}
+    assert {tuple(f.facts["threads"]) for f in done} == {(limited(max(1, len(os.sched_getaffinity(0)) // 2)),) * 2}
     assert list((tmp_path / "deaths").iterdir()) == []  # it did die
 
 

@@ -20,7 +20,7 @@ FACTS = CardFacts(
 )
 
 
-@pytest.mark.parametrize("name", FORMATS.names())
+@pytest.mark.parametrize("name", list(FORMATS))
 def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
     pairs = make_pairs(7, struct=True)
     out = tmp_path / f"photos{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, '') }"
@@ -57,7 +57,7 @@ def test_the_code_for_loading_runs(make_pairs: Any, make_plan: Any, tmp_path: Pa
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     pairs = make_pairs(3, struct=True)
     cards = {}
-    for name in FORMATS.names():
+    for name in FORMATS:
         out = Path(f"out-{name}{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, '') }")
         given = None if name in ("webdataset", "datasets") else Path(f"{name}.md")
         export_pairs(pairs, make_plan(pairs), out, format=name, card=given)

@@ -53,7 +53,7 @@ def test_what_is_not_clear(out: str, name: str | None, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("webdataset", 0), *((entry.name, 10) for entry in FORMATS if entry.name != "webdataset")]
+    ("name", "size"), [("webdataset", 0), *((name, 10) for name in FORMATS if name != "webdataset")]
 )
 def test_a_shard_size_is_for_shards(make_pairs: Any, make_plan: Any, tmp_path: Path, name: str, size: int) -> None:
     pairs = make_pairs(2)
@@ -73,7 +73,7 @@ def test_outputs_in_each_others_way(make_pairs: Any, make_plan: Any, tmp_path: P
     assert [p.name for p in tmp_path.iterdir() if p.name not in ("cache", "data")] == []
 
 
-@pytest.mark.parametrize("name", FORMATS.names())
+@pytest.mark.parametrize("name", list(FORMATS))
 def test_every_format_keeps_its_books(name: str, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     pairs = make_pairs(6)
     plan = make_plan(pairs, ["keep", "drop", "keep", "keep", "rematch_text", "drop"])
@@ -169,9 +169,7 @@ def test_a_write_that_fails_leaves_every_old_output(make_pairs: Any, make_plan: 
     pairs = make_pairs(60)
     plan = make_plan(pairs)
     plan.save(tmp_path / "plan.parquet")
-    outs = {
-        name: tmp_path / f"out{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, name) }" for name in FORMATS.names()
-    }
+    outs = {name: tmp_path / f"out{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, name) }" for name in FORMATS}
     for name, out in outs.items():
         export_pairs(pairs, plan, out, format=name)
 
@@ -188,13 +186,13 @@ def test_a_write_that_fails_leaves_every_old_output(make_pairs: Any, make_plan: 
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert Counter(done.stdout.split()) == Counter(dict.fromkeys(FORMATS.names(), 3))
+    assert Counter(done.stdout.split()) == Counter(dict.fromkeys(FORMATS, 3))
     assert held() == before
     assert [p for p in tmp_path.iterdir() if p.name.startswith(".cleanpairs-")] == []
 
 
 @pytest.mark.parametrize("kind", ["uuid", "json", "fixed_shape_tensor"])
-@pytest.mark.parametrize("name", FORMATS.names())
+@pytest.mark.parametrize("name", list(FORMATS))
 def test_extension_types_are_written_as_what_they_are_stored_as(
     name: str, kind: str, make_pairs: Any, make_plan: Any, tmp_path: Path
 ) -> None:

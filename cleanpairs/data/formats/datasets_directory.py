@@ -106,7 +106,7 @@ def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
     name = _HUB_NAME.fullmatch(data)
     if name is None:
         raise DataError(f"{data} is no dataset on the hub: write hf://owner/name, or hf://owner/name@revision")
-    if not hub_allowed():
+    if not hub_allowed.get():
         raise ConfigError(f"{data} is on the hub, which is not asked for what a file names: name it yourself")
     import datasets
     from huggingface_hub.constants import HF_HUB_CACHE
