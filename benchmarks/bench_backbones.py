@@ -24,7 +24,7 @@ from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.sgraf import SAF, SGR
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
-from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.objectives import TripletLoss
 
 
 def caption_by_caption(model: Any, images: Local, texts: Local) -> Tensor:

@@ -48,7 +48,7 @@ from bench_score import write_rows
 from scale_rematch import rematch_many
 from scale_vectors import exports, vectors
 
-from cleanpairs.correspondence.mixture import gaussian_split
+from cleanpairs.correspondence.mixture import split_in_two
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.ops import search
@@ -271,7 +271,7 @@ def mixture(rows: int) -> None:
     rng = np.random.default_rng(0)
     n = 10 * rows
     x = np.clip(np.where(rng.random(n) < 0.3, rng.normal(0.7, 0.1, n), rng.normal(0.25, 0.08, n)), 0, 1)
-    ours = cpu(lambda: gaussian_split(x))
+    ours = cpu(lambda: split_in_two(x))
     peer = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0)
     theirs = 10 * cpu(lambda: peer.fit(x[:rows, None]).predict_proba(x[:rows, None]))
     print(f"mixture {n:>10,} losses: {ours:.2f} s; scikit-learn, the papers' settings (scaled from {rows:,}): "

@@ -27,7 +27,7 @@ from side_by_side import Machine, Row, one_thread, take_turns
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from cleanpairs.correspondence.mixture import EDGE, beta_split, gaussian_split
+from cleanpairs.correspondence.mixture import EDGE, split_in_two
 from cleanpairs.scoring.evaluate import Recall, recall, recall_of_similarity
 
 ITERATIONS = 10  # of both beta mixtures
@@ -125,23 +125,23 @@ def mixture_rows(machine: Machine) -> Iterator[Row]:
     n = 1_000_000
     x, noisy = losses(n)
     floor = machine.floor(moved=2 * x.nbytes)
-    timed = take_turns({"ours": lambda: gaussian_split(x).high, "theirs": lambda: scikit_learn(x)}, 2)
+    timed = take_turns({"ours": lambda: split_in_two(x).high, "theirs": lambda: scikit_learn(x)}, 2)
     right = {name: float(((high > 0.5) == noisy).mean()) for name, high in timed.result.items()}
     yield Row(
         "Gaussian mixture", f"{n:,}", timed.seconds["ours"], "scikit-learn, papers' settings", timed.seconds["theirs"],
         25.0, floor, f"right {right['ours']:.4f}, baseline {right['theirs']:.4f}",
     )  # fmt: skip
     converged = take_turns({"theirs": lambda: scikit_learn(x, 1000, 1e-7)}, 1)
-    low, high = gaussian_split(x).means  # beyond them ours is held
+    low, high = split_in_two(x).means  # beyond them ours is held
     off = float(np.abs(converged.result["theirs"] - timed.result["ours"])[(x > low) & (x < high)].max())
     large, _ = losses(10 * n)
-    ours = take_turns({"ours": lambda: gaussian_split(large)}, 1).seconds["ours"]
+    ours = take_turns({"ours": lambda: split_in_two(large)}, 1).seconds["ours"]
     yield Row(
         "Gaussian mixture, to convergence", f"{10 * n:,}", ours, f"scikit-learn, scaled from {n:,}",
         10 * converged.seconds["theirs"], 25.0, 10 * floor, f"posteriors of {n:,} differ by {off:.0e} at most (1e-3)",
         off < 1e-3,
     )  # fmt: skip
-    timed = take_turns({"ours": lambda: beta_split(x).high, "scipy": lambda: beta_by_scipy(x)}, 2)
+    timed = take_turns({"ours": lambda: split_in_two(x, "beta").high, "scipy": lambda: beta_by_scipy(x)}, 2)
     right = {name: float(((high > 0.5) == noisy).mean()) for name, high in timed.result.items()}
     yield Row(
         "beta mixture", f"{n:,}", timed.seconds["ours"], "EM a value, scipy densities", timed.seconds["scipy"], 25.0,
@@ -189,7 +189,7 @@ def main() -> None:
     torch.set_num_threads(1)
     x, noisy = losses(args.values)
     print(f"{args.values:,} losses, N(.2, .1) and 0.4 of N(.55, .15), scaled")
-    timed = take_turns({"ours": lambda: gaussian_split(x).high, "theirs": lambda: scikit_learn(x)}, args.rounds)
+    timed = take_turns({"ours": lambda: split_in_two(x).high, "theirs": lambda: scikit_learn(x)}, args.rounds)
     took, got = timed.seconds, timed.result
     right = {name: float(((high > 0.5) == noisy).mean()) for name, high in got.items()}
     print(
@@ -198,7 +198,7 @@ def main() -> None:
         f"{right['theirs']:.4f})"
     )
     ways: dict[str, Callable[[], Any]] = {
-        "ours": lambda: beta_split(x).high,
+        "ours": lambda: split_in_two(x, "beta").high,
         "by value": lambda: beta_by_value(x),
         "scipy": lambda: beta_by_scipy(x),
     }

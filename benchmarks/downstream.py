@@ -16,7 +16,7 @@ import numpy as np
 from rows import Corpus
 
 from cleanpairs.datasets import clipart_path
-from cleanpairs.methods.infonce import InfoNCE
+from cleanpairs.methods.plain import InfoNCE
 
 
 def retrieval(corpus: Corpus) -> dict[str, tuple[float, float]]:

@@ -30,10 +30,9 @@ def measure(backbone: str, batch: int, micro: int, regions: int, dim: int) -> No
     import torch
 
     from cleanpairs.core.registry import BACKBONES
-    from cleanpairs.correspondence.averaged import Averaged
     from cleanpairs.encoders.tokenizer import TokenTable
     from cleanpairs.methods.crcl import ActiveComplementaryLoss
-    from cleanpairs.trainer import SingleNetwork, Trainer, TrainingData, TrainingSettings, TrainingStage
+    from cleanpairs.trainer import Averaged, SingleNetwork, Trainer, TrainingData, TrainingSettings, TrainingStage
 
     rng = np.random.default_rng(0)
     lengths = rng.integers(6, 16, batch)

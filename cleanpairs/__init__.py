@@ -32,23 +32,23 @@ if TYPE_CHECKING:
     from cleanpairs.methods.decl import DECL
     from cleanpairs.methods.gsc import GSC
     from cleanpairs.methods.in2r import IN2R
-    from cleanpairs.methods.infonce import InfoNCE
     from cleanpairs.methods.l2rm import L2RM
     from cleanpairs.methods.mscn import MSCN
     from cleanpairs.methods.ncr import NCR
     from cleanpairs.methods.npc import NPC
     from cleanpairs.methods.pc2 import PC2
+    from cleanpairs.methods.plain import InfoNCE, Triplet
     from cleanpairs.methods.rcl import RCL
     from cleanpairs.methods.repair import REPAIR
-    from cleanpairs.methods.triplet import Triplet
     from cleanpairs.repair.plan import RepairPlan
 
 __version__ = "0.1.0"
 
-_METHODS = "Auto BiCro CRCL CREAM DECL GSC IN2R InfoNCE L2RM MSCN NCR NPC PC2 RCL REPAIR Triplet".split()
+_METHODS = "Auto BiCro CRCL CREAM DECL GSC IN2R L2RM MSCN NCR NPC PC2 RCL REPAIR".split()
 _HOME = {
     **{name: f"cleanpairs.methods.{name.lower()}" for name in _METHODS},
     "ClipScore": "cleanpairs.methods.clip_score",
+    **dict.fromkeys(["InfoNCE", "Triplet"], "cleanpairs.methods.plain"),
     **dict.fromkeys(["PairCleaner", "PairScorer"], "cleanpairs.estimators"),
     **dict.fromkeys(["Pairs", "load_pairs"], "cleanpairs.data"),
     "RepairPlan": "cleanpairs.repair.plan",

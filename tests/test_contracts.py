@@ -26,8 +26,7 @@ from cleanpairs.encoders.tokenizer import Tokenizer, pack
 from cleanpairs.methods.crcl import ActiveComplementaryLoss
 from cleanpairs.methods.decl import EvidentialLoss
 from cleanpairs.methods.rcl import ComplementaryLoss
-from cleanpairs.objectives.rce import InfoNCELoss, InfoNCEWithRCE
-from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE, TripletLoss
 
 WORDS = [f"word{k}" for k in range(24)]
 TINY = {

@@ -19,7 +19,7 @@ from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.noise import corrupt
 from cleanpairs.datasets import clipart_path
 from cleanpairs.export import export_pairs
-from cleanpairs.methods.infonce import InfoNCE
+from cleanpairs.methods.plain import InfoNCE
 from cleanpairs.repair.plan import truth_of, wrong_in_output
 from cleanpairs.report import write_report
 from cleanpairs.scoring.evaluate import detection

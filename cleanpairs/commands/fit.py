@@ -219,7 +219,7 @@ def _fit(
             run.write_info(info)
         # A run that was killed may have logged epochs behind its last checkpoint: they are trained again.
         before = [m for m in history if (m["stage"], m["epoch"]) < (record.stage, record.epoch)]
-        history = [*before, record.to_dict()]
+        history = [*before, vars(record)]
         run.write_metrics(history)
         progress.epoch(record)
 

@@ -114,11 +114,11 @@ METHODS = Registry(
             {"meta": "a small clean set of pairs (--set method.meta=DATA)"},
         ),
         "infonce": (
-            "infonce:InfoNCE",
+            "plain:InfoNCE",
             "plain contrastive training, no resistance: the baseline",
             "CPC, 2018; CLIP, 2021",
         ),
-        "triplet": ("triplet:Triplet", "plain triplet loss with hardest negatives, no resistance", "VSE++, BMVC 2018"),
+        "triplet": ("plain:Triplet", "plain triplet loss with hardest negatives, no resistance", "VSE++, BMVC 2018"),
         "clip-score": (
             "clip_score:ClipScore",
             "normalised cosine of a pretrained CLIP or SigLIP, threshold by null pairs: nothing trained",

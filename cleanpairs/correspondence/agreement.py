@@ -5,8 +5,7 @@ Each pair asks the others, in the spaces of frozen vectors x (images) and t (cap
 a ridge regression that has not seen the pair, from images to captions and back. The four agreements are joined by
 Fisher's discriminant of observed and null pairs, and the null gives the noise rate and the posterior without a label.
 
-Where networks have been trained, the trusted neighbours can be asked in the joint space as well
-(:func:`similarity_to_neighbours`). There is no honest null then: the space has been shaped by the pairs.
+In the joint space of trained networks (:func:`similarity_to_neighbours`) there is no honest null.
 """
 
 from dataclasses import dataclass, field
@@ -28,13 +27,14 @@ SHRINK = 0.1  # of the null scores' covariance, where they are joined
 LOW, HIGH = 0.05, 0.8  # quantiles of the null between which the tails are compared
 
 
+_Spaces = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # of images and texts, and which are the same
+
+
 @dataclass(frozen=True)
 class Agreement:
-    """Of N pairs.
-
-    ``observed`` (N,): agreement, joined, in units of the null's deviation; ``null`` (K,): that of random wrong pairs;
-    ``wrong`` in [0, 1]: the estimated share of wrong pairs; ``right`` (N,) in [0, 1]: the probability of being right;
-    ``planted`` (m,), ``planted_right`` (m,): the same figures of known mismatched pairs that were asked about.
+    """Of N pairs ``observed`` (N,), in units of the deviation of ``null`` (K,), the agreement of random wrong pairs;
+    ``wrong``: the estimated share of wrong pairs; ``right`` (N,): the probability of being right; ``planted``,
+    ``planted_right`` (m,): agreement and probability of known mismatched pairs that were asked about.
     """
 
     observed: np.ndarray
@@ -58,7 +58,6 @@ def neighbours_agreement(
     *,
     planted: np.ndarray | None = None,
     right: np.ndarray | None = None,
-    bank: int = BANK,
     seed: int = 0,
 ) -> Agreement:
     """Agreement of N pairs; see the module's head.
@@ -68,14 +67,13 @@ def neighbours_agreement(
     - ``planted`` (2, m) int64: rows of an image and of another's caption: mismatched pairs, judged like the null pairs,
       that answer nobody
     - ``right`` (N,): w, where something else has told it: everybody is asked once, with these weights
-    - ``bank``: a random sample of so many pairs answers where there are more; time is that of N * bank dot products
     """
     n = len(images)
     planted = np.zeros((2, 0), np.int64) if planted is None else planted
     rng = np.random.default_rng(seed)
     if n < 2 * BINS:
         return nothing_known(n, planted.shape[1])
-    asked = np.sort(rng.permutation(n)[:bank])
+    asked = np.sort(rng.permutation(n)[:BANK])
     number = np.unique(image_group, return_inverse=True)[1]
     fold = rng.permutation(number.max() + 1)[number] % FOLDS
     # Random wrong pairs (2, K) of image and caption, both of one fold.
@@ -84,82 +82,74 @@ def neighbours_agreement(
     pairs = pairs[:, (image_group[pairs[0]] != image_group[pairs[1]]) & (text_group[pairs[0]] != text_group[pairs[1]])]
     if pairs.shape[1] < 2 * BINS:  # nearly all rows are alike
         return nothing_known(n, planted.shape[1])
-    question = _Question(images, texts, image_group, text_group)
+    spaces = images, texts, image_group, text_group
     observed, null, of_planted = np.zeros(n), np.zeros(pairs.shape[1]), np.zeros(planted.shape[1])
     for f in range(FOLDS):
         mine = fold == f
         trusted = np.ones(n) if right is None else right
         others = asked[~mine[asked]]
         for _ in range(ROUNDS - 1 if right is None else 0):
-            said, against = question.ask(np.arange(n), pairs, others, np.where(mine, 0, trusted))
+            said, against = _ask(spaces, np.arange(n), pairs, others, np.where(mine, 0, trusted))
             trusted = (trusted + 1 - posterior(said, against, wrong_share(said, against))) / 2
         of, here = mine[pairs[0]], mine[planted[0]]
         rows = np.union1d(np.flatnonzero(mine), planted[1, here])
-        said, against = question.ask(rows, np.concatenate([pairs[:, of], planted[:, here]], axis=1), asked, trusted)
+        said, against = _ask(spaces, rows, np.concatenate([pairs[:, of], planted[:, here]], axis=1), asked, trusted)
         observed[mine], null[of], of_planted[here] = said[mine[rows]], against[: of.sum()], against[of.sum() :]
     wrong = wrong_share(observed, null)
     matched, planted_right = (1 - posterior(observed, null, wrong, at) for at in (observed, of_planted))
     return Agreement(observed, null, wrong, matched, of_planted, planted_right)
 
 
-@dataclass(frozen=True)
-class _Question:
-    """The two spaces of N pairs, and which of them are the same image and the same text."""
+def _ask(
+    spaces: _Spaces, rows: np.ndarray, pairs: np.ndarray, asked: np.ndarray, right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Agreement of ``rows`` (R,) and of wrong ``pairs`` (2, K), in units of the latter's deviation. ``asked`` (B,)
+    answer, and those of the same image or text, each with its weight ``right`` (N,).
+    """
+    images, texts, image_group, text_group = spaces
+    weight, heard = right.astype(np.float32), np.zeros(len(right), bool)
+    heard[asked] = True
+    observed, null = [], []
+    for x, t, group in ((images, texts, image_group), (texts, images, text_group)):
+        # Image i asks about the caption of j, or the caption of j about image i; what is shown does not answer.
+        asking, shown = pairs if x is images else pairs[::-1]
+        each, regression = Centred(t), _Ridge(x, t, weight)
+        for of, against in (
+            _neighbours(x, t, group, rows, (asking, shown), asked, weight, heard),
+            (regression.without(rows), regression.without(asking, shown)),
+        ):
+            middle = of.mean(axis=0)
+            observed.append(each.standing(of - middle, rows))
+            null.append(each.standing(against - middle, shown))
+    return _joined(np.stack(observed), np.stack(null))
 
-    images: np.ndarray
-    texts: np.ndarray
-    image_group: np.ndarray
-    text_group: np.ndarray
 
-    def ask(
-        self, rows: np.ndarray, pairs: np.ndarray, asked: np.ndarray, right: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Agreement of ``rows`` (R,) and of wrong ``pairs`` (2, K) of rows, in units of the latter's deviation.
+def _neighbours(
+    x: np.ndarray, t: np.ndarray, group: np.ndarray, rows: np.ndarray, pairs: tuple[np.ndarray, np.ndarray],
+    asked: np.ndarray, weight: np.ndarray, heard: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """What those near in ``x`` say of ``t``, less what all say: (R, d) of ``rows``, (K, d) of ``pairs``."""
+    asking, shown = pairs
+    place = np.zeros(len(x), np.int64)
+    place[rows] = np.arange(len(rows))
+    (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (TAU,))
+    listened = np.where(heard, weight, np.float32(0))
+    total, all_mass = listened @ t, float(listened.sum())
 
-        ``asked`` (B,) answer, and those of the same image or text; each with its weight ``right`` (N,).
-        """
-        weight, heard = right.astype(np.float32), np.zeros(len(right), bool)
-        heard[asked] = True
-        observed, null = [], []
-        for x, t, group in ((self.images, self.texts, self.image_group), (self.texts, self.images, self.text_group)):
-            # Image i asks about the caption of j, or the caption of j about image i; what is shown does not answer.
-            asking, shown = pairs if x is self.images else pairs[::-1]
-            each, regression = Centred(t), _Ridge(x, t, weight)
-            for of, against in (
-                self._neighbours(x, t, group, rows, (asking, shown), asked, weight, heard),
-                (regression.without(rows), regression.without(asking, shown)),
-            ):
-                middle = of.mean(axis=0)
-                observed.append(each.standing(of - middle, rows))
-                null.append(each.standing(against - middle, shown))
-        return _joined(np.stack(observed), np.stack(null))
+    def all_say(*out: np.ndarray) -> np.ndarray:
+        """(R, d): the mean of all but the rows in each place of ``out``, (R,) each."""
+        left, left_mass = sum(listened[of][:, None] * t[of] for of in out), sum(listened[of] for of in out)
+        return np.asarray((total - left) / np.maximum(all_mass - left_mass, LEAST)[:, None], dtype=np.float32)
 
-    def _neighbours(
-        self, x: np.ndarray, t: np.ndarray, group: np.ndarray, rows: np.ndarray, pairs: tuple[np.ndarray, np.ndarray],
-        asked: np.ndarray, weight: np.ndarray, heard: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """What those near in ``x`` say of ``t``, less what all say: (R, d) of ``rows``, (K, d) of ``pairs``."""
-        asking, shown = pairs
-        place = np.zeros(len(x), np.int64)
-        place[rows] = np.arange(len(rows))
-        (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (TAU,))
-        listened = np.where(heard, weight, np.float32(0))
-        total, all_mass = listened @ t, float(listened.sum())
-
-        def all_say(*out: np.ndarray) -> np.ndarray:
-            """(R, d) float32: for each place in ``out``, (R,) each and different there, the mean of all the others."""
-            left, left_mass = sum(listened[of][:, None] * t[of] for of in out), sum(listened[of] for of in out)
-            return np.asarray((total - left) / np.maximum(all_mass - left_mass, LEAST)[:, None], dtype=np.float32)
-
-        itself = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(TAU)) * weight[shown]
-        itself[~heard[shown]] = 0
-        answer, among = said[place[asking]], mass[place[asking]]
-        against = (answer - itself[:, None] * t[shown]) / np.maximum(among - itself, LEAST)[:, None]
-        return said / np.maximum(mass, LEAST)[:, None] - all_say(rows), against - all_say(asking, shown)
+    itself = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(TAU)) * weight[shown]
+    itself[~heard[shown]] = 0
+    answer, among = said[place[asking]], mass[place[asking]]
+    against = (answer - itself[:, None] * t[shown]) / np.maximum(among - itself, LEAST)[:, None]
+    return said / np.maximum(mass, LEAST)[:, None] - all_say(rows), against - all_say(asking, shown)
 
 
 def _penalty(gram: np.ndarray) -> Any:
-    """Of both regressions below: the mean spread of the rows, out of their products (d, d), in their precision."""
+    """Of both regressions below: the mean spread of the rows, out of their products (d, d)."""
     return np.trace(gram) / max(len(gram), 1) + gram.dtype.type(1e-6)
 
 
@@ -201,9 +191,7 @@ class _Ridge:
 
 
 def _joined(observed: np.ndarray, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One score (R,) and (K,) of scores (C, R) of pairs and (C, K) of null ones: Fisher's discriminant of the two, in
-    units of the null's deviation. Which pairs are right it need not know: they are all that sets the means apart.
-    """
+    """One score (R,), (K,) of (C, R) of pairs and (C, K) of null ones: Fisher's discriminant, in null deviations."""
     scale = np.maximum(null.std(axis=1, keepdims=True), LEAST)
     observed, null = observed / scale, null / scale
     apart = np.maximum(observed.mean(axis=1) - null.mean(axis=1), 0)
@@ -239,24 +227,21 @@ def similarity_to_neighbours(
     text_group: np.ndarray,
     right: np.ndarray,
     *,
-    bank: int = BANK,
-    ranked: int = RANKED,
     seed: int = 0,
 ) -> np.ndarray:
     """How well each caption suits the mean caption of its image's trusted neighbours, and the other way round, (N,).
 
         c_i = sum_j K_ij right_j t_j, as a unit vector
 
-    with the kernel of :func:`neighbours_agreement`, of unit vectors in a joint space. Two figures are asked for: with
-    many neighbours (tau = .07), by how much c_i . t_i is above its mean over all t_j; with few (.05), how many t_j are
-    nearer to c_i than t_i, and how many c_j nearer to t_i than c_i. Of each figure both directions are added; the
-    result is the mean of their ranks, in (0, 1). ``bank``, ``ranked``: so many pairs answer, or are compared with.
+    of unit vectors in a joint space: the mean of two ranks, in (0, 1). With many neighbours (tau = .07), by how much
+    c_i . t_i is above its mean over all t_j; with few (.05), how many t_j are nearer to c_i than t_i, and how many c_j
+    nearer to t_i than c_i.
     """
     from scipy.stats import rankdata
 
     n = len(images)
     rng = np.random.default_rng(seed)
-    asked, others = (np.sort(rng.permutation(n)[:most]) for most in (bank, ranked))
+    asked, others = (np.sort(rng.permutation(n)[:most]) for most in (BANK, RANKED))
     weight, above, nearer = right.astype(np.float32), np.zeros(n), np.zeros(n)
     for x, t, group in ((images, texts, image_group), (texts, images, text_group)):
         many, few = _answers(x, t, group, np.arange(n), asked, weight, (NEAR, NEAREST))[0]
@@ -323,10 +308,7 @@ def wrong_share(observed: np.ndarray, null: np.ndarray) -> float:
 
 
 def posterior(observed: np.ndarray, null: np.ndarray, wrong: float, at: np.ndarray | None = None) -> np.ndarray:
-    """P(wrong) in [0, 1] of the agreements ``at``, by default ``observed`` (N,).
-
-    The ratio of the two densities, falling, between the bins' middles.
-    """
+    """P(wrong) in [0, 1] of the agreements ``at``, by default ``observed`` (N,): the falling ratio of the densities."""
     from sklearn.isotonic import IsotonicRegression
 
     at = observed if at is None else at

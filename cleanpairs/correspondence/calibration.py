@@ -1,31 +1,20 @@
 r"""Probabilities and shares with intervals, out of a score and the same score of pairs that are known to be mismatched.
 
-Of N observed pairs an unknown share pi is mismatched. Their scores have the density f_0, which the null gives: a sample
-of pairs that are mismatched for sure and in all else like them. With q the quantile of a score among the observed ones
-(uniform among them by definition), the null's quantiles have the density
+Of N observed pairs a share pi is mismatched; the null is pairs that are mismatched for sure and in all else like them.
+With q the quantile of a score among the observed ones, the null's quantiles have the density
 
     h(q) = f_0 / f_observed = g(q) / pi,    g(q) = P(mismatched | q),    pi = mean of g over q
 
-so that fitting h to the null alone gives both. g is a beta calibration (Kull et al., AISTATS 2017), falling in q,
+g is a beta calibration (Kull et al., AISTATS 2017), falling in q, by maximum likelihood with a prior,
 
     g(q) = 1 / (1 + exp(-(a - b log q + c log(1 - q)))),    b, c > 0
 
-three parameters, by maximum likelihood with a prior. Its log odds end at 7 either way, but for a small slope that keeps
-the order. g goes to 1 at q = 0, and is flat there (b is expected to be large): the lowest scores are taken to be
-mismatched pairs', as Storey's estimate takes them (JRSS B 2002), so pi is an upper estimate where some right pairs look
-like any mismatched one. With a weak prior pi comes out low, the more so the higher it is.
+Its log odds end at 7 either way. The lowest scores are taken to be mismatched pairs' (Storey, JRSS B 2002), so pi is an
+upper estimate. Of a score whose scale means something the score at q may take the place of log(1 - q) (``by_score``).
+Null pairs are weighted by another figure's known moments: raking (Deville and Saerndal, JASA 1992).
 
-Quantiles do not say where the gap between right and mismatched pairs is. Of a score whose scale means something, like
-a similarity, the score at q may take the place of log(1 - q) (``by_score``).
-
-Where another figure of the null pairs has a null that is known exactly (neighbours' agreement, which no network has
-learned), they are weighted so that its first three moments are what they must be: raking (Deville and Saerndal, JASA
-1992), which takes off the luck of a small draw.
-
-Intervals: the bootstrap of observed pairs and null, and within each draw the chance by which a given number of pairs
-with these probabilities holds more or fewer mismatched ones. Scores of one model share its luck, of which the
-bootstrap does not know: its draws are spread 1.3 times. What is not in them: a null that is not like the mismatched
-pairs, such as near misses, which score higher than random pairs.
+Intervals: the bootstrap of observed pairs and null, spread 1.3 times since scores of one model share its luck, and in
+each draw the chance by which a given number of pairs holds more or fewer mismatched ones.
 """
 
 from dataclasses import dataclass
@@ -140,16 +129,16 @@ class Calibration:
 
         return list(zip(self.draws, ndtri((order + 0.5) / max(len(order), 1)).tolist(), strict=True))
 
-    def purest(self, matched: np.ndarray, most: float) -> tuple[int, Estimate]:
-        """How many of the best pairs may be kept, and what share of them is mismatched, by P(matched) (k,) of all: the
-        largest number whose expected share is at most ``most``, and its interval's upper end 1.5 times that; or 0.
+    def purest(self, matched: np.ndarray, most: float) -> int:
+        """The largest number of best pairs, by P(matched) (k,) of all, of which an expected share of at most ``most``
+        is mismatched, and 1.5 times that at the upper end of its interval; or 0.
         """
         n = len(matched)
         counts = np.unique(np.linspace(min(LEAST, n), n, 400).astype(int))
         for count, share in zip(counts[::-1].tolist(), self.shares(matched, counts)[::-1], strict=True):
             if share.value <= most and share.high <= SLACK * most:
-                return count, share
-        return 0, UNDETERMINED
+                return int(count)
+        return 0
 
     def shifted(self, rate: float) -> "Calibration":
         """With another a, for which the mean of g is ``rate``; without intervals."""
@@ -238,7 +227,6 @@ def noise_rate(found: Calibration | None, n: int) -> Estimate:
 
 
 def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray, scores: np.ndarray | None = None) -> np.ndarray:
-    """theta (3,) by maximum likelihood of the null's quantiles (m,), which are counted in bins."""
     from scipy.optimize import minimize
     from scipy.special import expit
 

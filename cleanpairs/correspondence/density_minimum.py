@@ -1,9 +1,7 @@
 """A threshold between two modes of soft correspondences, and the size of the lower one.
 
-A trained method piles wrong pairs up near 0 and spreads right ones over the upper half, with a long and flat lower tail
-that no simple mixture fits (a two-component beta mixture takes that tail for noise and overestimates it by .07 to .2 on
-photographs; docs/log.md). So no family of distributions is assumed, but for one thing: the right pairs are about as
-dense left of the density minimum between the modes as they are in it. Then
+Right pairs, whose lower tail no simple mixture fits (docs/log.md), are assumed to be about as dense left of the density
+minimum between the modes as they are in it. Then
 
     threshold     where the density falls to twice that of the density minimum: a pair there is as likely right as wrong
     noise rate    what the lower mode holds above the level of the density minimum
@@ -27,10 +25,8 @@ LEAST_MODE = 0.005  # share of the pairs that each mode holds at least
 
 @dataclass(frozen=True)
 class DensityMinimum:
-    """``threshold`` in (0, 1); ``noise_rate``: estimated share of wrong pairs.
-
-    ``separated``: there are two modes with a density minimum between. Otherwise the threshold and the rate mean
-    nothing. ``right``: there is one mode, in the upper half: no pair looks wrong.
+    """``threshold`` in (0, 1) and ``noise_rate``, the share of wrong pairs; both mean nothing unless two modes are
+    ``separated``. ``right``: there is one mode, in the upper half: no pair looks wrong.
     """
 
     threshold: float
@@ -39,19 +35,12 @@ class DensityMinimum:
     right: bool = False
 
     def at_most(self, threshold: float) -> float:
-        """A fixed ``threshold``, or this one where it is lower and the pairs hold little noise.
-
-        A fixed threshold that is right for many wrong pairs takes the hard ones of clean data: 8 % of clip art, where
-        this one takes 0.4 %.
-        """
+        """A fixed ``threshold``, or this one where it is lower and the pairs hold little noise."""
         return min(threshold, self.threshold) if self.separated and self.noise_rate < LITTLE else threshold
 
 
 def find_density_minimum(values: ArrayLike) -> DensityMinimum:
-    """The two modes of N soft correspondences in [0, 1]; see the module's head.
-
-    Raises DataError: a value is not finite or outside [0, 1].
-    """
+    """The two modes of N soft correspondences; DataError: one is not finite or outside [0, 1]."""
     x = np.asarray(values, dtype=np.float64).ravel()
     if not np.isfinite(x).all() or (len(x) and not 0 <= x.min() <= x.max() <= 1):
         raise DataError("a density minimum is looked for among finite values in [0, 1]")

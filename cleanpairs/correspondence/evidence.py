@@ -1,17 +1,11 @@
 r"""Whether there is anything to tell wrong pairs from right ones by: do images and captions depend on each other?
 
-Where every caption has another image's, or all rows are alike, a method still trains, learns its pairs by heart, and
-gives out figures that look like any other. So before the training the pairs themselves are asked, by the
-Hilbert-Schmidt independence criterion (Gretton et al., NeurIPS 2007) of n pairs,
+Before a training the pairs are asked by the Hilbert-Schmidt independence criterion (Gretton et al., NeurIPS 2007),
 
     T = sum_ij (H K H)_ij L_ij        K_ij: cosine of images i and j    L_ij: of captions i and j    H: centring
 
-T is large where alike images have alike captions. The control is the same pairs with their captions permuted, which is
-the very corpus that there is nothing to learn in; z is how many of the controls' deviations T lies above their mean.
-No model is trained, and none has learned anything by heart.
-
-An image takes part once, with the mean of its captions, and a text once: rows that share an image or a caption would
-agree, wrong or not, as long as they stay together.
+large where alike images have alike captions. The controls are the same pairs with their captions permuted. An image and
+a text take part once: rows that share one would agree, wrong or not.
 """
 
 from dataclasses import dataclass
@@ -42,7 +36,6 @@ class Evidence:
         return self.z >= LEAST_Z
 
     def __str__(self) -> str:
-        """What was seen, in words."""
         if self.n < LEAST:
             return f"all rows are alike, there are no {LEAST} different images with different captions"
         return (
@@ -52,9 +45,7 @@ class Evidence:
 
 
 def evidence(images: np.ndarray, texts: Any, *, seed: int = 0) -> Evidence:
-    """How clearly n images (n, D) and their captions (n, V), dense or sparse, depend on each other; the more, and the
-    fewer wrong ones, the clearer.
-    """
+    """How clearly n images (n, D) and their captions (n, V), dense or sparse, depend on each other."""
     n = images.shape[0]
     rng = np.random.default_rng(seed)
     order = rng.permutation(n)
@@ -64,7 +55,10 @@ def evidence(images: np.ndarray, texts: Any, *, seed: int = 0) -> Evidence:
         rows = rows[:BLOCK]
         if len(rows) < LEAST:
             continue
-        K, L = _centred(_cosines(images[rows])), _cosines(texts[rows])
+        K, L = _cosines(images[rows]), _cosines(texts[rows])
+        K = K - K.mean(axis=0)
+        K -= K.mean(axis=1, keepdims=True)
+        np.fill_diagonal(K, 0)  # on which every permutation agrees
         nulls = np.array([_agreement(K, L, rng.permutation(len(rows))) for _ in range(CONTROLS)])
         observed += _agreement(K, L, np.arange(len(rows)))
         mean += nulls.mean()
@@ -83,23 +77,12 @@ def _cosines(x: Any) -> np.ndarray:
     return np.asarray(S * inverse[:, None] * inverse, dtype=np.float32)
 
 
-def _centred(S: np.ndarray) -> np.ndarray:
-    """H S H without the diagonal, on which every permutation agrees."""
-    S = S - S.mean(axis=0)
-    S -= S.mean(axis=1, keepdims=True)
-    np.fill_diagonal(S, 0)
-    return S
-
-
 def _agreement(K: np.ndarray, L: np.ndarray, order: np.ndarray) -> float:
     return float(np.einsum("ij,ij->", K, L[order][:, order], dtype=np.float64))
 
 
 def by_image(image_group: np.ndarray, text_group: np.ndarray, *, most: int, seed: int = 0) -> list[np.ndarray]:
-    """The pairs of each image, up to eight at random, of ``most`` images at most: k arrays of rows (int64).
-
-    No text group stands twice, and the pairs of one image go together.
-    """
+    """Up to eight pairs of each image, of ``most`` images at most: k arrays of rows (int64); no text stands twice."""
     order = np.random.default_rng(seed).permutation(len(image_group))
     order = order[np.sort(np.unique(text_group[order], return_index=True)[1])]
     by_group = order[np.argsort(image_group[order], kind="stable")]
@@ -120,9 +103,7 @@ def mean_of(texts: Any, counts: np.ndarray) -> Any:
 
 
 def image_vectors(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """(n, D) float32 of chosen rows, standardised: means over the regions of (M, R, D), or 8 x 8 cells of the pixels
-    (M, 3, H, W).
-    """
+    """(n, D) float32 of chosen rows, standardised: mean regions of (M, R, D), or 8 x 8 cells of pixels (M, 3, H, W)."""
     return standardised(np.concatenate([_plain(images[rows[at : at + 256]]) for at in range(0, len(rows), 256)]))
 
 

@@ -3,18 +3,15 @@ r"""Two-component mixtures of N values in [0, 1], and the threshold between them
 GMM   two Gaussians, as ``sklearn.mixture.GaussianMixture(2, reg_covar=5e-4)``: NCR, REPAIR, PC2.
 BMM   two beta distributions by EM with weighted moment matching (Arazo et al., ICML 2019): BiCro, L2RM.
 
-Both densities are exponential in three features of x, so the log of the ratio of two of them is linear in these,
+The log of the ratio of both densities is linear in three features of x,
 
     log p_high(x) - log p_low(x) = c . phi(x)      GMM: phi = (1, x, x^2)      BMM: phi = (1, log x, log(1 - x)),
 
-and both are refitted from the weighted mean and variance. One EM serves both, on the counts of 4096 bins; the posterior
-is then taken at each value itself.
+and both are refitted from the weighted mean and variance, on the counts of 4096 bins.
 
-Departures. The papers' ten steps of the Gaussian mixture from k-means leave shares of modes of unlike size off by up
-to 0.25, and a mode of 3 % unfound: here it is run to convergence. Their code starts the beta mixture from fixed betas,
-where two clear modes may come out as one narrow mode and the rest, on both its sides: here it starts from the Gaussian
-mixture, and stops after 10 iterations, as Arazo et al. do. Of both the posterior of the high component may not exceed
-below the low mean what it is there, nor fall short above the high mean.
+Departures. The Gaussian mixture is run to convergence: the papers' ten steps leave shares off by up to 0.25. The beta
+mixture starts from it, not from fixed betas, and stops after 10 iterations, as Arazo et al. do. Beyond the means of the
+components the posterior is what it is there, or beyond.
 
 A mixture always finds two components: :class:`Split` says whether they are apart, and :func:`guarded_split` asks.
 """
@@ -46,7 +43,7 @@ LEAST_CLEAN, MOST_CLEAN = 0.03, 0.995
 
 @dataclass(frozen=True)
 class Split:
-    """Two components of N values.
+    """Two components of N values; fewer than four, or values that are all alike, are all in the high one.
 
     ``high`` (N,) float64: posterior of the component with the higher mean; ``weight``: that component's share;
     ``means`` of the low and the high component; ``separated``: the components differ enough to be believed, which is
@@ -54,12 +51,7 @@ class Split:
     - each holds at least 2 % of the values, and five of them;
     - two Gaussians have a lower BIC than one, and than one beta distribution with a single peak;
     - the means m are apart: sqrt(2) (m_high - m_low) / sqrt(v_high + v_low) >= 2.35 with the variances v (Ashman's D,
-      of the Gaussian mixture run to convergence, whichever mixture is asked for; 2.0 for the betas themselves).
-
-    Of 5,000 values that is right of all two modes and all single ones that were tried (docs/log.md); with 300 a third
-    of the modes that overlap are refused, and one single mode in forty passes; with 100 values it is a guess.
-
-    Where all values are alike, or fewer than four, all are in the high component.
+      of the Gaussian mixture, whichever mixture is asked for; 2.0 for the betas themselves).
     """
 
     high: np.ndarray
@@ -74,18 +66,15 @@ class Split:
 
 
 def _gaussian(mean: float, variance: float) -> np.ndarray:
-    """Coefficients of the log density on (1, x, x^2)."""
     return np.array([-0.5 * np.log(2 * np.pi * variance) - mean**2 / (2 * variance), mean / variance, -0.5 / variance])
 
 
 def _shape(mean: float, variance: float) -> tuple[float, float]:
-    """Alpha and beta of the beta distribution with this mean and variance."""
     common = max(mean * (1 - mean) / max(variance, 1e-6) - 1, 1e-2)
     return max(mean * common, 1e-2), max((1 - mean) * common, 1e-2)
 
 
 def _beta(mean: float, variance: float) -> np.ndarray:
-    """Coefficients of the log density on (1, log x, log(1 - x))."""
     from scipy.special import betaln
 
     a, b = _shape(mean, variance)
@@ -115,22 +104,18 @@ BETA = _Family(_beta, _odds_beta, 0.0, iterations=10, monotone=True)
 
 @dataclass(frozen=True)
 class _Fit:
-    """Of the high component the weight; of the low and the high one means and variances."""
-
     family: _Family
     weight: float
     means: tuple[float, float]
     variances: tuple[float, float]
 
     def coefficients(self) -> np.ndarray:
-        """c (3,) of the log odds c . phi(x) of the high component."""
         low, high = (self.family.density(m, v) for m, v in zip(self.means, self.variances, strict=True))
         c = high - low
         c[0] += np.log(self.weight / (1 - self.weight))
         return np.asarray(c)
 
     def posterior(self, x: np.ndarray) -> np.ndarray:
-        """Of the high component at each x."""
         return self.monotone(_sigmoid(self.family.odds(x, self.coefficients())), x)
 
     def monotone(self, posterior: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -141,7 +126,6 @@ class _Fit:
         return np.maximum(posterior, at_high, out=posterior, where=x > means[1])
 
     def apart(self) -> float:
-        """Ashman's D."""
         return float(np.sqrt(2) * (self.means[1] - self.means[0]) / np.sqrt(sum(self.variances)))
 
 
@@ -187,7 +171,6 @@ def _two_means(count: np.ndarray) -> np.ndarray:
 
 
 def _believable(count: np.ndarray, fit: _Fit) -> bool:
-    """Whether two Gaussians are there, and apart; see :class:`Split`."""
     from scipy.special import betainc, ndtr
 
     n = float(count.sum())
@@ -214,17 +197,9 @@ def _believable(count: np.ndarray, fit: _Fit) -> bool:
     return two - one > 1.5 * np.log(n)  # BIC: five parameters against two
 
 
-def gaussian_split(values: ArrayLike) -> Split:
-    """GMM of N values in [0, 1]; see :class:`Split`. Raises DataError: a value is not finite or outside [0, 1]."""
-    return _split(values, GAUSSIAN)
-
-
-def beta_split(values: ArrayLike) -> Split:
-    """BMM of the same."""
-    return _split(values, BETA)
-
-
-def _split(values: ArrayLike, family: _Family) -> Split:
+def split_in_two(values: ArrayLike, kind: str = "gaussian") -> Split:
+    """Mixture of N values, of ``kind`` {"gaussian", "beta"}; DataError: one is not finite or outside [0, 1]."""
+    family = {"gaussian": GAUSSIAN, "beta": BETA}[kind]
     x = np.asarray(values, dtype=np.float64).ravel()
     if len(x) and not -1e-6 <= x.min() <= x.max() <= 1 + 1e-6:  # NaN too
         raise DataError(
@@ -253,21 +228,17 @@ class GuardedSplit:
 
 
 def _clean_share(clean: np.ndarray) -> float:
-    """Share of the values with a probability above one half; 1 without values."""
     return float((clean > 0.5).mean()) if len(clean) else 1.0
 
 
 def guarded_split(losses: ArrayLike, kind: str = "gaussian", previous: np.ndarray | None = None) -> GuardedSplit:
     """Clean probabilities out of N losses in [0, 1] (low = clean), or the previous ones where the split is implausible.
 
-    The public codes' splits flip: clean shares of .77, .94, .01 and .95 over four epochs were seen, though the losses
-    ranked the pairs as well as before. A split is refused that does not separate (:class:`Split`), that leaves less
-    than 3 % clean or 0.5 % noisy, or whose clean share is off the previous one by more than 0.3. Without ``previous``
-    (N,), the epoch before's, all pairs count as clean where the split is refused.
-
-    ``kind`` {"gaussian", "beta"}. Raises DataError: a loss is not finite or outside [0, 1].
+    A split is refused that does not separate (:class:`Split`), that leaves less than 3 % clean or 0.5 % noisy, or whose
+    clean share is off the previous one by more than 0.3: those of the public codes flip from one epoch to the next.
+    Without ``previous`` (N,) all pairs count as clean then. ``kind``, and what is raised: as :func:`split_in_two`.
     """
-    split = {"gaussian": gaussian_split, "beta": beta_split}[kind](losses)
+    split = split_in_two(losses, kind)
     clean = split.low.astype(np.float32)
     share = _clean_share(clean)
     refused = None

@@ -1,22 +1,17 @@
 r"""The probability that an image and a caption of different pairs belong together, by untrained evidence.
 
-Networks know their training pairs by heart, so no score of theirs on a trusted pair says how a right repair scores
-(docs/log.md). Here everything is linear or untrained, in frozen spaces, and out of fold:
+Networks know their training pairs by heart, so everything here is linear or untrained, and out of fold:
 
-1. The trusted pairs are dealt to K folds. A *bank* is all trusted pairs but one fold. It predicts a caption's vector
-   from an image, and an image's from a caption: by ridge regression, and by the mean over neighbours with kernels of
-   two widths (as :mod:`cleanpairs.correspondence.agreement` asks). Where images and captions are vectors of one space,
-   their cosine is evidence, too. Each is taken in deviations over all captions, or images.
+1. A *bank* is all trusted pairs but one of K folds. It predicts a caption's vector from an image, and an image's from a
+   caption, by ridge regression and by two means over neighbours; of vectors of one space the cosine is evidence, too.
 2. A logistic regression of held-out trusted pairs against random ones makes one log likelihood ratio l of them.
-3. A caption is the best of thousands, so it counts how much better than the others it is:
-   l - log sum of exp(l) over the image's other captions, and over the caption's other images, both scaled to the
-   number of those that are to be repaired.
-4. Held-out trusted pairs, taken apart, are repairs whose truth is known: of the edges between a fold's images and its
-   captions, those of its pairs are right. They go through 1 to 3 as the mismatched pairs do: the bank knows neither. A
-   logistic regression of right on l and both differences gives the probability.
+3. l - log sum of exp(l) over the image's other captions, and over the caption's other images, both scaled to the
+   number of those that are to be repaired, say how much better than the others it is.
+4. Held-out trusted pairs, taken apart, are repairs whose truth is known, and go through 1 to 3 as the mismatched pairs
+   do. A logistic regression of right on l and both differences gives the probability.
 
-Prior: a repair is right only if both pairs that it takes apart are mismatched (the product of their probabilities),
-and if the caption's image is there at all. How often it is cannot be told from the scores (docs/log.md): ``PRESENT``.
+Prior: both pairs that a right repair takes apart are mismatched (the product of their probabilities), and the caption's
+image is there at all (``PRESENT``, which the scores cannot tell: docs/log.md).
 """
 
 from collections.abc import Iterator
@@ -25,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleanpairs.correspondence.agreement import Centred, ridge
-from cleanpairs.ops.matching import unit_rows
+from cleanpairs.ops.matching import places, unit_rows
 
 FOLDS = 3
 TAUS = 0.15, 0.05
@@ -49,11 +44,9 @@ class _Sides:
     captions: list[np.ndarray]
 
     def table(self, rows: slice) -> np.ndarray:
-        """(b, C, V) of consecutive images and all captions."""
         return np.stack([x[rows] @ t.T for x, t in zip(self.images, self.captions, strict=True)], axis=-1)
 
     def pairs(self, image: np.ndarray, caption: np.ndarray) -> np.ndarray:
-        """(k, V) of k pairs."""
         out = np.empty((len(image), len(self.images)), np.float32)
         for start in range(0, len(image), 1 << 14):
             s = slice(start, start + (1 << 14))
@@ -63,10 +56,7 @@ class _Sides:
 
 
 class _Bank:
-    """Trusted ``pairs`` (n,) that predict captions of images, and images of captions.
-
-    ``spaces``: of the images and the captions; ``joint``: of both in one space, where there is one; ``of_image`` (N,).
-    """
+    """Trusted ``pairs`` (n,) that predict captions of images and the reverse, in ``spaces`` and a ``joint`` one."""
 
     def __init__(
         self, spaces: _Spaces, joint: _Spaces | None, of_image: np.ndarray, pairs: np.ndarray, weight: np.ndarray
@@ -87,7 +77,6 @@ class _Bank:
         return out
 
     def sides(self, images: np.ndarray, captions: np.ndarray) -> _Sides:
-        """Of the images of some pairs, and of the captions of others."""
         images, joint = self.of_image[images], self.joint
         x, t = self.image.vectors[images], self.text.vectors[captions]
         texts = [_scaled(c, self.text) for c in self._said(x, self.x, self.t, self.map[0])]
@@ -100,7 +89,6 @@ class _Bank:
 
 
 def _scaled(predicted: np.ndarray, space: Centred) -> np.ndarray:
-    """Predictions (k, d) in units of the deviation of their product with all vectors of a space."""
     return np.asarray(predicted / space.spread(predicted, 1e-12)[:, None], np.float32)
 
 
@@ -158,33 +146,29 @@ class RepairEvidence:
         _, first, self._image_of_caption = np.unique(image_group[self.captions], return_index=True, return_inverse=True)
         self.images = self.captions[first]  # a pair that shows each of their images
         self.image_fold = rng.integers(0, FOLDS, len(self.images))
-        held = [(h[:MOST_HELD], one_of_each(h[:MOST_HELD], image_group)) for h in folds]
+        some = [fold[:MOST_HELD] for fold in folds]
+        held = [(h, h[np.unique(image_group[h], return_index=True)[1]]) for h in some]  # captions, images
         self._learn(banks, held, rng)
         self.judged = self._calibrate(banks, held)
         if self.judged:
             self._prepare(banks)
 
     def _ratio(self, views: np.ndarray) -> np.ndarray:
-        """l (...,) of views (..., V): 2. of the module's head."""
         return np.asarray(_terms(views) @ self._coefficients + self._intercept, np.float32)
 
     def _blocks(self, sides: _Sides) -> Iterator[tuple[slice, np.ndarray]]:
-        """l (b, C) of all images and captions, some images at a time."""
         for start in range(0, len(sides.images[0]), BLOCK):
             rows = slice(start, start + BLOCK)
             yield rows, self._ratio(sides.table(rows))
 
     def _right(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
         """(2, k): places of the images and of the captions that stand beside one another anywhere in the input."""
-        groups, g = np.unique(self.image_group, return_inverse=True)
-        texts, t = np.unique(self.text_group, return_inverse=True)
-        shape = len(groups), len(texts)
         from scipy.sparse import csr_array
 
-        beside = csr_array((np.ones(len(g), bool), (g, t)), shape=shape)[g[images]]
-        shown = csr_array((np.ones(len(captions), bool), (t[captions], np.arange(len(captions)))), shape=(
-            len(texts), len(captions),
-        ))  # fmt: skip
+        g, t = (np.unique(group, return_inverse=True)[1] for group in (self.image_group, self.text_group))
+        here = np.arange(len(captions))
+        beside = csr_array((np.ones(len(g), bool), (g, t)))[g[images]]
+        shown = csr_array((np.ones(len(here), bool), (t[captions], here)), shape=(t.max() + 1, len(here)))
         return np.asarray((beside @ shown).nonzero())
 
     def _learn(self, banks: list[_Bank], held: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator) -> None:
@@ -236,7 +220,6 @@ class RepairEvidence:
         return True
 
     def _prepare(self, banks: list[_Bank]) -> None:
-        """Views of all that is to be repaired, and the sums over the others."""
         self._views = []
         self._place = np.full(len(self.images), -1)  # of each image among those of its fold
         sums = np.zeros(len(self.images)), np.zeros(len(self.captions))
@@ -278,14 +261,12 @@ class RepairEvidence:
         """P (k,) float32 that the image of each pair in ``image_of`` belongs to the caption of that in ``text_of``; 0
         where either is a trusted pair's, which has its partner. NaN where there is too little to judge by.
         """
-        out = np.zeros(len(image_of), np.float32)
+        out = np.full(len(image_of), 0 if self.judged else np.nan, np.float32)
         if not self.judged:
-            out[:] = np.nan
             return out
-        place = np.full(len(self.matched), -1)
-        place[self.captions] = np.arange(len(self.captions))
-        at = np.flatnonzero((place[image_of] >= 0) & (place[text_of] >= 0))
-        image, caption = self._image_of_caption[place[image_of[at]]], place[text_of[at]]
+        image, caption = (places(self.captions, pairs) for pairs in (image_of, text_of))
+        at = np.flatnonzero((image >= 0) & (caption >= 0))
+        image, caption = self._image_of_caption[image[at]], caption[at]
         ratio = self._ratio_of(image, caption)
         seen = ratio > self.least
         at, image, caption, ratio = at[seen], image[seen], caption[seen], ratio[seen]
@@ -295,8 +276,3 @@ class RepairEvidence:
             odds = np.exp(logit) * self._wrong[image] * (1 - self.matched[self.captions[caption]])
             out[at] = odds / (1 + odds)
         return out
-
-
-def one_of_each(pairs: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """The first of ``pairs`` (n,) of each group."""
-    return np.asarray(pairs[np.unique(group[pairs], return_index=True)[1]])

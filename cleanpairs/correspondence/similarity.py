@@ -1,11 +1,9 @@
 r"""Evidence of vectors of one space, before any training: normalised similarity, and what a linear map adds to it.
 
-A rank test of observed similarities against those of null pairs says whether both sides lie in one space. The
-normalised similarity n (:func:`cleanpairs.ops.normalised_similarity.balanced`) and a ridge regression r between the
+The normalised similarity n (:func:`cleanpairs.ops.normalised_similarity.balanced`) and a ridge regression r between the
 sides, on pairs of other folds, are joined as n + c r, each in deviations of its null: c is the least within two
-standard errors of the largest area under the ROC curve of observed pairs that seem right against null ones, near null
-pairs counting a fifth. Rate and probability come from the null (:mod:`cleanpairs.correspondence.calibration`); where it
-shows little wrong, the near null is asked about the rest. Reasons: docs/methods/auto.md.
+standard errors of the largest area of observed pairs that seem right against null ones. Rate and probability come from
+the null; where it shows little wrong, near null pairs are asked about the rest. Reasons: docs/methods/auto.md.
 """
 
 from dataclasses import dataclass
@@ -56,11 +54,8 @@ def scores_and_null(pairs: Background, kind: str, tau: float, seed: int = 0) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityEvidence(Agreement):
-    """As :class:`cleanpairs.correspondence.agreement.Agreement`.
-
-    ``calibration``: of ``right`` and ``wrong``; ``separation`` in [0, 1]: the estimated area under the ROC curve of
-    right pairs against wrong ones; ``correction``: the weight of the regression; ``near``: whether the wrong share is
-    that of captions swapped with near ones.
+    """With the ``calibration`` of ``right`` and ``wrong``; ``separation`` in [0, 1]: the estimated area of right pairs
+    against wrong ones; ``correction``: the regression's weight; ``near``: wrong captions are swapped with near ones.
     """
 
     calibration: Calibration
@@ -162,7 +157,6 @@ def _predicted(pairs: Background, right: np.ndarray, fold: np.ndarray, asked: li
 
 
 def _in_deviations(scores: list[np.ndarray]) -> list[np.ndarray]:
-    """Observed, null and near scores, around the mean and in the deviation of the null."""
     mean, spread = float(scores[1].mean()), max(float(scores[1].std()), 1e-12)
     return [(s - mean) / spread for s in scores]
 
@@ -178,7 +172,6 @@ def area(observed: np.ndarray, null: np.ndarray) -> float:
 
 
 def _above(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
-    """(n,): the share of null scores (k,) that each observed one is above."""
     return np.searchsorted(np.sort(null), observed) / max(len(null), 1)
 
 
@@ -203,8 +196,7 @@ def _corrected(area: float, rate: float) -> float:
 def _near(observed: np.ndarray, near: np.ndarray, null: np.ndarray, random: float, seed: int = 0) -> Calibration | None:
     """The calibration where captions were swapped with near ones; None where their share cannot be told from none.
 
-    ``random``: the share of pairs that look like random ones, by ``null``. Their part of the lower tail is no near
-    noise's. What is left, as a share of the near null's tail, counts less its deviation.
+    ``random``: the share of pairs that look like random ones, by ``null``, whose part of the lower tail is none of it.
     """
     if len(near) < LEAST_PAIRS:
         return None

@@ -41,7 +41,7 @@ from cleanpairs.trainer import (
     TrainingStrategy,
     step_seed,
 )
-from cleanpairs.trainer.checkpoints import Checkpoint
+from cleanpairs.trainer.loop import Checkpoint
 
 
 class Trained:

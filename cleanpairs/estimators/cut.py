@@ -53,7 +53,7 @@ def cut_at(
                 "or its noise rate is undetermined; keep a share instead (keep, --keep), or label some pairs "
                 "(cleanpairs audit)"
             )
-        kept, _ = calibration.purest(y, max_wrong)
+        kept = calibration.purest(y, max_wrong)
         if not kept:
             raise RefusedError(
                 f"max_wrong={max_wrong:g} cannot be kept: of no {LEAST} pairs so few are known to be wrong; of the "

@@ -186,8 +186,8 @@ def check_export(source: Source, out: str | Path, settings: ExportSettings) -> N
 
 @dataclass(frozen=True)
 class ExportWork:
-    """The rows of a partition's outputs; see :class:`cleanpairs.engine.work.Work`. A part has an Arrow stream for each batch
-    of input rows and each of the ``roles`` (out, ledger and perhaps dropped). ``lent``: what donors lend, by column.
+    """The rows of a partition's outputs, a :class:`cleanpairs.engine.work.Work`. A part has an Arrow stream for each
+    batch of input rows and each of the ``roles`` (out, ledger and perhaps dropped). ``lent``: donors' values.
     """
 
     source: Source

@@ -1,29 +1,11 @@
 r"""Auto: no noise rate, no threshold, no schedule to choose; and probabilities that hold.
 
-1. Before any training a share of the pairs exchange their captions: these *planted* pairs are mismatched for sure, like
-   those that were so before, and go through all that follows as if nobody knew (target-decoy competition: Elias and
-   Gygi, Nature Methods 2007). No image and no caption is there a second time.
-2. Agreement with neighbours and regressions in frozen spaces (:mod:`cleanpairs.correspondence.agreement`) gives every
-   pair a first probability of being right.
-3. Two networks train side by side on all pairs, cross entropy and its reverse weighted by w (L2RM's warm-up objective;
-   CRCL's idea of weighing by the label), w = the first probability at first.
-4. After each of the epochs 2 .. ``label_epochs`` both networks score every pair in evaluation mode. After the last of
-   these the frozen spaces' neighbours are asked again, with the weights that the networks have taught, and trusted
-   neighbours in the joint space. The planted pairs' scores are the null of pairs that were learned like all others:
-   :mod:`cleanpairs.correspondence.calibration` makes w of it, and the noise rate with its interval. Later epochs have
-   learned wrong pairs by heart, and are not asked.
-5. The planted pairs get their own captions back. These were never trained together: they are ranked among themselves,
-   which tells less than the others' order does and more than the evidence alone. As a random share of the pairs they
-   would have the distribution of w of the one or of the other; they get the mean of both.
-6. Sparse partial transport between the images and the captions of the pairs with w < 1/2 gives each such image the
-   caption that suits it best of those left over (L2RM's idea, in the whole corpus and not in a batch); these repaired
-   pairs train with the weight ``repaired``.
-
-7. Beside the networks the model has a ridge regression between the frozen spaces, weighted by w, in closed form
-   (:mod:`cleanpairs.encoders.linear`). On few pairs it retrieves better than they do, and with them better than either.
-
-The correspondence is w, a probability; the threshold is 1/2. The model's similarity is the mean of both networks'
-(Co-teaching's two views, as in NCR and REPAIR) and the regression's.
+A share of the pairs exchange their captions before any training: these *planted* pairs are mismatched for sure, and go
+through all that follows as if nobody knew (target-decoy competition: Elias and Gygi, Nature Methods 2007). Untrained
+evidence gives every pair a first probability w of being right; two networks train on all pairs weighted by w, and of
+their scores, with neighbours asked again, the planted pairs' make w and the noise rate. Then these get their captions
+back, sparse transport repairs pairs with w < 1/2 for the training (L2RM's idea), and a ridge regression joins
+the networks. Equations, sources and reasons: docs/methods/auto.md.
 """
 
 from dataclasses import dataclass, replace
@@ -37,10 +19,8 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.parameters import number, whole
 from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement, nothing_known, similarity_to_neighbours
 from cleanpairs.correspondence.calibration import DRAWS, Calibration, calibrate, noise_rate, positions
-from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.evidence import image_vectors
-from cleanpairs.correspondence.mixture import gaussian_split
-from cleanpairs.correspondence.planting import plant
+from cleanpairs.correspondence.mixture import split_in_two
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.correspondence.similarity import SimilarityEvidence, area, similarity_evidence
 from cleanpairs.encoders.base import DualEncoder
@@ -49,8 +29,8 @@ from cleanpairs.encoders.linear import Linear
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators import Embedded, PairCleaner
 from cleanpairs.estimators.refusal import caption_spaces
-from cleanpairs.objectives.rce import InfoNCEWithRCE
-from cleanpairs.ops.matching import matching_probability
+from cleanpairs.objectives import InfoNCEWithRCE
+from cleanpairs.ops.normalised_similarity import cosines
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.decisions import SHARPNESS, STAY
@@ -65,6 +45,8 @@ WEIGHTS = {False: (0.5, 1.5), True: (2.0, 0.15)}
 BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
 SAMPLE = 512  # pairs whose similarities to each other tell how far those of networks and regression spread
 SAME = 1e-5  # deviation of similarities that are all the same
+FEW_PLANTED, MOST_PLANTED, LEAST_PLANTED = 100, 2000, 30  # pairs
+PLANTED_SHARE = 0.25  # at most
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
 
@@ -100,9 +82,7 @@ def vectors_of_both(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray,
 
 
 def evidence_of(data: TrainingData, seed: int, null: np.ndarray | None = None) -> Agreement:
-    """Untrained evidence of a training's pairs: similarity, where images and captions are vectors of one space; else
-    neighbours' agreement, then of the ``null`` pairs (2, m) too.
-    """
+    """Untrained evidence: similarity of vectors of one space, else agreement, then of the ``null`` pairs (2, m) too."""
     both = vectors_of_both(data.images, data.tokens)
     if both is not None:
         image, text = both
@@ -115,9 +95,7 @@ def evidence_of(data: TrainingData, seed: int, null: np.ndarray | None = None) -
 def agreement_of(
     data: TrainingData, seed: int, null: np.ndarray | None = None, right: np.ndarray | None = None
 ) -> Agreement:
-    """Neighbours' agreement, of standardised mean regions, and of rare words, frozen vectors or both, where they stand
-    side by side; of the ``null`` pairs (2, m) too; with the weights ``right`` (N,), where these are known.
-    """
+    """Neighbours' agreement in :func:`frozen_spaces`, of the ``null`` pairs (2, m) too; by weights ``right`` (N,)."""
     images, texts = frozen_spaces(data.images, data.tokens, seed)
     groups = data.image_group, data.text_group
     return neighbours_agreement(images[data.image_index], texts, *groups, planted=null, right=right, seed=seed)
@@ -130,14 +108,42 @@ def ranks(score: np.ndarray) -> np.ndarray:
     return np.asarray((rankdata(score) - 0.5) / max(len(score), 1))
 
 
-class _Weighing(TrainingStrategy):
-    """The procedure of the module's head.
+def plant(
+    image_group: np.ndarray, text_group: np.ndarray, share: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Exchange captions among a random share of N pairs.
 
-    It looks at ``rows`` (K,) of images and ``texts`` (K,) of captions: the N pairs as they are trained, then the
+    - ``image_group``, ``text_group`` (N,) int64: of equal numbers an image gets no caption
+    - ``share`` float in [0, .25]; raised to 100 pairs where these are no more than a quarter, and at most 2,000
+
+    Returns (N,) int64: whose caption each pair has; (m,) int64: the rows that have another's, none of fewer than 30.
+    """
+    n = len(image_group)
+    caption = np.arange(n)
+    many = int(min(max(share * n, FEW_PLANTED), PLANTED_SHARE * n, MOST_PLANTED)) if share else 0
+    rows = rng.permutation(n)[:many]
+    caption[rows] = np.roll(rows, 1)
+
+    def same(at: np.ndarray) -> np.ndarray:
+        return (image_group[caption[at]] == image_group[at]) | (text_group[caption[at]] == text_group[at])
+
+    for _ in range(20):
+        for i in rows[same(rows)]:
+            j = rng.choice(rows)
+            caption[i], caption[j] = caption[j], caption[i]
+    alike = rows[same(rows)]
+    if len(rows) - len(alike) < LEAST_PLANTED:
+        return np.arange(n), np.zeros(0, np.int64)
+    return caption, np.sort(np.setdiff1d(rows, alike))
+
+
+class _Weighing(TrainingStrategy):
+    """Looks at ``rows`` (K,) of images and ``texts`` (K,) of captions: the N pairs as they are trained, then the
     planted images with their own captions.
     """
 
     captions: np.ndarray
+    kept = ("w", "weight", "captions", "scores")
 
     def __init__(self, data: TrainingData, method: "Auto") -> None:
         n = len(data)
@@ -145,18 +151,15 @@ class _Weighing(TrainingStrategy):
         rng = np.random.default_rng(step_seed(method.random_state, 18))
         share = method.planted if self.label_epochs > 1 else 0.0
         self.captions, self.planted = plant(data.image_group, data.text_group, share, rng)
-        self.trained = self.captions.copy()
         self.rows = np.concatenate([np.arange(n), self.planted])
         self.texts = np.concatenate([self.captions, self.planted])
         null = np.stack([self.planted, self.captions[self.planted]])
-        found = (
-            evidence_of(data, method.random_state, null)
-            if method.untrained_evidence
-            else nothing_known(n, len(self.planted))
-        )
-        self.similarity = isinstance(found, SimilarityEvidence)
-        self.settled = isinstance(found, SimilarityEvidence) and found.settled
-        self.by_similarity = found.calibration if isinstance(found, SimilarityEvidence) else None
+        found = nothing_known(n, len(self.planted))
+        if method.untrained_evidence:
+            found = evidence_of(data, method.random_state, null)
+        of_similarity = found if isinstance(found, SimilarityEvidence) else None
+        self.similarity, self.settled = of_similarity is not None, of_similarity is not None and of_similarity.settled
+        self.by_similarity = None if of_similarity is None else of_similarity.calibration
         self.rate, self.as_given, self.null = found.wrong, found.right, found.null
         # The planted pairs are judged by what the pairs say as they were given, as the null pairs are: nobody else is
         # then the worse for them.
@@ -168,9 +171,7 @@ class _Weighing(TrainingStrategy):
         elif len(found.planted):
             observed[self.planted], self.right[self.planted] = found.planted, found.planted_right
         self.observed = np.concatenate([observed, found.observed[self.planted]])
-        self.objective = InfoNCEWithRCE(tau=method.tau)
-        self.tau, self.networks, self.seed = method.tau, method.networks, method.random_state
-        self.repaired, self.neighbour_similarity = method.repaired, method.neighbour_similarity
+        self.method, self.networks, self.objective = method, method.networks, InfoNCEWithRCE(tau=method.tau)
         self.w = self.right.astype(np.float32)
         self.weight = self.w.copy()
         if self.settled:
@@ -179,17 +180,15 @@ class _Weighing(TrainingStrategy):
         self.calibration: Calibration | None = None
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
-        """Mean over the batch of the weighted objective."""
         f = view.forward(network, *batch, seed=seed)
         return self.objective(f.similarity(), f.of(self.weight), f.excluded).mean()
 
     def end_epoch(self, view: EpochContext) -> None:
-        """Ask the networks, calibrate by the planted pairs, and repair once."""
         self.note = None
         if view.epoch < 2 or view.epoch > self.label_epochs:
             return
         for k in range(self.networks):
-            self.scores += self.probability(view, k)
+            self.scores += view.probability(k, self.method.tau, pairs=(self.rows, self.texts))
         last = view.epoch == self.label_epochs
         if self.settled:
             if last:
@@ -198,11 +197,14 @@ class _Weighing(TrainingStrategy):
             order = ranks(self.scores)
             if not last:
                 order += ranks(self.observed)
-            elif self.neighbour_similarity:
+            elif self.method.neighbour_similarity:
                 neighbour_similarity, untrained = WEIGHTS[self.similarity]
                 order += neighbour_similarity * self.similar(view) + untrained * ranks(self.agreement_again(view))
             if last and self.similarity:
-                order = self.best([ranks(self.observed), *(order + c * ranks(self.observed) for c in BESIDE)])
+                orders = [ranks(self.observed), *(order + c * ranks(self.observed) for c in BESIDE)]
+                observed = np.delete(np.arange(len(self.w)), self.planted)
+                # Which sets the planted pairs, which nobody has named, farthest below the observed ones.
+                order = max(orders, key=lambda order: area(order[observed], order[self.planted]))
             self.w = self.calibrated(order, last).astype(np.float32)
         self.weight = self.w.copy()
         if self.settled and not last:
@@ -210,15 +212,8 @@ class _Weighing(TrainingStrategy):
         self.mean_probability = float(self.w.mean())
         if last:
             self.captions = np.arange(len(self.w), dtype=np.int64)
-            if self.repaired > 0:
+            if self.method.repaired > 0:
                 self.repair(view)
-
-    def best(self, orders: list[np.ndarray]) -> np.ndarray:
-        """Of scores (K,) those that set the planted pairs, which nobody has named, farthest below the observed ones."""
-        if not len(self.planted):
-            return orders[0]
-        observed = np.delete(np.arange(len(self.w)), self.planted)
-        return max(orders, key=lambda order: area(order[observed], order[self.planted]))
 
     def calibrated(self, order: np.ndarray, last: bool) -> np.ndarray:
         """P(matched) (N,) of scores (K,); at ``last`` of the planted images with their own captions."""
@@ -227,9 +222,13 @@ class _Weighing(TrainingStrategy):
         null[self.planted] = True
         observed, planted = order[:n][~null], order[self.planted]
         known = positions(self.observed[self.planted], self.null) if len(self.null) else None
-        found = calibrate(observed, planted, known=known, draws=DRAWS if last else 0, seed=self.seed)
+        found = calibrate(observed, planted, known=known, draws=DRAWS if last else 0, seed=self.method.random_state)
         if found is None:
-            return self.as_given if last and self.similarity else self.mixed(order[:n])
+            if last and self.similarity:
+                return self.as_given
+            # Too few pairs to plant some: the papers' mixture, or the agreement's.
+            split = split_in_two(order[:n] / max(float(order[:n].max()), 1e-12))
+            return split.high if split.separated and not len(self.null) else self.right
         at = positions(order[:n], observed)
         w = 1 - found.mismatched(at)
         if last and np.isnan(noise_rate(found, n).value):  # what is not known makes no pair sure
@@ -241,11 +240,6 @@ class _Weighing(TrainingStrategy):
             if len(self.null):
                 w[self.planted] = (w[self.planted] + np.quantile(self.as_given, at)) / 2
         return w
-
-    def mixed(self, order: np.ndarray) -> np.ndarray:
-        """P(matched) (N,) where there are too few pairs to plant some: by the papers' mixture, or the agreement's."""
-        split = gaussian_split(order / max(float(order.max()), 1e-12))
-        return np.asarray(split.high if split.separated and not len(self.null) else self.right)
 
     def similar(self, view: EpochContext) -> np.ndarray:
         """How similar each pair is to its trusted neighbours in the joint space (K,); planted ones are none."""
@@ -265,7 +259,7 @@ class _Weighing(TrainingStrategy):
         trusted[self.planted] = self.as_given[self.planted]
         null = np.stack([self.planted, self.captions[self.planted]])
         # The spaces are made again: kept through the training they are 3 KB a pair.
-        again = agreement_of(view.data, self.seed, null, trusted)
+        again = agreement_of(view.data, self.method.random_state, null, trusted)
         observed = again.observed[self.rows]
         observed[self.planted] = again.planted
         return observed
@@ -278,63 +272,45 @@ class _Weighing(TrainingStrategy):
             for side, rows in (("images", images), ("texts", texts))
         )
 
-    def probability(self, view: EpochContext, network: int) -> np.ndarray:
-        """Matching probability (K,) in evaluation mode, over random groups."""
-        return view.figure(
-            network, lambda S, excluded: matching_probability(S, self.tau, excluded), seed=view.seed(7, network),
-            pairs=(self.rows, self.texts),
-        )  # fmt: skip
-
     def repair(self, view: EpochContext) -> None:
-        """Give the images of wrong pairs the captions of wrong pairs, jointly, where one fits."""
         lost = np.flatnonzero(self.w < 0.5)
         if len(lost) < 4:
             return
         image, text = self.joint(view, view.data.image_index[lost], lost)
-        k = min(CANDIDATES, len(lost))
-        m = len(lost)
+        m, k = len(lost), min(CANDIDATES, len(lost))
         asking, found, back = np.repeat(np.arange(m), k), top_k(image, text, k).indices, top_k(text, image, k).indices
         row, column = np.concatenate([asking, back.ravel()]), np.concatenate([found.ravel(), asking])
         edge = (row != column) & (row >= 0) & (column >= 0)  # below 0: an approximate search found no more
         key = np.unique(row[edge] * m + column[edge])
         row, column = key // m, key % m
-        cosine, own = np.einsum("ij,ij->i", image[row], text[column]), np.einsum("ij,ij->i", image, text)
-        kept = np.flatnonzero(self.w >= 0.5)
-        present = float(np.median(own))
-        trusted = np.mean([
-            np.median(np.einsum(
-                "ij,ij->i", view.encoded(j).images.vectors[view.data.image_index[kept]],
-                view.encoded(j).texts.vectors[kept],
-            )) for j in range(self.networks)
-        ]) if len(kept) else 1.0  # fmt: skip
-        stay, reg = present + STAY * max(float(trusted) - present, 0.0), SHARPNESS * self.tau
+        cosine, own = cosines(image[row], text[column]), cosines(image, text)
+        kept, present, trusted = np.flatnonzero(self.w >= 0.5), float(np.median(own)), 1.0
+        if len(kept):
+            rows = view.data.image_index[kept]
+            each = [view.encoded(j) for j in range(self.networks)]
+            trusted = np.mean([np.median(cosines(e.images.vectors[rows], e.texts.vectors[kept])) for e in each])
+        stay, reg = present + STAY * max(float(trusted) - present, 0.0), SHARPNESS * self.method.tau
         plan = sparse_transport(row, column, -cosine, np.ones(m), np.ones(m), stay_cost=-stay, reg=reg)
         order = np.lexsort((-plan.mass, row))
         best = order[np.unique(row[order], return_index=True)[1]]  # of each row, the edge that carries most
         good = best[(cosine[best] > own[row[best]]) & (plan.mass[best] > LEAST_SHARE * plan.row_left[row[best]])]
         self.captions[lost[row[good]]] = lost[column[good]]
-        self.weight[lost[row[good]]] = self.repaired
+        self.weight[lost[row[good]]] = self.method.repaired
 
     def labels(self) -> np.ndarray:
-        """0 where a pair counts as wrong."""
         return np.where(self.w < 0.5, np.float32(0), self.w)
 
     def value(self) -> np.ndarray:
-        """w (N,) float32."""
         return self.w
 
     def state(self) -> dict[str, Any]:
-        """What the epochs have changed; the agreement and the planted pairs are computed again."""
         known = {} if self.calibration is None else {k: v for k, v in vars(self.calibration).items() if v is not None}
-        return {"w": self.w, "weight": self.weight, "caption": self.captions, "scores": self.scores, **known}
+        return {**super().state(), **known}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`; a DataError says that it is another version's."""
         if len(state["scores"]) != len(self.rows):
             raise DataError("the checkpoint is of another version of cleanpairs; start again with --overwrite")
-        self.w, self.weight = (np.array(state[name], dtype=np.float32) for name in ("w", "weight"))
-        self.captions = np.array(state["caption"], dtype=np.int64)
-        self.scores = np.array(state["scores"], dtype=np.float64)
+        super().load_state(state)
         self.calibration = Calibration.from_dict(state) if "theta" in state else None
 
 
@@ -342,24 +318,16 @@ class _Weighing(TrainingStrategy):
 class Auto(PairCleaner):
     """The method that asks for no setting: neighbours' agreement, two networks, weights that are probabilities.
 
-    Parameters beside those of all methods, which :class:`cleanpairs.estimators.PairCleaner` lists:
+    Parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
 
-    Parameters
-    ----------
-    label_epochs : int
-        Epochs whose scores enter the correspondence.
-    repaired : float in [0, 1]
-        Weight of the repaired pairs in the training after these epochs; 0 for none.
-    networks : {1, 2}
-        How many are trained; two take twice the time.
-    planted : float in [0, .25]
-        Share of the pairs that exchange captions up to epoch `label_epochs`; at least 100 pairs where these are no
-        more than a quarter, and at most 2,000. 0: none, and the noise rate is undetermined.
-    untrained_evidence, neighbour_similarity : bool
-        False: without neighbours' agreement in the frozen spaces (all pairs have weight 1 at first), without the
-        similarity to neighbours in the joint space. For comparisons.
-    regression : bool
-        False: the networks retrieve and score alone, without the ridge regression.
+    - ``label_epochs``: epochs whose scores enter the correspondence
+    - ``repaired`` float in [0, 1]: weight of the repaired pairs in the training after these epochs
+    - ``networks`` {1, 2}: how many are trained
+    - ``planted`` float in [0, .25]: share of the pairs that exchange captions up to epoch ``label_epochs``, as
+      :func:`plant` has it; 0: none, and the noise rate is undetermined
+    - ``untrained_evidence``, ``neighbour_similarity``: False, for comparisons: without neighbours' agreement in the
+      frozen spaces (all pairs have weight 1 at first), without the similarity to neighbours in the joint space
+    - ``regression``: False: the networks retrieve and score alone
     """
 
     method_name: ClassVar[str] = "auto"
@@ -388,9 +356,6 @@ class Auto(PairCleaner):
             self.noise_rate_ = self._trained.rate  # without an interval: too few planted pairs for one
         self.calibration_ = None if np.isnan(rate.value) else self._trained.calibration
         del self._trained
-
-    def _default_threshold(self, density_minimum: DensityMinimum) -> float:
-        return 0.5
 
     def _model_and_temperature(
         self, networks: DualEncoder, y: np.ndarray, data: TrainingData

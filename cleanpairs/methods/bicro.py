@@ -1,9 +1,4 @@
-"""BiCro: bidirectional cross-modal similarity consistency (Yang et al., CVPR 2023).
-
-Two networks split the corpus for each other by a beta mixture of the losses (:mod:`cleanpairs.methods.splitting`);
-noisy pairs have labels by how alike a pair and its nearest clean anchors are in both modalities. Equations, and
-departures from the paper: docs/methods/bicro.md.
-"""
+"""BiCro: bidirectional cross-modal similarity consistency (Yang et al., CVPR 2023); see docs/methods/bicro.md."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,10 +14,7 @@ MAX_ANCHORS = 8192
 
 
 def consistency(z_image: np.ndarray, z_text: np.ndarray, a_image: np.ndarray, a_text: np.ndarray) -> np.ndarray:
-    """Bidirectional similarity consistency (n,) in [0, 1] of n pairs with m anchors; all rows unit vectors.
-
-    An anchor that is the pair itself, or has its image and its text, is passed over.
-    """
+    """Bidirectional similarity consistency (n,) in [0, 1] of n pairs with m anchors that are not the pair."""
 
     def ratio(asked: np.ndarray, answered: np.ndarray, a_asked: np.ndarray, a_answered: np.ndarray) -> np.ndarray:
         found = top_k(asked, a_asked, 2)
@@ -54,7 +46,6 @@ class _Consistent(Splitting):
         return np.asarray(np.mean(values, axis=0))
 
     def estimate(self, z_image: np.ndarray, z_text: np.ndarray, w: np.ndarray, seed: int) -> np.ndarray:
-        """Scaled consistency (N,) of all pairs with the anchors among them."""
         rng = np.random.default_rng(seed)
         anchors = np.flatnonzero(w >= max(self.method.anchor_above, float(np.quantile(w, 0.5))))
         if len(anchors) < 4:
@@ -74,8 +65,6 @@ class _Consistent(Splitting):
 @dataclass(kw_only=True, eq=False, repr=False)
 class BiCro(SplittingCleaner):
     """Two networks, beta mixture, soft margins from the consistency with clean anchors.
-
-    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
     - ``anchor_above`` float in [0, 1]: least clean probability of an anchor; at most half of the pairs are anchors
     - ``noisy_weight``: weight of the noisy pairs' loss; 1 in the paper

@@ -6,16 +6,19 @@ and departures from the papers: docs/methods/clip-score.md.
 """
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.special import expit
 
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.parameters import check_choice, choice, number
+from cleanpairs.correspondence.calibration import ORDER, calibrate, positions
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
+from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space, scores_and_null
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
 from cleanpairs.data.images import ImageSource
@@ -28,14 +31,130 @@ from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import with_images
 from cleanpairs.features import Captions, ImageMatrix, encoded_matrix
-from cleanpairs.methods.normalised import KINDS, NormalisedScore
 from cleanpairs.ops.matching import unit_rows
-from cleanpairs.ops.normalised_similarity import Background
+from cleanpairs.ops.normalised_similarity import Background, cosines
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
 
+KINDS = {"background": "softmax", "csls": "csls", "none": ""}  # of the method -> of the operation
+STORED = 4096  # pairs with which those that are scored later are compared
+KNOTS = 2001
 NO_VECTOR = "its caption's vector is zero or not finite"
+
+
+@dataclass(frozen=True)
+class Probability:
+    """P(matched) of a score: log odds ``logits`` (k,) at rising scores ``knots`` (k,), linear between and beyond."""
+
+    noise_rate: float
+    knots: np.ndarray
+    logits: np.ndarray
+
+    @classmethod
+    def of(cls, observed: np.ndarray, null: np.ndarray, rate: float | None = None) -> "Probability | None":
+        """By N observed and K null scores, and the noise rate where it is known; None where they are too few."""
+        if min(len(observed), len(null)) < LEAST_PAIRS:
+            return None
+        found = calibrate(observed, null, by_score=True, draws=0)
+        assert found is not None
+        found = found if rate is None else found.shifted(rate)
+        knots = np.unique(np.quantile(np.concatenate([observed, null]), np.linspace(0, 1, KNOTS)))
+        wrong = found.mismatched(positions(knots, observed))
+        logits = np.log((1 - wrong) / wrong) + ORDER * np.linspace(-0.5, 0.5, len(knots))
+        return cls(found.rate, knots, logits)
+
+    def __call__(self, score: np.ndarray) -> np.ndarray:
+        """(n,) float64 in (0, 1), rising with the score (n,)."""
+        width = max(float(self.knots[-1] - self.knots[0]), 1e-12)
+        near = np.clip(score, self.knots[0], self.knots[-1])
+        beyond = np.clip((score - near) / width, -1, 1)
+        return np.asarray(expit(np.interp(near, self.knots, self.logits) + ORDER * beyond))
+
+    def threshold(self) -> float:
+        """The score below which a pair is more likely wrong; -inf where none is."""
+        above_all = np.nextafter(self.knots[-1], np.inf)
+        return float(np.interp(0, self.logits, self.knots, left=-np.inf, right=above_all))
+
+
+@dataclass(frozen=True)
+class NormalisedScore:
+    """Scores pairs of unit vectors; see :mod:`cleanpairs.ops.normalised_similarity`.
+
+    ``kind``: a name of :data:`KINDS`; ``background``: up to :data:`STORED` pairs; ``calibration``: what scores against
+    it mean, None of too few pairs; ``fitted``: what those mean of the pairs themselves, compared with all of them.
+    """
+
+    kind: str
+    tau: float
+    background: Background
+    calibration: Probability | None
+    fitted: Probability | None = None
+
+    @classmethod
+    def of(cls, pairs: Background, kind: str, tau: float, seed: int = 0) -> "tuple[NormalisedScore, np.ndarray]":
+        """By N pairs, and the correspondence (N,) float32 of these."""
+        observed, null = _scores(pairs, kind, tau, seed)
+        calibration = later = Probability.of(observed, null) if one_space(observed, null) else None
+        stored = pairs.take(np.sort(np.random.default_rng(seed).permutation(len(pairs))[:STORED]))
+        if kind != "none" and len(stored) < len(pairs) and calibration is not None:
+            later = Probability.of(*_scores(pairs, kind, tau, seed, stored), calibration.noise_rate)
+        score = cls(kind, tau, stored if kind != "none" else stored.take(np.arange(0)), later, calibration)
+        return score, score._correspondence(observed, calibration)
+
+    def __call__(self, pairs: Background) -> np.ndarray:
+        """Correspondence (n,) float32 in [0, 1] of n pairs."""
+        if self.kind == "none":
+            return self._correspondence(cosines(pairs.images, pairs.texts), None)
+        score = self.background.scores(pairs, kind=KINDS[self.kind], tau=self.tau)
+        return self._correspondence(score, self.calibration)
+
+    def _correspondence(self, score: np.ndarray, calibration: Probability | None) -> np.ndarray:
+        """The probability; where unknown the mean matching probability ("background"), or half of 1 + score."""
+        if self.kind != "none" and calibration is not None:
+            found = calibration(score)
+        else:
+            found = np.exp(score / self.tau) if self.kind == "background" else np.clip((1 + score) / 2, 0, 1)
+        return np.asarray(found, np.float32)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What :meth:`from_arrays` makes the same of, but for ``fitted``; by name, each contiguous."""
+        found = {f"background.{name}": np.ascontiguousarray(array) for name, array in vars(self.background).items()}
+        found["background.tau"] = np.array([self.tau])
+        if self.calibration is not None:
+            found |= {f"calibration.{name}": np.atleast_1d(value) for name, value in vars(self.calibration).items()}
+        return found
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray], kind: str) -> "NormalisedScore":
+        """Of what :meth:`arrays` gave, and maybe more."""
+        background = Background(*(arrays[f"background.{field.name}"] for field in fields(Background)))
+        calibration = None
+        if "calibration.knots" in arrays:
+            rate, knots, logits = (arrays[f"calibration.{field.name}"] for field in fields(Probability))
+            calibration = Probability(float(rate[0]), knots, logits)
+        return cls(kind, float(arrays["background.tau"][0]), background, calibration)
+
+    def threshold(self) -> float:
+        """The correspondence below which a pair is more likely wrong; 0 where that is unknown, or none is."""
+        if self.fitted is None:
+            return 0.0
+        return 0.5 if self.kind != "none" else float(np.clip((1 + self.fitted.threshold()) / 2, 0, 1))
+
+
+def _scores(
+    pairs: Background, kind: str, tau: float, seed: int, background: Background | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores (N,) of the pairs and of null pairs (K,); against a ``background``, which holds neither, of some."""
+    if background is None:
+        return scores_and_null(pairs, KINDS[kind], tau, seed)
+    image, text = null_pairs(pairs.image_group, pairs.text_group, seed)
+    rng = np.random.default_rng(seed)
+    some, also = rng.permutation(len(pairs))[: len(background)], rng.permutation(len(image))[: 2 * len(background)]
+    i, t = image[also], text[also]
+    mixed = Background(pairs.images[i], pairs.texts[t], pairs.image_group[i], pairs.text_group[t])
+    observed, null = (background.scores(x, kind=KINDS[kind], tau=tau) for x in (pairs.take(some), mixed))
+    return observed, null
 
 
 class Precomputed:
@@ -83,9 +202,7 @@ class PrecomputedScorer(RowScorer):
         return scores
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
-        """Unit vectors (k, E) float32 of both sides; a caption whose vector is zero is a fault, as in
-        :meth:`Precomputed.vectors`.
-        """
+        """Unit vectors (k, E) float32 of both sides; a caption whose vector is zero is a fault."""
         z_image, z_text, missing = _unit_vectors(batch.vectors, batch.text_vectors)
         batch.faults |= missing | batch.faults
         return Embeddings(z_image), Embeddings(z_text)
@@ -123,14 +240,10 @@ def precomputed_cosines(pairs: Pairs, column: str) -> np.ndarray:
 class ClipScore(PairScorer):
     """Scores by a pretrained model; ``fit`` encodes the pairs, and sets the threshold and the bank.
 
-    Parameters beside those of :class:`cleanpairs.estimators.PairScorer`:
-
-    - ``model``: a CLIP or SigLIP model: a directory, or a name on the Hugging Face hub; see
-      :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`. Or ``encoder``, which says the same; or one of the next
-      two. One must be given, unless the data brings vectors of both sides
+    - ``model``: CLIP or SigLIP: a directory, or a name on the Hugging Face hub; or ``encoder``, which says the same; or
+      one of the next two. One must be given, unless the data brings vectors of both sides
     - ``text_encoder`` {"features"}: no model: the data brings vectors of both sides, of one space
-    - ``score_column``: no model: the data brings cosines, in the column of this name. Repairs are then made only where
-      it brings vectors of both sides too
+    - ``score_column``: no model: the data brings cosines, in this column; repairs need vectors of both sides too
     - ``revision``: branch, tag or commit on the hub
     - ``normalise`` {"background", "csls", "none"}: by what the similarity is normalised: the softmax over a background,
       the nearest neighbours, or not at all. A column of scores is taken as it is
@@ -154,13 +267,12 @@ class ClipScore(PairScorer):
         check_choice("clip-score", "image_encoder", self.image_encoder, ("auto", "features"))
         if self.text_encoder is not None:
             check_choice("clip-score", "text_encoder", self.text_encoder, (GIVEN,))
-        given = self.score_column is not None or self.text_encoder == GIVEN
-        if self.model is None and self.encoder is None:
-            return
         name = self.encoder if self.model is None else self.model
+        if name is None:
+            return
         if not isinstance(name, (str, Path)) or not str(name):
             raise self._no_model()
-        if given:
+        if self.score_column is not None or self.text_encoder == GIVEN:
             raise ConfigError("clip-score takes a model, text_encoder='features' or score_column, and found several")
 
     def _no_model(self) -> ConfigError:
@@ -178,10 +290,7 @@ class ClipScore(PairScorer):
     def _set_threshold(self, y: np.ndarray) -> None:
         super()._set_threshold(y)
         if self.score_ is not None:
-            fitted = self.score_.fitted
-            self.noise_rate_ = float("nan") if fitted is None else fitted.noise_rate
-
-    # -- fit --------------------------------------------------------------------------------------------------------
+            self.noise_rate_ = self.score_.fitted.noise_rate if self.score_.fitted is not None else float("nan")
 
     def fit(
         self,
@@ -207,9 +316,7 @@ class ClipScore(PairScorer):
             self.text_encoder_, self.captions_ = GIVEN, "vectors of the data, both sides"
         elif source is not None:
             refuse_without_captions(pairs, source)
-        model = (
-            Precomputed(self.score_column) if source is None else self._load(str(Path(source).resolve()), str(source))
-        )
+        model = Precomputed(self.score_column) if source is None else self._load(source)
         images, texts, self.quarantined_ = self._encode(model, pairs, on_encode, on_encode_texts)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         self._refuse_mostly_bad(pairs, len(usable))
@@ -229,10 +336,8 @@ class ClipScore(PairScorer):
                 known, self.normalise, model.temperature, self.random_state
             )
         self._set_threshold(self.correspondence_[usable])
-        self.fingerprint_, self.history_ = pairs.source.fingerprint, []
-        self.image_encoder_, self.image_size_ = self.method_name, None
-        if isinstance(model, PretrainedCLIP):
-            self.image_size_ = model.transform.output_size[0]
+        self.fingerprint_, self.history_, self.image_encoder_ = pairs.source.fingerprint, [], self.method_name
+        self.image_size_ = model.transform.output_size[0] if isinstance(model, PretrainedCLIP) else None
         self.tau_ = self.label_tau or model.temperature
         groups = pairs.pair_image_group[usable], pairs.text_group[usable]
         self._set_bank(images, texts.take(usable), pairs.image_index[usable], *groups, usable)
@@ -240,8 +345,6 @@ class ClipScore(PairScorer):
         if val is not None:
             self.best_val_rsum_ = self.evaluate(val).rsum
         return self
-
-    # -- use --------------------------------------------------------------------------------------------------------
 
     def embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
         """See :meth:`cleanpairs.estimators.PairScorer.embed`."""
@@ -255,8 +358,9 @@ class ClipScore(PairScorer):
         found = Embedded(pairs, *self._encode(self.pretrained_, pairs))
         return found if rows is None else found.take(rows)
 
-    def _load(self, path: str, name: str) -> PretrainedCLIP:
-        return PretrainedCLIP(path if Path(path).is_dir() else name, self.resolved_device(), revision=self.revision)
+    def _load(self, source: str | Path) -> PretrainedCLIP:
+        path = str(Path(source).resolve()) if Path(source).is_dir() else str(source)
+        return PretrainedCLIP(path, self.resolved_device(), revision=self.revision)
 
     def score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """By the data's scores, or the vectors; the bank is for repairs only."""
@@ -279,7 +383,6 @@ class ClipScore(PairScorer):
         progress: Callable[[int, int], None] | None = None,
         texts_progress: Callable[[int, int], None] | None = None,
     ) -> tuple[Embeddings, Embeddings, dict[int, str]]:
-        """M images, N captions and the quarantine."""
         if isinstance(model, Precomputed):
             images, texts, faults = model.vectors(pairs)
             asked = filter_reasons(pairs, f"none,{self.drop}")  # as in a stream nothing is, unless it is asked for
@@ -345,8 +448,6 @@ class ClipScore(PairScorer):
             raise ConfigError("the captions' vectors came with the data: there is no model that makes others")
         return np.asarray(self.pretrained_.encode_texts(texts))
 
-    # -- persistence ------------------------------------------------------------------------------------------------
-
     def stored(self) -> Stored:
         """Of the pretrained model its name and its fingerprint only."""
         about = {"name": self.pretrained_.name, "fingerprint": self.pretrained_.fingerprint}
@@ -358,7 +459,7 @@ class ClipScore(PairScorer):
         arrays = saved.tensors("bank.safetensors")
         self.bank_ = saved.bank(arrays)
         self.score_ = None if self.score_column is not None else NormalisedScore.from_arrays(arrays, self.normalise)
-        model = Precomputed(self.score_column) if fingerprint == Precomputed.fingerprint else self._load(name, name)
+        model = Precomputed(self.score_column) if fingerprint == Precomputed.fingerprint else self._load(name)
         if model.fingerprint != fingerprint:
             raise DataError(
                 f"{name} is not the model that {saved.path} was made with (its files have changed): fit again, or name "
@@ -368,6 +469,5 @@ class ClipScore(PairScorer):
 
 
 def _vectors(pairs: Pairs, images: Embeddings, texts: Embeddings) -> Background:
-    """The N pairs, out of M images and N captions."""
     index = pairs.image_index
     return Background(images.vectors[index], texts.vectors, pairs.image_group[index], pairs.text_group)

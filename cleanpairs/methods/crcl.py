@@ -1,8 +1,6 @@
-r"""CRCL: cross-modal robust complementary learning with self-refining correspondence (Qin et al., NeurIPS 2023).
+"""CRCL: cross-modal robust complementary learning with self-refining correspondence (Qin et al., NeurIPS 2023).
 
-The active complementary loss (eq. 8-9) trains on labels that momentum correction (eq. 10-12) refines over several
-stages, each from fresh weights. ``CRCL.paper()`` has the paper's settings (supplement, table 5). Equations, and
-departures from the paper: docs/methods/crcl.md.
+Loss: eq. 8-9; momentum correction: eq. 10-12; ``CRCL.paper()``: supplement, table 5. See docs/methods/crcl.md.
 """
 
 from collections.abc import Sequence
@@ -14,21 +12,16 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.parameters import check_whole, choice, number, whole
-from cleanpairs.core.resumable import Resumable
-from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
-from cleanpairs.trainer import Correspondence, SingleNetwork, TrainingData, TrainingStage
+from cleanpairs.trainer import Averaged, SingleNetwork, TrainingData, TrainingStage
 
 LIFTED = 0.25  # a probability that chance does not give in a group of 64 (0.016), nor of 16 (0.06)
 
 
 @dataclass(frozen=True)
 class ActiveComplementaryLoss:
-    """``lam`` L_r + ``active`` L_d at the temperature ``tau``; ``q``: the same for all pairs, in place of 1 - yhat.
-
-    tan is in radians and its argument lies in [0, 1], so it never meets its pole at pi / 2.
-    """
+    """``lam`` L_r + ``active`` L_d at the temperature ``tau``; ``q``: the same for all pairs, in place of 1 - yhat."""
 
     tau: float = 0.05
     lam: float = 5.0
@@ -36,16 +29,13 @@ class ActiveComplementaryLoss:
     q: float | None = None
 
     def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
-        """Unreduced loss (B,) >= 0 of S (B, B), rows are images, and labels (B,) in [0, 1], constants; ``excluded`` (B,
-        B) bool: off-diagonal entries that are no negatives.
-        """
+        """Unreduced loss (B,) >= 0 of S (B, B), rows are images, and labels (B,) in [0, 1], constants."""
         y, logits = labels.detach().to(S.dtype), S / self.tau
         if excluded is not None:
             logits = logits.masked_fill(excluded, float("-inf"))
         return self._one_way(logits, y) + self._one_way(logits.T, y)
 
     def _one_way(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Images to texts: (B,) of logits (B, B)."""
         log_p = logits.log_softmax(dim=1)
         tan = log_p.exp().tan()
         total = tan.sum(dim=1)
@@ -53,12 +43,11 @@ class ActiveComplementaryLoss:
         return self.lam * complementary - self.active * y * log_p.diagonal()
 
 
-class MomentumCorrection(Resumable):
+class MomentumCorrection(Averaged):
     """Labels of ``n`` pairs over the stages of a training; the parameters are :class:`CRCL`'s.
 
-    The stored y stays raw, with the paper and unlike the public code, so that a pair below epsilon returns as soon as
-    its probability does. ``guard``: hold the first freeze while the probabilities do not separate: a model that knows
-    nothing gives every pair p near 1 / K, and every label would fall below epsilon at once.
+    The stored y stays raw, with the paper and unlike the public code. ``guard``: hold the first freeze while the
+    probabilities do not separate, as every label would fall below epsilon at once.
     """
 
     kept = ("y", "started")
@@ -67,15 +56,14 @@ class MomentumCorrection(Resumable):
         self, n: int, *, beta: float = 0.8, epsilon: float = 0.1, freeze: int = 2, guard: bool = True,
         label_epochs: int | None = None,
     ) -> None:  # fmt: skip
-        self.beta, self.epsilon, self.freeze, self.guard, self.label_epochs = beta, epsilon, freeze, guard, label_epochs
+        super().__init__(n, start=freeze, label_epochs=label_epochs)
+        self.beta, self.epsilon, self.guard = beta, epsilon, guard
         self.y: np.ndarray = np.ones(n, dtype=np.float32)
         self.started = False  # a probability has been taken over
 
     def wants(self, stage: int, epoch: int) -> bool:
         """Whether p of this epoch (from 1) will be used by the next one: it need not be computed otherwise."""
-        if self.label_epochs is not None and epoch > self.label_epochs and self.started:
-            return False
-        return epoch >= self.freeze
+        return super().wants(stage, epoch) or (not self.started and epoch >= self.start)
 
     def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
         """Take over p (N,) of ``epoch`` of ``stage`` (both from 1), as the next epoch's label."""
@@ -98,21 +86,17 @@ class MomentumCorrection(Resumable):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CRCL(PairCleaner):
-    """Robust dual encoder of CRCL.
+    """Robust dual encoder of CRCL; parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
 
-    Parameters beside those of all methods, which :class:`cleanpairs.estimators.PairCleaner` lists:
-
-    - ``refine_epochs`` sequence of int: epochs of the stages before the last, which only refine the labels; may be
-      empty
+    - ``refine_epochs`` sequence of int: epochs of the stages before the last, which only refine the labels
     - ``freeze``: epochs e_f at the start of a stage in which the labels stand still
-    - ``label_epochs``: epochs of a stage whose probabilities enter the label; "auto": the longest refining stage; None:
-      all
+    - ``label_epochs``: epochs of a stage that enter the label; "auto": the longest refining stage; None: all
     - ``beta`` float in [0, 1]: momentum of the labels
     - ``epsilon`` float in [0, 1]: labels below it count as 0 in the loss; also the default threshold
     - ``lam``, ``active``: weights of the complementary loss L_r and of the active loss L_d
     - ``q`` float in [0, 1]: tolerance of L_r, the same for all pairs; 1 - yhat when None
-    - ``correction``: self-refining correction. Without it all labels stay 1 in the loss, and the soft correspondence is
-      the mean probability of the first ``label_epochs`` epochs of the last stage
+    - ``correction``: without it all labels stay 1, and the soft correspondence is the mean probability of the last
+      stage's first ``label_epochs`` epochs
     - ``label_pass`` {"eval", "batch"}: where the label's probability comes from
     """
 
@@ -161,7 +145,7 @@ class CRCL(PairCleaner):
         if label_epochs == "auto":
             label_epochs = max([*self.refine_epochs, self.freeze]) if self.refine_epochs else None
         assert label_epochs is None or isinstance(label_epochs, int)
-        labels: Correspondence = Averaged(len(data), label_epochs=label_epochs)
+        labels = Averaged(len(data), label_epochs=label_epochs)
         if self.correction:
             labels = MomentumCorrection(
                 len(data), beta=self.beta, epsilon=self.epsilon, freeze=self.freeze, guard=self.label_pass == "eval",

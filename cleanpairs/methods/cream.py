@@ -1,9 +1,4 @@
-"""CREAM: consistency refining and mining (Ma et al., IEEE TIP 2024).
-
-Two networks split the corpus each: a pair is clean where both call it so, noisy where neither does, hard where they
-disagree. What its label leaves is spread over the other pairs of its batch by similarity, which finds texts that fit an
-image though they are not its own. Equations, schedule and departures from the paper: docs/methods/cream.md.
-"""
+"""CREAM: consistency refining and mining (Ma et al., IEEE TIP 2024); see docs/methods/cream.md."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +9,7 @@ from torch import Tensor
 
 from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.methods.splitting import PAPERS, Splitting, WarmupCleaner, scaled
-from cleanpairs.objectives.rce import InfoNCELoss
+from cleanpairs.objectives import InfoNCELoss
 from cleanpairs.ops.matching import log_probabilities
 from cleanpairs.trainer import EpochContext
 
@@ -50,10 +45,10 @@ class _Refining(Splitting):
         if self.method.split_by == "probability":
             return super().losses(view, network)
         entropy = InfoNCELoss(tau=self.tau)
-        return scaled(self.figure(view, network, lambda S, excluded: entropy(S, torch.ones_like(S[0]), excluded)))
+        return scaled(view.figure(network, lambda S, excluded: entropy(S, torch.ones_like(S[0]), excluded)))
 
     def judge(self, view: EpochContext) -> np.ndarray:
-        p = np.stack([self.probability(view, k) for k in range(2)])
+        p = np.stack([view.probability(k, self.tau) for k in range(2)])
         kind, v, mean = self.kinds(), self.w.mean(axis=0), p.mean(axis=0)
         for k in range(2):
             w = np.where(kind == CLEAN, self.w[1 - k], v)
@@ -61,7 +56,6 @@ class _Refining(Splitting):
         return np.where(kind == NOISY, mean, v + (1 - v) * mean)
 
     def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
-        """All pairs in the warm-up; then batches of clean pairs, with hard and noisy ones beside them in their time."""
         kind, behind = self.kinds(), view.epoch - self.warmup
         rows = [np.flatnonzero(kind == k) for k in (CLEAN, HARD, NOISY)]
         if not self.split_known or len(rows[CLEAN]) < 2:
@@ -99,10 +93,7 @@ class _Refining(Splitting):
 class CREAM(WarmupCleaner):
     """Clean, hard and noisy pairs by two networks; what a label leaves is spread over similar pairs.
 
-    Parameters beside those of :class:`cleanpairs.methods.splitting.WarmupCleaner`:
-
-    - ``warm_loss`` {"rce", "infonce"}: loss of the warm-up: cross entropy with its reverse
-      (:mod:`cleanpairs.objectives.rce`), or without
+    - ``warm_loss`` {"rce", "infonce"}: loss of the warm-up: cross entropy, with its reverse or without
     - ``split_by`` {"probability", "infonce"}: what is split: 1 minus the matching probability, or -log P_ii - log Q_ii
     - ``clean_above`` float in [0, 1]: pairs with a clean probability above it in both networks are clean
     - ``hard_after``, ``noisy_after``: epochs behind the warm-up after which hard, and noisy, pairs are trained on

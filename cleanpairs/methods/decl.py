@@ -1,8 +1,6 @@
-"""DECL: deep evidential cross-modal learning (Qin et al., ACM MM 2022).
+"""DECL: deep evidential cross-modal learning (Qin et al., ACM MM 2022), after Sensoy et al., NeurIPS 2018.
 
-Retrieval within a batch is read as evidence (Sensoy et al., NeurIPS 2018), whose strength says how sure it is; behind
-the warm-up the clean posterior w of its uncertainty weighs the loss of every pair. Equations, and departures from the
-paper: docs/methods/decl.md.
+Equations, and departures from the paper: docs/methods/decl.md.
 """
 
 from dataclasses import dataclass
@@ -26,9 +24,7 @@ def evidence(S: Tensor, tau: float) -> Tensor:
 
 @dataclass(frozen=True)
 class EvidentialLoss:
-    """Expected squared error under the Dirichlet, and ``kl_weight`` times the divergence of wrong answers' evidence
-    from none.
-    """
+    """Expected squared error under the Dirichlet, and the weighted divergence of wrong answers' evidence from none."""
 
     tau: float = 0.1
     kl_weight: float = 0.001
@@ -40,7 +36,6 @@ class EvidentialLoss:
         return labels * (self._one_way(alpha, there) + self._one_way(alpha.T, there.T)) / 2
 
     def _one_way(self, alpha: Tensor, there: Tensor) -> Tensor:
-        """Rows of ``alpha`` (B, B), of which only the entries in ``there`` are answers."""
         y = torch.eye(len(alpha), dtype=alpha.dtype, device=alpha.device)
         strength = (alpha * there).sum(dim=1, keepdim=True)  # (B, 1)
         m = alpha / strength
@@ -76,7 +71,7 @@ class _Evidential(Splitting):
         def surprise(S: Tensor, excluded: Tensor | None) -> Tensor:
             return 1 - expected_probability(S, self.method.evidence_tau, excluded)
 
-        return scaled(self.figure(view, network, surprise))
+        return scaled(view.figure(network, surprise))
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         f = view.forward(network, *batch, seed=seed)
@@ -88,8 +83,6 @@ class _Evidential(Splitting):
 @dataclass(kw_only=True, eq=False, repr=False)
 class DECL(WarmupCleaner):
     """One network, evidential loss, weights from its uncertainty.
-
-    Parameters beside those of :class:`cleanpairs.methods.splitting.WarmupCleaner`:
 
     - ``evidence_tau``: temperature of the evidence
     - ``kl_weight``: weight of the divergence of wrong answers' evidence from none

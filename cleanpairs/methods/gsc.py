@@ -1,9 +1,4 @@
-"""GSC: geometrical structure consistency (Zhao et al., CVPR 2024, arXiv 2405.16996).
-
-A right pair has the same neighbours in both modalities: beside the loss between these stands one within them, of the
-similarities V of a batch's images and U of its texts, and labels join their consistency c with the matching
-probability p. Equations, and departures from the paper: docs/methods/gsc.md.
-"""
+"""GSC: geometrical structure consistency (Zhao et al., CVPR 2024, arXiv 2405.16996); see docs/methods/gsc.md."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -13,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cleanpairs.core.parameters import choice, number, whole
-from cleanpairs.correspondence.mixture import GuardedSplit, gaussian_split
+from cleanpairs.correspondence.mixture import GuardedSplit, split_in_two
 from cleanpairs.methods.splitting import PAPERS, Splitting, WarmupCleaner, scaled
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import EpochContext, TrainingStage
@@ -54,7 +49,6 @@ class _Consistent(Splitting):
         return (loss + self.method.gamma * geometric_loss(V, U, y, f.excluded)).mean()
 
     def losses(self, view: EpochContext, network: int) -> np.ndarray:
-        """What is split, (N,): low where the structures agree."""
         c = self.c[network]
         if self.label_pass == "eval":
             c = self.consistency(view, network)
@@ -62,10 +56,9 @@ class _Consistent(Splitting):
 
     def divide(self, network: int, losses: np.ndarray) -> GuardedSplit:
         """As the paper has it, plausible or not: the labels only weigh."""
-        return GuardedSplit(gaussian_split(losses).low.astype(np.float32), None)
+        return GuardedSplit(split_in_two(losses).low.astype(np.float32), None)
 
     def consistency(self, view: EpochContext, network: int) -> np.ndarray:
-        """c (N,) of all pairs in evaluation mode, as a mean over random groups."""
         encoded, rows_of = view.encoded(network), view.data.image_index
         images, texts = (replace(encoded, images=e, texts=e) for e in (encoded.images, encoded.texts))
         y, total, s = torch.from_numpy(self.y[network]), np.zeros(self.n), view.settings
@@ -81,7 +74,7 @@ class _Consistent(Splitting):
         for k in range(self.networks):
             p = self.p[k]
             if self.label_pass == "eval":
-                p = self.probability(view, k)
+                p = view.probability(k, self.tau)
             self.a[k] = self.beta * self.w[k] + (1 - self.beta) * self.a[k]
             self.b[k] = self.beta * np.where(np.isfinite(p), p, self.b[k]) + (1 - self.beta) * self.b[k]
         y = np.minimum(self.a, self.b)
@@ -92,8 +85,6 @@ class _Consistent(Splitting):
 @dataclass(kw_only=True, eq=False, repr=False)
 class GSC(WarmupCleaner):
     """Labels by the agreement of a pair's neighbours in both modalities and by its matching probability.
-
-    Parameters beside those of :class:`cleanpairs.methods.splitting.WarmupCleaner`:
 
     - ``networks`` {1, 2}: two networks, each trained with the other's labels, are GSC+
     - ``gamma``: weight of the loss within the modalities

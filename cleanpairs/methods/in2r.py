@@ -1,8 +1,5 @@
 """IN2R: intra-modal neighbours rectify noisy pairs (Liu et al., ICML 2026, arXiv 2606.04061).
 
-Two networks split the corpus for each other (:mod:`cleanpairs.methods.splitting`), and each remembers vectors of its
-surest clean pairs. A noisy pair learns from the partners of its nearest remembered ones, mixed by self-attention; clean
-ones agree with themselves under other dropout. The label is the mean w of both networks: no label weighs a loss.
 Equations, and departures from the paper: docs/methods/in2r.md.
 """
 
@@ -15,10 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from cleanpairs.core.parameters import choice, number, whole
-from cleanpairs.methods.memory_bank import FeatureMemory
-from cleanpairs.methods.splitting import Splitting, SplittingCleaner
-from cleanpairs.objectives.rce import InfoNCEWithRCE
-from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.methods.splitting import FeatureMemory, Splitting, SplittingCleaner
+from cleanpairs.objectives import InfoNCEWithRCE, TripletLoss
 from cleanpairs.trainer import BatchOutput, EpochContext
 
 WITHIN_MARGIN = 0.3
@@ -50,7 +45,6 @@ class _Neighbours(Splitting):
         self.memories = [FeatureMemory(size, device) for _ in range(self.networks)]
 
     def head(self, model: Any) -> nn.Module:
-        """Refiners of texts for images, and of images for texts."""
         return nn.ModuleList([GraphRefiner(model.dim), GraphRefiner(model.dim)])
 
     def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
@@ -69,7 +63,6 @@ class _Neighbours(Splitting):
         return loss
 
     def agreeing(self, view: EpochContext, first: BatchOutput, again: BatchOutput, across: Any, within: Any) -> Tensor:
-        """Loss (B,) between the modalities and, of both passes, within them."""
         again = again.select(np.argsort(again.rows)[np.argsort(np.argsort(first.rows))])
         ones, excluded = torch.ones(len(first.rows), device=view.device), first.excluded
         loss: Tensor = across(first.similarity(), ones, excluded)
@@ -87,7 +80,6 @@ class _Neighbours(Splitting):
             self.memories[network].push(f.model.vector(chosen.images), f.model.vector(chosen.texts), chosen.rows)
 
     def rectified(self, view: EpochContext, network: int, noisy: BatchOutput) -> Tensor:
-        """NCE of images, and of texts, with what the partners of their clean neighbours make."""
         bank, refiners = self.memories[network].held(), view.networks[network].head
         assert isinstance(refiners, nn.ModuleList)
         f, g = noisy.model.vector(noisy.images).float(), noisy.model.vector(noisy.texts).float()
@@ -106,8 +98,6 @@ class _Neighbours(Splitting):
 @dataclass(kw_only=True, eq=False, repr=False)
 class IN2R(SplittingCleaner):
     """Two networks; noisy pairs learn from the partners of their nearest clean neighbours, mixed by attention.
-
-    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
     - ``memory``: vectors of clean pairs that each network remembers
     - ``neighbours``: nearest clean pairs whose partners make the target

@@ -1,9 +1,6 @@
 """L2RM: learning to rematch mismatched pairs (Han et al., CVPR 2024), section 4 and appendices.
 
-One network. Behind the warm-up a beta mixture of the losses splits the corpus (:mod:`cleanpairs.methods.splitting`),
-and each step takes a matched batch, and a mismatched one that is rematched by partial optimal transport with a learned
-cost. The cost net does not learn: it stays relu(1 - S), which ``cost="cosine"`` is without it. Equations, and
-departures from the paper: docs/methods/l2rm.md.
+The cost net does not learn: it stays relu(1 - S). Equations, and departures from the paper: docs/methods/l2rm.md.
 """
 
 from dataclasses import dataclass
@@ -30,24 +27,21 @@ BOUND = 1e-10  # plan values are clipped at it before they are normalised
 class RematchingLoss:
     """Symmetric divergence (eq. 10) of the matching probabilities at the temperature ``tau`` from a transport plan.
 
-    ``divergence`` {"symmetric", "kl", "infonce"}: the paper's ablations beside its own: KL(R || P) alone; or -log P of
-    the entry that the plan gave most in a row (column), as if it were the pair.
+    ``divergence`` {"symmetric", "kl", "infonce"}: its own; the paper's ablations KL(R || P) alone, and -log P of the
+    entry that the plan gave most in a row (column).
     """
 
     tau: float = 0.05
     divergence: str = "symmetric"
 
     def __call__(self, S: Tensor, plan: Tensor) -> Tensor:
-        """Unreduced loss (n,) >= 0, of row i and column i together, by S (n, n), rows are images, and the constant plan
-        (n, n).
-        """
+        """Unreduced loss (n,) >= 0, of row i and column i together, by S (n, n) and the constant plan (n, n)."""
         log_p, log_q = ((S / self.tau).log_softmax(dim=dim) for dim in (1, 0))
         kept = plan.clamp_min(BOUND)
         target_p, target_q = (kept / kept.sum(dim=dim, keepdim=True) for dim in (1, 0))
         return self._apart(target_p, log_p, 1) + self._apart(target_q, log_q, 0)
 
     def _apart(self, target: Tensor, log_p: Tensor, dim: int) -> Tensor:
-        """How far the distributions ``target`` and exp(``log_p``) along ``dim`` of (n, n) are apart."""
         if self.divergence == "infonce":
             return -log_p.gather(dim, target.argmax(dim=dim, keepdim=True)).squeeze(dim)
         weight = target if self.divergence == "kl" else target - log_p.exp()
@@ -57,8 +51,7 @@ class RematchingLoss:
 class CostNet(nn.Module):
     """Similarities (n, n) to costs (n, n) >= 0: a linear layer over a row's K positions, and ReLU; starts as 1 - S.
 
-    A batch of n < K rows is padded with similarities of 0, one of n > K rows loses none: positions behind K take the
-    plain cost 1 - S.
+    Of n < K rows the rest are similarities of 0; positions behind K take the plain cost 1 - S.
     """
 
     def __init__(self, size: int) -> None:
@@ -83,10 +76,8 @@ class _Rematching(Splitting):
 
     def __init__(self, n: int, method: Any) -> None:
         super().__init__(n, method)
+        self.head_lr = method.cost_lr
         self.rematching = RematchingLoss(method.transport_tau, method.divergence)
-
-    def head_lr(self) -> float:
-        return float(self.method.cost_lr)
 
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, torch.ones(len(clean.rows), device=view.device))
@@ -104,10 +95,8 @@ class _Rematching(Splitting):
         return loss
 
     def costs(self, view: EpochContext, S: Tensor) -> Tensor:
-        head = view.networks[0].head
-        if head is None:
-            return (1 - S).relu()
-        out: Tensor = head(S)
+        head: Any = view.networks[0].head
+        out: Tensor = (1 - S).relu() if head is None else head(S)
         return out
 
     def cost_loss(self, view: EpochContext, clean: BatchOutput, noisy: BatchOutput) -> Tensor:
@@ -127,13 +116,10 @@ class _Rematching(Splitting):
 class L2RM(SplittingCleaner):
     """One network; mismatched batches are rematched by partial optimal transport.
 
-    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
-
     - ``mass`` float in (0, 1]: share rho of a mismatched batch that is transported
     - ``transport_reg``: entropic regularisation lambda of the transport
     - ``transport_tau``: temperature of the rematching loss
-    - ``cost`` {"learned", "cosine"}: cost net, or the plain 1 - S
-    - ``cost_lr``: learning rate of the cost net
+    - ``cost`` {"learned", "cosine"}: cost net, with the learning rate ``cost_lr``, or the plain 1 - S
     - ``kept``: matched images in a reconstructed batch
     - ``masked``: whether the pairs of a mismatched batch may not be matched as they are
     - ``divergence`` {"symmetric", "kl", "infonce"}: form of the rematching loss; see :class:`RematchingLoss`
@@ -165,9 +151,7 @@ class L2RM(SplittingCleaner):
         return CostNet(self.batch_size) if self.cost == "learned" else None
 
     def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> DonorSearch:
-        """The transport plan among the mismatched pairs; positions mean nothing outside a batch, so the cost is the
-        learned layer's mean diagonal weight and bias: relu(w S + b).
-        """
+        """The transport plan among the mismatched pairs, by the learned layer's mean weight and bias: relu(w S + b)."""
         z_image, z_text = images.vectors[pairs.image_index], texts.vectors
         weight, bias = -1.0, 1.0
         if self.heads_ and self.heads_[0] is not None:

@@ -1,13 +1,5 @@
-"""MSCN: meta similarity correction network (Han et al., CVPR 2023). Needs a small clean *meta* set.
+"""MSCN: meta similarity correction network (Han et al., CVPR 2023); see docs/methods/mscn.md."""
 
-Two networks split the corpus for each other by a beta mixture (:mod:`cleanpairs.methods.splitting`). Beside each learns
-a small network V_theta: from a pair's similarity vector to the weight in (0, 1) of a noisy pair's loss. theta learns on
-the meta set: to tell right pairs from wrong ones, and by the second-order gradient of the meta set's loss a step ahead.
-Equations, and departures from the paper: docs/methods/mscn.md.
-"""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +13,7 @@ from cleanpairs.data import load_pairs
 from cleanpairs.encoders.base import State, take_state
 from cleanpairs.encoders.tokenizer import pack
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
-from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.objectives import TripletLoss
 from cleanpairs.scoring import as_input
 from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData, step_seed
 
@@ -41,10 +33,7 @@ class CorrectionNet(nn.Module):
 def meta_gradient_weights(
     losses: Any, parameters: dict[str, Tensor], direction: dict[str, Tensor], step: float = 1e-3
 ) -> Tensor:
-    """Derivative (n,) of ``losses(parameters)`` -> (n,) along ``direction``, as a central difference.
-
-    ``step`` is relative to the parameters' norm. No gradient flows through it.
-    """
+    """Central difference (n,) of ``losses(parameters)`` along ``direction``; ``step``: of the parameters' norm."""
     norm = torch.sqrt(sum((v.double() ** 2).sum() for v in direction.values()))  # type: ignore[arg-type]
     size = torch.sqrt(sum((p.double() ** 2).sum() for p in parameters.values()))  # type: ignore[arg-type]
     epsilon = float(step * size / norm.clamp_min(1e-12))
@@ -61,18 +50,14 @@ class _Correcting(Splitting):
 
     def __init__(self, n: int, method: Any, meta: TrainingData) -> None:
         super().__init__(n, method)
-        self.meta = meta
+        self.head_lr, self.meta = method.meta_lr, meta
         self.smooth = TripletLoss(margin=self.margin, negatives="mean")  # its slope is not zero almost everywhere
 
     def head(self, model: Any) -> nn.Module:
         return CorrectionNet(model.dim)
 
-    def head_lr(self) -> float:
-        return float(self.method.meta_lr)
-
     @torch.no_grad()
     def vectors(self, model: Any, images: State, texts: State) -> Tensor:
-        """Similarity vectors (B, E + 1) of pairs, without gradient."""
         product = model.vector(images).float() * model.vector(texts).float()  # (B, E)
         own = model.paired_similarity(images, texts).float()
         return torch.cat([product * product.shape[1] ** 0.5, own[:, None]], dim=1)
@@ -93,7 +78,6 @@ class _Correcting(Splitting):
         return np.asarray(np.mean(values, axis=0))
 
     def warm_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
-        """The correction network sees the meta set from the first epoch on."""
         seed = step_seed(view.seed(network, 29), int(f.rows[0]))
         return super().warm_loss(view, network, f) + self.recognition(view, network, seed)
 
@@ -118,31 +102,22 @@ class _Correcting(Splitting):
         named = {k: p for k, p in model.named_parameters() if p.requires_grad}
         start = {k: p.detach() for k, p in named.items()}
         slopes = torch.autograd.grad(loss, list(named.values()), retain_graph=True, materialize_grads=True)
-        grad = dict(zip(named, slopes, strict=True))
         size = torch.sqrt(sum((p**2).sum() for p in start.values()))
         norm = torch.sqrt(sum((g**2).sum() for g in slopes))  # type: ignore[arg-type]
         if not bool(norm > 0):
             return None
         eta = float(self.method.lookahead * size / norm)
-        ahead = {k: (p - eta * grad[k]).requires_grad_() for k, p in start.items()}
+        ahead = {k: (p - eta * g).requires_grad_() for (k, p), g in zip(start.items(), slopes, strict=True)}
         meta = self.meta_inputs(view, seed)
-        with self.frozen(model):
-            value = self.smooth_loss(view, model, ahead, meta).mean()
-            back = torch.autograd.grad(value, list(ahead.values()), materialize_grads=True)
-            v = dict(zip(ahead, back, strict=True))
-            rows = self.inputs(view, view.data, noisy.rows)
-            slope = -eta * meta_gradient_weights(lambda p: self.smooth_loss(view, model, p, rows), start, v)
+        model.eval()  # dropout would drown a finite difference
+        value = self.smooth_loss(view, model, ahead, meta).mean()
+        back = torch.autograd.grad(value, list(ahead.values()), materialize_grads=True)
+        v = dict(zip(ahead, back, strict=True))
+        rows = self.inputs(view, view.data, noisy.rows)
+        slope = -eta * meta_gradient_weights(lambda p: self.smooth_loss(view, model, p, rows), start, v)
+        model.train()
         scale = float(slope.abs().mean())
         return slope / scale if scale > 0 and np.isfinite(scale) else None
-
-    @contextmanager
-    def frozen(self, model: Any) -> Iterator[None]:
-        """Evaluation mode for a while: dropout would drown a finite difference."""
-        model.eval()
-        try:
-            yield
-        finally:
-            model.train()
 
     def smooth_loss(self, view: EpochContext, model: Any, parameters: dict[str, Tensor], inputs: Any) -> Tensor:
         """Triplet loss (n,) over the mean of the negatives, of a model with other weights; in the order asked for."""
@@ -167,16 +142,18 @@ class _Correcting(Splitting):
         head: Any = view.networks[network].head
         model: Any = view.networks[network].model
         images, tokens, _ = self.meta_inputs(view, seed)
-        with self.frozen(model), torch.no_grad():
+        model.eval()
+        with torch.no_grad():
             z_image, z_text = model(images, None, tokens)
             wrong = take_state(z_text, torch.arange(len(images), device=view.device).roll(1))
+        model.train()
         p = torch.cat([head(self.vectors(model, z_image, texts)) for texts in (z_text, wrong)])
         target = torch.tensor([1.0, 0.0], device=p.device).repeat_interleave(len(images))
         return nn.functional.binary_cross_entropy(p.float().clamp(1e-6, 1 - 1e-6), target)
 
 
 class _Similarity(nn.Module):
-    """Images and tokens to their similarities, as a module's forward, which can be called with other weights."""
+    """Similarities as a module's forward, which can be called with other weights."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -191,11 +168,8 @@ class _Similarity(nn.Module):
 class MSCN(SplittingCleaner):
     """Two networks, and a small one that learns on a clean meta set how much a noisy pair counts.
 
-    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
-
     - ``meta``: the clean meta set; at least two pairs. ``fit`` refuses without one
-    - ``meta_batch``, ``meta_every``: meta pairs in a step, and at which share of the batches the second-order step is
-      taken (one in so many)
+    - ``meta_batch``, ``meta_every``: meta pairs in a step; of how many batches one takes the second-order step
     - ``meta_lr``: learning rate of the correction network
     - ``lookahead``: length of the step ahead, relative to the weights' norm
     """

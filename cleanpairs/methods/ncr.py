@@ -1,10 +1,4 @@
-"""NCR: noisy correspondence rectifier (Huang et al., NeurIPS 2021).
-
-Two networks split the corpus for each other by a Gaussian mixture of the losses (see
-:mod:`cleanpairs.methods.splitting`); labels join w with the networks' prediction r
-(:func:`cleanpairs.objectives.triplet.prediction`), which comes from an evaluation pass. Equations, and departures from
-the paper: docs/methods/ncr.md.
-"""
+"""NCR: noisy correspondence rectifier (Huang et al., NeurIPS 2021); see docs/methods/ncr.md."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,13 +7,13 @@ import numpy as np
 
 from cleanpairs.core.parameters import number
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
-from cleanpairs.objectives.triplet import prediction
+from cleanpairs.objectives import prediction
 from cleanpairs.trainer import EpochContext
 
 
 class _Rectifying(Splitting):
     def judge(self, view: EpochContext) -> np.ndarray:
-        r = np.stack([self.figure(view, k, lambda S, excluded: prediction(S, excluded, self.margin)) for k in range(2)])
+        r = np.stack([view.figure(k, lambda S, excluded: prediction(S, excluded, self.margin)) for k in range(2)])
         r = np.clip(r, 0, 1)
         for k in range(2):  # labels for network k, by the other's split
             w = self.w[1 - k]
@@ -30,8 +24,6 @@ class _Rectifying(Splitting):
 @dataclass(kw_only=True, eq=False, repr=False)
 class NCR(SplittingCleaner):
     """Two networks, Gaussian co-dividing, soft margins from rectified labels.
-
-    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
     - ``noisy_weight``: weight of the noisy pairs' loss; 1 in the paper
     """

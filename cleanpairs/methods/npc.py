@@ -1,9 +1,4 @@
-"""NPC: negative pre-aware training (Zhang et al., AAAI 2024).
-
-A batch is tried on a copy of the network; a pair after which the loss of a trusted neighbour, of a memory bank of clean
-pairs, rises gets less weight. Networks that know nothing yet are warmed up before the bank is built (``warmup=0`` is
-the paper). Equations, and departures from the paper: docs/methods/npc.md.
-"""
+"""NPC: negative pre-aware training (Zhang et al., AAAI 2024); see docs/methods/npc.md."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +9,7 @@ from torch import Tensor
 
 from cleanpairs.core.parameters import number, whole
 from cleanpairs.methods.splitting import Splitting, WarmupCleaner
-from cleanpairs.objectives.rce import InfoNCELoss
+from cleanpairs.objectives import InfoNCELoss
 from cleanpairs.ops.search import top_k
 from cleanpairs.trainer import EpochContext
 
@@ -45,7 +40,6 @@ class _PreAware(Splitting):
             self.end_epoch(view)
 
     def judge(self, view: EpochContext) -> np.ndarray:
-        """The bank is built once, the split itself goes on."""
         bank = np.flatnonzero(self.w[0] > self.method.bank_above)
         if self.nearest[0, 0] < 0 and len(bank) >= 2:
             for k, z in enumerate(view.pair_vectors(0)):
@@ -53,7 +47,6 @@ class _PreAware(Splitting):
         return np.asarray(self.w[0])
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
-        """Until there is a bank the warm-up's loss; then the weighted one of the batch, and its trusted neighbours'."""
         if self.nearest[0, 0] < 0:
             return self.warm_loss(view, network, view.forward(network, *batch, seed=seed))
         banks = self.nearest[:, batch[0]]  # (2, B)
@@ -89,7 +82,6 @@ class _PreAware(Splitting):
 
     @torch.no_grad()
     def bank_losses(self, view: EpochContext, banks: np.ndarray) -> Tensor:
-        """CE (2, B) of both banks' pairs in evaluation mode, each bank a batch of its own."""
         model = view.networks[0].model
         model.eval()
         found = []
@@ -104,8 +96,6 @@ class _PreAware(Splitting):
 @dataclass(kw_only=True, eq=False, repr=False)
 class NPC(WarmupCleaner):
     """Pairs weigh by what a step on them would do to trusted neighbours.
-
-    Parameters beside those of :class:`cleanpairs.methods.splitting.WarmupCleaner`:
 
     - ``warmup``: epochs on all pairs before the memory bank is built; 0 for an ``encoder`` that is trained already
     - ``bank_above`` float in [0, 1]: least clean probability of the memory bank's pairs

@@ -1,8 +1,6 @@
 """PC2: pseudo-classification based pseudo-captioning (Duan et al., ACM MM 2024), section 4 and appendix B.
 
-Two networks split the corpus for each other (:mod:`cleanpairs.methods.splitting`). Each has a K-way pseudo-classifier
-shared by both modalities: by its classes p a noisy image borrows a clean pair's caption, and p's oscillation from one
-epoch to the next steadies the labels. Equations, and departures from the paper: docs/methods/pc2.md.
+Equations, and departures from the paper: docs/methods/pc2.md.
 """
 
 from dataclasses import dataclass
@@ -39,9 +37,7 @@ def oscillation(previous: Tensor, current: Tensor) -> Tensor:
 
 
 def pseudo_caption(p_noisy: Tensor, p_clean: Tensor) -> tuple[Tensor, Tensor]:
-    """Eq. 4: for each noisy prediction (n, K) the clean one (m, K) of highest cosine similarity, which lends its
-    caption: (n,) int64, and that similarity (n,) in [0, 1]; m >= 1.
-    """
+    """Eq. 4: for each noisy prediction (n, K) the clean one (m, K) of highest cosine, (n,), and that, in [0, 1]."""
     unit = nn.functional.normalize
     best = (unit(p_noisy, dim=1) @ unit(p_clean, dim=1).T).max(dim=1)
     return best.indices, best.values.clamp(0, 1)
@@ -66,15 +62,12 @@ class _PseudoCaptioning(Splitting):
 
     def __init__(self, n: int, method: Any) -> None:
         super().__init__(n, method)
+        self.head_lr = method.class_lr
         self.p = np.zeros((self.networks, n, method.classes), dtype=np.float32)  # of the last epoch
         self.p_known = False
         self.previous: np.ndarray | None = None
 
-    def head_lr(self) -> float:
-        return float(self.method.class_lr)
-
     def end_epoch(self, view: EpochContext) -> None:
-        """Every epoch's predictions are kept, for the next one's oscillation."""
         self.previous = self.p if self.p_known else None
         self.p = np.stack([self.predictions(view, k) for k in range(self.networks)])
         super().end_epoch(view)
@@ -82,7 +75,6 @@ class _PseudoCaptioning(Splitting):
 
     @torch.inference_mode()
     def predictions(self, view: EpochContext, network: int) -> np.ndarray:
-        """(N, K) class probabilities of the images of all pairs."""
         head: Any = view.networks[network].head
         z = view.encoded(network).images.vectors
         logits = [head(torch.from_numpy(z[i : i + 4096]).to(view.device)).float().cpu() for i in range(0, len(z), 4096)]
@@ -128,7 +120,6 @@ class _PseudoCaptioning(Splitting):
 
 
 def _scaled(x: np.ndarray) -> np.ndarray:
-    """(N,) to [0, 1], the highest hundredth clipped."""
     top = float(np.quantile(x, 0.99))
     return np.clip(x / top, 0, 1) if top > 0 else np.zeros_like(x)
 
@@ -137,16 +128,12 @@ def _scaled(x: np.ndarray) -> np.ndarray:
 class PC2(SplittingCleaner):
     """Two networks, pseudo-classes in both modalities, captions borrowed by class, labels steadied by oscillation.
 
-    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
-
     - ``classes``: pseudo-classes K
-    - ``class_tau``: temperature of the pseudo-classifier
-    - ``class_lr``: its learning rate
+    - ``class_tau``, ``class_lr``: temperature and learning rate of the pseudo-classifier
     - ``entropy_weight``: weight of L_ent
     - ``noisy_weight``, ``pseudo_weight``: weights of L_n (0: no pseudo-captions) and of L_pse; both 1 in the paper
     - ``rectify``: whether clean pairs have the label y_i, or 1
-    - ``donors`` {"classes", "embeddings"}: by what a noisy image finds the clean one whose caption it takes: class
-      probabilities, or its embedding
+    - ``donors`` {"classes", "embeddings"}: by what a noisy image finds the clean one whose caption it takes
     - ``reduction`` {"mean", "sum"}: whether the losses of a batch's pairs are averaged, or summed as the paper has them
       (eq. 6, 9): beside a sum, ``entropy_weight`` counts for as many times less as there are pairs in half a batch
     """

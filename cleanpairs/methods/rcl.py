@@ -1,9 +1,4 @@
-"""RCL: robust cross-modal learning with complementary labels only (Hu et al., TPAMI 2023).
-
-The loss pushes wrong answers down and never pulls the given one up, so a wrong pair cannot teach that it is right. The
-soft correspondence is the matching probability of an evaluation pass, averaged over the epochs up to ``label_epochs``.
-Equations, and departures from the paper: docs/methods/rcl.md.
-"""
+"""RCL: robust cross-modal learning with complementary labels only (Hu et al., TPAMI 2023); see docs/methods/rcl.md."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,21 +7,18 @@ import torch
 from torch import Tensor
 
 from cleanpairs.core.parameters import choice, whole
-from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.methods.splitting import PAPERS
 from cleanpairs.ops.matching import log_probabilities
-from cleanpairs.trainer import SingleNetwork, TrainingData
+from cleanpairs.trainer import Averaged, SingleNetwork, TrainingData
 
 POWER = 0.5  # r of "gce"
 
 
 @dataclass(frozen=True)
 class ComplementaryLoss:
-    """The mean of both directions at the temperature ``tau``; ``kind`` {"log", "tan", "gce", "exp"}, of which "exp" is
-    the sum of exp(P_ij - 1).
-    """
+    """The mean of both directions; ``kind`` {"log", "tan", "gce", "exp"}, of which "exp" sums exp(P_ij - 1)."""
 
     tau: float = 0.05
     kind: str = "log"
@@ -41,7 +33,6 @@ class ComplementaryLoss:
         return (p.sum(dim=1) + q.sum(dim=0)) / 2
 
     def _each(self, log_p: Tensor) -> Tensor:
-        """Loss of each entry (B, B)."""
         if self.kind == "tan":
             return torch.tan(log_p.exp())
         if self.kind == "exp":
@@ -52,13 +43,10 @@ class ComplementaryLoss:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RCL(PairCleaner):
-    """Complementary contrastive learning.
-
-    Parameters beside those of all methods, which :class:`cleanpairs.estimators.PairCleaner` lists:
+    """Complementary contrastive learning; parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
 
     - ``kind`` {"log", "tan", "gce", "exp"}: form of the complementary loss
-    - ``start``, ``label_epochs``: first and last epoch whose probabilities enter the soft correspondence
-      (``label_epochs=None``: all to the end)
+    - ``start``, ``label_epochs``: first and last epoch, None: of all, that enter the soft correspondence
     """
 
     method_name: ClassVar[str] = "rcl"

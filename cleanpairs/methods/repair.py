@@ -1,9 +1,6 @@
 """REPAIR: rank correlation and noisy pair half-replacing with memory (Zheng et al., 2024), section III.
 
-Two networks split the corpus for each other (:mod:`cleanpairs.methods.splitting`); each keeps a first-in-first-out
-memory of feature pairs (f_j, g_j) of the clean subset. Labels come from the rank correlation of a pair's distances to
-these; of mismatched pairs one half at a time is replaced from the memory. Equations, and departures from the paper:
-docs/methods/repair.md.
+Equations, and departures from the paper: docs/methods/repair.md.
 """
 
 from dataclasses import dataclass
@@ -16,8 +13,7 @@ from torch import Tensor
 from cleanpairs.core.parameters import number, whole
 from cleanpairs.data import Pairs
 from cleanpairs.encoders.base import State
-from cleanpairs.methods.memory_bank import FeatureMemory
-from cleanpairs.methods.splitting import Splitting, SplittingCleaner
+from cleanpairs.methods.splitting import FeatureMemory, Splitting, SplittingCleaner
 from cleanpairs.ops.matching import places
 from cleanpairs.ops.ranks import rank_correlation
 from cleanpairs.repair.candidates import DonorSearch, half_replacing
@@ -45,8 +41,6 @@ class _Repairing(Splitting):
         self.memories = [FeatureMemory(method.memory, method.resolved_device()) for _ in range(self.networks)]
         self.ends = np.tile(np.array([0.0, 1.0]), (self.networks, 1))
 
-    # -- labels -----------------------------------------------------------------------------------------------------
-
     def judge(self, view: EpochContext) -> np.ndarray:
         c_y = []
         for k, memory in enumerate(self.memories):
@@ -73,8 +67,6 @@ class _Repairing(Splitting):
         c: np.ndarray = rank_correlation(z_image, z_text, bank.images, bank.texts, exclude=exclude).cpu().numpy()
         return c
 
-    # -- training ---------------------------------------------------------------------------------------------------
-
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, clean.of(self.y[network]))
         memory = self.memories[network]
@@ -90,7 +82,6 @@ class _Repairing(Splitting):
         return loss
 
     def replaced(self, view: EpochContext, network: int, f: BatchOutput, *, image: bool) -> Tensor:
-        """Loss of mismatched pairs whose images (or texts) have been replaced from the memory."""
         memory = self.memories[network]
         kept_state: State = f.texts if image else f.images
         with torch.no_grad():
@@ -115,8 +106,6 @@ class _Repairing(Splitting):
 @dataclass(kw_only=True, eq=False, repr=False)
 class REPAIR(SplittingCleaner):
     """Two networks, labels by rank correlation with a memory of clean pairs, half-replaced noisy pairs.
-
-    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
     - ``memory``: feature pairs M that each network remembers
     - ``neighbours``: nearest texts (images) K among which a replacement is looked for

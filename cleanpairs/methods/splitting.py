@@ -1,25 +1,21 @@
 """What the methods that split the corpus by its losses have in common, for one network or two that teach each other.
 
-Each epoch behind the warm-up: a loss of every pair in evaluation mode, scaled to [0, 1], split in two by a mixture; w
-is the posterior of the lower mode, the probability of being clean. A split that is implausible is refused and the
-previous one kept. Networks that teach each other train on each other's split (co-teaching). The papers' choices, ours
-and why: docs/methods/index.md.
+Each epoch behind the warm-up splits a loss of every pair in two by a mixture; w is the posterior of the lower mode, the
+probability of being clean. The papers' choices, ours and why: docs/methods/index.md.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from cleanpairs.core.parameters import choice, number, whole
-from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.mixture import GuardedSplit, guarded_split
 from cleanpairs.estimators import PairCleaner
-from cleanpairs.methods.memory_bank import FeatureMemory
-from cleanpairs.objectives.rce import InfoNCELoss, InfoNCEWithRCE
-from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean
-from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData, TrainingStage, TrainingStrategy
+from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE, TripletLoss, pair_loss_mean
+from cleanpairs.trainer import Averaged, BatchOutput, EpochContext, TrainingData, TrainingStage
 from cleanpairs.trainer.strategy import Objective
 
 UNSPLIT = 0.45  # losses that do not split give clean probabilities from 1 down to 1 - UNSPLIT: all are clean
@@ -32,14 +28,65 @@ PAPERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Splitting(Averaged, TrainingStrategy):
-    """TrainingStrategy of a method that splits n pairs; it overrides :meth:`judge` and :meth:`split_loss`.
+class Remembered(NamedTuple):
+    """m entries, in no particular order: vectors (m, E) float32 on the memory's device, and the pairs (m,) int64."""
 
-    What it leaves is the mean of the labels over epochs behind the warm-up.
+    images: Tensor
+    texts: Tensor
+    rows: np.ndarray
 
-    ``method``: the settings, a :class:`WarmupCleaner`. Of a strategy: ``networks`` {1, 2}; ``mixture`` {"gaussian",
-    "beta"}; ``apart``: clean and noisy pairs have batches of their own; ``half``: a step holds half a batch of each of
-    them, instead of one.
+
+class FeatureMemory:
+    """At most ``size`` feature pairs, whose vectors lie on ``device``; the oldest make room."""
+
+    def __init__(self, size: int, device: str = "cpu") -> None:
+        self.size, self.device = size, device
+        self.images = self.texts = torch.zeros(0, 0)
+        self.rows: np.ndarray = np.full(size, -1, dtype=np.int64)
+        self.next = self.filled = 0
+
+    def __len__(self) -> int:
+        return self.filled
+
+    def push(self, images: Tensor, texts: Tensor, rows: np.ndarray) -> None:
+        """Remember n feature pairs (n, E) of the pairs ``rows`` (n,); of more than ``size`` the last ones."""
+        images, texts, rows = images[-self.size :], texts[-self.size :], rows[-self.size :]
+        if not len(rows):
+            return
+        if not len(self.images):
+            self.images, self.texts = (torch.zeros(self.size, z.shape[1], device=self.device) for z in (images, texts))
+        at = (self.next + np.arange(len(rows))) % self.size
+        place = torch.from_numpy(at).to(self.device)
+        for held, new in ((self.images, images), (self.texts, texts)):
+            held[place] = new.detach().to(self.device, torch.float32)
+        self.rows[at] = rows
+        self.next = int((self.next + len(rows)) % self.size)
+        self.filled = min(self.size, self.filled + len(rows))
+
+    def held(self) -> Remembered:
+        """What is remembered, as views."""
+        return Remembered(self.images[: self.filled], self.texts[: self.filled], self.rows[: self.filled])
+
+    def state(self) -> dict[str, Any]:
+        """What :meth:`load_state` goes on from."""
+        vectors = {"images": self.images.cpu().numpy(), "texts": self.texts.cpu().numpy()}
+        return {**vectors, "rows": self.rows, "next": self.next, "filled": self.filled}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+        self.images, self.texts = (
+            torch.from_numpy(np.array(state[name], dtype=np.float32)).to(self.device) for name in ("images", "texts")
+        )
+        self.rows = np.array(state["rows"], dtype=np.int64)
+        self.next, self.filled = int(state["next"]), int(state["filled"])
+
+
+class Splitting(Averaged):
+    """Strategy of a method that splits n pairs; it overrides :meth:`judge` and :meth:`split_loss`. Its value is
+    the mean of the labels over epochs behind the warm-up.
+
+    ``networks`` {1, 2}; ``mixture`` {"gaussian", "beta"}; ``apart``: clean and noisy pairs have batches of their own;
+    ``half``: a step holds half a batch of each of them, instead of one.
     """
 
     networks: int = 2
@@ -63,10 +110,8 @@ class Splitting(Averaged, TrainingStrategy):
         self.has_split = np.zeros(self.networks, dtype=bool)  # and they did split
         self.memories: list[FeatureMemory] = []  # of the methods that have one a network
 
-    # -- what a method says -----------------------------------------------------------------------------------------
-
     def head(self, model: Any) -> nn.Module | None:
-        """What is kept with the model, unless a method says so."""
+        """What is kept with the model, unless a strategy has another one."""
         found: nn.Module | None = self.method.head(model)
         return found
 
@@ -93,8 +138,6 @@ class Splitting(Averaged, TrainingStrategy):
         """Losses (B,) to one of the batch: their mean, or their sum."""
         return loss.sum() if self.method.reduction == "sum" else loss.mean()
 
-    # -- the procedure ----------------------------------------------------------------------------------------------
-
     def clean_rows(self, network: int) -> np.ndarray:
         """Pairs that ``network`` trains on as clean: by the other network's split, where there are two."""
         return np.flatnonzero(self.w[(network + 1) % self.networks] > self.clean_above)
@@ -107,14 +150,11 @@ class Splitting(Averaged, TrainingStrategy):
         noisy = np.setdiff1d(np.arange(self.n), clean)
         size = max(2, view.settings.batch_size // 2) if self.half else view.settings.batch_size
         first = view.batches(clean, network, 1, size=size)
-        second: list[np.ndarray] = []
-        lap = 2
+        second, lap = list[np.ndarray](), 2
         while len(noisy) >= 2 and len(second) < len(first):
             second += view.batches(noisy, network, lap, size=size)
             lap += 1
-        if not second:
-            return [(rows,) for rows in first]
-        return [(a, b) for a, b in zip(first, second, strict=False)]
+        return [*zip(first, second, strict=False)] or [(rows,) for rows in first]
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         """The warm-up's loss, or the method's."""
@@ -156,17 +196,8 @@ class Splitting(Averaged, TrainingStrategy):
     def losses(self, view: EpochContext, network: int) -> np.ndarray:
         """Loss (N,) of every pair in evaluation mode, scaled to [0, 1]."""
         if self.method.split_by == "probability":
-            return 1 - self.probability(view, network)
-        loss = self.figure(view, network, lambda S, excluded: pair_loss_mean(S, excluded, self.margin))
-        return scaled(loss)
-
-    def figure(self, view: EpochContext, network: int, figure: Any) -> np.ndarray:
-        """A figure (N,) float32 of every pair, in random groups of the corpus."""
-        return view.figure(network, figure, seed=view.seed(7, network))
-
-    def probability(self, view: EpochContext, network: int) -> np.ndarray:
-        """Matching probability (N,) float32 of every pair, in the same groups."""
-        return view.probability(network, self.tau, seed=view.seed(7, network))
+            return 1 - view.probability(network, self.tau)
+        return scaled(view.figure(network, lambda S, excluded: pair_loss_mean(S, excluded, self.margin)))
 
     def labels(self) -> np.ndarray:
         """0 where no network trains on a pair as clean."""
@@ -233,7 +264,7 @@ class SplittingCleaner(WarmupCleaner):
     """Parameters of the methods that split as NCR does, beside those of :class:`WarmupCleaner`.
 
     - ``warm_loss`` {"rce", "mean", "sum", "infonce"}: loss of the warm-up: cross entropy with its reverse
-      (:mod:`cleanpairs.objectives.rce`), or without; or the triplet over the mean, or the sum, of the negatives
+      (:mod:`cleanpairs.objectives`), or without; or the triplet over the mean, or the sum, of the negatives
     - ``split_by`` {"probability", "triplet"}: what is split: 1 minus the matching probability at ``tau``, or the
       triplet loss over the mean of the negatives
     - ``clean_loss`` {"rce", "triplet"}: loss of a pair with the label y behind the warm-up: y times the cross entropy

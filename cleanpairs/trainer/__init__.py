@@ -2,10 +2,10 @@
 
 from cleanpairs.trainer.context import BatchOutput, EpochContext, Network
 from cleanpairs.trainer.loop import MAX_NON_FINITE, Trainer
-from cleanpairs.trainer.strategy import Correspondence, SingleNetwork, TrainingStrategy
+from cleanpairs.trainer.strategy import Averaged, SingleNetwork, TrainingStrategy
 from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
 
 __all__ = [
-    "MAX_NON_FINITE", "BatchOutput", "Correspondence", "EpochContext", "EpochRecord", "Network", "SingleNetwork",
+    "MAX_NON_FINITE", "Averaged", "BatchOutput", "EpochContext", "EpochRecord", "Network", "SingleNetwork",
     "Trained", "Trainer", "TrainingData", "TrainingSettings", "TrainingStage", "TrainingStrategy", "step_seed",
 ]  # fmt: skip

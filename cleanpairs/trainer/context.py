@@ -1,9 +1,20 @@
-"""What a method sees of the training: its networks, an evaluation pass, a training forward, random batches."""
+r"""What a method sees of the training: its networks, an evaluation pass, a training forward, random batches.
+
+A batch in pieces has the loss and the gradient of the whole: gradient cache (Gao et al. 2021, "Scaling Deep Contrastive
+Learning Batch Size under Memory Limited Setup").
+
+    dL/dw = sum_i dL/dz_i dz_i/dw
+
+dL/dz is computed once, from the embeddings of the whole batch. Those of a piece are computed without a graph, and once
+more with one when dL/dz is known; the same dropout is drawn, and only the second pass moves batch norm's statistics.
+Of several processes each embeds its share, all compute the same loss of all embeddings, each takes the gradient of its
+own share into the towers, and the weights' gradients are summed.
+"""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +22,146 @@ import torch
 from torch import Tensor, nn
 
 from cleanpairs.core import distributed
-from cleanpairs.encoders.base import DualEncoder, State, full_precision, take_state
-from cleanpairs.encoders.tokenizer import pack
+from cleanpairs.encoders.base import DualEncoder, Local, State, full_precision, take_state
+from cleanpairs.encoders.tokenizer import PackedTokens, pack
 from cleanpairs.ops.matching import duplicate_mask, matching_probability
 from cleanpairs.scoring import Embeddings, Encoded, as_input, embed_images, embed_texts, in_groups
-from cleanpairs.trainer.inputs import Inputs, PieceInputs, take_packed
-from cleanpairs.trainer.staged import Staged, pieces
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
+
+Run = Callable[[np.ndarray], tuple[State, State]]
+HELD = 0.25  # of a GPU's free memory, that the images may take
+BLOCK = 1024
+
+
+def on_device(images: np.ndarray, device: torch.device) -> Tensor | None:
+    """All M images on a GPU, as they are stored; None elsewhere, and where they leave it too little memory."""
+    if device.type != "cuda" or images.nbytes > HELD * torch.cuda.mem_get_info(device)[0]:
+        return None
+    held = torch.empty(images.shape, dtype=torch.from_numpy(np.array(images[:0])).dtype, device=device)
+    for start in range(0, len(images), BLOCK):
+        held[start : start + BLOCK] = torch.from_numpy(np.array(images[start : start + BLOCK]))
+    return held
+
+
+@dataclass(frozen=True)
+class PieceInputs:
+    """b pairs on the CPU: images (b, R, D) or (b, 3, H, W), or rows (b,) of those on a GPU; ``keep`` (b, R) bool."""
+
+    images: Tensor
+    keep: Tensor | None
+    tokens: PackedTokens
+
+    def pinned(self) -> "PieceInputs":
+        """In memory that a GPU reads by itself."""
+        ids, sizes, lengths, sentences = self.tokens
+        keep, sentences = (None if x is None else x.pin_memory() for x in (self.keep, sentences))
+        tokens = PackedTokens(ids.pin_memory(), sizes, lengths.pin_memory(), sentences)
+        return PieceInputs(self.images.pin_memory(), keep, tokens)
+
+    def to(self, device: torch.device, held: Tensor | None) -> tuple[Tensor, Tensor | None, PackedTokens]:
+        """A network's arguments; ``held``: all images, where they are on the device."""
+        keep = None if self.keep is None else self.keep.to(device, non_blocking=True)
+        images = self.images if held is None else held[self.images.to(device, non_blocking=True)]
+        return as_input(images, device), keep, self.tokens.to(device)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """B pairs in packed order, as :class:`BatchOutput`; how they are ``cut``; the pieces by their first position."""
+
+    rows: np.ndarray
+    source: np.ndarray
+    cut: list[np.ndarray]
+    pieces: dict[int, PieceInputs]
+    excluded: Tensor | None
+
+
+def take_packed(tokens: PackedTokens, rows: np.ndarray) -> PackedTokens:
+    """The chosen sequences (b,) int64, ascending, of packed ones on the CPU: packed themselves."""
+    at = torch.from_numpy(rows)
+    sizes = tokens.batch_sizes
+    present = at[None, :] < sizes[:, None]  # (L, b)
+    starts = sizes.cumsum(0) - sizes
+    left = present.sum(dim=1)
+    sentences = None if tokens.sentences is None else tokens.sentences[at]
+    return PackedTokens(tokens.ids[(starts[:, None] + at)[present]], left[left > 0], tokens.lengths[at], sentences)
+
+
+def pieces(size: int, micro_batch: int | None) -> list[np.ndarray]:
+    """Positions (b,) int64 of the pairs of each of this process's pieces of ``micro_batch`` pairs at most, ascending;
+    all when None, or of fewer pairs than processes. Every n-th of the packed pairs makes pieces of about as many words.
+    """
+    world, rank = distributed.world_size(), distributed.rank()
+    if size < world:
+        return [np.arange(size)]
+    n = 1 if micro_batch is None else max(1, min(size // world, -(-size // (world * micro_batch))))
+    return [np.arange(rank + k * world, size, n * world) for k in range(n)]
+
+
+@dataclass
+class Staged:
+    """The forwards of a step of one network, and the way back; a new step clears the ``halves`` of one that failed."""
+
+    module: nn.Module
+    # Forwards whose gradient has come as far as the embeddings, the leaves; with the states of an only piece.
+    halves: list[tuple[list[np.ndarray], Run, int, tuple[Tensor, Tensor], tuple[State, State] | None]] = field(
+        default_factory=list
+    )
+
+    def states(self, size: int, cut: list[np.ndarray], run: Run, seed: int) -> tuple[State, State]:
+        """States of the images and the texts of a batch of ``size`` pairs that is ``cut`` (:func:`pieces`); ``run``:
+        those of a piece; ``seed``: of dropout, which every process and piece draws for itself.
+        """
+        if len(cut[0]) == size:
+            return run(cut[0])
+        before, found, graph = [b.clone() for b in self.module.buffers()], [], torch.is_grad_enabled()
+        with torch.set_grad_enabled(graph and len(cut) == 1):
+            for k, piece in enumerate(cut):
+                torch.manual_seed(step_seed(seed, distributed.rank(), k))
+                found.append(run(piece))
+        for buffer, old in zip(self.module.buffers(), before, strict=True):
+            if len(cut) > 1:
+                buffer.copy_(old)
+        torch.manual_seed(seed)  # what follows is the same on all processes, and as after a plain step without dropout
+        images, texts = (_whole(states, cut, size) for states in zip(*found, strict=True))
+        if graph:
+            leaves = (_tensor(images).requires_grad_(), _tensor(texts).requires_grad_())
+            self.halves.append((cut, run, seed, leaves, found[0] if len(cut) == 1 else None))
+        return images, texts
+
+    def finish(self) -> None:
+        """Take the gradient of the embeddings, which a backward pass has left there, into the weights."""
+        for cut, run, seed, leaves, found in self.halves:
+            for k, piece in enumerate(cut):
+                torch.manual_seed(step_seed(seed, distributed.rank(), k))
+                inner = []  # <z, dL/dz>: its gradient is the loss's
+                for leaf, state in zip(leaves, found or run(piece), strict=True):
+                    z = _tensor(state)
+                    if leaf.grad is not None and z.requires_grad:
+                        g = leaf.grad[torch.from_numpy(piece).to(leaf.device)]
+                        inner.append((z * (g[:, : z.shape[1]] if isinstance(state, Local) else g)).sum())
+                if inner:
+                    torch.stack(inner).sum().backward()
+        self.halves.clear()
+
+
+def _tensor(state: State) -> Tensor:
+    return state.parts if isinstance(state, Local) else state
+
+
+def _whole(states: Sequence[State], cut: list[np.ndarray], size: int) -> State:
+    """The state of all B pairs, in the batch's order, of those of the pieces of all processes; without gradient."""
+    order = torch.from_numpy(np.argsort(np.concatenate(cut)))
+
+    def rows(parts: list[Tensor]) -> Tensor:
+        return distributed.gathered(torch.cat(parts)[order.to(parts[0].device)], size)
+
+    if not isinstance(states[0], Local):
+        return rows([_tensor(s) for s in states])
+    local = [s for s in states if isinstance(s, Local)]
+    width = distributed.most(max(s.parts.shape[1] for s in local))
+    padded = [nn.functional.pad(s.parts, (0, 0, 0, width - s.parts.shape[1])) for s in local]
+    return Local(rows(padded), rows([s.lengths for s in local]))
 
 
 class Network(nn.Module):
@@ -28,17 +172,11 @@ class Network(nn.Module):
         self.model: Any = model
         self.head = head
 
-    def forward(self, images: Tensor, keep: Tensor | None, tokens: Any) -> tuple[State, State]:
-        """States of B pairs."""
-        states: tuple[State, State] = self.model(images, keep, tokens)
-        return states
-
 
 @dataclass
 class BatchOutput:
-    """B pairs through a network in training mode, in the order of ``rows`` (which packing has changed).
-
-    ``source`` (B,): which of the given groups of rows each pair is of. ``excluded`` (B, B): what is no negative.
+    """B pairs through a network in training mode, in the order of ``rows``, which packing has changed; ``source`` (B,):
+    which of the given groups each pair is of; ``excluded`` (B, B): what is no negative.
     """
 
     view: "EpochContext"
@@ -55,12 +193,8 @@ class BatchOutput:
 
     def select(self, chosen: np.ndarray) -> "BatchOutput":
         """The chosen pairs alone: (b,) int64 or (B,) bool."""
-        at = torch.from_numpy(np.arange(len(self.rows))[chosen])
-        excluded = self.excluded
-        if excluded is not None:
-            here = at.to(excluded.device)
-            excluded = excluded[here][:, here]
-        at = at.to(self.view.device)
+        at = torch.from_numpy(np.arange(len(self.rows))[chosen]).to(self.view.device)
+        excluded = None if self.excluded is None else self.excluded[at][:, at]
         return BatchOutput(
             self.view, self.model, self.rows[chosen], self.source[chosen], take_state(self.images, at),
             take_state(self.texts, at), excluded,
@@ -72,12 +206,8 @@ class BatchOutput:
 
 
 class EpochContext:
-    """One epoch as a method sees it.
-
-    - ``stage``, ``epoch``: from 1
-    - ``last``: whether this is the last epoch of the last stage
-    - ``captions`` (N,) int64: whose caption each pair is trained with; None: each its own
-    - ``held``: all images, where they are on the device
+    """One epoch as a method sees it: ``stage``, ``epoch``, from 1; ``last`` of the last stage; ``captions`` (N,) int64:
+    whose caption each pair is trained with, None: its own; ``held``: all images, where they are on the device.
     """
 
     def __init__(
@@ -96,7 +226,7 @@ class EpochContext:
         self._encoded: dict[int, Encoded] = {}
 
     def autocast(self) -> torch.autocast:
-        """In which a network computes: in bfloat16 where the settings say so."""
+        """Computes in bfloat16 where the settings say so."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")
 
     def seed(self, *tags: int) -> int:
@@ -118,7 +248,9 @@ class EpochContext:
                 tokens = tokens.take(np.arange(distributed.rank(), len(tokens), world))
             found = embed_images(model, images, device=self.device), embed_texts(model, tokens, device=self.device)
             if divided:
-                found = gathered(found[0], len(data.images)), gathered(found[1], len(data.tokens))
+                shares = zip(found, (len(data.images), len(data.tokens)), strict=True)
+                whole = [distributed.gathered(torch.from_numpy(own.vectors), n).numpy() for own, n in shares]
+                found = Embeddings(whole[0]), Embeddings(whole[1])
             self._encoded[network] = Encoded(*found, model, self.device)
         return self._encoded[network]
 
@@ -127,29 +259,28 @@ class EpochContext:
         network: int,
         figure: Callable[[Tensor, Tensor | None], Tensor],
         *,
-        seed: int,
-        rounds: int | None = None,
+        seed: int | None = None,
         pairs: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> np.ndarray:
         """A figure (N,) float32 of every pair in evaluation mode; see :func:`cleanpairs.scoring.in_groups`.
 
-        ``rounds``: the settings' by default, one where the model is slow (local); ``pairs``: others to look at instead,
-        rows (K,) of images and rows (K,) of captions.
+        ``pairs``: others to look at instead, rows (K,) of images and rows (K,) of captions; ``seed``: of the groups.
         """
         data, s, encoded = self.data, self.settings, self.encoded(network)
+        seed = self.seed(7, network) if seed is None else seed
         images, texts = (slice(None), slice(None)) if pairs is None else pairs
         if pairs is not None:
             encoded = replace(encoded, texts=encoded.texts.take(pairs[1]))
         local = self.networks[network].model.local
         return in_groups(
             figure, encoded, data.image_index[images], data.image_group[images], data.text_group[texts],
-            group_size=s.eval_group_size, rounds=rounds or (1 if local else s.label_rounds), seed=seed,
+            group_size=s.eval_group_size, rounds=1 if local else s.label_rounds, seed=seed,
             exclude_duplicates=s.exclude_duplicates,
         )  # fmt: skip
 
-    def probability(self, network: int, tau: float, *, seed: int, **others: Any) -> np.ndarray:
+    def probability(self, network: int, tau: float, **others: Any) -> np.ndarray:
         """Matching probability (N,) float32 of every pair in evaluation mode; ``others``: of :meth:`figure`."""
-        return self.figure(network, lambda S, excluded: matching_probability(S, tau, excluded), seed=seed, **others)
+        return self.figure(network, lambda S, excluded: matching_probability(S, tau, excluded), **others)
 
     def pair_vectors(self, network: int) -> tuple[np.ndarray, np.ndarray]:
         """(N, E) float32 unit vectors of the images and of the captions of all pairs in evaluation mode."""
@@ -165,10 +296,7 @@ class EpochContext:
             return model.similarity(images, texts).float()
 
     def forward(self, network: int, *groups: np.ndarray, seed: int) -> BatchOutput:
-        """Pairs of one or several groups of rows (b,) int64 through a network in training mode, at once.
-
-        ``seed``: of region and word dropping.
-        """
+        """Pairs of groups of rows (b,) int64 through a network in training mode, at once; ``seed``: of dropping."""
         for of, expected, by, made in self.coming:
             if (of, by, len(expected)) == (network, seed, len(groups)) and all(map(operator.is_, expected, groups)):
                 inputs = made.result()
@@ -179,7 +307,7 @@ class EpochContext:
         def run(at: np.ndarray) -> tuple[State, State]:
             images, keep, tokens = inputs.pieces[int(at[0])].to(self.device, self.held)
             with self.autocast():
-                found = self.networks[network](images, keep, tokens)
+                found = self.networks[network].model(images, keep, tokens)
             return full_precision(found[0]), full_precision(found[1])
 
         z_image, z_text = self.staged[network].states(len(inputs.rows), inputs.cut, run, seed)
@@ -216,7 +344,7 @@ class EpochContext:
                 tokens if len(at) == len(rows) else take_packed(tokens, at),
             )
             made[int(at[0])] = piece.pinned() if pin else piece
-        excluded = self._duplicates(rows, texts)
+        excluded = self.duplicates(rows, texts, "cpu")
         return Inputs(rows, source, cut, made, excluded.pin_memory() if pin and excluded is not None else excluded)
 
     @torch.no_grad()
@@ -231,16 +359,13 @@ class EpochContext:
             packed: State = model.encode_texts(tokens.to(self.device))
         return take_state(packed, torch.from_numpy(np.argsort(order)).to(self.device))
 
-    def duplicates(self, rows: np.ndarray, texts: np.ndarray) -> Tensor | None:
+    def duplicates(self, rows: np.ndarray, texts: np.ndarray, device: str | None = None) -> Tensor | None:
         """(B, B) bool: pairs of one image or one text, the latter of ``texts``; None when none is to be excluded."""
-        found = self._duplicates(rows, texts)
-        return None if found is None else found.to(self.device)
-
-    def _duplicates(self, rows: np.ndarray, texts: np.ndarray) -> Tensor | None:
         if not self.settings.exclude_duplicates:
             return None
-        data = self.data
-        return duplicate_mask(torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[texts]))
+        groups = self.data.image_group[rows], self.data.text_group[texts]
+        found = duplicate_mask(*map(torch.from_numpy, groups))
+        return None if found is None else found.to(device or self.device)
 
     def all_batches(self, network: int = 0) -> list[tuple[np.ndarray, ...]]:
         """All pairs once, in random batches; for each network in an order of its own."""
@@ -255,17 +380,10 @@ class EpochContext:
         )
 
 
-def gathered(own: Embeddings, n: int) -> Embeddings:
-    """Of all n rows, out of every process's share: each ``world``-th of them."""
-    return Embeddings(distributed.gathered(torch.from_numpy(own.vectors), n).numpy())
-
-
 def random_batches(
     rows: np.ndarray, lengths: np.ndarray, size: int, bucket: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Random batches of the pairs ``rows`` (n,), in random order; ``bucket``: so many are drawn together and sorted by
-    the ``lengths`` (N,) of captions.
-    """
+    """Random batches of the pairs ``rows`` (n,); ``bucket`` of them are drawn together, sorted by ``lengths`` (N,)."""
     order = rows[rng.permutation(len(rows))]
     batches: list[np.ndarray] = []
     span = size * max(bucket, 1)

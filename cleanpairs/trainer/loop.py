@@ -1,37 +1,38 @@
 """The training loop: the only caller of ``optimizer.step``.
 
-A training is a list of stages; each stage starts from fresh weights and a fresh optimiser, and the labels carry over
-(CRCL's self-refining). A method trains one network, or two in turn. All randomness is derived from (seed, stage, epoch,
-step), so a checkpoint needs no state of a random generator, and a resumed run on the same CPU is the same to the bit.
+A training is a list of stages; each starts from fresh weights and a fresh optimiser, and the labels carry over (CRCL's
+self-refining). All randomness is derived from (seed, stage, epoch, step), so a checkpoint, which is tensors and plain
+JSON, needs no state of a generator, and a resumed run on the same CPU is the same to the bit.
 
 A training that has diverged goes back once to the last good checkpoint, or its beginning, and goes on at half the
-learning rate; a second time it is refused. Both signs are far from what a training that works was ever seen to do
-(docs/log.md has the figures of all recipes):
+learning rate; a second time it is refused. Signs are (docs/log.md has the figures of all recipes):
 
-    collapse    all images, or all captions, have become one point: the mean cosine of any two of a sample is above
-                COLLAPSED, and was below APART when the stage began (a fresh network may have them all near each
-                other); after the first epoch of a stage, which some objectives spend there
+    collapse    the mean cosine of any two images, or captions, of a sample is above COLLAPSED behind the first epoch of
+                a stage, and was below APART when it began
     explosion   the mean loss of the epoch is EXPLODED times as large as any before it, and as 1
 """
 
 import copy
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cleanpairs.core import distributed
-from cleanpairs.core.errors import ConfigError, RefusedError, ResourceError
+from cleanpairs.core.errors import ConfigError, DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts
+from cleanpairs.core.regular import check_regular, reading
+from cleanpairs.data.arrays import write_tensors
+from cleanpairs.data.atomic import staged_file
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble
-from cleanpairs.trainer.checkpoints import Checkpoint, Position, TrainingState, moments
-from cleanpairs.trainer.context import EpochContext, Network
-from cleanpairs.trainer.inputs import on_device
+from cleanpairs.trainer.context import EpochContext, Network, on_device
 from cleanpairs.trainer.strategy import TrainingStrategy
 from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
 
@@ -42,21 +43,127 @@ MAX_NON_FINITE = 10  # consecutive steps without a finite loss before the run is
 MAX_NAMED = 256  # pairs of a batch that a message names
 LEAST_PIECE = 4  # pairs of a batch that the GPU's memory has to hold at once
 READ_EVERY = {"cpu": 1, "cuda": 25}  # steps, whose outcomes are read together: on a GPU nobody waits for each
+GROUPS = ("model", "optimizer", "best", "labels", "partial")  # fields that are tables by name
 
 Batch = tuple[np.ndarray, ...]
 
 
+class Position(NamedTuple):
+    """Where to go on: ``step`` batches of ``epoch`` of ``stage`` are done (stage and epoch from 1)."""
+
+    stage: int
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What a training goes on from; ``optimizer``: of :func:`moments`."""
+
+    position: Position
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    labels: dict[str, Any]
+    best: dict[str, Tensor] | None
+    best_rsum: float | None
+    history: list[dict[str, Any]]
+    partial: dict[str, Any] | None
+
+    def load_optimizer(self, optimizer: Any, network: int = 0) -> None:
+        """Put the moments of one network back into ``optimizer``; DataError where its weights are others."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in self.optimizer.items():
+            owner, number, key = name.split(".", 2)
+            if int(owner) == network:
+                state.setdefault(int(number), {})[key] = value
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
+        for at, found in state.items():
+            if at >= len(weights) or any(m.dim() and m.shape != weights[at].shape for m in found.values()):
+                raise DataError(
+                    "the checkpoint is of a network with other weights, as of another version of cleanpairs; "
+                    "start again with --overwrite"
+                )
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def moments(optimizers: Sequence[Any]) -> dict[str, Tensor]:
+    """What optimisers know of each weight: ``<network>.<parameter number>.<name>``."""
+    return {
+        f"{network}.{number}.{name}": torch.as_tensor(value)
+        for network, optimizer in enumerate(optimizers)
+        for number, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+    }
+
+
+class Checkpoint:
+    """The file ``last.safetensors`` in ``directory``; refused if ``fingerprint``, of input and settings, is another."""
+
+    def __init__(self, directory: str | Path, fingerprint: str) -> None:
+        self.path = Path(directory) / "last.safetensors"
+        self.fingerprint = fingerprint
+
+    def save(self, state: TrainingState) -> None:
+        """Replace the file, atomically."""
+        flat = {f"{group}.{key}": v for group in GROUPS for key, v in (getattr(state, group) or {}).items()}
+        tensors = {
+            name: torch.as_tensor(v).detach().cpu().contiguous().clone()
+            for name, v in flat.items()
+            if isinstance(v, np.ndarray | Tensor)
+        }
+        head = {
+            "fingerprint": self.fingerprint,
+            "position": state.position,
+            "best_rsum": state.best_rsum,
+            "history": state.history,
+            "plain": {name: v for name, v in flat.items() if name not in tensors},
+            "partial": state.partial is not None,
+        }
+        with staged_file(self.path, overwrite=True) as path:
+            write_tensors(tensors, path, metadata={"state": json.dumps(head)})
+
+    def load(self) -> TrainingState | None:
+        """The saved state, or None; DataError: the file is damaged, or belongs to other data or settings."""
+        from safetensors import SafetensorError, safe_open
+
+        if not self.path.exists():
+            return None
+        errors = SafetensorError, KeyError, TypeError, ValueError
+        with reading(f"the checkpoint {self.path}", "read (start again with --overwrite)", *errors):
+            check_regular(self.path)
+            with safe_open(self.path, framework="pt") as f:
+                head = json.loads((f.metadata() or {})["state"])
+                tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict
+            position, fingerprint = Position(*head["position"]), head["fingerprint"]
+            best_rsum, history, plain, partly = (head[k] for k in ("best_rsum", "history", "plain", "partial"))
+            if not (isinstance(history, list) and isinstance(plain, dict)):
+                raise TypeError("its history and its labels are not what was written")
+        if fingerprint != self.fingerprint:
+            raise DataError(
+                f"the checkpoint {self.path} belongs to other data or settings; resume with the same ones, "
+                "or start again with --overwrite"
+            )
+        found: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+        for name, value in {**tensors, **plain}.items():
+            group, _, key = name.partition(".")
+            of_method = group in ("labels", "partial") and isinstance(value, Tensor)
+            found.setdefault(group, {})[key] = value.numpy() if of_method else value
+        model, optimizer, best, labels, partial = (found[group] for group in GROUPS)
+        known = best or None, best_rsum, history, partial if partly else None
+        return TrainingState(position, model, optimizer, labels, *known)
+
+
 class _Diverged(Exception):  # noqa: N818 - no error until it comes twice
-    """The training has diverged; the message says how."""
+    pass
 
 
 @dataclass
 class Trainer:
     """Trains the dual encoder, or two of them, of a procedure.
 
-    ``checkpoint`` Checkpoint: where to keep the state; without one the training cannot be resumed; ``on_epoch``: called
-    as ``on_epoch(record, y)`` after every epoch, with the (N,) raw labels; ``on_step``: called as ``on_step(pairs_done,
-    pairs_total, loss)``; the total is as good as it is known.
+    ``checkpoint``: without one the training cannot be resumed; ``on_epoch(record, y)``: called after every epoch, with
+    the raw labels (N,); ``on_step(pairs_done, pairs_total, loss)``: the total is as good as it is known.
     """
 
     settings: TrainingSettings
@@ -75,9 +182,8 @@ class Trainer:
     ) -> Trained:
         """Train all stages.
 
-        ``procedure``: what the method does; it holds the labels; ``build``: a freshly initialised model; called once a
-        stage and network, with torch's seed set; ``validate``: rSum of a model; the best epoch of the last stage is
-        then kept instead of the last one.
+        ``build``: a freshly initialised model, called once a stage and network, with torch's seed set; ``validate``:
+        rSum of a model, by which the best epoch of the last stage is kept.
         Raises RefusedError: fewer than two pairs, ten steps in a row without a finite loss, or a training that diverges
         again after it went back to its last good state; ResourceError: the memory of the GPU does not hold four pairs;
         KeyboardInterrupt: on a signal, after the state has been saved.
@@ -116,8 +222,6 @@ class Trainer:
                         ) from found
                     self.fallbacks, self.saved = 1, distributed.most(self.saved) > 0
 
-    # -- stages and epochs ------------------------------------------------------------------------------------------
-
     def _stages(self, stages: Sequence[TrainingStage], restored: TrainingState) -> Trained:
         at, step, partial = restored.position, restored.position.step, restored.partial
         self.procedure.load_state(restored.labels)
@@ -141,7 +245,9 @@ class Trainer:
             for epoch in range(at.epoch if number == at.stage else 1, stage.epochs + 1):
                 before = sum(p.epochs for p in stages[: number - 1]) + epoch - 1
                 last = number == len(stages)
-                self._set_lr(stage, epoch, last)
+                decay = stage.decay(epoch) if last else 1.0
+                for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
+                    group["lr"] = group["initial_lr"] * decay * 0.5**self.fallbacks
                 self.view.stage, self.view.epoch, self.view.last = number, epoch, last and epoch == stage.epochs
                 self._epoch(step, partial, before, epochs, last)
                 step, partial = 0, None
@@ -153,9 +259,13 @@ class Trainer:
                     self.interrupts.raise_received()
         if self.best is not None:
             torch.nn.ModuleList(self.view.networks).load_state_dict(self.best)
-        model = _one([network.model for network in self.view.networks]).eval()
         heads = [network.head for network in self.view.networks]
-        return Trained(model, self.procedure.value(), self.history, self.best_rsum, heads)
+        return Trained(self._model().eval(), self.procedure.value(), self.history, self.best_rsum, heads)
+
+    def _model(self) -> Any:
+        """What retrieves: the only model, or the mean of two."""
+        models = [network.model for network in self.view.networks]
+        return models[0] if len(models) == 1 else Ensemble(models)
 
     def _start_stage(self, number: int) -> None:
         s = self.settings
@@ -170,7 +280,7 @@ class Trainer:
             own = getattr(model, "parameter_groups", None)
             groups: list[dict[str, Any]] = [{"params": list(network.model.parameters())}] if own is None else own(s.lr)
             if network.head is not None:
-                groups.append({"params": list(network.head.parameters()), "lr": self.procedure.head_lr() or s.lr})
+                groups.append({"params": list(network.head.parameters()), "lr": self.procedure.head_lr or s.lr})
             optimizer = torch.optim.AdamW(groups, lr=s.lr, weight_decay=s.weight_decay, fused=True)
             for group in optimizer.param_groups:
                 group["initial_lr"] = group["lr"]
@@ -186,12 +296,6 @@ class Trainer:
         self.view.micro_batch = self.micro_batch
         # How near each other all images, and all captions, of a network were.
         self.began = [self._collapse(k) for k in range(len(networks))]
-
-    def _set_lr(self, stage: TrainingStage, epoch: int, last: bool) -> None:
-        decay = stage.decay(epoch) if last else 1.0
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * decay * 0.5**self.fallbacks
 
     def _epoch(self, first: int, partial: dict[str, Any] | None, before: int, epochs: int, last: bool) -> None:
         """One epoch, from step ``first`` on; ``before`` of all ``epochs`` are done."""
@@ -233,7 +337,7 @@ class Trainer:
         self._same_labels()
         rsum = None
         if self.validate is not None and last:
-            rsum = distributed.of_first(self.validate(_one([network.model for network in view.networks])))
+            rsum = distributed.of_first(self.validate(self._model()))
             if self.best_rsum is None or rsum > self.best_rsum:
                 self.best_rsum = rsum
                 weights = torch.nn.ModuleList(view.networks).state_dict()
@@ -246,14 +350,11 @@ class Trainer:
             note="; ".join(filter(None, [procedure.note, *self._notes()])) or None,
             micro_batch=self.micro_batch, fallbacks=self.fallbacks,
         )  # fmt: skip
-        self.history.append(record.to_dict())
+        self.history.append(vars(record).copy())
         if self.on_epoch is not None and distributed.rank() == 0:
             self.on_epoch(record, procedure.value())
 
-    # -- one step ---------------------------------------------------------------------------------------------------
-
     def _take(self, k: int, batch: Batch, seed: int) -> None:
-        """A step of network ``k``."""
         optimizer = self.optimizers[k]
         while True:
             optimizer.zero_grad(set_to_none=True)
@@ -278,7 +379,6 @@ class Trainer:
             self._read()
 
     def _read(self) -> None:
-        """Read the outcomes of the steps since the last time, and count them."""
         unread, self.unread = self.unread, []
         outcomes = torch.stack([outcome for *_, outcome in unread]).tolist() if unread else []
         for (batch, teaches, _), (loss, taken, told) in zip(unread, outcomes, strict=True):
@@ -294,12 +394,12 @@ class Trainer:
                 self.skipped_in_row = 0
 
     def _gradients(self, k: int, batch: Batch, seed: int) -> tuple[Tensor, bool]:
-        """The loss of a batch, and whether it has a gradient, which is then in the weights."""
+        """The loss of a batch, and whether it has a gradient, which is then in the weights; its graph ends here."""
         view = self.view
         torch.default_generator.manual_seed(seed)  # torch.manual_seed formats a stack on a machine without a GPU
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
-        view.staged[k].begin()
+        view.staged[k].halves.clear()
         loss = self.procedure.loss(view, k, batch, seed)
         view.changed()
         if loss.requires_grad:
@@ -311,10 +411,8 @@ class Trainer:
         return loss.detach(), loss.requires_grad
 
     def _summed(self, k: int, loss: Tensor) -> Tensor:
-        """(2,): the loss, and whether a process was told to stop; with the sums over the processes of the gradients of
-        network ``k`` in the place of these, in one collective.
-
-        A weight without a gradient, which it has then on no process, keeps none: the optimiser passes it over.
+        """(2,): the loss, and whether a process was told to stop; the gradients of network ``k`` become their sums over
+        the processes, in one collective. A weight without a gradient has none on any process, and keeps none.
         """
         world = distributed.world_size()
         figures = torch.stack([loss / world, loss.new_tensor(float(self.interrupts.received is not None))])
@@ -329,7 +427,13 @@ class Trainer:
 
     def _fewer(self, size: int, shortage: str) -> None:
         """Halve what of a batch of ``size`` pairs goes through the towers at once, for the rest of the run."""
-        self._release()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        for staged in self.view.staged:
+            staged.halves.clear()
+        self.view.coming.clear()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
         world = distributed.world_size()
         at_once = min(-(-size // world), self.micro_batch or size)
         if at_once <= LEAST_PIECE or self.procedure.needs_whole_graph or world > 1:  # others may be further already
@@ -340,18 +444,7 @@ class Trainer:
             )
         self.micro_batch = self.view.micro_batch = max(LEAST_PIECE, -(-at_once // 2))
 
-    def _release(self) -> None:
-        """Give back the gradients, and what the device's allocator keeps."""
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        for staged in self.view.staged:
-            staged.begin()
-        self.view.coming.clear()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
     def _skip(self, batch: Batch) -> None:
-        """A step whose loss or gradient is not finite was not taken; ten in a row end the run."""
         self.skipped += 1
         self.skipped_in_row += 1
         if self.skipped_in_row >= MAX_NON_FINITE:
@@ -364,17 +457,13 @@ class Trainer:
                 "or check the vectors of these pairs"
             )
 
-    # -- what it comes to -------------------------------------------------------------------------------------------
-
     def _notes(self) -> Iterator[str]:
-        """What a person should know of how it goes on."""
         if self.micro_batch != self.settings.micro_batch:
             yield f"batches are computed in pieces of {self.micro_batch} pairs, as memory does not hold them whole"
         if self.fallbacks:
             yield "after a divergence at half the learning rate"
 
     def _watch(self, loss: float) -> None:
-        """Notice a training that has diverged, before its labels and its weights are kept."""
         view, found = self.view, None
         before = [abs(line["loss"]) for line in self.history if line["loss"]]  # 0 of an epoch without a finite step
         if before and abs(loss) > EXPLODED * max(1.0, *before):
@@ -392,10 +481,7 @@ class Trainer:
 
     @torch.no_grad()
     def _collapse(self, network: int) -> list[float]:
-        """Mean cosine of any two images, and of any two captions, of a sample of the pairs, under one network.
-
-        0 where the data itself has only one image, or one text, to show.
-        """
+        """Mean cosine of any two images, and captions, of a sample under one network; 0 where there is only one."""
         view, data, model = self.view, self.data, self.view.networks[network].model
         rows = np.random.default_rng(view.seed(11, network)).permutation(len(data))[:SAMPLE]
         training = model.training
@@ -414,8 +500,6 @@ class Trainer:
         if distributed.world_size() > 1:
             self.procedure.load_state(distributed.of_first(self.procedure.state()))
 
-    # -- state ------------------------------------------------------------------------------------------------------
-
     def _save(self, position: Position, *, force: bool, partial: dict[str, Any] | None = None) -> None:
         if self.checkpoint is None or distributed.rank() > 0:
             return
@@ -425,8 +509,3 @@ class Trainer:
         known = self.procedure.state(), self.best, self.best_rsum, self.history, partial
         self.checkpoint.save(TrainingState(position, weights, moments(self.optimizers), *known))
         self.saved_at, self.saved = time.monotonic(), True
-
-
-def _one(models: list[Any]) -> Any:
-    """The model that retrieves: the only one, or the mean of two."""
-    return models[0] if len(models) == 1 else Ensemble(models)

@@ -1,11 +1,10 @@
 """What a method does within the training loop, and the plain one: one network, one objective, one label estimator."""
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor, nn
 
-from cleanpairs.core.resumable import Resumable
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer.context import EpochContext
 
@@ -21,37 +20,18 @@ class Objective(Protocol):
         """Unreduced loss (B,) of S (B, B), rows are images, and labels (B,) in [0, 1]."""
 
 
-class Correspondence(Protocol):
-    """An estimator of N soft correspondences that lives through a training."""
-
-    def wants(self, stage: int, epoch: int) -> bool:
-        """Whether p of this epoch (both from 1) will be used."""
-
-    def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
-        """Take over the matching probabilities (N,) of an epoch."""
-
-    def labels(self) -> np.ndarray:
-        """As :meth:`TrainingStrategy.labels`."""
-
-    def value(self) -> np.ndarray:
-        """As :meth:`TrainingStrategy.value`."""
-
-    def state(self) -> dict[str, Any]:
-        """As :class:`cleanpairs.core.resumable.Resumable`."""
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """The same."""
-
-
-class TrainingStrategy(Resumable):
-    """A method in the loop. What must survive an interruption, within an epoch too, is in :meth:`state`.
+class TrainingStrategy:
+    """A method in the loop. What must survive an interruption, within an epoch too, are the attributes ``kept``, arrays
+    and plain numbers.
 
     An epoch is: ``start_epoch``; for each network in turn, ``loss`` of each of its batches; ``end_epoch``.
     """
 
+    kept: ClassVar[tuple[str, ...]] = ()
     networks: int = 1
     captions: np.ndarray | None = None  # (N,) int64: whose caption each pair is trained with in the next epoch
     mean_probability: float | None = None  # of the last epoch, for the log
+    head_lr: float | None = None  # learning rate of the head; the model's when None
     note: str | None = None  # what a person should know of the last epoch, for the log
     needs_whole_graph: bool = False  # it takes gradients of gradients: a batch cannot be computed in pieces
 
@@ -59,19 +39,11 @@ class TrainingStrategy(Resumable):
         """What is learned beside a fresh ``model``; nothing by default."""
         return None
 
-    def head_lr(self) -> float | None:
-        """Learning rate of the head; the model's when None."""
-        return None
-
     def start_epoch(self, view: EpochContext) -> None:
         """Look at all pairs before the epoch: split them, label them."""
-        return
 
     def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
-        """The epoch's batches of a network, each one or several groups of rows; derived from state and seeds only.
-
-        All pairs once by default.
-        """
+        """The epoch's batches of a network, each one or several groups of rows, by state and seeds only."""
         return view.all_batches(network)
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
@@ -80,7 +52,6 @@ class TrainingStrategy(Resumable):
 
     def end_epoch(self, view: EpochContext) -> None:
         """Look at all pairs after the epoch."""
-        return
 
     def labels(self) -> np.ndarray:
         """(N,) float32, for the next epoch's loss: 0 is a pair that it takes as wrong."""
@@ -90,19 +61,63 @@ class TrainingStrategy(Resumable):
         """(N,) float32 in [0, 1]: the soft correspondence as it stands."""
         raise NotImplementedError
 
+    def state(self) -> dict[str, Any]:
+        """What :meth:`load_state` goes on from."""
+        return {name: getattr(self, name) for name in self.kept}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state`; arrays are copied."""
+        for name in self.kept:
+            now = getattr(self, name)
+            array = isinstance(now, np.ndarray)
+            setattr(self, name, np.array(state[name], dtype=now.dtype) if array else type(now)(state[name]))
+
+
+class Averaged(TrainingStrategy):
+    """Labels that stay 1, and the mean of N figures over the epochs ``start`` to ``label_epochs`` (or the end)."""
+
+    kept: ClassVar[tuple[str, ...]] = ("total", "counted")
+
+    def __init__(self, n: int, *, start: int = 1, label_epochs: int | None = None) -> None:
+        self.start, self.label_epochs = start, label_epochs
+        self.total: np.ndarray = np.zeros(n, dtype=np.float64)
+        self.counted = 0
+
+    def wants(self, stage: int, epoch: int) -> bool:
+        """Whether the figures of this epoch (from 1) enter."""
+        return self.start <= epoch and (self.label_epochs is None or epoch <= self.label_epochs)
+
+    def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
+        """Take over p (N,) of ``epoch``; a stage begins anew."""
+        if not self.wants(stage, epoch):
+            return
+        if epoch == self.start:
+            self.total, self.counted = np.zeros(len(p), dtype=np.float64), 0
+        self.total += p
+        self.counted += 1
+
+    def labels(self) -> np.ndarray:
+        """(N,) float32 ones."""
+        return np.ones(len(self.total), dtype=np.float32)
+
+    def value(self) -> np.ndarray:
+        """The mean (N,) float32; 1 before any epoch."""
+        if not self.counted:
+            return np.ones(len(self.total), dtype=np.float32)
+        return (self.total / self.counted).astype(np.float32)
+
 
 class SingleNetwork(TrainingStrategy):
     """One network; the estimator's labels weigh the objective, the matching probability feeds the estimator.
 
-    ``label_pass`` {"eval", "batch"}: whether the probability comes from an evaluation pass in random groups, or from
-    the training batches; ``label_tau``: temperature of the probability; the objective's when None; ``warm`` (Objective,
-    int): another objective for so many first epochs of every stage.
+    ``label_pass`` {"eval", "batch"}: whether it comes from an evaluation pass in random groups, or from the training
+    batches; ``label_tau``: its temperature; ``warm``: another objective for so many first epochs of every stage.
     """
 
     def __init__(
         self,
         objective: Objective,
-        correspondence: Correspondence,
+        correspondence: Averaged,
         *,
         label_pass: str = "eval",
         label_tau: float | None = None,
@@ -150,10 +165,9 @@ class SingleNetwork(TrainingStrategy):
 
     def state(self) -> dict[str, Any]:
         """The estimator's state and the batches' probabilities so far."""
-        return {"p_of_batches": self.p, **{f"labels.{k}": v for k, v in self.correspondence.state().items()}}
+        return {"p_of_batches": self.p, **self.correspondence.state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
         self.p = np.array(state["p_of_batches"], dtype=np.float32)
-        prefix = "labels."
-        self.correspondence.load_state({k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)})
+        self.correspondence.load_state(state)

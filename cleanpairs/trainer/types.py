@@ -1,6 +1,6 @@
 """What a training is made of and what it leaves."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,7 @@ from cleanpairs.encoders.tokenizer import TokenTable
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """``epochs`` epochs from fresh weights.
-
-    In the last stage the learning rate falls to a tenth after every ``lr_update`` epochs behind the first ``warmup``.
-    """
+    """Epochs from fresh weights; in the last stage the rate falls to a tenth every ``lr_update``, behind ``warmup``."""
 
     epochs: int
     lr_update: int | None = None
@@ -62,10 +59,8 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One line of the metrics log. ``epoch`` counts within ``stage``; both from 1.
-
-    ``micro_batch``: pairs that went through the towers at once, where a batch was computed in pieces. ``fallbacks``:
-    times that the training went back to a good state, with half the learning rate.
+    """One line of the metrics log. ``epoch`` counts within ``stage``; both from 1; ``micro_batch``: pairs of a piece;
+    ``fallbacks``: times that the training went back to a good state, with half the learning rate.
     """
 
     stage: int
@@ -81,10 +76,6 @@ class EpochRecord:
     note: str | None = None
     micro_batch: int | None = None
     fallbacks: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """For a JSON line."""
-        return asdict(self)
 
 
 @dataclass

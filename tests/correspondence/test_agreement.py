@@ -17,7 +17,7 @@ from cleanpairs.correspondence.agreement import (
     TAU,
     Agreement,
     _answers,
-    _Question,
+    _ask,
     neighbours_agreement,
     posterior,
     similarity_to_neighbours,
@@ -100,7 +100,7 @@ def test_agreement_is_that_of_a_loop() -> None:
             against = (others * each[shown]).sum(1) / np.sqrt(np.einsum("ij,jk,ik->i", others, spread, others))
             null.append(against if a is x else against[np.argsort(shown)])
     group = np.arange(n)
-    found = _Question(x, t, group, group).ask(group, pairs, group, right)
+    found = _ask((x, t, group, group), group, pairs, group, right)
     own, control = np.array(observed), np.array(null)
     own, control = own / control.std(1, keepdims=True), control / control.std(1, keepdims=True)
     apart = np.maximum(own.mean(1) - control.mean(1), 0)
@@ -213,9 +213,10 @@ def test_neighbour_similarity_is_that_of_a_loop() -> None:
     assert np.abs(found - expected).mean() < 0.002
 
 
-def test_a_bank_of_some_says_nearly_the_same() -> None:
+def test_a_bank_of_some_says_nearly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "BANK", 800)
     images, texts, wrong = corpus(3000, 0.4)
-    few = ask(images, texts, bank=800)
+    few = ask(images, texts)
     assert roc_auc_score(~wrong, few.observed) > 0.9 and abs(few.wrong - 0.4) < 0.05
 
 

@@ -9,7 +9,7 @@ import pytest
 from sklearn.mixture import GaussianMixture
 
 from cleanpairs.correspondence.density_minimum import find_density_minimum
-from cleanpairs.correspondence.mixture import REG_COVAR, gaussian_split
+from cleanpairs.correspondence.mixture import REG_COVAR, split_in_two
 
 N = 2_000_000
 
@@ -24,7 +24,7 @@ def losses() -> np.ndarray:
 @pytest.mark.slow
 def test_a_mixture_of_millions(losses: np.ndarray) -> None:
     began = time.process_time()
-    split = gaussian_split(losses)
+    split = split_in_two(losses)
     seconds = time.process_time() - began
     assert seconds < 2, seconds
     # To the end from where it will end: from k-means it takes minutes.

@@ -11,8 +11,9 @@ from scipy.stats import beta as beta_distribution
 from sklearn.mixture import GaussianMixture
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.correspondence.mixture import EDGE, Split, beta_split, gaussian_split, guarded_split
+from cleanpairs.correspondence.mixture import EDGE, Split, guarded_split, split_in_two
 
+gaussian_split, beta_split = split_in_two, partial(split_in_two, kind="beta")
 BOTH = pytest.mark.parametrize("split", [beta_split, gaussian_split])
 Splitter = Callable[[np.ndarray], Split]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs
-from cleanpairs.methods.normalised import Probability
+from cleanpairs.methods.clip_score import Probability
 
 
 def mixture(n: int, wrong: float, apart: float = 3.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.data.noise import apply_noise, corrupt, inject_noise
 from cleanpairs.export.writing import refuse_changed_input
 from cleanpairs.methods.clip_score import ClipScore
-from cleanpairs.methods.infonce import InfoNCE
+from cleanpairs.methods.plain import InfoNCE
 
 N, D = 120, 8
 

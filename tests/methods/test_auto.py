@@ -83,8 +83,8 @@ def test_the_label_beats_each_of_its_sources(fitted: Fitted) -> None:
 def test_planted_pairs_get_their_own_captions_back_and_are_judged_like_all_others(fitted: Fitted) -> None:
     model, procedure, wrong = fitted
     planted, y = procedure.planted, model.correspondence_
-    assert len(planted) == 150 and (procedure.trained[planted] != planted).all()
-    if not procedure.repaired:
+    assert len(planted) == 150 and (procedure.texts[planted] != planted).all()
+    if not procedure.method.repaired:
         np.testing.assert_array_equal(procedure.captions, np.arange(1500))
     assert roc_auc_score(~wrong[planted], y[planted]) > 0.9
     assert abs(y[planted].mean() - (~wrong[planted]).mean()) < 0.1

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from cleanpairs import InfoNCE, PairCleaner, Pairs, load_pairs
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.recipe import Recipe
-from cleanpairs.methods import normalised
+from cleanpairs.methods import clip_score
 from cleanpairs.methods.clip_score import ClipScore
 
 CAPTIONS = [f"caption number {i}" for i in range(60)]
@@ -66,7 +66,7 @@ def test_vectors_of_both_sides_need_no_model(tmp_path: Path) -> None:
 def test_threshold_rate_and_probability_come_from_the_null(
     normalise: str, stored: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(normalised, "STORED", stored)
+    monkeypatch.setattr(clip_score, "STORED", stored)
     pairs = many(600, 200)
     wrong = np.arange(600) < 200
     model = ClipScore(text_encoder="features", normalise=normalise).fit(pairs)

@@ -10,7 +10,7 @@ import torch
 
 from cleanpairs import CREAM
 from cleanpairs.methods.cream import CLEAN, HARD, NOISY, spread_cross_entropy
-from cleanpairs.objectives.rce import InfoNCELoss
+from cleanpairs.objectives import InfoNCELoss
 from tests.methods.conftest import probabilities_of_both, view_of
 
 

@@ -10,7 +10,7 @@ import torch
 
 from cleanpairs import GSC
 from cleanpairs.methods.gsc import geometric_loss, structure_consistency
-from cleanpairs.objectives.rce import InfoNCELoss
+from cleanpairs.objectives import InfoNCELoss
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import BatchOutput
 from tests.methods.conftest import probabilities_of_both, view_of

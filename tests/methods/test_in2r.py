@@ -10,7 +10,7 @@ import torch
 
 from cleanpairs import IN2R
 from cleanpairs.methods.in2r import GraphRefiner
-from cleanpairs.objectives.rce import InfoNCEWithRCE
+from cleanpairs.objectives import InfoNCEWithRCE
 from tests.methods.conftest import view_of
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from cleanpairs.methods.memory_bank import FeatureMemory
+from cleanpairs.methods.splitting import FeatureMemory
 from cleanpairs.ops.matching import places
 
 

@@ -10,7 +10,7 @@ import torch
 
 from cleanpairs import NCR
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.objectives.triplet import TripletLoss, prediction
+from cleanpairs.objectives import TripletLoss, prediction
 from tests.methods.conftest import corpus, view_of
 
 SMALL: dict[str, Any] = {

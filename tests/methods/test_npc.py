@@ -11,7 +11,7 @@ import torch
 
 from cleanpairs import NPC
 from cleanpairs.methods.npc import negative_weight
-from cleanpairs.objectives.rce import InfoNCELoss
+from cleanpairs.objectives import InfoNCELoss
 from tests.methods.conftest import view_of
 
 

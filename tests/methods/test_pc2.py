@@ -15,7 +15,7 @@ from torch import Tensor
 from cleanpairs import PC2
 from cleanpairs.correspondence.mixture import guarded_split
 from cleanpairs.methods.pc2 import PseudoClassifier
-from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.objectives import TripletLoss
 from cleanpairs.trainer import EpochContext
 from tests.methods.conftest import corpus, view_of
 

@@ -17,8 +17,7 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.methods.splitting import UNSPLIT, Splitting, scaled
-from cleanpairs.objectives.rce import InfoNCEWithRCE
-from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.objectives import InfoNCEWithRCE, TripletLoss
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import BatchOutput, EpochContext, Network, TrainingData, TrainingSettings
 

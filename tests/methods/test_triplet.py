@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from cleanpairs import InfoNCE, Triplet
 from cleanpairs.correspondence.density_minimum import find_density_minimum
-from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.objectives import TripletLoss
 from tests.methods.conftest import corpus
 
 SMALL: dict[str, Any] = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from cleanpairs.objectives.rce import InfoNCELoss
+from cleanpairs.objectives import InfoNCELoss
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cleanpairs.objectives.rce import InfoNCELoss, InfoNCEWithRCE
+from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE
 from tests.objectives.conftest import S4, batch, some
 
 INFO_NCE, WITH_RCE = 2.160998821258545, 6.941159248352051

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cleanpairs.core.errors import ConfigError
-from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean, prediction, soft_margin
+from cleanpairs.objectives import TripletLoss, pair_loss_mean, prediction, soft_margin
 from tests.objectives.conftest import S4, batch, some
 
 Y4 = [1.0, 0.35, 0.0, 0.8]
@@ -113,8 +112,3 @@ def test_equal_similarities_leave_the_margin(form: str, label: float) -> None:
     assert loss.tolist() == pytest.approx([2 * 0.2 * label * times] * 4, abs=1e-6)
     loss.sum().backward()
     assert S.grad is not None and math.isfinite(float(S.grad.abs().sum()))
-
-
-def test_unknown_negatives() -> None:
-    with pytest.raises(ConfigError, match="hard, mean or sum, found 'max'"):
-        TripletLoss(negatives="max")

@@ -25,7 +25,7 @@ from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.sgraf import SAF, SGR
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.trainer import Trainer, TrainingData, TrainingSettings
-from cleanpairs.trainer.checkpoints import Checkpoint
+from cleanpairs.trainer.loop import Checkpoint
 
 WORDS = "red blue green cat dog bird big small old new fast slow".split()
 BACKBONES = {"mlp": MLP, "sgr": SGR, "saf": SAF}

@@ -11,12 +11,20 @@ import pytest
 import torch
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
-from cleanpairs.objectives.rce import InfoNCELoss
-from cleanpairs.trainer import SingleNetwork, Trained, Trainer, TrainingData, TrainingSettings, TrainingStage, context
-from cleanpairs.trainer.inputs import on_device
+from cleanpairs.objectives import InfoNCELoss
+from cleanpairs.trainer import (
+    Averaged,
+    SingleNetwork,
+    Trained,
+    Trainer,
+    TrainingData,
+    TrainingSettings,
+    TrainingStage,
+    context,
+)
+from cleanpairs.trainer.context import on_device
 
 
 def train(captions_of: np.ndarray | None = None, stored: Any = np.float32, **settings: Any) -> Trained:

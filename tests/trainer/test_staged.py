@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
 from cleanpairs.methods.crcl import ActiveComplementaryLoss
-from cleanpairs.trainer.inputs import take_packed
-from cleanpairs.trainer.staged import Staged, pieces
+from cleanpairs.trainer.context import Staged, pieces, take_packed
 
 
 class Towers(nn.Module):

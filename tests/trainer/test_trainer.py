@@ -16,13 +16,13 @@ from torch import Tensor
 
 from cleanpairs.core.errors import DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts, Terminated
-from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.encoders.backbone import VSEInf
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.methods.crcl import ActiveComplementaryLoss, MomentumCorrection
-from cleanpairs.objectives.rce import InfoNCELoss
+from cleanpairs.objectives import InfoNCELoss
 from cleanpairs.trainer import (
     MAX_NON_FINITE,
+    Averaged,
     SingleNetwork,
     Trained,
     Trainer,
@@ -31,8 +31,8 @@ from cleanpairs.trainer import (
     TrainingStage,
     loop,
 )
-from cleanpairs.trainer.checkpoints import Checkpoint
 from cleanpairs.trainer.context import random_batches
+from cleanpairs.trainer.loop import Checkpoint
 from cleanpairs.trainer.strategy import Objective
 
 WORDS = "red blue green cat dog bird big small old new".split()

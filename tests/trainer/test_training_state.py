@@ -12,7 +12,7 @@ import torch
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.arrays import write_tensors
-from cleanpairs.trainer.checkpoints import Checkpoint, Position, TrainingState, moments
+from cleanpairs.trainer.loop import Checkpoint, Position, TrainingState, moments
 
 HEAD: dict[str, Any] = {
     "fingerprint": "f", "position": [1, 2, 3], "best_rsum": None, "history": [], "plain": {}, "partial": False,

@@ -249,7 +249,7 @@ def _read_arrow(data: bytes, work: Path) -> None:
 def _make_safetensors(path: Path) -> None:
     import torch
 
-    from cleanpairs.trainer.checkpoints import Checkpoint, Position, TrainingState, moments
+    from cleanpairs.trainer.loop import Checkpoint, Position, TrainingState, moments
 
     layer = torch.nn.Linear(6, 5)
     optimizer = torch.optim.Adam(layer.parameters())
@@ -264,7 +264,7 @@ def _make_safetensors(path: Path) -> None:
 
 
 def _read_safetensors(data: bytes, work: Path) -> None:
-    from cleanpairs.trainer.checkpoints import Checkpoint
+    from cleanpairs.trainer.loop import Checkpoint
 
     (work / "last.safetensors").write_bytes(data)
     Checkpoint(work, "f").load()

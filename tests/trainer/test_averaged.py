@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cleanpairs.correspondence.averaged import Averaged
+from cleanpairs.trainer import Averaged
 
 
 def run(labels: Averaged, figures: np.ndarray, first: int = 1) -> list[list[float]]:
