@@ -9,7 +9,7 @@ from typing import Any
 
 def plain(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
     """``value`` in what JSON knows: NaN and infinities become null, paths text, arrays lists, dataclasses objects;
-    ``other`` makes something of what is none of these, which json refuses.
+    ``other`` makes something of what is none of these, else TypeError.
     """
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
@@ -25,4 +25,6 @@ def plain(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
         return {str(key): plain(part, other) for key, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(part, other) for part in (sorted(value) if isinstance(value, set | frozenset) else value)]
-    return value if other is None else other(value)
+    if other is None:
+        raise TypeError(f"{type(value).__name__} has no form in JSON")
+    return other(value)

@@ -32,7 +32,7 @@ def error_text(error: BaseException) -> str:
 
 
 @contextmanager
-def _told_as(kind: type[CleanpairsError], path: object, how: str, *also: type[Exception]) -> Iterator[None]:
+def _raised_as(kind: type[CleanpairsError], path: object, how: str, *also: type[Exception]) -> Iterator[None]:
     try:
         yield
     except (CleanpairsError, MemoryError):
@@ -45,12 +45,12 @@ def reading(path: object, how: str = "read", *also: type[Exception]) -> Abstract
     """Errors of the system in the block, and those of the types ``also``, as :class:`DataError`, which names the file;
     ours, and memory that does not suffice, pass.
     """
-    return _told_as(DataError, path, how, *also)
+    return _raised_as(DataError, path, how, *also)
 
 
 def writing(path: object) -> AbstractContextManager[None]:
     """Errors of the system in the block as :class:`OutputError`, which names what cannot be written."""
-    return _told_as(OutputError, path, "written")
+    return _raised_as(OutputError, path, "written")
 
 
 def check_regular(path: AnyPath, mode: int | None = None) -> None:

@@ -50,7 +50,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         argv = [
             "fit", "data.parquet", "--backbone", "mlp", "--out", "run", "--epochs", "12", "--batch-size", "16",
             "--quiet", "--method", "crcl", "--device", "cpu",
-            "--set", "dim=32", "--set", "refine_epochs=[4]", "--set", "lr=0.005", "--set",
+            "--set", "dim=32", "--set", "dropout=0.1", "--set", "refine_epochs=[4]", "--set", "lr=0.005", "--set",
             "eval_group_size=32", "--set", "tau=0.1",
         ]  # fmt: skip
         patch.setattr(sys, "argv", ["cleanpairs", *argv])

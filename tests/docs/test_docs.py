@@ -105,7 +105,7 @@ def test_what_docstrings_refer_to_is_there() -> None:
     found: set[str] = set()
     for file in Path(cleanpairs.__file__).parent.rglob("*.py"):
         found |= set(re.findall(r":(?:mod|class|func|data|meth|attr):`(cleanpairs[\w.]*)`", file.read_text("utf-8")))
-    assert len(found) > 100
+    assert len(found) > 60
     for name in sorted(found):
         pkgutil.resolve_name(name)
 

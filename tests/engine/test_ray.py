@@ -27,7 +27,7 @@ from cleanpairs.core.errors import DataError, ResourceError
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.engine import make_engine, plan_partitions, run_partitions
 from cleanpairs.engine.ray import RayEngine
-from cleanpairs.export import partitions
+from cleanpairs.export import writing
 from cleanpairs.ops import search
 from cleanpairs.repair.settings import RepairSettings
 
@@ -111,7 +111,7 @@ def write(path: Path, n: int) -> Path:
 def test_score_rematch_and_export_are_those_of_one_process_though_workers_die(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: list[int]
 ) -> None:
-    for module, name, rows in ((scoring, "PARTITION", 50), (partitions, "PARTITION", 50), (search, "_FLAT_BLOCK", 20)):
+    for module, name, rows in ((scoring, "PARTITION", 50), (writing, "PARTITION", 50), (search, "_FLAT_BLOCK", 20)):
         monkeypatch.setattr(module, name, rows)
     data = write(tmp_path / "data.parquet", 300)
     options = {"train": str(data), "method": "clip-score", "device": "cpu"}

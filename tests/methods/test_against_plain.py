@@ -20,7 +20,7 @@ from tests.methods.conftest import corpus
 N, WRONG = 160, 64
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 8e-3, "tau": 0.1,
-    "epochs": 10, "image_drop": 0.0, "text_drop": 0.1, "classes": 32, "device": "cpu",
+    "epochs": 10, "dropout": 0.1, "image_drop": 0.0, "text_drop": 0.1, "classes": 32, "device": "cpu",
 }  # fmt: skip
 MORE = 0.05
 

@@ -14,7 +14,7 @@ from tests.methods.conftest import corpus
 
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
-    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
+    "epochs": 8, "dropout": 0.1, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
 }  # fmt: skip
 
 
