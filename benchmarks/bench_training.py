@@ -272,17 +272,14 @@ def loader(machine: Machine, rounds: int) -> Iterator[Row]:
         data = TrainingData(images, Tokenizer(vocabulary).encode(captions), image_of, image_of, np.arange(n))
         model = SimpleNamespace(text_drop=0.2, image_drop=0.2, local=False)
         network: Any = SimpleNamespace(model=model)
-        view = EpochContext(
-            data, TrainingSettings(batch_size=128), [network], [lambda *batch: batch[:2]],
-            SimpleNamespace(device=torch.device("cpu")),
-        )  # fmt: skip
+        view = EpochContext(data, TrainingSettings(batch_size=128), [network])
         theirs = DataLoader(
             Samples(images, captions, image_of, {w: k + 1 for k, w in enumerate(vocabulary)}), 128, shuffle=True,
             collate_fn=collate,
         )  # fmt: skip
 
         def ours(view: EpochContext = view) -> int:
-            return sum(len(view.forward(0, batch, seed=k).rows) for k, batch in enumerate(view.batches()))
+            return sum(len(view.inputs(0, (batch,), k).rows) for k, batch in enumerate(view.batches()))
 
         def usual(theirs: Any = theirs) -> int:
             return sum(len(batch[0]) for batch in theirs)

@@ -155,7 +155,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|---|")
     for size in options.sizes:
         for captions in options.captions:
-            pairs = whole.take(first_captions(whole, size, captions))
+            pairs = whole.select(first_captions(whole, size, captions))
             if options.foreign:
                 pairs = transliterated(pairs, options.foreign)
             for noise in options.noise:
