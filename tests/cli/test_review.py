@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,11 @@ def test_a_log_of_other_data_is_refused(command: Command, run: Path) -> None:
 @pytest.mark.slow
 def test_it_serves_until_ctrl_c_and_writes_then(run: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cleanpairs", "review", str(run), "--no-browser", TRUST]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=dict(os.environ))
+    # A shell's job in the background ignores Ctrl-C, and so would its children.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=dict(os.environ), preexec_fn=heard
+    )
     assert process.stdout is not None
     address = process.stdout.readline().split()[1]
 
