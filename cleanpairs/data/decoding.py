@@ -48,13 +48,13 @@ Result = np.ndarray | str  # an array, or why there is none
 class Preparation:
     """What is made of a decoded image: uint8 of up to three dimensions, by ``target``, "module:function", called as
     ``function(image, **settings)`` with an RGB image of Pillow; ``settings``: JSON; ``about``: see
-    :func:`cleanpairs.data.read_image`; ``ahead``: batches that are prepared while one is in use.
+    :func:`cleanpairs.data.read_image`; ``prefetch``: batches that are prepared while one is in use.
     """
 
     target: str
     settings: dict[str, Any] = field(default_factory=dict)
     about: int | None = None
-    ahead: int = 2
+    prefetch: int = 2
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class DecodedBatch:
     failures: dict[int, str]
 
 
-RGB = Preparation("numpy:asarray", ahead=0)  # (H, W, 3), in full size: much to send, much to hold
+RGB = Preparation("numpy:asarray", prefetch=0)  # (H, W, 3), in full size: much to send, much to hold
 
 
 def workers_for(n: int) -> int:
@@ -112,10 +112,10 @@ class Decoder(AbstractContextManager["Decoder"]):
     def batches(self, encoded: Iterable[tuple[int, Sequence[bytes | None]]]) -> Iterator[DecodedBatch]:
         """Decode batches of (first row, encoded images, None where there is none), in order."""
         waiting: deque[tuple[int, Iterator[Result]]] = deque()
-        ahead, each = (0, map) if self._executor is None else (self.preparation.ahead, self._executor.map)
+        prefetch, each = (0, map) if self._executor is None else (self.preparation.prefetch, self._executor.map)
         for start, chunk in encoded:
             waiting.append((start, each(self._decoded, chunk)))
-            while len(waiting) > ahead:
+            while len(waiting) > prefetch:
                 yield _gather(*waiting.popleft())
         while waiting:
             yield _gather(*waiting.popleft())

@@ -109,8 +109,8 @@ def _rows(
     progress: Progress | None,
 ) -> Rows:
     """The rows of all images: of the cache directory, where the pairs are on disk; else as long as the images live."""
-    ahead = 2 if any(transform.output_size) else 0  # whole pictures are much to hold
-    preparation = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform), ahead=ahead)
+    prefetch = 2 if any(transform.output_size) else 0  # whole pictures are much to hold
+    preparation = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform), prefetch=prefetch)
 
     def chunks(first: int) -> Iterator[Chunk]:
         encoded = (part for part in pairs.images.iter_encoded(BATCH) if part[0] + len(part[1]) > first)

@@ -151,7 +151,7 @@ def duplicates(shown: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def given_scores(pairs: Pairs, scores: Any) -> dict[str, np.ndarray]:
+def precomputed_scores(pairs: Pairs, scores: Any) -> dict[str, np.ndarray]:
     """Name -> (N,) float64, NaN where there is none: of the input, then other floats of the scores table."""
     found = {name: np.asarray(values, np.float64) for name, values in pairs.precomputed_scores.items()}
     table = scores_table(scores)

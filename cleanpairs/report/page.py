@@ -25,7 +25,7 @@ from cleanpairs.report.gallery import (
     donors,
     duplicates,
     galleries,
-    given_scores,
+    precomputed_scores,
 )
 from cleanpairs.report.outcome import Outcome, caption_lengths, outcome_of, slice_tables
 from cleanpairs.report.plots import drawn, plot_scores, plot_training, precision_recall, series
@@ -83,7 +83,7 @@ def write_report(
     outcome, info, settings = outcome_of(scores, threshold, plan, truth), info or {}, settings or {}
     if len(pairs) != len(outcome):
         raise DataError(f"the scores are about {len(outcome)} pairs, and the data holds {len(pairs)}")
-    shown, given = Cards(pairs, outcome), given_scores(pairs, scores)
+    shown, given = Cards(pairs, outcome), precomputed_scores(pairs, scores)
     style, script = (asset(name, "cleanpairs.report") for name in ("style.css", "page.js"))
     sheet = None
     if audit is not None:

@@ -221,8 +221,8 @@ class EpochContext:
         self.micro_batch = settings.micro_batch
         self.staged = [Staged(network) for network in networks]
         # Inputs that are made before they are asked for; a CPU has no time to spare.
-        self.ahead = ThreadPoolExecutor(max_workers=1) if self.device.type == "cuda" else None
-        self.coming: list[tuple[int, tuple[np.ndarray, ...], int, Future[Inputs]]] = []
+        self.prefetching = ThreadPoolExecutor(max_workers=1) if self.device.type == "cuda" else None
+        self.prefetched: list[tuple[int, tuple[np.ndarray, ...], int, Future[Inputs]]] = []
         self._encoded: dict[int, Encoded] = {}
 
     def autocast(self) -> torch.autocast:
@@ -297,7 +297,7 @@ class EpochContext:
 
     def forward(self, network: int, *groups: np.ndarray, seed: int) -> BatchOutput:
         """Pairs of groups of rows (b,) int64 through a network in training mode, at once; ``seed``: of dropping."""
-        for of, expected, by, made in self.coming:
+        for of, expected, by, made in self.prefetched:
             if (of, by, len(expected)) == (network, seed, len(groups)) and all(map(operator.is_, expected, groups)):
                 inputs = made.result()
                 break
@@ -317,9 +317,9 @@ class EpochContext:
 
     def expect(self, network: int, groups: tuple[np.ndarray, ...], seed: int) -> None:
         """On a GPU make the inputs of the batch that comes next, in a thread."""
-        if self.ahead is not None:
-            made = self.ahead.submit(self.inputs, network, groups, seed)
-            self.coming = [*self.coming[-1:], (network, groups, seed, made)]
+        if self.prefetching is not None:
+            made = self.prefetching.submit(self.inputs, network, groups, seed)
+            self.prefetched = [*self.prefetched[-1:], (network, groups, seed, made)]
 
     def inputs(self, network: int, groups: tuple[np.ndarray, ...], seed: int) -> Inputs:
         """What :meth:`forward` takes through the network, on the CPU."""

@@ -431,7 +431,7 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         for staged in self.view.staged:
             staged.halves.clear()
-        self.view.coming.clear()
+        self.view.prefetched.clear()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         world = distributed.world_size()

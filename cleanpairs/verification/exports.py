@@ -164,12 +164,12 @@ def _input_of(out: Path, noted: Mapping[str, Any], data: str | Path | None, find
     """The input of an export, where it is there and as it was; a note where it is not. A manifest may be a stranger's:
     a path in it is followed only into the export's folder; elsewhere ``data`` names the input.
     """
-    told = noted.get("input")
-    if not isinstance(told, dict):
+    stored = noted.get("input")
+    if not isinstance(stored, dict):
         findings.notes.append("the values were not compared: the manifest does not name the input")
         return None
     try:
-        named = [out.parent / str(path) for path in told["paths"]]
+        named = [out.parent / str(path) for path in stored["paths"]]
         if data is not None:
             given = Path(data)
             named = [given / path.name for path in named] if given.is_dir() else [given]
@@ -179,13 +179,13 @@ def _input_of(out: Path, noted: Mapping[str, Any], data: str | Path | None, find
             where = named[0] if len(named) == 1 else named[0].parent
             findings.notes.append(f"the values were not compared: the input is elsewhere; name it by --data {where}")
             return None
-        if told["kind"] == "memory" or not all(path.is_file() for path in named):
+        if stored["kind"] == "memory" or not all(path.is_file() for path in named):
             findings.notes.append("the values were not compared: the input is not there any more")
             return None
         source = Source(
-            str(told["kind"]), tuple(str(path.absolute()) for path in named), dict(told["columns"]),
-            str(noted["fingerprint"]), int(told["rows"]), told["image_root"], bool(told["explicit_lists"]),
-            dict(told["options"]),
+            str(stored["kind"]), tuple(str(path.absolute()) for path in named), dict(stored["columns"]),
+            str(noted["fingerprint"]), int(stored["rows"]), stored["image_root"], bool(stored["explicit_lists"]),
+            dict(stored["options"]),
         )  # fmt: skip
         if fingerprint_of(source) != source.fingerprint:
             findings.notes.append("the values were not compared: the input has changed since the export")
@@ -429,11 +429,11 @@ class _Contents:
         for file in self._files:
             tar = Path(file).with_suffix(".tar")
             table = read_table(file)
-            told = [name for name in table.column_names if name != self._named(columns.get("features", ""))]
+            named = [name for name in table.column_names if name != self._named(columns.get("features", ""))]
             text = _text_codes(
                 pa.concat_arrays(table[self._named(columns["text"])].chunks or [pa.array([], pa.string())])
             )
-            lines = json_lines(table.select(told))
+            lines = json_lines(table.select(named))
             samples = read_index(str(tar))
             with open_regular(tar) as stream:
                 for i, (key, sample) in enumerate(zip_longest(table[KEY].to_pylist(), samples)):

@@ -17,7 +17,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
-from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, given_scores
+from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, precomputed_scores
 from cleanpairs.report.outcome import Outcome, caption_lengths, outcome_of, slice_tables
 from cleanpairs.report.page import flattened, story
 
@@ -139,9 +139,9 @@ def test_given_scores_are_compared() -> None:
     pairs = Pairs.from_arrays([f"c{i}" for i in range(n)], images=[png(i) for i in range(n)])
     shown = Cards(pairs, outcome(y, truth=truth))
     scores = pa.table({"correspondence": y, "similarity": given, "is_mismatch": [False] * n})
-    found = given_scores(replace(pairs, precomputed_scores={"clip": given[::-1]}), scores)
+    found = precomputed_scores(replace(pairs, precomputed_scores={"clip": given[::-1]}), scores)
     assert list(found) == ["clip", "similarity"]
-    assert given_scores(pairs, SimpleNamespace(correspondence=y)) == {}
+    assert precomputed_scores(pairs, SimpleNamespace(correspondence=y)) == {}
     (c,) = compare_scores(shown, {"similarity": given}, 4)
     both = np.isfinite(y) & np.isfinite(given)
     assert c["pairs"] == n - 2

@@ -56,7 +56,7 @@ def test_inputs_made_ahead_are_those_made_in_time(
 
     def ahead(self: context.EpochContext, *args: Any) -> None:
         original(self, *args)
-        self.ahead = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ahead")
+        self.prefetching = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ahead")
 
     def noted(self: context.EpochContext, *args: Any) -> Any:
         made.append(current_thread().name)
@@ -104,10 +104,10 @@ def test_a_batch_that_was_not_expected_is_not_taken(monkeypatch: pytest.MonkeyPa
     tokens, ids = Tokenizer.fit(["a b"]).encode(["a b"] * 3), np.arange(3)
     data = TrainingData(np.eye(3, dtype=np.float32)[:, None], tokens, ids, ids, ids)
     view, rows = context.EpochContext(data, TrainingSettings(), [context.Network(MLP(4, 3, dim=4, dim_word=2))]), ids
-    view.ahead = ThreadPoolExecutor(max_workers=1)
+    view.prefetching = ThreadPoolExecutor(max_workers=1)
     for seed in (1, 2):
         view.expect(0, (rows,), seed)
-    assert all(isinstance(future.exception(), Made) for *_, future in view.coming)
+    assert all(isinstance(future.exception(), Made) for *_, future in view.prefetched)
     for seed, again, groups in (
         (1, 0, (rows,)), (2, 0, (rows,)), (3, 1, (rows,)), (1, 1, (np.arange(3),)), (1, 1, (rows, rows))
     ):  # fmt: skip
