@@ -58,14 +58,18 @@ class DecisionLog:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             self._fd = os.open(self.path, flags, 0o600)
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            raise OutputError(f"{self.path} is no regular file: decisions are not written there")
-        self.refresh()
-        if not self._begun:
-            self._append(self._about)
-            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            os.fsync(folder)
-            os.close(folder)
+        try:
+            if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+                raise OutputError(f"{self.path} is no regular file: decisions are not written there")
+            self.refresh()
+            if not self._begun:
+                self._append(self._about)
+                folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+                os.fsync(folder)
+                os.close(folder)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def decisions(self) -> list[Decision]:
@@ -74,7 +78,9 @@ class DecisionLog:
 
     def close(self) -> None:
         """Let go of the file; nothing is lost without it."""
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def decide(self, pairs: Sequence[int], action: str, **about: Any) -> Decision:
         """Write a decision; it is on the disk when this returns; ``about``: the other fields of :class:`Decision`."""

@@ -100,6 +100,20 @@ def test_what_is_no_log_of_these_pairs_is_refused(tmp_path: Path) -> None:
         opened(tmp_path / "log" / "log")
 
 
+def test_its_descriptor_is_closed_once_and_where_it_is_refused(tmp_path: Path) -> None:
+    """A second close would close what got the number since; a log of other data would stay open."""
+    path = tmp_path / "decisions.jsonl"
+    log = opened(path)
+    log.close()
+    with path.open() as other:  # gets the number
+        log.close()
+        assert other.readline()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(DataError) as kept:  # its frames would keep a file object, but not a number
+        DecisionLog(path, "other", 1000)
+    assert len(os.listdir("/proc/self/fd")) == before and kept
+
+
 def test_killed_while_several_write_nothing_that_was_answered_is_lost(tmp_path: Path) -> None:
     """Five processes write to one log; each is killed (-9) after another number of answers, while it writes on."""
     path, answered = tmp_path / "log", []
