@@ -7,6 +7,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -170,6 +171,18 @@ def test_slopes_are_the_derivatives_along_the_meta_gradient(text_drop: float) ->
     np.testing.assert_allclose(losses.numpy(), by_pair, rtol=1e-4)
     want = -along(lambda p: procedure.smooth_loss(view, model, p, rows), start, v)
     near(slope, want / want.abs().mean(), 0.1)  # a kink of the ReLU may lie within the difference's step
+
+
+@pytest.mark.parametrize("part", ["slopes", "recognition"])
+def test_a_step_that_fails_leaves_the_model_in_training_mode(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """The step is tried again in parts where memory did not suffice."""
+    procedure, view = started()
+    clean, noisy = parts(view)
+    loss = procedure.pair_loss(clean, torch.ones(len(clean.rows)))
+    monkeypatch.setattr(type(view.networks[0].model), "encode_texts", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        procedure.slopes(view, 0, loss, noisy, 3) if part == "slopes" else procedure.recognition(view, 0, 3)
+    assert view.networks[0].model.training
 
 
 def test_a_loss_without_gradient_has_no_slopes() -> None:
