@@ -17,9 +17,10 @@ import pyarrow as pa
 
 import cleanpairs
 from cleanpairs.commands.run import Run
-from cleanpairs.commands.score import reader_of, roles_of, threshold_of_rows
+from cleanpairs.commands.score import roles_of, threshold_of_rows
 from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
 from cleanpairs.data import Source, load_source, note_named, open_source, staged_file
+from cleanpairs.data.readers import reader_of
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.table_reader import Rows, load_rows
 from cleanpairs.engine import Engine, make_engine

@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 import cleanpairs
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core.errors import ConfigError, RefusedError
-from cleanpairs.core.registry import READERS
 from cleanpairs.core.regular import sha256_of
 from cleanpairs.correspondence.calibration import Estimate
 from cleanpairs.data import Pairs, ParquetSink, Source, iter_tables, load_pairs, open_source, staged_file
+from cleanpairs.data.readers import reader_of
 from cleanpairs.data.rows import texts_of
 from cleanpairs.engine import Engine, Finished, Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.estimators import PairScorer
@@ -193,11 +193,6 @@ def _first_captions(source: Source) -> list[str]:
         if len(found) >= SAMPLE:
             break
     return found
-
-
-def reader_of(source: Source) -> Any:
-    """What reads a source."""
-    return READERS.load(source.kind)()
 
 
 def roles_of(source: Source) -> set[str]:

@@ -206,9 +206,14 @@ def load_pairs(
         raise type(error)(re.sub(r"--(image|text|key)-(\w+)", r"\1_\2", said)) from error
 
 
+def reader_of(source: Source) -> Any:
+    """What reads a source."""
+    return READERS.load(source.kind)()
+
+
 def load_source(source: Source) -> Pairs:
     """The pairs of an input that was opened by :func:`open_source`."""
-    return READERS.load(source.kind)().load(source)
+    return reader_of(source).load(source)
 
 
 def _written(data: Any, split: str | None) -> Path:
@@ -288,5 +293,5 @@ def iter_tables(
     """The input's own rows, in order, in batches, at least one. Raises DataError: they cannot be read any more."""
     if source.kind == "memory":
         raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")
-    for rows in READERS.load(source.kind)().some(source, batch_rows, columns):
+    for rows in reader_of(source).some(source, batch_rows, columns):
         yield rows.batch

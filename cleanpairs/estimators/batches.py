@@ -75,7 +75,9 @@ class VectorScorer(RowScorer):
             tokens = self.model.tokenizer_.given(batch.text_vectors, data)
         else:
             tokens = self.model.tokenizer_.encode(batch.captions.to_pylist())
-        vectors, tokens = filled(vectors), tokens.take(filled(np.arange(len(tokens))))
+        vectors = filled(vectors)
+        if len(tokens) < LEAST:
+            tokens = tokens.take(filled(np.arange(len(tokens))))
         device = self.model.resolved_device()
         images = embed_images(network, vectors, device=device, batch_size=_even(len(vectors)))
         texts = embed_texts(network, tokens, device=device, batch_size=_even(len(tokens)))

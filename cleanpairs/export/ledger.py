@@ -137,7 +137,10 @@ class Ledger:
         first = np.ones(len(row), bool)
         first[1:] = row[1:] != row[:-1]
         wanted = needed[:, row] & first  # (columns, P)
-        children = [taken(table.column(i), pa.array(row, mask=~wanted[i])) for i in range(len(names))]
+        children = [  # to take nothing from a column of vectors is slow
+            taken(table.column(i), pa.array(row, mask=~own)) if own.any() else pa.nulls(len(row), self._stored[i].type)
+            for i, own in enumerate(wanted)
+        ]
         some = np.asarray(np.any(wanted, axis=0), bool)
         noted = taken(pa.array(names, pa.string()), np.nonzero(wanted.T)[1])
         ends = np.cumsum(wanted.sum(axis=0), dtype=np.int32)

@@ -160,10 +160,9 @@ def prepare(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = Fals
         raise ValueError(f"queries (n, d) and bank (m, d) must share d, got {queries.shape} and {bank.shape}")
     n, m = len(queries), len(bank)
     lists = 1 << round(np.log2(np.sqrt(max(m, 1))))
-    few = (
-        m <= FLAT_UP_TO and n * m <= FLAT_PRODUCTS
-    ) or n <= 4 * lists  # each bank row is compared with all centres once
-    found = None if exact or few or _gpu() else _in_lists(queries, bank, k, lists)
+    small = m <= FLAT_UP_TO and n * m <= FLAT_PRODUCTS
+    few = n <= 4 * lists  # for them alone each bank row would be compared with all centres
+    found = None if exact or small or few or _gpu() else _in_lists(queries, bank, k, lists)
     return found or Prepared(np.ascontiguousarray(bank, np.float32), k, SearchNote("flat", n, m))
 
 
