@@ -185,8 +185,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 key = f"{pairs.source.fingerprint}:{settings!r}:{self.encoders_.to_dict()!r}"
                 checkpoint = Checkpoint(Path(run_dir) / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
             trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
+            procedure = self._procedure(data)  # some know their stages only when they have seen the pairs
             trained = trainer.fit(
-                data, self._stages(), self._procedure(data), self._builder(matrix, data), self._validator(val), resume
+                data, self._stages(), procedure, self._builder(matrix, data), self._validator(val), resume
             )
             self.heads_, self.history_ = trained.heads, trained.history
             self.best_val_rsum_ = trained.best_val_rsum

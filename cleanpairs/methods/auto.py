@@ -35,14 +35,14 @@ from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.decisions import SHARPNESS, STAY
 from cleanpairs.scoring import embed_images, embed_texts
-from cleanpairs.trainer import EpochContext, TrainingData, TrainingStrategy, step_seed
+from cleanpairs.trainer import EpochContext, TrainingData, TrainingStage, TrainingStrategy, step_seed
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
 # Of the ranks of similarity to neighbours and evidence, beside 1 of the networks' score; by whether the evidence is
 # similarity.
 WEIGHTS = {False: (0.5, 1.5), True: (2.0, 0.15)}
-BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
+BESIDE = 1e6, 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these; alone at first
 SAMPLE = 512  # pairs whose similarities to each other tell how far those of networks and regression spread
 SAME = 1e-5  # deviation of similarities that are all the same
 FEW_PLANTED, MOST_PLANTED, LEAST_PLANTED = 100, 2000, 30  # pairs
@@ -138,12 +138,12 @@ def plant(
 
 
 class _Weighing(TrainingStrategy):
-    """Looks at ``rows`` (K,) of images and ``texts`` (K,) of captions: the N pairs as they are trained, then the
-    planted images with their own captions.
+    """Weights of N pairs in two stages, each from fresh networks. In the first the planted pairs have each other's
+    captions, which calibrates; in the last all have their own. Without planted pairs there is the last alone.
     """
 
     captions: np.ndarray
-    kept = ("w", "weight", "captions", "scores")
+    kept = ("w", "weight", "captions", "scores", "beside")
 
     def __init__(self, data: TrainingData, method: "Auto") -> None:
         n = len(data)
@@ -151,118 +151,128 @@ class _Weighing(TrainingStrategy):
         rng = np.random.default_rng(step_seed(method.random_state, 18))
         share = method.planted if self.label_epochs > 1 else 0.0
         self.captions, self.planted = plant(data.image_group, data.text_group, share, rng)
-        self.rows = np.concatenate([np.arange(n), self.planted])
-        self.texts = np.concatenate([self.captions, self.planted])
         null = np.stack([self.planted, self.captions[self.planted]])
         found = nothing_known(n, len(self.planted))
         if method.untrained_evidence:
             found = evidence_of(data, method.random_state, null)
         of_similarity = found if isinstance(found, SimilarityEvidence) else None
         self.similarity, self.settled = of_similarity is not None, of_similarity is not None and of_similarity.settled
-        self.by_similarity = None if of_similarity is None else of_similarity.calibration
-        self.rate, self.as_given, self.null = found.wrong, found.right, found.null
+        self.calibration: Calibration | None = None
+        if of_similarity is not None and of_similarity.settled:
+            self.calibration = of_similarity.calibration
+            self.captions, self.planted = np.arange(n), self.planted[:0]
+        self.rate, self.null = found.wrong, found.null
+        self.as_given = found.observed, found.right.astype(np.float32)
         # The planted pairs are judged by what the pairs say as they were given, as the null pairs are: nobody else is
         # then the worse for them.
-        observed, self.right = found.observed.copy(), found.right.copy()
-        if self.similarity and len(self.planted) and not self.settled:
+        self.observed, right = found.observed.copy(), found.right.copy()
+        if self.similarity and len(self.planted):
             changed = replace(data, tokens=data.tokens.take(self.captions), text_group=data.text_group[self.captions])
             again = evidence_of(changed, method.random_state)
-            observed, self.right, self.null = again.observed, again.right, again.null
-        elif len(found.planted):
-            observed[self.planted], self.right[self.planted] = found.planted, found.planted_right
-        self.observed = np.concatenate([observed, found.observed[self.planted]])
+            self.observed, right, self.null = again.observed, again.right, again.null
+        elif len(self.planted) and len(found.planted):
+            self.observed[self.planted], right[self.planted] = found.planted, found.planted_right
         self.method, self.networks, self.objective = method, method.networks, InfoNCEWithRCE(tau=method.tau)
-        self.w = self.right.astype(np.float32)
+        self.w = right.astype(np.float32)
         self.weight = self.w.copy()
-        if self.settled:
-            self.weight[self.planted] = 0
-        self.scores = np.zeros(len(self.rows), dtype=np.float64)  # sums over networks and epochs
-        self.calibration: Calibration | None = None
+        self.scores = np.zeros(n, dtype=np.float64)  # sums over networks and epochs of the stage
+        self.beside = 0.0  # weight of the rank of the vectors' similarity
+
+    def stages(self, last: TrainingStage) -> list[TrainingStage]:
+        return [TrainingStage(self.label_epochs), last] if len(self.planted) else [last]
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         f = view.forward(network, *batch, seed=seed)
         return self.objective(f.similarity(), f.of(self.weight), f.excluded).mean()
 
     def end_epoch(self, view: EpochContext) -> None:
-        self.note = None
         if view.epoch < 2 or view.epoch > self.label_epochs:
             return
+        own, last = np.arange(len(self.w), dtype=np.int64), view.epoch == self.label_epochs
+        calibrating = len(self.planted) > 0 and view.stage == 1
+        texts = self.captions if calibrating else own
         for k in range(self.networks):
-            self.scores += view.probability(k, self.method.tau, pairs=(self.rows, self.texts))
-        last = view.epoch == self.label_epochs
-        if self.settled:
-            if last:
-                self.calibration = self.by_similarity
-        else:
-            order = ranks(self.scores)
-            if not last:
-                order += ranks(self.observed)
-            elif self.method.neighbour_similarity:
-                neighbour_similarity, untrained = WEIGHTS[self.similarity]
-                order += neighbour_similarity * self.similar(view) + untrained * ranks(self.agreement_again(view))
-            if last and self.similarity:
-                orders = [ranks(self.observed), *(order + c * ranks(self.observed) for c in BESIDE)]
-                observed = np.delete(np.arange(len(self.w)), self.planted)
-                # Which sets the planted pairs, which nobody has named, farthest below the observed ones.
-                order = max(orders, key=lambda order: area(order[observed], order[self.planted]))
-            self.w = self.calibrated(order, last).astype(np.float32)
-        self.weight = self.w.copy()
-        if self.settled and not last:
-            self.weight[self.planted] = 0
+            self.scores += view.probability(k, self.method.tau, pairs=(own, texts))
+        if last and not self.settled:
+            self.w = (self.first_label(view) if calibrating else self.label(view)).astype(np.float32)
+        elif calibrating:
+            self.w = self.calibrated(ranks(self.scores) + ranks(self.observed), draws=0)[0].astype(np.float32)
+        if last or calibrating:
+            self.weight = self.w.copy()
         self.mean_probability = float(self.w.mean())
         if last:
-            self.captions = np.arange(len(self.w), dtype=np.int64)
+            self.captions = own
+            if calibrating:
+                self.scores = np.zeros(len(own))
             if self.method.repaired > 0:
                 self.repair(view)
 
-    def calibrated(self, order: np.ndarray, last: bool) -> np.ndarray:
-        """P(matched) (N,) of scores (K,); at ``last`` of the planted images with their own captions."""
-        n = len(self.w)
-        null = np.zeros(n, bool)
-        null[self.planted] = True
-        observed, planted = order[:n][~null], order[self.planted]
-        known = positions(self.observed[self.planted], self.null) if len(self.null) else None
-        found = calibrate(observed, planted, known=known, draws=DRAWS if last else 0, seed=self.method.random_state)
-        if found is None:
-            if last and self.similarity:
-                return self.as_given
-            # Too few pairs to plant some: the papers' mixture, or the agreement's.
-            split = split_in_two(order[:n] / max(float(order[:n].max()), 1e-12))
-            return split.high if split.separated and not len(self.null) else self.right
-        at = positions(order[:n], observed)
-        w = 1 - found.mismatched(at)
-        if last and np.isnan(noise_rate(found, n).value):  # what is not known makes no pair sure
-            w = 1 - np.mean([found.mismatched(at, theta) for theta in found.draws], axis=0)
-        if last:
-            self.calibration = found
-            at = positions(order[n:], order[n:])  # among themselves
-            w[self.planted] = np.quantile(w[~null], at)
-            if len(self.null):
-                w[self.planted] = (w[self.planted] + np.quantile(self.as_given, at)) / 2
+    def first_label(self, view: EpochContext) -> np.ndarray:
+        """P(matched) (N,) by the planted pairs' scores; of these pairs, which get their own captions now, what is known
+        without training.
+        """
+        trusted, right = self.w.copy(), self.calibrated(ranks(self.scores), draws=0)[0]
+        trusted[self.planted], right[self.planted] = 0, self.as_given[1][self.planted]
+        null = np.stack([self.planted, self.captions[self.planted]])
+        order = self.order(view, self.captions, trusted, right, self.observed, null)
+        if self.similarity:
+            # Which sets the planted pairs, which nobody has named, farthest below the observed ones.
+            areas = {}
+            for beside in BESIDE:
+                score = order + beside * ranks(self.observed)
+                areas[beside] = area(np.delete(score, self.planted), score[self.planted])
+            self.beside = max(areas, key=areas.__getitem__)
+        w, self.calibration = self.calibrated(order + self.beside * ranks(self.observed), draws=DRAWS)
+        w[self.planted] = self.as_given[1][self.planted]
         return w
 
-    def similar(self, view: EpochContext) -> np.ndarray:
-        """How similar each pair is to its trusted neighbours in the joint space (K,); planted ones are none."""
-        d, trusted = view.data, np.zeros(len(self.rows))
-        trusted[: len(self.w)] = self.w
-        trusted[self.planted] = 0
-        image, text = self.joint(view, d.image_index[self.rows], self.texts)
-        groups = d.image_group[self.rows], d.text_group[self.texts]
-        return similarity_to_neighbours(image, text, *groups, trusted, seed=view.seed(8))
+    def label(self, view: EpochContext) -> np.ndarray:
+        """P(matched) (N,) of all pairs with their own captions, by the calibration of the first stage."""
+        observed, right = self.as_given
+        score = ranks(self.scores)
+        trusted = self.w if self.calibration is None else self.probability(self.calibration, score, score)
+        order = self.order(view, np.arange(len(self.w)), self.w, trusted, observed, np.zeros((2, 0), np.int64))
+        order += self.beside * ranks(observed)
+        if self.calibration is not None:
+            return self.probability(self.calibration, order, order)
+        # Too few pairs to plant some: what is known untrained, or the papers' mixture.
+        split = split_in_two(order / max(float(order.max()), 1e-12))
+        return split.high if split.separated and not self.similarity and not len(self.null) else right
 
-    def agreement_again(self, view: EpochContext) -> np.ndarray:
-        """The frozen spaces' evidence (K,); neighbours' agreement with the weights that the networks have taught."""
-        if self.similarity or not len(self.null):
-            return self.observed
-        # By the networks alone: two wrong pairs that agree would raise each other's weight, as planted ones cannot.
-        trusted = self.calibrated(ranks(self.scores), last=False)
-        trusted[self.planted] = self.as_given[self.planted]
-        null = np.stack([self.planted, self.captions[self.planted]])
-        # The spaces are made again: kept through the training they are 3 KB a pair.
-        again = agreement_of(view.data, self.method.random_state, null, trusted)
-        observed = again.observed[self.rows]
-        observed[self.planted] = again.planted
-        return observed
+    def calibrated(self, order: np.ndarray, draws: int) -> tuple[np.ndarray, Calibration]:
+        """P(matched) (N,) of scores (N,), and the calibration by those of the planted pairs."""
+        observed = np.delete(order, self.planted)
+        known = positions(self.observed[self.planted], self.null) if len(self.null) else None
+        seed = self.method.random_state
+        found = calibrate(observed, order[self.planted], known=known, draws=draws, seed=seed)
+        assert found is not None  # there are enough of both
+        return self.probability(found, order, observed), found
+
+    def probability(self, found: Calibration, order: np.ndarray, among: np.ndarray) -> np.ndarray:
+        """P(matched) (N,) of scores (N,), by their quantiles among others."""
+        at = positions(order, among)
+        if len(found.draws) and np.isnan(noise_rate(found, len(order)).value):  # what is not known makes no pair sure
+            return 1 - np.mean([found.mismatched(at, theta) for theta in found.draws], axis=0)
+        return np.asarray(1 - found.mismatched(at))
+
+    def order(
+        self, view: EpochContext, texts: np.ndarray, trusted: np.ndarray, right: np.ndarray, observed: np.ndarray,
+        null: np.ndarray,
+    ) -> np.ndarray:  # fmt: skip
+        """Scores (N,) of the images and the captions ``texts`` (N,): the sum of the ranks of the networks' probability,
+        of the similarity to ``trusted`` (N,) neighbours, and of the frozen spaces' evidence by weights ``right`` (N,).
+        """
+        order, d, (joint, untrained) = ranks(self.scores), view.data, WEIGHTS[self.similarity]
+        if self.method.neighbour_similarity:
+            image, text = self.joint(view, d.image_index, texts)
+            groups = d.image_group, d.text_group[texts]
+            order += joint * similarity_to_neighbours(image, text, *groups, trusted, seed=view.seed(8))
+        if not self.similarity and len(self.null):
+            # The spaces are made again: kept through the training they are 3 KB a pair.
+            again = agreement_of(d, self.method.random_state, null, right)
+            observed = again.observed.copy()
+            observed[null[0]] = again.planted
+        return order + untrained * ranks(observed)
 
     def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Unit vectors (n, 2 d) float32 of rows of the images and the captions: those of all networks side by side."""
@@ -304,14 +314,15 @@ class _Weighing(TrainingStrategy):
         return self.w
 
     def state(self) -> dict[str, Any]:
-        known = {} if self.calibration is None else {k: v for k, v in vars(self.calibration).items() if v is not None}
-        return {**super().state(), **known}
+        known = {} if self.calibration is None else vars(self.calibration)
+        return {**super().state(), **{f"calibration_{k}": v for k, v in known.items() if v is not None}}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        if len(state["scores"]) != len(self.rows):
+        if "beside" not in state:
             raise DataError("the checkpoint is of another version of cleanpairs; start again with --overwrite")
         super().load_state(state)
-        self.calibration = Calibration.from_dict(state) if "theta" in state else None
+        known = {k.removeprefix("calibration_"): v for k, v in state.items() if k.startswith("calibration_")}
+        self.calibration = Calibration.from_dict(known) if known else None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -335,7 +346,6 @@ class Auto(PairCleaner):
 
     text_encoder: str | Path | None = "auto"
     epochs: int = 12
-    dropout: float = 0.1
     label_epochs: int = whole(5, 2)
     repaired: float = number(0.5, least=0, most=1)
     networks: int = whole(2, 1, most=2)
@@ -347,6 +357,9 @@ class Auto(PairCleaner):
     def _procedure(self, data: TrainingData) -> _Weighing:
         self._trained = _Weighing(data, self)
         return self._trained
+
+    def _stages(self) -> list[TrainingStage]:
+        return self._trained.stages(*super()._stages())
 
     def _set_threshold(self, y: np.ndarray) -> None:
         super()._set_threshold(y)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -73,26 +72,23 @@ def test_rate_and_label_without_a_setting(fitted: Fitted) -> None:
 
 def test_the_label_beats_each_of_its_sources(fitted: Fitted) -> None:
     model, procedure, wrong = fitted
-    asked = np.isfinite(procedure.scores[: len(wrong)])
-    asked[procedure.planted] = False  # they had another's caption then
-    sources = [roc_auc_score(~wrong[asked], each[: len(wrong)][asked]) for each in (procedure.right, procedure.scores)]
-    joint = roc_auc_score(~wrong[asked], model.correspondence_[asked])
-    assert joint > sources[0] and joint > sources[1] - 0.002
+    untrained, networks = (roc_auc_score(~wrong, each) for each in (procedure.as_given[1], procedure.scores))
+    joint = roc_auc_score(~wrong, model.correspondence_)
+    assert joint > untrained and joint > networks - 0.003
 
 
 def test_planted_pairs_get_their_own_captions_back_and_are_judged_like_all_others(fitted: Fitted) -> None:
     model, procedure, wrong = fitted
     planted, y = procedure.planted, model.correspondence_
-    assert len(planted) == 150 and (procedure.texts[planted] != planted).all()
+    assert len(planted) == 150
+    assert [(line["stage"], line["epoch"]) for line in model.history_] == [
+        *((1, epoch) for epoch in range(1, 5)),
+        *((2, epoch) for epoch in range(1, 8)),
+    ]
     if not procedure.method.repaired:
         np.testing.assert_array_equal(procedure.captions, np.arange(1500))
     assert roc_auc_score(~wrong[planted], y[planted]) > 0.9
     assert abs(y[planted].mean() - (~wrong[planted]).mean()) < 0.1
-    # They were never trained together: where the evidence knows nothing, nothing makes them as sure as the others.
-    unknowing = copy.copy(procedure)
-    unknowing.as_given = np.full(len(y), 0.5)
-    w = unknowing.calibrated(procedure.scores, last=True)
-    assert w[planted].max() < 0.8 and np.delete(w, planted).max() > 0.95
     for low, high in ((0.0, 0.1), (0.9, 1.0)):  # of all pairs: a probability
         some = (y >= low) & (y <= high)
         assert some.sum() > 100 and abs((~wrong[some]).mean() - y[some].mean()) < 0.05
@@ -234,16 +230,52 @@ def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(rate: float, mo
 
 
 def test_the_checkpoint_of_another_version_is_refused() -> None:
-    """An earlier one scored random pairs of planted images and captions beside the others."""
+    """An earlier one had one stage, and scored the planted images with their own captions beside the others."""
     model = small()
     procedure = model._procedure(model._training_data(corpus(200), None, None)[-1])
     state = procedure.state()
     procedure.load_state(state)
+    del state["beside"]
     with pytest.raises(DataError, match="another version"):
-        procedure.load_state({**state, "scores": np.zeros(len(state["scores"]) + 40)})
+        procedure.load_state(state)
 
 
 def test_too_few_pairs_to_plant_leave_the_noise_rate_undetermined() -> None:
     model = small(epochs=4, label_epochs=3).fit(corpus(100))
     assert np.isnan(model.noise_rate_) and model.calibration_ is None
     assert np.isfinite(model.correspondence_).all()
+    assert [line["stage"] for line in model.history_] == [1] * 4  # nothing is to be calibrated
+
+
+def test_vectors_that_tell_all_are_trained_on_once() -> None:
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(400, 32)).astype(np.float32)
+    texts = (images + 0.3 * rng.normal(size=images.shape)).astype(np.float32)
+    wrong = np.arange(400) < 80
+    texts[wrong] = np.roll(texts[wrong], 1, axis=0)
+    pairs = Pairs.from_arrays(features=images, text_vectors=texts)
+    model = small(epochs=3, label_epochs=2, text_encoder="features", image_encoder="features").fit(pairs)
+    assert [line["stage"] for line in model.history_] == [1] * 3
+    assert roc_auc_score(~wrong, model.correspondence_) > 0.99 and abs(model.noise_rate_ - 0.2) < 0.05
+
+
+def test_planted_pairs_are_trained_with_each_others_captions_in_the_first_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trained: dict[tuple[int, int], np.ndarray] = {}
+    loss = _Weighing.loss
+
+    def spied(self: _Weighing, view: EpochContext, *batch: Any) -> Any:
+        assert view.captions is not None
+        trained[view.stage, view.epoch] = view.captions.copy()
+        return loss(self, view, *batch)
+
+    monkeypatch.setattr(_Weighing, "loss", spied)
+    seen = procedures(monkeypatch)
+    clean = corpus(400, seed=13)
+    small(epochs=4, label_epochs=3, repaired=0.0).fit(apply_noise(clean, inject_noise(clean, 0.3, seed=2)))
+    planted, own = seen[0].planted, np.arange(400)
+    assert len(planted) == 100
+    for epoch in (1, 2, 3):
+        np.testing.assert_array_equal(np.flatnonzero(trained[1, epoch] != own), planted)
+    assert all((trained[2, epoch] == own).all() for epoch in range(1, 5))
