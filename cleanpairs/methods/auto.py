@@ -3,9 +3,9 @@ r"""Auto: no noise rate, no threshold, no schedule to choose; and probabilities 
 A share of the pairs exchange their captions before any training: these *planted* pairs are mismatched for sure, and go
 through all that follows as if nobody knew (target-decoy competition: Elias and Gygi, Nature Methods 2007). Untrained
 evidence gives every pair a first probability w of being right; two networks train on all pairs weighted by w, and of
-their scores, with neighbours asked again, the planted pairs' make w and the noise rate. Then these get their captions
-back, sparse transport repairs pairs with w < 1/2 for the training (L2RM's idea), and a ridge regression joins
-the networks. Equations, sources and reasons: docs/methods/auto.md.
+their scores, with neighbours asked again, the planted pairs' calibrate w and the noise rate. Then these get their
+captions back, sparse transport repairs pairs with w < 1/2 for the training (L2RM's idea), fresh networks judge all
+pairs once more, and a ridge regression joins them. Equations, sources and reasons: docs/methods/auto.md.
 """
 
 from dataclasses import dataclass, replace
@@ -331,11 +331,12 @@ class Auto(PairCleaner):
 
     Parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
 
-    - ``label_epochs``: epochs whose scores enter the correspondence
-    - ``repaired`` float in [0, 1]: weight of the repaired pairs in the training after these epochs
+    - ``epochs``: of the second stage, whose networks are kept
+    - ``label_epochs``: epochs of the first stage; of both those whose scores enter the correspondence
+    - ``repaired`` float in [0, 1]: weight of the repaired pairs in the second stage
     - ``networks`` {1, 2}: how many are trained
-    - ``planted`` float in [0, .25]: share of the pairs that exchange captions up to epoch ``label_epochs``, as
-      :func:`plant` has it; 0: none, and the noise rate is undetermined
+    - ``planted`` float in [0, .25]: share of the pairs that exchange captions in the first stage, as :func:`plant` has
+      it; 0: none, no first stage, and the noise rate is undetermined
     - ``untrained_evidence``, ``neighbour_similarity``: False, for comparisons: without neighbours' agreement in the
       frozen spaces (all pairs have weight 1 at first), without the similarity to neighbours in the joint space
     - ``regression``: False: the networks retrieve and score alone
