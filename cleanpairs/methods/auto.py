@@ -42,7 +42,7 @@ CANDIDATES = 32
 # Of the ranks of similarity to neighbours and evidence, beside 1 of the networks' score; by whether the evidence is
 # similarity.
 WEIGHTS = {False: (0.5, 1.5), True: (2.0, 0.15)}
-BESIDE = 1e6, 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these; alone at first
+BESIDE = 1e6, 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these; 1e6: alone
 SAMPLE = 512  # pairs whose similarities to each other tell how far those of networks and regression spread
 SAME = 1e-5  # deviation of similarities that are all the same
 FEW_PLANTED, MOST_PLANTED, LEAST_PLANTED = 100, 2000, 30  # pairs
@@ -191,7 +191,7 @@ class _Weighing(TrainingStrategy):
         own, last = np.arange(len(self.w), dtype=np.int64), view.epoch == self.label_epochs
         calibrating = len(self.planted) > 0 and view.stage == 1
         texts = self.captions if calibrating else own
-        for k in range(self.networks):
+        for k in range(0 if self.settled else self.networks):
             self.scores += view.probability(k, self.method.tau, pairs=(own, texts))
         if last and not self.settled:
             self.w = (self.first_label(view) if calibrating else self.label(view)).astype(np.float32)
@@ -318,7 +318,7 @@ class _Weighing(TrainingStrategy):
         return {**super().state(), **{f"calibration_{k}": v for k, v in known.items() if v is not None}}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        if "beside" not in state:
+        if "beside" not in state or len(state["scores"]) != len(self.w):
             raise DataError("the checkpoint is of another version of cleanpairs; start again with --overwrite")
         super().load_state(state)
         known = {k.removeprefix("calibration_"): v for k, v in state.items() if k.startswith("calibration_")}
