@@ -22,7 +22,7 @@ from cleanpairs.correspondence.calibration import DRAWS, Calibration, calibrate,
 from cleanpairs.correspondence.evidence import image_vectors
 from cleanpairs.correspondence.mixture import split_in_two
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
-from cleanpairs.correspondence.similarity import SimilarityEvidence, area, similarity_evidence
+from cleanpairs.correspondence.similarity import SimilarityEvidence, similarity_evidence
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble, members_of
 from cleanpairs.encoders.linear import Linear
@@ -42,7 +42,7 @@ CANDIDATES = 32
 # Of the ranks of similarity to neighbours and evidence, beside 1 of the networks' score; by whether the evidence is
 # similarity.
 WEIGHTS = {False: (0.5, 1.5), True: (2.0, 0.15)}
-BESIDE = 1e6, 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these; 1e6: alone
+BESIDE = 1e6, 4.0, 1.0, 0.0  # of the ranks of the vectors' similarity, where there is one, beside these; 1e6: alone
 SAMPLE = 512  # pairs whose similarities to each other tell how far those of networks and regression spread
 SAME = 1e-5  # deviation of similarities that are all the same
 FEW_PLANTED, MOST_PLANTED, LEAST_PLANTED = 100, 2000, 30  # pairs
@@ -137,6 +137,15 @@ def plant(
     return caption, np.sort(np.setdiff1d(rows, alike))
 
 
+def simplest(scores: list[np.ndarray], planted: np.ndarray) -> int:
+    """Number of the first of several scores (N,) that sets the ``planted`` rows (m,), which are mismatched for sure, as
+    far below the others as the best does, by the standard error of the difference.
+    """
+    placed = np.array([positions(score[planted], np.delete(score, planted)) for score in scores])
+    more = placed - placed[placed.mean(1).argmin()]
+    return int((more.mean(1) <= more.std(1) / len(planted) ** 0.5).argmax())
+
+
 class _Weighing(TrainingStrategy):
     """Weights of N pairs in two stages, each from fresh networks. In the first the planted pairs have each other's
     captions, which calibrates; in the last all have their own. Without planted pairs there is the last alone.
@@ -216,12 +225,7 @@ class _Weighing(TrainingStrategy):
         null = np.stack([self.planted, self.captions[self.planted]])
         order = self.order(view, self.captions, trusted, right, self.observed, null)
         if self.similarity:
-            # Which sets the planted pairs, which nobody has named, farthest below the observed ones.
-            areas = {}
-            for beside in BESIDE:
-                score = order + beside * ranks(self.observed)
-                areas[beside] = area(np.delete(score, self.planted), score[self.planted])
-            self.beside = max(areas, key=areas.__getitem__)
+            self.beside = BESIDE[simplest([order + b * ranks(self.observed) for b in BESIDE], self.planted)]
         w, self.calibration = self.calibrated(order + self.beside * ranks(self.observed), draws=DRAWS)
         w[self.planted] = self.as_given[1][self.planted]
         return w

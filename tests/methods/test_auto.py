@@ -12,9 +12,10 @@ from sklearn.metrics import roc_auc_score
 from cleanpairs import Auto, Pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.correspondence.agreement import Agreement, nothing_known
+from cleanpairs.correspondence.calibration import positions
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.methods import auto
-from cleanpairs.methods.auto import _Weighing, evidence_of, reduced
+from cleanpairs.methods.auto import _Weighing, evidence_of, reduced, simplest
 from cleanpairs.trainer import TrainingData
 from cleanpairs.trainer.context import EpochContext
 
@@ -291,3 +292,16 @@ def test_planted_pairs_are_trained_with_each_others_captions_in_the_first_stage(
     for epoch in (1, 2, 3):
         np.testing.assert_array_equal(np.flatnonzero(trained[1, epoch] != own), planted)
     assert all((trained[2, epoch] == own).all() for epoch in range(1, 5))
+
+
+def test_the_simplest_order_is_taken_unless_another_is_better_by_more_than_chance() -> None:
+    rng, planted = np.random.default_rng(0), np.arange(100)
+    score = rng.normal(size=1000) + 2.0 * (np.arange(1000) >= 100)
+    same, better = score.copy(), score.copy()
+    same[planted] = rng.permutation(score[planted]) - 0.01
+    better[planted] -= 1
+    means = [positions(s[planted], s[100:]).mean() for s in (score, same, better)]
+    assert means[2] < means[1] < means[0]  # the best by itself is never the first
+    assert simplest([score, same], planted) == 0
+    assert simplest([score, better], planted) == 1
+    assert simplest([better, score], planted) == 0
