@@ -9,7 +9,7 @@ FLICKR8K holds the photographs (``Flicker8k_Dataset`` or ``Images``) and their c
 ``captions.txt``); FASHION holds ``styles.csv`` and ``images``; STAMPS is ``usr/share/tuxpaint/stamps`` of the package
 (``dpkg-deb -x`` unpacks it), EMOJI the folder ``package`` that ``npm pack`` packs, with ``emoji.json`` and ``img``. OUT
 gets NAME_train, NAME_val and NAME_test.parquet, NAME the corpus or its smaller version, photos1 (each photograph's
-first caption) or titles2000 (the first 2,000 to train with), which ``benchmarks/methods.py``, ``rows.py`` and
+first caption) or titles2000 (the first 2,000 to train with), which ``benchmarks/rows.py`` and
 ``cleanpairs bench`` take. Keys of the rows are in ``benchmarks/keys``, with a SHA-256 of their captions: where it
 differs, the download has other captions, and that is said.
 
