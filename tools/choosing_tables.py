@@ -27,8 +27,8 @@ def tables(text: str, heading: str) -> list[Rows]:
 
 
 def mean(figure: str | None) -> str:
-    """A figure without its spread, and not in bold; nothing for a dash."""
-    return "" if figure in (None, "-") else str(figure).strip("*").split(" ")[0]
+    """A figure without its spread; nothing for a dash."""
+    return "" if figure in (None, "-") else str(figure).split(" ")[0]
 
 
 def table(names: list[str], rows: list[list[str]]) -> str:
