@@ -137,7 +137,7 @@ def test_before_fit_everything_says_so(method: Any, tmp_path: Path) -> None:
 
 
 BAD: dict[str, list[Any]] = {
-    "drop": ["blanc", 3],
+    "drop": ["blanc", 3], "mismatches": ["near", 3],
     "backbone": ["vse_inv"], "image_encoder": ["efficient"], "image_transform": [3], "encoder": ["", 3],
     "tune": ["some", "blocks:0", None, "lora"], "encoder_lr": [0, "a"], "lora_rank": [0, "a"],
     "gradient_checkpointing": ["no"], "text_encoder": ["", 3], "image_size": [0, -3, "big", 2.5],

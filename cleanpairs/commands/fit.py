@@ -20,6 +20,7 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import Silent
 from cleanpairs.core.recipe import DataOptions, Recipe
+from cleanpairs.correspondence.calibration import with_similar_pairs
 from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_recorded
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_file, write_whole
@@ -53,6 +54,7 @@ def result_table(found: Mapping[str, Any]) -> str:
         "method": found["method"],
         "pairs": f"{found['pairs']:,}  ({found['quarantined']:,} quarantined)",
         "noise rate": noise,
+        "similar pairs": with_similar_pairs(found) or None,
         "flagged": f"{found['flagged']:,}  (correspondence below {found['threshold']:.3g})",
         "captions": found["captions"],
         "validation": None if found["val_rsum"] is None else f"rSum {found['val_rsum']:.1f} at the best epoch",
@@ -261,8 +263,8 @@ def _fit(
 def _result(
     run: str, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool, issues: pa.Table
 ) -> dict[str, Any]:
-    """``noise_rate_interval``: of 95 %; ``histogram``: pairs in ten equal bins of the correspondence; ``captions``:
-    what they became; ``issues``: pairs in ``issues.csv`` by kind; ``detection``: of what a noise file has mismatched.
+    """``histogram``: pairs in ten equal bins of the correspondence; ``captions``: what they became; ``issues``: pairs
+    in ``issues.csv`` by kind; ``detection``: of what a noise file has mismatched.
     """
     y = estimator.correspondence_
     known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
@@ -282,6 +284,7 @@ def _result(
         "threshold": float(estimator.threshold_),
         "noise_rate": plain(float(estimator.noise_rate_)),
         "noise_rate_interval": interval if np.isfinite(interval).all() else None,
+        "noise_rate_bound": plain(float(estimator.noise_rate_bound_)),
         "val_rsum": estimator.best_val_rsum_,
         "epochs": len(estimator.history_),
         "histogram": np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from cleanpairs.correspondence.calibration import Estimate
+
 TAU = 0.15  # of the kernel; .1 asks fewer neighbours and finds less where many are wrong (docs/log.md)
 NEAR, NEAREST = 0.07, 0.05  # of the kernels in a joint space
 ROUNDS = 3
@@ -24,7 +26,9 @@ CONTROLS = 4  # random wrong pairs, for each pair
 FOLDS = 2
 LEAST = 1e-12
 SHRINK = 0.1  # of the null scores' covariance, where they are joined
+TAIL, LEAST_SIMILAR, ONE_SIDED = 0.3, 30, 1.645  # quantile of similar pairs' scores, their number, deviations of 95 %
 LOW, HIGH = 0.05, 0.8  # quantiles of the null between which the tails are compared
+SIMILAR, SIMILAR_ROWS = 0.05, 2000  # share of the pairs that are similar to one, and how many are asked for theirs
 
 
 _Spaces = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # of images and texts, and which are the same
@@ -34,7 +38,8 @@ _Spaces = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # of images and
 class Agreement:
     """Of N pairs ``observed`` (N,), in units of the deviation of ``null`` (K,), the agreement of random wrong pairs;
     ``wrong``: the estimated share of wrong pairs; ``right`` (N,): the probability of being right; ``planted``,
-    ``planted_right`` (m,): agreement and probability of known mismatched pairs that were asked about.
+    ``planted_right`` (m,): agreement and probability of known mismatched pairs that were asked about; ``similar`` (k,):
+    agreement of images with the captions of similar pairs.
     """
 
     observed: np.ndarray
@@ -43,11 +48,43 @@ class Agreement:
     right: np.ndarray
     planted: np.ndarray = field(default_factory=lambda: np.zeros(0))
     planted_right: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    similar: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    def most_wrong(self, rate: Estimate) -> float:
+        """Upper 95 % bound of the wrong share, a ``rate`` being like random, others like ``similar`` ones; or NaN."""
+        if len(self.similar) < LEAST_SIMILAR:
+            return float("nan")
+        cut, n = np.quantile(self.similar, TAIL), len(self.observed)
+        below, of_null, level = (float((score <= cut).mean()) for score in (self.observed, self.null, self.similar))
+        variance = below * (1 - below) / n + below**2 * (1 - level) / level / len(self.similar)
+        spread = np.hypot(np.sqrt(variance) / level, (of_null / level - 1) * (rate.value - rate.low) / 1.96)
+        near = max(below - rate.value * of_null, 0) / level
+        return float(np.clip(rate.value + near + ONE_SIDED * spread, rate.high, 1))
 
 
 def nothing_known(n: int, planted: int = 0) -> Agreement:
     """Of N pairs, and ``planted`` others, that nobody was asked about: all count as right, and there is no null."""
     return Agreement(np.zeros(n), np.zeros(0), 0.0, np.ones(n), np.zeros(planted), np.ones(planted))
+
+
+def similar_pairs(
+    images: np.ndarray, texts: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (m,) of N pairs at random, and (m, k) pairs of another image and text out of the twentieth most like each.
+
+    By the sum of the cosines in both spaces, each in its deviations; in random order; -1 where there are no more.
+    """
+    n = len(images)
+    rows, others = rng.permutation(n)[:SIMILAR_ROWS], np.sort(rng.permutation(n)[:RANKED])
+    like = np.zeros((len(rows), len(others)), np.float32)
+    for vectors in (images, texts):
+        cosine = vectors[rows] @ vectors[others].T
+        like += (cosine - cosine.mean()) / max(float(cosine.std()), LEAST)
+    same = (image_group[rows, None] == image_group[others]) | (text_group[rows, None] == text_group[others])
+    like[same] = -np.inf
+    top = np.argpartition(-like, k := max(1, int(SIMILAR * len(others))), axis=1)[:, :k]
+    found = np.where(np.isfinite(np.take_along_axis(like, top, 1)), others[top], -1)
+    return rows, rng.permuted(found, axis=1)
 
 
 def neighbours_agreement(
@@ -79,9 +116,15 @@ def neighbours_agreement(
     # Random wrong pairs (2, K) of image and caption, both of one fold.
     orders = [rng.permutation(np.flatnonzero(fold == f)) for f in range(FOLDS) for _ in range(CONTROLS)]
     pairs = np.concatenate([[order, np.roll(order, -1)] for order in orders], axis=1)
+    m = planted.shape[1]
+    if right is None:
+        asking, captions = similar_pairs(images, texts, image_group, text_group, rng)
+        known = (captions >= 0) & (fold[captions] == fold[asking, None])
+        similar = np.stack([asking, captions[np.arange(len(captions)), known.argmax(axis=1)]])
+        planted = np.concatenate([planted, similar[:, known.any(axis=1)]], axis=1)
     pairs = pairs[:, (image_group[pairs[0]] != image_group[pairs[1]]) & (text_group[pairs[0]] != text_group[pairs[1]])]
     if pairs.shape[1] < 2 * BINS:  # nearly all rows are alike
-        return nothing_known(n, planted.shape[1])
+        return nothing_known(n, m)
     spaces = images, texts, image_group, text_group
     observed, null, of_planted = np.zeros(n), np.zeros(pairs.shape[1]), np.zeros(planted.shape[1])
     for f in range(FOLDS):
@@ -93,18 +136,19 @@ def neighbours_agreement(
             trusted = (trusted + 1 - posterior(said, against, wrong_share(said, against))) / 2
         of, here = mine[pairs[0]], mine[planted[0]]
         rows = np.union1d(np.flatnonzero(mine), planted[1, here])
-        said, against = _ask(spaces, rows, np.concatenate([pairs[:, of], planted[:, here]], axis=1), asked, trusted)
+        judged = np.concatenate([pairs[:, of], planted[:, here]], axis=1)
+        said, against = _ask(spaces, rows, judged, asked, trusted, int(here[m:].sum()))
         observed[mine], null[of], of_planted[here] = said[mine[rows]], against[: of.sum()], against[of.sum() :]
     wrong = wrong_share(observed, null)
     matched, planted_right = (1 - posterior(observed, null, wrong, at) for at in (observed, of_planted))
-    return Agreement(observed, null, wrong, matched, of_planted, planted_right)
+    return Agreement(observed, null, wrong, matched, of_planted[:m], planted_right[:m], of_planted[m:])
 
 
 def _ask(
-    spaces: _Spaces, rows: np.ndarray, pairs: np.ndarray, asked: np.ndarray, right: np.ndarray
+    spaces: _Spaces, rows: np.ndarray, pairs: np.ndarray, asked: np.ndarray, right: np.ndarray, judged: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Agreement of ``rows`` (R,) and of wrong ``pairs`` (2, K), in units of the latter's deviation. ``asked`` (B,)
-    answer, and those of the same image or text, each with its weight ``right`` (N,).
+    """Agreement of ``rows`` (R,) and of wrong ``pairs`` (2, K), in deviations of all but the last ``judged`` of these.
+    ``asked`` (B,) answer, and those of the same image or text, each with its weight ``right`` (N,).
     """
     images, texts, image_group, text_group = spaces
     weight, heard = right.astype(np.float32), np.zeros(len(right), bool)
@@ -121,7 +165,7 @@ def _ask(
             middle = of.mean(axis=0)
             observed.append(each.standing(of - middle, rows))
             null.append(each.standing(against - middle, shown))
-    return _joined(np.stack(observed), np.stack(null))
+    return _joined(np.stack(observed), np.stack(null), pairs.shape[1] - judged)
 
 
 def _neighbours(
@@ -190,15 +234,15 @@ class _Ridge:
         return out
 
 
-def _joined(observed: np.ndarray, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One score (R,), (K,) of (C, R) of pairs and (C, K) of null ones: Fisher's discriminant, in null deviations."""
-    scale = np.maximum(null.std(axis=1, keepdims=True), LEAST)
-    observed, null = observed / scale, null / scale
-    apart = np.maximum(observed.mean(axis=1) - null.mean(axis=1), 0)
-    weight = np.maximum(np.linalg.solve(np.cov(null) + SHRINK * np.eye(len(null)), apart), 0)
+def _joined(observed: np.ndarray, null: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """One score (R,), (K,) of (C, R), (C, K), in deviations of the first ``count`` null ones: Fisher's discriminant."""
+    scale = np.maximum(null[:, :count].std(axis=1, keepdims=True), LEAST)
+    observed, null, known = observed / scale, null / scale, null[:, :count] / scale
+    apart = np.maximum(observed.mean(axis=1) - known.mean(axis=1), 0)
+    weight = np.maximum(np.linalg.solve(np.cov(known) + SHRINK * np.eye(len(null)), apart), 0)
     if not weight.any():
         weight = np.ones(len(null))
-    spread = max(float((weight @ null).std()), LEAST)
+    spread = max(float((weight @ known).std()), LEAST)
     return weight @ observed / spread, weight @ null / spread
 
 

@@ -17,6 +17,7 @@ Intervals: the bootstrap of observed pairs and null, spread 1.3 times since scor
 each draw the chance by which a given number of pairs holds more or fewer mismatched ones.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,6 +225,15 @@ def noise_rate(found: Calibration | None, n: int) -> Estimate:
         return UNDETERMINED
     rate = found.noise_rate(n)
     return rate if rate.high - rate.low <= WIDE else UNDETERMINED
+
+
+def with_similar_pairs(result: Mapping[str, Any]) -> str:
+    """What a fit's ``noise_rate_bound`` says beside its ``noise_rate_interval``; nothing where it is not known."""
+    bound, interval = result.get("noise_rate_bound"), result.get("noise_rate_interval")
+    if bound is None:
+        return ""
+    unknown = ": undetermined; label some (cleanpairs audit)" if bound - (interval or [0])[0] > WIDE else ""
+    return f"up to {bound:.1%} if wrong captions can be those of similar pairs{unknown}"
 
 
 def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray, scores: np.ndarray | None = None) -> np.ndarray:

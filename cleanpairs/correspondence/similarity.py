@@ -127,6 +127,7 @@ def similarity_evidence(
         separation=separation,
         correction=WEIGHTS[best],
         near=is_near,
+        similar=near_score[:0] if is_near else near_score,
     )
 
 

@@ -91,6 +91,7 @@ class Fitted:
     threshold_: float  # below which a pair is flagged
     noise_rate_: float  # estimated share of wrong pairs; NaN where undetermined, or the method has none
     noise_rate_interval_: tuple[float, float] = (float("nan"), float("nan"))  # its 95 % interval
+    noise_rate_bound_: float = float("nan")  # its upper 95 % bound, if wrong captions can be those of similar pairs
     quarantined_: dict[int, str]  # pair_id -> reason
     history_: list[dict[str, Any]]  # one an epoch, if there are any
     best_val_rsum_: float | None = None

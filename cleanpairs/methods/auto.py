@@ -16,9 +16,10 @@ import numpy as np
 from torch import Tensor
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.parameters import number, whole
+from cleanpairs.core.parameters import choice, number, whole
+from cleanpairs.correspondence import agreement
 from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement, nothing_known, similarity_to_neighbours
-from cleanpairs.correspondence.calibration import DRAWS, Calibration, calibrate, noise_rate, positions
+from cleanpairs.correspondence.calibration import DRAWS, UNDETERMINED, Calibration, calibrate, noise_rate, positions
 from cleanpairs.correspondence.evidence import image_vectors
 from cleanpairs.correspondence.mixture import split_in_two
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
@@ -109,20 +110,29 @@ def ranks(score: np.ndarray) -> np.ndarray:
 
 
 def plant(
-    image_group: np.ndarray, text_group: np.ndarray, share: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+    image_group: np.ndarray, text_group: np.ndarray, share: float, rng: np.random.Generator,
+    similar: tuple[np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Exchange captions among a random share of N pairs.
 
     - ``image_group``, ``text_group`` (N,) int64: of equal numbers an image gets no caption
     - ``share`` float in [0, .25]; raised to 100 pairs where these are no more than a quarter, and at most 2,000
+    - ``similar`` (m,), (m, k): of rows, the pairs with which alone they may exchange, as :func:`similar_pairs` has it
 
     Returns (N,) int64: whose caption each pair has; (m,) int64: the rows that have another's, none of fewer than 30.
     """
     n = len(image_group)
     caption = np.arange(n)
     many = int(min(max(share * n, FEW_PLANTED), PLANTED_SHARE * n, MOST_PLANTED)) if share else 0
-    rows = rng.permutation(n)[:many]
-    caption[rows] = np.roll(rows, 1)
+    if similar is not None:
+        for i, others in zip(*similar, strict=True):
+            free = others[(others >= 0) & (caption[others] == others)]
+            if len(free) and caption[i] == i and many > 1:
+                caption[i], caption[free[0]], many = free[0], i, many - 2
+        rows = np.flatnonzero(caption != np.arange(n))
+    else:
+        rows = rng.permutation(n)[:many]
+        caption[rows] = np.roll(rows, 1)
 
     def same(at: np.ndarray) -> np.ndarray:
         return (image_group[caption[at]] == image_group[at]) | (text_group[caption[at]] == text_group[at])
@@ -159,18 +169,24 @@ class _Weighing(TrainingStrategy):
         self.label_epochs = min(method.label_epochs, method.epochs)
         rng = np.random.default_rng(step_seed(method.random_state, 18))
         share = method.planted if self.label_epochs > 1 else 0.0
-        self.captions, self.planted = plant(data.image_group, data.text_group, share, rng)
-        null = np.stack([self.planted, self.captions[self.planted]])
-        found = nothing_known(n, len(self.planted))
+        groups, similar, self.of_similar = (data.image_group, data.text_group), None, method.mismatches == "similar"
+        if self.of_similar:
+            images, texts = frozen_spaces(data.images, data.tokens, method.random_state)
+            similar = agreement.similar_pairs(images[data.image_index], texts, *groups, rng)
+        self.captions, self.planted = plant(*groups, share, rng, similar)
+        self.exchanged, found = (
+            np.stack([self.planted, self.captions[self.planted]]),
+            nothing_known(n, len(self.planted)),
+        )
         if method.untrained_evidence:
-            found = evidence_of(data, method.random_state, null)
+            found = evidence_of(data, method.random_state, self.exchanged)
         of_similarity = found if isinstance(found, SimilarityEvidence) else None
         self.similarity, self.settled = of_similarity is not None, of_similarity is not None and of_similarity.settled
         self.calibration: Calibration | None = None
         if of_similarity is not None and of_similarity.settled:
             self.calibration = of_similarity.calibration
-            self.captions, self.planted = np.arange(n), self.planted[:0]
-        self.rate, self.null = found.wrong, found.null
+            self.captions, self.planted, self.of_similar = np.arange(n), self.planted[:0], False
+        self.found, self.null = found, found.similar if self.of_similar else found.null
         self.as_given = found.observed, found.right.astype(np.float32)
         # The planted pairs are judged by what the pairs say as they were given, as the null pairs are: nobody else is
         # then the worse for them.
@@ -178,7 +194,8 @@ class _Weighing(TrainingStrategy):
         if self.similarity and len(self.planted):
             changed = replace(data, tokens=data.tokens.take(self.captions), text_group=data.text_group[self.captions])
             again = evidence_of(changed, method.random_state)
-            self.observed, right, self.null = again.observed, again.right, again.null
+            self.observed, right = again.observed, again.right
+            self.null = again.similar if self.of_similar else again.null
         elif len(self.planted) and len(found.planted):
             self.observed[self.planted], right[self.planted] = found.planted, found.planted_right
         self.method, self.networks, self.objective = method, method.networks, InfoNCEWithRCE(tau=method.tau)
@@ -222,8 +239,7 @@ class _Weighing(TrainingStrategy):
         """
         trusted, right = self.w.copy(), self.calibrated(ranks(self.scores), draws=0)[0]
         trusted[self.planted], right[self.planted] = 0, self.as_given[1][self.planted]
-        null = np.stack([self.planted, self.captions[self.planted]])
-        order = self.order(view, self.captions, trusted, right, self.observed, null)
+        order = self.order(view, self.captions, trusted, right, self.observed, self.exchanged)
         if self.similarity:
             self.beside = BESIDE[simplest([order + b * ranks(self.observed) for b in BESIDE], self.planted)]
         w, self.calibration = self.calibrated(order + self.beside * ranks(self.observed), draws=DRAWS)
@@ -341,6 +357,8 @@ class Auto(PairCleaner):
     - ``networks`` {1, 2}: how many are trained
     - ``planted`` float in [0, .25]: share of the pairs that exchange captions in the first stage, as :func:`plant` has
       it; 0: none, no first stage, and the noise rate is undetermined
+    - ``mismatches`` {"random", "similar"}: whose captions the planted pairs get: any, or those of the twentieth of the
+      pairs that is most like theirs; then more is flagged, and of the noise rate there is an upper bound alone
     - ``untrained_evidence``, ``neighbour_similarity``: False, for comparisons: without neighbours' agreement in the
       frozen spaces (all pairs have weight 1 at first), without the similarity to neighbours in the joint space
     - ``regression``: False: the networks retrieve and score alone
@@ -355,6 +373,7 @@ class Auto(PairCleaner):
     repaired: float = number(0.5, least=0, most=1)
     networks: int = whole(2, 1, most=2)
     planted: float = number(0.1, least=0, most=0.25)
+    mismatches: str = choice("random", "similar")
     untrained_evidence: bool = True
     neighbour_similarity: bool = True
     regression: bool = True
@@ -368,11 +387,13 @@ class Auto(PairCleaner):
 
     def _set_threshold(self, y: np.ndarray) -> None:
         super()._set_threshold(y)
-        rate = noise_rate(self._trained.calibration, len(y))
+        trained, rate = self._trained, noise_rate(self._trained.calibration, len(y))
+        self.calibration_ = None if np.isnan(rate.value) else trained.calibration
+        self.noise_rate_bound_ = rate.high if trained.of_similar else trained.found.most_wrong(rate)
+        rate = UNDETERMINED if trained.of_similar else rate
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
-        if self._trained.similarity and np.isnan(rate.value):
-            self.noise_rate_ = self._trained.rate  # without an interval: too few planted pairs for one
-        self.calibration_ = None if np.isnan(rate.value) else self._trained.calibration
+        if trained.similarity and np.isnan(rate.value) and not trained.of_similar:
+            self.noise_rate_ = trained.found.wrong  # without an interval: too few planted pairs for one
         del self._trained
 
     def _model_and_temperature(

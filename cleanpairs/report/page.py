@@ -12,7 +12,7 @@ from cleanpairs.audit import AuditSample
 from cleanpairs.audit.sheet import asset, page, sheet_html, thumbnails_of
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.registry import BACKBONES, METHODS
-from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate
+from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, with_similar_pairs
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
@@ -208,7 +208,8 @@ def verdict(
     if np.isnan(rate.value):
         sentence = "How many pairs are mismatched is undetermined: label some (cleanpairs audit). " + share
     else:
-        sentence = f"About {_text(rate)} of the pairs are mismatched. {share}"
+        more = with_similar_pairs(result)
+        sentence = f"About {_text(rate)} of the pairs are mismatched{more and f', {more}'}. {share}"
         sentence += f", of which about {_text(of_kept)} are mismatched" if np.isfinite(of_kept.value) else ""
     if repaired:
         sentence += f"; {repaired / len(outcome):.1%} are repaired"

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,16 @@ def test_the_audit_of_the_run_is_the_one_shown(command: Command, run: Run, tmp_p
     assert "Label a sample" not in page and "What the labels say" in page
     assert command("report", run.path, "--audit", 9, "--overwrite")[1] == "written: report.html\n"
     assert (tmp_path / "report.html").read_text(encoding="utf-8").count('<article tabindex="0" data-pair') == 9
+
+
+@pytest.mark.parametrize(("bound", "told"), [(0.44, "."), (0.71, ": undetermined; label some (cleanpairs audit).")])
+def test_similar_pairs_stand_beside_the_interval(command: Command, run: Run, bound: float, told: str) -> None:
+    info = run.info
+    result = {**info["result"], "noise_rate_interval": [0.25, 0.37], "noise_rate_bound": bound}
+    run.write_info({**info, "result": result})
+    assert command("report", run.path, "--out", "r.html")[0] == 0
+    more = f", up to {bound:.1%} if wrong captions can be those of similar pairs{told}"
+    assert f"(25.0% to 37.0%) of the pairs are mismatched{more}" in unescape(Path("r.html").read_text(encoding="utf-8"))
 
 
 AUDIT = "drawn labelled mismatched noise_rate auroc ap calibration log_loss ece_before ece_after ece_chance even_odds"

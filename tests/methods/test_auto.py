@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from cleanpairs import Auto, Pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.correspondence.agreement import Agreement, nothing_known
-from cleanpairs.correspondence.calibration import positions
+from cleanpairs.correspondence.calibration import Estimate, positions
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.methods import auto
 from cleanpairs.methods.auto import _Weighing, evidence_of, reduced, simplest
@@ -292,6 +293,54 @@ def test_planted_pairs_are_trained_with_each_others_captions_in_the_first_stage(
     for epoch in (1, 2, 3):
         np.testing.assert_array_equal(np.flatnonzero(trained[1, epoch] != own), planted)
     assert all((trained[2, epoch] == own).all() for epoch in range(1, 5))
+
+
+def exchanged_among_similar_pairs(rate: float) -> tuple[Pairs, np.ndarray]:
+    """1,200 pairs of one of four kinds, shown by features and captions beside two words; and which are wrong."""
+    rng, table = np.random.default_rng(3), np.random.default_rng(7).normal(size=(len(WORDS), 16))
+    kind, chosen = rng.integers(0, 4, 1200), [rng.choice(len(WORDS), 2, replace=False) for _ in range(1200)]
+    captions = [
+        " ".join([f"kind{k} sort{k} class{k}", *(WORDS[w] for w in c)]) for k, c in zip(kind, chosen, strict=True)
+    ]
+    features = np.stack([table[c].sum(0) + 2.5 * np.eye(16)[k] for k, c in zip(kind, chosen, strict=True)])
+    clean = Pairs.from_arrays(captions, features=(features + 0.2 * rng.normal(size=features.shape)).astype(np.float32))
+    noise = inject_noise(clean, rate, seed=1, kind="within:kind", groups=kind)
+    return apply_noise(clean, noise), noise.mismatched
+
+
+def test_captions_of_similar_pairs_are_within_the_bound_and_flagged_where_they_are_expected() -> None:
+    pairs, wrong = exchanged_among_similar_pairs(0.4)
+    random = small(text_encoder=None).fit(pairs)
+    assert random.noise_rate_interval_[1] < wrong.mean() - 0.2  # of random wrong captions there are few
+    assert wrong.mean() < random.noise_rate_bound_ <= 1
+    similar = small(text_encoder=None, mismatches="similar").fit(pairs)
+    assert similar.noise_rate_bound_ > wrong.mean() and np.isnan(similar.noise_rate_)
+    kept = [wrong[m.correspondence_ >= m.threshold_].mean() for m in (random, similar)]
+    assert kept[1] < kept[0] / 2
+
+
+def test_the_bound_adds_to_the_rate_what_similar_pairs_leave_open() -> None:
+    rng = np.random.default_rng(0)
+    right, random, similar = rng.normal(6, 1, 6000), rng.normal(0, 1, 4000), rng.normal(3, 1, 4000)
+    rate = Estimate(0.2, 0.17, 0.23)
+    for of_similar in (0, 1000, 3000):
+        observed = np.concatenate([right, random[:2000], similar[:of_similar]])
+        wrong, few = (2000 + of_similar) / len(observed), Estimate(2000 / len(observed), 0.95 * 2000 / len(observed), 1)
+        bound = Agreement(observed, random[2000:], 0.0, observed, similar=similar[3000:]).most_wrong(
+            replace(few, high=0)
+        )
+        assert wrong < bound < wrong + 0.1
+    none = Agreement(right, random, 0.0, right, similar=similar[:9])
+    assert np.isnan(none.most_wrong(rate))
+    assert replace(none, similar=similar).most_wrong(replace(rate, high=0.9)) == 0.9
+
+
+def test_of_pairs_that_are_as_they_should_be_the_bound_leaves_few() -> None:
+    pairs, _ = exchanged_among_similar_pairs(0.0)
+    for mismatches in ("random", "similar"):
+        model = small(text_encoder=None, mismatches=mismatches).fit(pairs)
+        assert (model.correspondence_ < model.threshold_).mean() < 0.05
+        assert not model.noise_rate_bound_ > 0.35
 
 
 def test_the_simplest_order_is_taken_unless_another_is_better_by_more_than_chance() -> None:
