@@ -10,7 +10,8 @@ labels are judged too, as single pairs against the vectors of the true ones.
 kinds: plain; noisy (noise added to the vectors of both sides); hubbed (images near to all captions, each to another
 degree); rotated (the captions turned: no common space); mixed (half of it turned). noise: a share of captions that
 rotate, or "near" (three tenths exchanged with one of the five nearest). Printed: 1 - AUROC of each, the best possible
-F1 of negCLIPLoss, F1 at the own threshold, the error of the estimated rate, and what is flagged.
+F1 of negCLIPLoss, F1 at the own threshold, the error of the estimated rate, what is flagged, and the bound that counts
+captions of similar pairs (``auto``), less the true rate: below zero it does not hold.
 """
 
 from __future__ import annotations
@@ -139,6 +140,8 @@ def judged(x: np.ndarray, t: np.ndarray, at: np.ndarray, epochs: int) -> dict[st
         out[name] = area(y, wrong)
         out[f"{name} F1"], out[f"{name} rate"] = f1(flagged, wrong), model.noise_rate_ - wrong.mean()
         out[f"{name} flagged"] = flagged.mean()
+        if name == "auto":
+            out["auto bound"] = model.noise_rate_bound_ - wrong.mean()
     return out
 
 
