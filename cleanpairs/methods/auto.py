@@ -174,10 +174,8 @@ class _Weighing(TrainingStrategy):
             images, texts = frozen_spaces(data.images, data.tokens, method.random_state)
             similar = agreement.similar_pairs(images[data.image_index], texts, *groups, rng)
         self.captions, self.planted = plant(*groups, share, rng, similar)
-        self.exchanged, found = (
-            np.stack([self.planted, self.captions[self.planted]]),
-            nothing_known(n, len(self.planted)),
-        )
+        self.exchanged = np.stack([self.planted, self.captions[self.planted]])
+        found = nothing_known(n, len(self.planted))
         if method.untrained_evidence:
             found = evidence_of(data, method.random_state, self.exchanged)
         of_similarity = found if isinstance(found, SimilarityEvidence) else None
