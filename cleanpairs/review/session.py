@@ -38,7 +38,7 @@ REASON = "decided in a review"
 KEEP, QUARANTINE = ACTIONS.index("keep"), ACTIONS.index("quarantine")
 PLANS = [ACTIONS.index(name) for name in REPAIRED]
 EDGE = 0.002  # no score is surer
-PRIOR = (0.5, 0.2, 0.7)  # deviations of a, b and c where the score is a probability
+PRIOR = (0.5, 0.5, 0.7)  # deviations of a, b and c where the score is a probability
 WIDE = (2.0, 1.0, 1.0)
 FLATTEST = 0.05  # a higher score is never a worse one
 DRAWS = 400
@@ -347,7 +347,7 @@ class Matched:
     r"""P(matched) of N pairs after some ``labels``: pairs (k,) that were asked about, and whether they are matched.
 
     logit P(matched | x) = a + b max(x, 0) + c min(x, 0), x the logit of the correspondence (N,) where that is a
-    ``probability``, else of its rank less the threshold's; a, b and c have normal priors around 0, 1 and 1, narrow ones
+    ``probability``, else of its rank less the threshold's; a, b and c have normal priors around 0, 1 and 1, narrower
     where it is, but for c: right pairs that look like any mismatched one are what such probabilities know least about.
     The posterior is approximated by a normal one (Laplace), and shares by draws of it and the luck of so many pairs.
 
