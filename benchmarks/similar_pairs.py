@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 from sklearn.cluster import KMeans
-from sklearn.metrics import roc_auc_score
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rows import splits_of
+from vectors import area
 
 from cleanpairs import Pairs
 from cleanpairs.core.registry import METHODS
@@ -50,16 +50,12 @@ def noise_of(pairs: Pairs, kind: str, rate: float, seed: int) -> Noise:
     return inject_noise(pairs, rate, seed=seed, kind="within:cluster", groups=groups)
 
 
-def auroc(score: np.ndarray, wrong: np.ndarray) -> float | None:
-    return roc_auc_score(~wrong, score) if 0 < wrong.sum() < len(wrong) else None
-
-
 def judged(w: np.ndarray, wrong: np.ndarray, threshold: float) -> dict[str, Any]:
     known = np.isfinite(w)
     w, wrong = w[known], wrong[known]
     flagged = w < threshold
     return {
-        "AUROC": auroc(w, wrong),
+        "AUROC": 1 - area(w, wrong),
         "F1": detection(w, wrong, threshold).f1 if wrong.any() else None,
         "flagged": flagged.mean(),
         "kept": wrong[~flagged].mean() if not flagged.all() else None,
@@ -71,7 +67,7 @@ def cells(pairs: Pairs, noise: Noise, seed: int) -> list[dict[str, Any]]:
     *_, usable, data = Auto(device="cpu")._training_data(noisy, None, None)
     untrained = evidence_of(data, seed)
     told = {"model": "evidence", "rate": untrained.wrong, **judged(untrained.right, wrong[usable], 0.5)}
-    found.append(told | {"AUROC": auroc(untrained.observed, wrong[usable])})
+    found.append(told | {"AUROC": 1 - area(untrained.observed, wrong[usable])})
     for name, (method, settings) in MODELS.items():
         model = METHODS.load(method)(text_encoder="auto", device="cpu", random_state=seed, **settings).fit(noisy)
         low, high = model.noise_rate_interval_

@@ -325,10 +325,9 @@ def test_the_bound_adds_to_the_rate_what_similar_pairs_leave_open() -> None:
     rate = Estimate(0.2, 0.17, 0.23)
     for of_similar in (0, 1000, 3000):
         observed = np.concatenate([right, random[:2000], similar[:of_similar]])
-        wrong, few = (2000 + of_similar) / len(observed), Estimate(2000 / len(observed), 0.95 * 2000 / len(observed), 1)
-        bound = Agreement(observed, random[2000:], 0.0, observed, similar=similar[3000:]).most_wrong(
-            replace(few, high=0)
-        )
+        wrong, of_random = (2000 + of_similar) / len(observed), 2000 / len(observed)
+        found = Agreement(observed, random[2000:], 0.0, observed, similar=similar[3000:])
+        bound = found.most_wrong(Estimate(of_random, 0.95 * of_random, 0))
         assert wrong < bound < wrong + 0.1
     none = Agreement(right, random, 0.0, right, similar=similar[:9])
     assert np.isnan(none.most_wrong(rate))

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy.special import expit
 
 from cleanpairs.audit import evaluate_audit, read_labels
 from cleanpairs.commands.export import export_plan
@@ -180,3 +181,16 @@ def test_labels_move_probabilities_the_right_way() -> None:
         share, first = sharp.mismatched(np.arange(200)), Matched(y, 0.5, probability, none).mismatched(np.arange(200))
         assert share.high - share.low < first.high - first.low and share.low < 0.5 < share.high
     assert np.isnan(sharp.mismatched(np.empty(0, np.int64)).value)
+
+
+def test_the_interval_allows_for_a_label_that_says_less_than_its_order_knows() -> None:
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(50):
+        x = rng.normal(1.5, 1.5, 2000)
+        matched = rng.random(2000) < expit(np.where(x > 0, 1.5, 1) * x)  # where it is kept, surer than its label
+        kept = np.flatnonzero(x > 0)
+        at = kept[np.argsort(x[kept])[:150]]
+        left = np.setdiff1d(kept, at)
+        share = Matched(expit(x), 0.5, True, (at, matched[at])).mismatched(left)
+        held += share.low <= (~matched[left]).mean() <= share.high
+    assert held >= 45
