@@ -153,7 +153,7 @@ BAD: dict[str, list[Any]] = {
     "standardise": ["no", None],
     "require_evidence": ["yes", 1],
     "max_bad_share": [-0.1, 1.5, "much"], "near_duplicates": [1, "yes"], "repaired": [-0.1, 1.1, "a"],
-    "networks": [0, 3, "two", 1.5], "untrained_evidence": ["yes", 1], "neighbour_similarity": [None, 2],
+    "networks": [0, 17, "two", 1.5], "untrained_evidence": ["yes", 1], "neighbour_similarity": [None, 2],
     "regression": ["ridge", 2],
     "image_drop": [-0.1, 1, "a"], "text_drop": [-0.1, 1.0, None], "min_count": [0],
     "tokenizer": ["word", None, 3],
@@ -227,7 +227,7 @@ def test_encodings_are_unit_vectors(method: Any, fitted: Any) -> None:
     pairs, model = fitted(method)
     z_image, z_text = model.encode_images(pairs), model.encode_texts(pairs.captions)
     dim = model.model_.dim
-    assert dim in (16, 32, 32 + 39)  # one network, two side by side, or these and a regression
+    assert dim in (16, 32, 64 + 39)  # one network, two side by side, or four and a regression
     assert z_image.shape == z_text.shape == (len(pairs), dim)
     for z in (z_image, z_text):
         np.testing.assert_allclose(np.linalg.norm(z, axis=1), 1, rtol=1e-4)

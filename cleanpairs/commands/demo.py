@@ -63,7 +63,7 @@ def run_demo(
         "train": str(noisy), "val": str(clipart_path("val")), "out": str(out / "run"), "seed": seed,
         "overwrite": True, **column, **pixels,
     }  # fmt: skip
-    say("2. two networks train on them, with the method auto; it does not know which are wrong")
+    say("2. networks train on them, with the method auto; it does not know which are wrong")
     flagged = fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)["flagged"]
     progress.close()
     run = Run.open(out / "run")

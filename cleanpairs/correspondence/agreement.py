@@ -5,6 +5,7 @@ Each pair asks the others, in the spaces of frozen vectors x (images) and t (cap
 a ridge regression that has not seen the pair, from images to captions and back. The four agreements are joined by
 Fisher's discriminant of observed and null pairs, and the null gives the noise rate and the posterior without a label.
 
+Once networks have told who can be trusted, :func:`normalised_agreement` asks once more, and compares with all others.
 In the joint space of trained networks (:func:`similarity_to_neighbours`) there is no honest null.
 """
 
@@ -14,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.correspondence.calibration import Estimate
+from cleanpairs.ops.normalised_similarity import RIVALS, Background, among_all, cosines
 
 TAU = 0.15  # of the kernel; .1 asks fewer neighbours and finds less where many are wrong (docs/log.md)
+AMONG_TAU = 2.0  # of the sum of four agreements, in deviations, among those with all captions and all images
 NEAR, NEAREST = 0.07, 0.05  # of the kernels in a joint space
 ROUNDS = 3
 BANK = 16_384  # pairs that answer, besides those of the same image or text
@@ -94,7 +97,6 @@ def neighbours_agreement(
     text_group: np.ndarray,
     *,
     planted: np.ndarray | None = None,
-    right: np.ndarray | None = None,
     seed: int = 0,
 ) -> Agreement:
     """Agreement of N pairs; see the module's head.
@@ -103,7 +105,6 @@ def neighbours_agreement(
     - ``image_group``, ``text_group`` (N,) int64: equal numbers are the same image, the same text
     - ``planted`` (2, m) int64: rows of an image and of another's caption: mismatched pairs, judged like the null pairs,
       that answer nobody
-    - ``right`` (N,): w, where something else has told it: everybody is asked once, with these weights
     """
     n = len(images)
     planted = np.zeros((2, 0), np.int64) if planted is None else planted
@@ -117,11 +118,10 @@ def neighbours_agreement(
     orders = [rng.permutation(np.flatnonzero(fold == f)) for f in range(FOLDS) for _ in range(CONTROLS)]
     pairs = np.concatenate([[order, np.roll(order, -1)] for order in orders], axis=1)
     m = planted.shape[1]
-    if right is None:
-        asking, captions = similar_pairs(images, texts, image_group, text_group, rng)
-        known = (captions >= 0) & (fold[captions] == fold[asking, None])
-        similar = np.stack([asking, captions[np.arange(len(captions)), known.argmax(axis=1)]])
-        planted = np.concatenate([planted, similar[:, known.any(axis=1)]], axis=1)
+    asking, captions = similar_pairs(images, texts, image_group, text_group, rng)
+    known = (captions >= 0) & (fold[captions] == fold[asking, None])
+    similar = np.stack([asking, captions[np.arange(len(captions)), known.argmax(axis=1)]])
+    planted = np.concatenate([planted, similar[:, known.any(axis=1)]], axis=1)
     pairs = pairs[:, (image_group[pairs[0]] != image_group[pairs[1]]) & (text_group[pairs[0]] != text_group[pairs[1]])]
     if pairs.shape[1] < 2 * BINS:  # nearly all rows are alike
         return nothing_known(n, m)
@@ -129,9 +129,9 @@ def neighbours_agreement(
     observed, null, of_planted = np.zeros(n), np.zeros(pairs.shape[1]), np.zeros(planted.shape[1])
     for f in range(FOLDS):
         mine = fold == f
-        trusted = np.ones(n) if right is None else right
+        trusted = np.ones(n)
         others = asked[~mine[asked]]
-        for _ in range(ROUNDS - 1 if right is None else 0):
+        for _ in range(ROUNDS - 1):
             said, against = _ask(spaces, np.arange(n), pairs, others, np.where(mine, 0, trusted))
             trusted = (trusted + 1 - posterior(said, against, wrong_share(said, against))) / 2
         of, here = mine[pairs[0]], mine[planted[0]]
@@ -142,6 +142,69 @@ def neighbours_agreement(
     wrong = wrong_share(observed, null)
     matched, planted_right = (1 - posterior(observed, null, wrong, at) for at in (observed, of_planted))
     return Agreement(observed, null, wrong, matched, of_planted[:m], planted_right[:m], of_planted[m:])
+
+
+def normalised_agreement(
+    images: np.ndarray,
+    texts: np.ndarray,
+    image_group: np.ndarray,
+    text_group: np.ndarray,
+    right: np.ndarray,
+    pairs: np.ndarray,
+    *,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Agreement (N,) of N pairs less what both sides have with all, and that (m,) of other ``pairs`` (2, m).
+
+    As :func:`neighbours_agreement`, but everybody is asked once, with the weights ``right`` (N,), and the four
+    agreements, each in deviations over all captions or images, add up to a similarity: see :func:`among_all`.
+    """
+    n, rng = len(images), np.random.default_rng(seed)
+    asked, some = (np.sort(rng.permutation(n)[:most]) for most in (BANK, RIVALS))
+    of_image = _Expected(images, texts, image_group, asked, right, some)
+    of_text = _Expected(texts, images, text_group, asked, right, some)
+
+    def among(rows: np.ndarray) -> Background:
+        image = np.concatenate([of_image(rows), np.tile(of_text.space.vectors[rows], 2)], axis=1)
+        text = np.concatenate([np.tile(of_image.space.vectors[rows], 2), of_text(rows)], axis=1)
+        return Background(image, text, image_group[rows], text_group[rows])
+
+    observed, shared = among_all(among, n, tau=AMONG_TAU, seed=seed)
+    found = -(shared[0, pairs[0]] + shared[1, pairs[1]]) / 2
+    for side, (asking, shown) in ((of_image, pairs), (of_text, pairs[::-1])):
+        found += cosines(side(asking, shown), np.tile(side.space.vectors[shown], 2))
+    return observed, found
+
+
+class _Expected:
+    """What neighbours, and a ridge regression, of N vectors ``x`` let expect in ``t``, each with its weight (N,).
+
+    Less what they let expect of the rows ``some``, and in deviations of its products with all of t: (R, 2 e).
+    """
+
+    def __init__(
+        self, x: np.ndarray, t: np.ndarray, group: np.ndarray, asked: np.ndarray, weight: np.ndarray, some: np.ndarray
+    ) -> None:
+        weight, heard = weight.astype(np.float32), np.zeros(len(x), bool)
+        heard[asked] = True
+        self.asked = x, t, group, asked, weight, heard
+        self.regression, self.space, self.middle = _Ridge(x, t, weight), Centred(t), np.zeros(0, np.float32)
+        self.middle = np.stack([said.mean(axis=0) for said in self.said(some, None)])
+
+    def said(self, rows: np.ndarray, shown: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """(R, e) each."""
+        x, t, group, *others = self.asked
+        none = np.zeros(0, np.int64)
+        by_regression = self.regression.without(rows, shown)
+        if shown is None:
+            return _neighbours(x, t, group, rows, (none, none), *others)[0], by_regression
+        return _neighbours(x, t, group, np.unique(rows), (rows, shown), *others)[1], by_regression
+
+    def __call__(self, rows: np.ndarray, shown: np.ndarray | None = None) -> np.ndarray:
+        """Of ``rows`` (R,), asked without themselves, and without ``shown`` (R,), the rows of others' vectors in t."""
+        return np.concatenate(
+            [self.space.scaled(s - m) for s, m in zip(self.said(rows, shown), self.middle, strict=True)], axis=1
+        )
 
 
 def _ask(
@@ -257,11 +320,14 @@ class Centred:
         """The deviation (R,) of the products of vectors ``c`` (R, d) with all of these."""
         return np.asarray(np.sqrt(np.maximum(np.einsum("ij,ij->i", c @ self.covariance, c), least)))
 
+    def scaled(self, c: np.ndarray) -> np.ndarray:
+        """Vectors ``c`` (R, d) in deviations of their products with all of these."""
+        spread = self.spread(c)
+        return np.asarray(c / np.maximum(spread, 1e-6 * spread.max(initial=LEAST))[:, None])
+
     def standing(self, c: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Products (R,) of ``c`` (R, d) and these ``rows`` (R,), in deviations of c's products with all."""
-        spread = self.spread(c)
-        products = np.einsum("ij,ij->i", c, self.vectors[rows])
-        return np.asarray(products / np.maximum(spread, 1e-6 * spread.max(initial=LEAST)))
+        return np.asarray(np.einsum("ij,ij->i", self.scaled(c), self.vectors[rows]))
 
 
 def similarity_to_neighbours(

@@ -2,8 +2,8 @@ r"""Auto: no noise rate, no threshold, no schedule to choose; and probabilities 
 
 A share of the pairs exchange their captions before any training: these *planted* pairs are mismatched for sure, and go
 through all that follows as if nobody knew (target-decoy competition: Elias and Gygi, Nature Methods 2007). Untrained
-evidence gives every pair a first probability w of being right; two networks train on all pairs weighted by w, and of
-their scores, with neighbours asked again, the planted pairs' calibrate w and the noise rate. Then these get their
+evidence gives every pair a first probability w of being right; networks train on all pairs weighted by w, and of their
+scores, with neighbours asked again, the planted pairs' calibrate w and the noise rate. Then these get their
 captions back, sparse transport repairs pairs with w < 1/2 for the training (L2RM's idea), fresh networks judge all
 pairs once more, and a ridge regression joins them. Equations, sources and reasons: docs/methods/auto.md.
 """
@@ -18,7 +18,13 @@ from torch import Tensor
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.correspondence import agreement
-from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement, nothing_known, similarity_to_neighbours
+from cleanpairs.correspondence.agreement import (
+    Agreement,
+    neighbours_agreement,
+    normalised_agreement,
+    nothing_known,
+    similarity_to_neighbours,
+)
 from cleanpairs.correspondence.calibration import DRAWS, UNDETERMINED, Calibration, calibrate, noise_rate, positions
 from cleanpairs.correspondence.evidence import image_vectors
 from cleanpairs.correspondence.mixture import split_in_two
@@ -31,7 +37,7 @@ from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators import Embedded, PairCleaner
 from cleanpairs.estimators.refusal import caption_spaces
 from cleanpairs.objectives import InfoNCEWithRCE
-from cleanpairs.ops.normalised_similarity import cosines
+from cleanpairs.ops.normalised_similarity import Background, among_all, cosines
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.decisions import SHARPNESS, STAY
@@ -44,6 +50,7 @@ CANDIDATES = 32
 # similarity.
 WEIGHTS = {False: (0.5, 1.5), True: (2.0, 0.15)}
 BESIDE = 1e6, 4.0, 1.0, 0.0  # of the ranks of the vectors' similarity, where there is one, beside these; 1e6: alone
+AMONG_TAU = 0.05  # of the networks' similarity among those with all captions and all images
 SAMPLE = 512  # pairs whose similarities to each other tell how far those of networks and regression spread
 SAME = 1e-5  # deviation of similarities that are all the same
 FEW_PLANTED, MOST_PLANTED, LEAST_PLANTED = 100, 2000, 30  # pairs
@@ -90,16 +97,9 @@ def evidence_of(data: TrainingData, seed: int, null: np.ndarray | None = None) -
         found = similarity_evidence(image[data.image_index], text, data.image_group, data.text_group, seed=seed)
         if found is not None:
             return found
-    return agreement_of(data, seed, null)
-
-
-def agreement_of(
-    data: TrainingData, seed: int, null: np.ndarray | None = None, right: np.ndarray | None = None
-) -> Agreement:
-    """Neighbours' agreement in :func:`frozen_spaces`, of the ``null`` pairs (2, m) too; by weights ``right`` (N,)."""
     images, texts = frozen_spaces(data.images, data.tokens, seed)
     groups = data.image_group, data.text_group
-    return neighbours_agreement(images[data.image_index], texts, *groups, planted=null, right=right, seed=seed)
+    return neighbours_agreement(images[data.image_index], texts, *groups, planted=null, seed=seed)
 
 
 def ranks(score: np.ndarray) -> np.ndarray:
@@ -215,8 +215,8 @@ class _Weighing(TrainingStrategy):
         own, last = np.arange(len(self.w), dtype=np.int64), view.epoch == self.label_epochs
         calibrating = len(self.planted) > 0 and view.stage == 1
         texts = self.captions if calibrating else own
-        for k in range(0 if self.settled else self.networks):
-            self.scores += view.probability(k, self.method.tau, pairs=(own, texts))
+        if not self.settled:
+            self.scores += self.normalised(view, own, texts)
         if last and not self.settled:
             self.w = (self.first_label(view) if calibrating else self.label(view)).astype(np.float32)
         elif calibrating:
@@ -277,7 +277,7 @@ class _Weighing(TrainingStrategy):
         self, view: EpochContext, texts: np.ndarray, trusted: np.ndarray, right: np.ndarray, observed: np.ndarray,
         null: np.ndarray,
     ) -> np.ndarray:  # fmt: skip
-        """Scores (N,) of the images and the captions ``texts`` (N,): the sum of the ranks of the networks' probability,
+        """Scores (N,) of the images and the captions ``texts`` (N,): the sum of the ranks of the networks' similarity,
         of the similarity to ``trusted`` (N,) neighbours, and of the frozen spaces' evidence by weights ``right`` (N,).
         """
         order, d, (joint, untrained) = ranks(self.scores), view.data, WEIGHTS[self.similarity]
@@ -287,10 +287,27 @@ class _Weighing(TrainingStrategy):
             order += joint * similarity_to_neighbours(image, text, *groups, trusted, seed=view.seed(8))
         if not self.similarity and len(self.null):
             # The spaces are made again: kept through the training they are 3 KB a pair.
-            again = agreement_of(d, self.method.random_state, null, right)
-            observed = again.observed.copy()
-            observed[null[0]] = again.planted
+            seed = self.method.random_state
+            images, captions = frozen_spaces(d.images, d.tokens, seed)
+            spaces = images[d.image_index], captions, d.image_group, d.text_group
+            observed, of_null = normalised_agreement(*spaces, right, null, seed=seed)
+            observed[null[0]] = of_null
         return order + untrained * ranks(observed)
+
+    def normalised(self, view: EpochContext, own: np.ndarray, texts: np.ndarray) -> np.ndarray:
+        """The networks' similarity (N,) of the images and the captions ``texts`` (N,), less what both have with all; of
+        local ones, whose similarity is no product of vectors, the matching probability.
+        """
+        d = view.data
+        if view.networks[0].model.local:
+            p = [view.probability(k, self.method.tau, pairs=(own, texts)) for k in range(self.networks)]
+            return np.asarray(sum(p))
+
+        def pairs_of(rows: np.ndarray) -> Background:
+            joint = self.joint(view, d.image_index[rows], texts[rows])
+            return Background(*joint, d.image_group[rows], d.text_group[texts[rows]])
+
+        return among_all(pairs_of, len(own), tau=AMONG_TAU, seed=view.seed(7))[0]
 
     def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Unit vectors (n, 2 d) float32 of rows of the images and the captions: those of all networks side by side."""
@@ -345,14 +362,14 @@ class _Weighing(TrainingStrategy):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Auto(PairCleaner):
-    """The method that asks for no setting: neighbours' agreement, two networks, weights that are probabilities.
+    """The method that asks for no setting: neighbours' agreement, four networks, weights that are probabilities.
 
     Parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
 
     - ``epochs``: of the second stage, whose networks are kept
     - ``label_epochs``: epochs of the first stage; of both those whose scores enter the correspondence
     - ``repaired`` float in [0, 1]: weight of the repaired pairs in the second stage
-    - ``networks`` {1, 2}: how many are trained
+    - ``networks``: how many are trained, up to 16
     - ``planted`` float in [0, .25]: share of the pairs that exchange captions in the first stage, as :func:`plant` has
       it; 0: none, no first stage, and the noise rate is undetermined
     - ``mismatches`` {"random", "similar"}: whose captions the planted pairs get: any, or those of the twentieth of the
@@ -369,7 +386,7 @@ class Auto(PairCleaner):
     epochs: int = 12
     label_epochs: int = whole(5, 2)
     repaired: float = number(0.5, least=0, most=1)
-    networks: int = whole(2, 1, most=2)
+    networks: int = whole(4, 1, most=16)
     planted: float = number(0.1, least=0, most=0.25)
     mismatches: str = choice("random", "similar")
     untrained_evidence: bool = True

@@ -41,6 +41,7 @@ NEAREST = 256
 SAMPLE = 1024  # background pairs that stand for those that are not among the nearest
 NEIGHBOURS = 10  # of CSLS
 STEPS = 20  # of the balancing
+RIVALS = 16_384  # pairs with which :func:`among_all` compares
 _KEPT = 1 << 23  # similarities that it keeps of each side: 96 MiB
 _BLOCK_ENTRIES = 1 << 22  # similarities at once: 16 MiB of float32
 _LEAST_ROWS, _MOST_ROWS = 64, 1024  # of a block: products of few rows add up in another order
@@ -160,6 +161,27 @@ def balanced(pairs: Background, *, tau: float = TAU, steps: int = STEPS) -> np.n
         found = stepped
         first = first if step else found
     return -tau * (np.stack(first) + np.stack(found))
+
+
+def among_all(
+    pairs_of: Callable[[np.ndarray], Background], n: int, *, tau: float, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Normalised similarity (n,) float64 of n pairs, and what each side of them shares with all, (2, n) float64.
+
+    By :func:`balanced`; of more than 16,384 pairs by the softmax over a random sample of as many. ``pairs_of``: the
+    pairs of given rows (b,), ascending, whose products may be of any scale, as ``tau`` is.
+    """
+    if n <= RIVALS:
+        pairs = pairs_of(np.arange(n))
+        own, shared = cosines(pairs.images, pairs.texts), balanced(pairs, tau=tau)
+    else:
+        background = pairs_of(np.sort(np.random.default_rng(seed).choice(n, RIVALS, replace=False)))
+        own, shared = np.empty(n), np.empty((2, n))
+        for start in range(0, n, RIVALS):
+            block = slice(start, min(start + RIVALS, n))
+            pairs = pairs_of(np.arange(n)[block])
+            own[block], shared[:, block] = cosines(pairs.images, pairs.texts), background.shared(pairs, tau=tau)
+    return own - shared.mean(axis=0), shared
 
 
 def _largest(side: _Side, own: np.ndarray, tau: float) -> tuple["csr_array", np.ndarray, np.ndarray]:

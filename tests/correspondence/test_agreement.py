@@ -19,10 +19,12 @@ from cleanpairs.correspondence.agreement import (
     _answers,
     _ask,
     neighbours_agreement,
+    normalised_agreement,
     posterior,
     similarity_to_neighbours,
     wrong_share,
 )  # fmt: skip
+from cleanpairs.ops import normalised_similarity
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -67,38 +69,47 @@ def test_answers_are_those_of_a_loop(bank: int) -> None:
         np.testing.assert_allclose(mass[at], sum_of, rtol=1e-3, atol=1e-5)
 
 
-def test_agreement_is_that_of_a_loop() -> None:
-    """What the near ones say less what all say, and what a ridge regression predicts, in deviations, the pair or the
-    shown one left out of both; joined by Fisher's discriminant.
+def sayings(a: np.ndarray, b: np.ndarray, right: np.ndarray, i: int, *out: int) -> tuple[np.ndarray, np.ndarray]:
+    """What the near ones say less what all say, and what a ridge regression predicts, of pair i without some."""
+    j = np.setdiff1d(np.arange(len(a)), out)
+    near = right[j] * np.exp((a[j] @ a[i] - 1) / TAU)
+    strength = (right @ a**2).mean()  # of all pairs, the one that is left out too
+    found = Ridge(alpha=1.0).fit(a[j] / strength**0.5, b[j], sample_weight=right[j])
+    by_near = near @ b[j] / near.sum() - right[j] @ b[j] / right[j].sum()
+    return np.asarray(by_near), np.asarray(found.predict(a[[i]] / strength**0.5)[0])
+
+
+def in_deviations(
+    a: np.ndarray, b: np.ndarray, right: np.ndarray, asking: np.ndarray, shown: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """By either, (n, d) of all pairs without themselves, (m, d) of ``asking`` ones without the ``shown`` ones, in
+    deviations of their products with all of b.
     """
+    n, spread, found = len(a), np.cov(b.T, bias=True), []
+    for k in range(2):
+        of = np.array([sayings(a, b, right, i, i)[k] for i in range(n)])
+        against = np.array([sayings(a, b, right, i, i, j)[k] for i, j in zip(asking, shown, strict=True)])
+        each = [c - of.mean(0) for c in (of, against)]
+        found.append(tuple(c / np.sqrt(np.einsum("ij,jk,ik->i", c, spread, c))[:, None] for c in each))
+    return found  # type: ignore[return-value]
+
+
+def small_spaces() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
-    n = 50
-    x, t, right = unit(rng.normal(size=(n, 6))), unit(rng.normal(size=(n, 4))), rng.random(n)
+    return unit(rng.normal(size=(50, 6))), unit(rng.normal(size=(50, 4))), rng.random(50)
+
+
+def test_agreement_is_that_of_a_loop() -> None:
+    """The pair or the shown one is left out; joined by Fisher's discriminant."""
+    x, t, right = small_spaces()
+    n = len(x)
     pairs = np.stack([np.arange(n), np.roll(np.arange(n), 3)])
     observed, null = [], []
-
-    def neighbours(a: np.ndarray, b: np.ndarray, j: np.ndarray, i: int) -> np.ndarray:
-        near = right[j] * np.exp((a[j] @ a[i] - 1) / TAU)
-        return np.asarray(near @ b[j] / near.sum() - right[j] @ b[j] / right[j].sum())
-
-    def regression(a: np.ndarray, b: np.ndarray, j: np.ndarray, i: int) -> np.ndarray:
-        strength = (right @ a**2).mean()  # of all pairs, the one that is left out too
-        found = Ridge(alpha=1.0).fit(a[j] / strength**0.5, b[j], sample_weight=right[j])
-        return np.asarray(found.predict(a[[i]] / strength**0.5)[0])
-
-    for a, b, shown in ((x, t, pairs[1]), (t, x, np.argsort(pairs[1]))):
-        spread, each = np.cov(b.T, bias=True), b - b.mean(0)
-        for say in (neighbours, regression):
-
-            def answer(i: int, *out: int, a: np.ndarray = a, b: np.ndarray = b, say: Any = say) -> np.ndarray:
-                return np.asarray(say(a, b, np.setdiff1d(np.arange(n), out), i))
-
-            answers = np.array([answer(i, i) for i in range(n)])
-            others = np.array([answer(i, i, shown[i]) for i in range(n)]) - answers.mean(0)
-            answers -= answers.mean(0)
-            observed.append((answers * each).sum(1) / np.sqrt(np.einsum("ij,jk,ik->i", answers, spread, answers)))
-            against = (others * each[shown]).sum(1) / np.sqrt(np.einsum("ij,jk,ik->i", others, spread, others))
-            null.append(against if a is x else against[np.argsort(shown)])
+    for a, b, (asking, shown) in ((x, t, pairs), (t, x, pairs[::-1])):
+        each = b - b.mean(0)
+        for of, against in in_deviations(a, b, right, asking, shown):
+            observed.append((of * each).sum(1))
+            null.append((against * each[shown]).sum(1))
     group = np.arange(n)
     found = _ask((x, t, group, group), group, pairs, group, right)
     own, control = np.array(observed), np.array(null)
@@ -107,6 +118,49 @@ def test_agreement_is_that_of_a_loop() -> None:
     weight = np.maximum(np.linalg.solve(np.cov(control) + 0.1 * np.eye(4), apart), 0)
     np.testing.assert_allclose(found[0], weight @ own / (weight @ control).std(), rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(found[1], weight @ control / (weight @ control).std(), rtol=1e-3, atol=1e-3)
+
+
+def test_normalised_agreement_is_that_of_a_loop() -> None:
+    """The four add up to a matrix, whose entropic transport's first and twentieth steps are taken off, half of each."""
+    x, t, right = small_spaces()
+    n, tau = len(x), agreement.AMONG_TAU
+    pairs = np.array([[4, 17, 30], [9, 2, 31]])
+    Z, of_pairs = np.zeros((n, n)), np.zeros(3)
+    for a, b, (asking, shown) in ((x, t, pairs), (t, x, pairs[::-1])):
+        each = b - b.mean(0)
+        for of, against in in_deviations(a, b, right, asking, shown):
+            Z += of @ each.T if a is x else each @ of.T
+            of_pairs += (against * each[shown]).sum(1)
+    u, v, steps = np.zeros(n), np.zeros(n), []
+    for _ in range(20):
+        over_texts, over_images = (np.logaddexp.reduce(M, axis=1) for M in (Z / tau + v, Z.T / tau + u))
+        u, v = (u - over_texts) / 2, (v - over_images) / 2
+        steps.append((u, v))
+    u, v = (tau * (steps[0][k] + steps[-1][k]) / 2 for k in range(2))
+    group = np.arange(n)
+    found = normalised_agreement(x, t, group, group, right, pairs)
+    np.testing.assert_allclose(found[0], Z.diagonal() + u + v, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found[1], of_pairs + u[pairs[0]] + v[pairs[1]], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("rivals", [5000, 400])
+def test_normalised_agreement_finds_more_and_known_wrong_pairs_stand_like_the_others(
+    rivals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(normalised_similarity, "RIVALS", rivals)
+    rng = np.random.default_rng(5)
+    told, noise = rng.normal(size=(1500, 12)), rng.normal(size=(2, 1500, 16))
+    told *= np.exp(rng.normal(size=(1500, 1)))  # some pairs say more than others
+    images, texts = (unit(told @ rng.normal(size=(12, 16)) + 2.5 * each) for each in noise)
+    group, order = np.arange(1500), rng.permutation(1500)
+    wrong = np.isin(group, rng.permutation(1500)[:600])
+    texts[wrong] = np.roll(texts[wrong], 1, axis=0)
+    pairs = np.stack([order, np.roll(order, 1)])
+    plain = ask(images, texts)
+    observed, planted = normalised_agreement(images, texts, group, group, plain.right, pairs)
+    assert roc_auc_score(~wrong, observed) > roc_auc_score(~wrong, plain.observed)
+    is_planted = np.repeat([True, False], [1500, 600])
+    assert abs(roc_auc_score(is_planted, np.concatenate([planted, observed[wrong]])) - 0.5) < 0.05
 
 
 def test_what_neighbours_do_not_see_a_regression_does() -> None:
@@ -128,7 +182,8 @@ def test_where_all_are_wrong_pairs_agree_like_random_ones(tau: float, monkeypatc
     rng = np.random.default_rng(0)
     images, texts = unit(rng.normal(size=(1500, 20))), unit(rng.normal(size=(1500, 20)) + 1)
     monkeypatch.setattr(agreement, "TAU", tau)
-    found = ask(images, texts, right=np.ones(1500))
+    monkeypatch.setattr(agreement, "ROUNDS", 1)
+    found = ask(images, texts)
     assert kstest(found.observed, found.null).statistic < 0.04
 
 
@@ -157,12 +212,11 @@ def test_it_finds_wrong_pairs_and_their_share_without_a_label(rate: float) -> No
         assert (found.right < 0.5).mean() < 0.02
 
 
-def test_who_is_known_to_be_wrong_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_known_to_be_wrong_does_not_answer() -> None:
     x, t, wrong = corpus(1200, 0.9)
-    alone, told = ask(x, t).observed, ask(x, t, right=1.0 - wrong).observed
+    group, none = np.arange(1200), np.zeros((2, 0), np.int64)
+    alone, told = (normalised_agreement(x, t, group, group, w, none)[0] for w in (np.ones(1200), 1.0 - wrong))
     assert roc_auc_score(~wrong, told) > roc_auc_score(~wrong, alone) + 0.1
-    monkeypatch.setattr(agreement, "ROUNDS", 1)
-    np.testing.assert_allclose(ask(x, t).observed, ask(x, t, right=np.ones(1200)).observed)
 
 
 def test_independent_sides_are_all_wrong() -> None:

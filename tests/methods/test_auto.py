@@ -17,6 +17,7 @@ from cleanpairs.correspondence.calibration import Estimate, positions
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.methods import auto
 from cleanpairs.methods.auto import _Weighing, evidence_of, reduced, simplest
+from cleanpairs.ops import normalised_similarity
 from cleanpairs.trainer import TrainingData
 from cleanpairs.trainer.context import EpochContext
 
@@ -218,9 +219,36 @@ def test_every_part_can_be_left_out(change: dict[str, Any]) -> None:
     assert abs(model.noise_rate_ - 0.5) < 0.1
 
 
-def test_no_more_than_two_networks() -> None:
+def test_no_more_than_sixteen_networks() -> None:
     with pytest.raises(ConfigError, match="networks"):
-        Auto(networks=3).fit(corpus(100))
+        Auto(networks=17).fit(corpus(100))
+
+
+def test_each_pair_is_compared_with_all_others_or_with_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The joint similarity less its log sums over all captions and images."""
+    clean = corpus(300, seed=15)
+    own = np.arange(300)
+    seen: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    end = _Weighing.end_epoch
+
+    def looked_at(self: _Weighing, view: EpochContext) -> None:
+        end(self, view)
+        if view.epoch > 1:
+            z = [np.concatenate(each, axis=1) for each in zip(*map(view.pair_vectors, range(2)), strict=True)]
+            same = clean.text_group[:, None] == clean.text_group[None]
+            np.fill_diagonal(same, False)  # captions that read the same are no others
+            S = np.where(same, -np.inf, z[0] @ z[1].T / 2 / auto.AMONG_TAU)
+            softmax = 2 * S.diagonal() - np.logaddexp.reduce(S, axis=1) - np.logaddexp.reduce(S, axis=0)
+            exact = self.normalised(view, own, own)
+            monkeypatch.setattr(normalised_similarity, "RIVALS", 150)
+            seen.append((softmax, exact, self.normalised(view, own, own)))
+            monkeypatch.setattr(normalised_similarity, "RIVALS", 300)
+
+    monkeypatch.setattr(_Weighing, "end_epoch", looked_at)
+    small(epochs=2, label_epochs=2, planted=0.0, networks=2).fit(clean)
+    ((softmax, exact, sampled),) = seen
+    assert np.corrcoef(softmax, exact)[0, 1] > 0.95  # the exact one is the mean of this and of its twentieth step
+    assert np.corrcoef(softmax, sampled)[0, 1] > 0.95 and not np.allclose(exact, sampled)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
