@@ -236,7 +236,9 @@ class _Weighing(TrainingStrategy):
         without training.
         """
         trusted, right = self.w.copy(), self.calibrated(ranks(self.scores), draws=0)[0]
-        trusted[self.planted], right[self.planted] = 0, self.as_given[1][self.planted]
+        # They answer nobody: what their own captions teach of their images would be held against them, and not against
+        # the other mismatched pairs.
+        trusted[self.planted] = right[self.planted] = 0
         order = self.order(view, self.captions, trusted, right, self.observed, self.exchanged)
         if self.similarity:
             self.beside = BESIDE[simplest([order + b * ranks(self.observed) for b in BESIDE], self.planted)]

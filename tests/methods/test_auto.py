@@ -224,6 +224,23 @@ def test_no_more_than_sixteen_networks() -> None:
         Auto(networks=17).fit(corpus(100))
 
 
+def test_planted_pairs_answer_nobody_while_they_calibrate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among those that answer, by their own captions, they stood below the mismatched pairs: clip art .60, not .50."""
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+    ask = auto.normalised_agreement
+
+    def spied(*args: Any, **settings: Any) -> Any:
+        seen.append((args[4], args[5]))
+        return ask(*args, **settings)
+
+    monkeypatch.setattr(auto, "normalised_agreement", spied)
+    clean = corpus(600, seed=16)
+    small(networks=1, epochs=4).fit(apply_noise(clean, inject_noise(clean, 0.3, seed=2)))
+    (first, planted), (last, none) = seen
+    assert planted.shape == (2, 100) and not first[planted].any() and np.delete(first, planted[0]).mean() > 0.5
+    assert none.shape == (2, 0) and last[planted[0]].mean() > 0.5
+
+
 def test_each_pair_is_compared_with_all_others_or_with_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """The joint similarity less its log sums over all captions and images."""
     clean = corpus(300, seed=15)
