@@ -56,7 +56,7 @@ METHODS = Registry(
     {
         "auto": (
             "auto:Auto",
-            "neighbours' agreement gives noise rate and weights before training; two networks; no settings",
+            "neighbours' agreement gives noise rate and weights before training; four networks; no settings",
             "cleanpairs",
         ),
         "crcl": ("crcl:CRCL", "active complementary loss, self-refining momentum labels", "CRCL, NeurIPS 2023"),
