@@ -31,7 +31,7 @@ from cleanpairs.datasets import clipart_path
 from cleanpairs.methods.auto import Auto, evidence_of, frozen_spaces
 from cleanpairs.scoring.evaluate import detection
 
-BOTH: dict[str, Any] = {"backbone": "mlp", "text_encoder": "auto", "device": "cpu"}
+SETTINGS: dict[str, Any] = {"backbone": "mlp", "text_encoder": "auto", "device": "cpu"}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "auto": ("auto", {}),
     "auto, similar": ("auto", {"mismatches": "similar"}),
@@ -70,7 +70,7 @@ def cells(pairs: Pairs, noise: Noise, seed: int) -> list[dict[str, Any]]:
     told = {"model": "evidence", "rate": untrained.wrong, **judged(untrained.right, wrong[usable], 0.5)}
     found.append(told | {"AUROC": 1 - area(untrained.observed, wrong[usable])})
     for name, (method, settings) in MODELS.items():
-        model = METHODS.load(method)(**BOTH, random_state=seed, **settings).fit(noisy)
+        model = METHODS.load(method)(**SETTINGS, random_state=seed, **settings).fit(noisy)
         low, high = model.noise_rate_interval_
         told = {"rate": model.noise_rate_, "low": low, "high": high, "bound": model.noise_rate_bound_}
         found.append({"model": name, **told, **judged(model.correspondence_, wrong, model.threshold_)})
