@@ -26,9 +26,12 @@ from cleanpairs.core.plain import plain
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
 @option("--truth=FILE", "True mismatches: .npy (booleans, or a permutation) or Parquet.")
 @option("--threshold=P", "For precision and recall.  [default: the run's]", click.FloatRange(0, 1))
+@option(
+    "--folds=N", "Mean R@K and rSum of N parts of neighbouring images: 5 for MS-COCO 1K.", click.IntRange(1), default=1
+)
 @column_options
 @TRUST
-def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, **options: Any) -> None:
+def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, folds: int, **options: Any) -> None:
     """R@1, 5, 10 both ways and rSum of RUN's model (runs/latest if not given) on DATA.
 
     Without DATA it is the data that RUN was fitted on: recall is what the model remembers there.
@@ -49,7 +52,7 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     run = existing_run(run_path, options["trusted"])
     model = run.model()
     pairs = run.load_input() if data is None else load_pairs(data, **pick_columns(options))
-    figures: dict[str, float | None] = dict(model.evaluate(pairs).to_dict())
+    figures: dict[str, float | None] = dict(model.evaluate(pairs, folds=folds).to_dict())
     mask = pairs.true_mismatch if truth is None else load_truth(truth, pairs)
     noise = (run.info.get("input") or {}).get("noise") or {}
     if noised := noise.get("fingerprint") == pairs.source.fingerprint:

@@ -142,9 +142,9 @@ class Writes(click.Path):
         self.beside, self.in_run, self.endings = beside, in_run, endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click does; an empty name is a usage error."""
-        if not str(value).strip():
-            self.fail("the output has no name", param, ctx)
+        """As click does; no name, and that of the root, is a usage error."""
+        if not str(value).strip() or not Path(value).absolute().name:
+            self.fail(f"the output {value!s:.5} has no name", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from cleanpairs.commands.run import Run, default_run_path, is_latest, write_scores
 from cleanpairs.core import distributed
-from cleanpairs.core.errors import ConfigError, DataError, OutputError
+from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import Silent
 from cleanpairs.core.recipe import DataOptions, Recipe
@@ -116,7 +116,10 @@ def fit_run(
         reads = [*data_inputs(data.train, _options(data), noise.get("noise")), *data_inputs(data.val, _options(data))]
         made = ""
         try:
-            refuse_inputs([path], reads)
+            try:
+                refuse_inputs([path], reads)
+            except OutputExistsError as error:
+                raise OutputExistsError(f"{error}: --out DIR, outside of the data") from None
             held.enter_context(hold([path]))
             run = Run.create(path, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
             made = str(run.path.absolute())
@@ -169,6 +172,11 @@ def _read(recipe: Recipe, estimator: PairScorer, backbone_named: bool) -> tuple[
         )
     if data.val is not None:
         val = load_pairs(data.val, **_val_options(data))
+        if val.source.fingerprint == pairs.source.fingerprint:
+            raise ConfigError(
+                f"{data.val} is what is trained on: the epoch that has learned it by heart would be taken; give other "
+                "pairs to --val, or leave it out (of a research directory the dev split is read then)"
+            )
         note_named(data.val, _val_options(data))
         return pairs, val
     known = splits_of(Path(data.train)) if pairs.source.kind == "precomp" and data.split in (None, "train") else []

@@ -149,10 +149,10 @@ class Run:
             aside.rename(path)
         replaces = path.exists() and not resume
         if replaces:
-            if not overwrite:
-                raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume goes on with it")
             if not (path / "run.json").exists() and not aside.exists():
                 raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
+            if not overwrite:
+                raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume goes on with it")
             for folder in (path, aside):
                 refuse_precious(folder)
         complete = False

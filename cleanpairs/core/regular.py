@@ -86,6 +86,12 @@ def read_text(path: AnyPath) -> str:
     return read_bytes(path).decode()
 
 
+def begins_with(path: AnyPath, mark: bytes) -> bool:
+    """Whether a file begins so, behind a byte order mark and blanks."""
+    with open_regular(path) as file:
+        return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(mark)
+
+
 def read_json(path: AnyPath) -> Any:
     """The value of a JSON file. Raises as :func:`check_regular`; ValueError: it is no JSON, or nested too deeply."""
     try:

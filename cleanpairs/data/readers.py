@@ -40,6 +40,10 @@ def sniff(data: str) -> str:
     if not data.strip():
         raise DataError("the data has no name: give a path")
     with reading(data[:300]):  # a name too long, a folder closed to us
+        if (Path(data) / "run.json").is_file() and (Path(data) / "scores.parquet").is_file():
+            raise DataError(
+                f"{data} is a run: `cleanpairs report {data}` shows it; to fit, name the data it was made of"
+            )
         for kind in fitting(data):
             return kind
         there = Path(data).exists()

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import DataOptions
+from cleanpairs.core.regular import begins_with
 from cleanpairs.data.columns import check_truth, find_columns, score_columns
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, rows_by_file, vector_groups
@@ -196,6 +197,8 @@ class ParquetReader(TableReader):
     def open(self, data: str, request: DataOptions) -> Source:
         """Where the data is, what its columns are; nothing but schemas and hashes is read."""
         folder = Path(data).absolute()
+        if folder.is_file() and folder.suffix not in (".parquet", ".pq") and not begins_with(folder, b"PAR1"):
+            raise DataError(f"{data} is no Parquet, CSV, TSV, JSON, .npy, .arrow or .tar: see docs/inputs.md")
         paths = parquet_files(folder) if folder.is_dir() else expand_files(data, ".parquet")
         return self.described(data, paths, sum(count_rows(paths)), request)
 

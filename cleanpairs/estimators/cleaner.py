@@ -293,17 +293,17 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         prepared = val, self._images(val), self.tokenizer_.table(val)
         return lambda model: self._recall(model, *prepared).rsum
 
-    def evaluate(self, pairs: Any) -> Recall:
+    def evaluate(self, pairs: Any, *, folds: int = 1) -> Recall:
         """See :meth:`PairScorer.evaluate`: near duplicates count each, as in validation."""
         self._fitted()
         pairs = load_pairs(pairs)
-        return self._recall(self.model_, pairs, self._images(pairs), self.tokenizer_.table(pairs))
+        return self._recall(self.model_, pairs, self._images(pairs), self.tokenizer_.table(pairs), folds)
 
-    def _recall(self, model: Any, pairs: Pairs, features: ImageMatrix, tokens: TokenTable) -> Recall:
+    def _recall(self, model: Any, pairs: Pairs, features: ImageMatrix, tokens: TokenTable, folds: int = 1) -> Recall:
         device = self.resolved_device()
         images = embed_images(model, self._checked(features.array, model), device=device)
         texts = embed_texts(model, tokens, device=device)
-        return Embedded(pairs, images, texts, self._quarantine(pairs, features)).recall(model, device)
+        return Embedded(pairs, images, texts, self._quarantine(pairs, features)).recall(model, device, folds)
 
     def _set_by_null(self, images: np.ndarray, data: TrainingData) -> None:
         texts = data.tokens.vectors
@@ -343,7 +343,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             raise DataError("the model takes images, as its towers are trained on them, and these are vectors")
         if array.ndim == 3 and array.shape[-1] != expected:
             raise DataError(
-                f"the model takes image vectors of {expected} dimensions, and this data has {array.shape[-1]}"
+                f"the model takes image vectors of {expected} dimensions, and this data has {array.shape[-1]}: make "
+                "them by the network that made those of its training data"
             )
         return array
 

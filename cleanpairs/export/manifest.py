@@ -24,7 +24,8 @@ CARD = "README.md"  # the dataset card in a directory, where the hub looks for i
 def manifest_of(out: str | Path) -> Path:
     """Where the manifest of the cleaned file ``out`` is."""
     out = Path(out)
-    return out.with_name(out.name + ".manifest.json")
+    out = out if out.name else out.absolute()  # of "." the folder's own
+    return out.parent / f"{out.name}.manifest.json"
 
 
 def write_manifest(

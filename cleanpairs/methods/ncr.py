@@ -34,4 +34,4 @@ class NCR(SplittingCleaner):
     noisy_weight: float = number(0.1, least=0)
 
     _strategy = _Rectifying
-    _paper: ClassVar[dict[str, Any]] = {**SplittingCleaner._papers, "noisy_weight": 1.0}
+    _paper: ClassVar[dict[str, Any]] = {**SplittingCleaner._papers, "epochs": 45, "noisy_weight": 1.0}

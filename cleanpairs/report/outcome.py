@@ -93,9 +93,12 @@ class Outcome:
 
 
 def scores_table(scores: Any) -> pa.Table:
-    """A scores table in order of its pairs, or ``correspondence`` (N,) of another object as one. Raises DataError."""
+    """A scores table in order of its pairs; or scores (N,), or what has them as ``correspondence``, or a fitted
+    estimator, as one. Raises DataError.
+    """
     if not isinstance(scores, pa.Table):
-        return pa.table({"correspondence": np.asarray(scores.correspondence, np.float64)})
+        y = getattr(scores, "correspondence_", getattr(scores, "correspondence", scores))
+        return pa.table({"correspondence": np.asarray(y, np.float64)})
     names, n = scores.column_names, len(scores)
     scores = scores.sort_by("pair_id") if "pair_id" in names else scores.append_column("pair_id", pa.array(range(n)))
     if "correspondence" not in names or not np.array_equal(scores["pair_id"], np.arange(n)):

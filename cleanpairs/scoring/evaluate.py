@@ -5,7 +5,7 @@ caption is a hit if its image is among its K most similar images. Both in per ce
 within float32's rounding) and what is not finite count against us: a model that has collapsed finds nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -101,17 +101,20 @@ def recall_of_similarity(S: np.ndarray, image_index: np.ndarray, *, block: int =
     return _recall(len(S), owner, own, blocks)
 
 
-def recall_folds(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, folds: int = 5) -> Recall:
-    """Mean recall over ``folds`` runs of neighbouring images, each with its captions (MS-COCO 1K: 5,000 images in 5).
+def recall_folds(
+    of: Callable[[np.ndarray, np.ndarray, np.ndarray], Recall], m: int, image_index: np.ndarray, folds: int
+) -> Recall:
+    """Mean recall over ``folds`` runs of neighbours among ``m`` images (MS-COCO 1K: 5,000 images in 5).
 
+    ``of`` is given the images (m',) of a fold, their captions (n',) and which of these images each caption has (n',).
     Raises DataError: more folds than images, or fewer than one; or a fold without a caption.
     """
-    if not 1 <= folds <= len(z_image):
-        raise DataError(f"{len(z_image)} images make 1 to {len(z_image)} folds, asked for {folds}")
+    if not 1 <= folds <= m:
+        raise DataError(f"{m} images make 1 to {m} folds, asked for {folds}")
     owner, found = np.asarray(image_index, dtype=np.int64), []
-    for images in np.array_split(np.arange(len(z_image)), folds):
+    for images in np.array_split(np.arange(m), folds):
         captions = np.flatnonzero((owner >= images[0]) & (owner <= images[-1]))
-        found.append(recall(z_image[images], z_text[captions], owner[captions] - images[0]))
+        found.append(of(images, captions, owner[captions] - images[0]))
     return Recall(*np.mean([list(asdict(r).values()) for r in found], axis=0).tolist())
 
 

@@ -47,11 +47,11 @@ def verify_path(path: str | Path, data: str | Path | None = None) -> Verificatio
     """Check an export (its cleaned data, or the manifest), a run, a model or Parquet, by what it says of itself; an
     export by its input ``data`` too, found by itself in its folder or below. DataError: there is nothing to verify.
     """
-    path = Path(path)
+    path = Path(path) if Path(path).name else Path(path).absolute()  # "."
     kind = kind_of(path)
     findings = Verification(path, kind)
     if kind == "export":
-        out = path.with_name(path.name.removesuffix(_MANIFEST)) if path.name.endswith(_MANIFEST) else path
+        out = path.parent / path.name.removesuffix(_MANIFEST)
         with findings.section(f"{out.name}{_MANIFEST}: a manifest", manifest_of(out)):
             verify_export(out, findings, data)
     elif kind == "run":

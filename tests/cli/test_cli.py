@@ -209,6 +209,10 @@ def test_end_to_end(command: Command, data: Path) -> None:
     assert figures["auroc"] > 0.9  # the labels of the run, on its own training data
     assert figures["rsum"] == pytest.approx(sum(v for k, v in figures.items() if "_r" in k), abs=1e-3)
     assert "AUROC".lower() in command("evaluate", "run", data).out.lower()
+    parts = json.loads(command("evaluate", "run", data, "--folds", "4", "--json").out)
+    assert parts["rsum"] > figures["rsum"] and parts["auroc"] == figures["auroc"]
+    refused = command("evaluate", "run", data, "--folds", str(N + 1))
+    assert refused.code == 3 and f"asked for {N + 1}" in refused.err
 
     done = command("score", "run", data, "--out", "scores.parquet", "--json")
     assert done.code == 0, done.err

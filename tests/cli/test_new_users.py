@@ -187,3 +187,46 @@ def test_a_backbone_is_refused_where_vectors_take_its_place(in_process: Command,
     for named in (("--backbone", "mlp"), ("--set", "backbone=mlp")):
         code, _, err = in_process(*fit, *named)
         assert code == 2 and "--backbone mlp would train nothing" in err and not (folder.parent / "run").exists()
+
+
+def test_what_is_no_data_says_what_would_be(in_process: Command, folder: Path) -> None:
+    for name, data in (("0.jpg", None), ("a.xlsx", b"PK"), ("empty.bin", b"")):
+        if data is not None:
+            (folder / name).write_bytes(data)
+        code, _, err = in_process("inspect", folder / name)
+        assert code == 3 and "is no Parquet, CSV, TSV" in err and "docs/inputs.md" in err
+    run = folder / "run"
+    run.mkdir()
+    for name in ("run.json", "scores.parquet"):
+        (run / name).write_text("{}")
+    code, _, err = in_process("fit", run)
+    assert code == 3 and f"{run} is a run: `cleanpairs report {run}` shows it" in err
+
+
+def test_where_a_run_may_not_lie(in_process: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(4):
+        (folder / f"{i}.txt").write_text(f"caption {i}")
+    monkeypatch.chdir(folder)
+    code, _, err = in_process("fit", ".")
+    assert code == 5 and "--out DIR, outside of the data" in err
+    (folder.parent / "notes").mkdir()
+    code, _, err = in_process("fit", folder, "--out", folder.parent / "notes")
+    assert code == 5 and "is no run directory" in err and "--overwrite" not in err
+    for name in ("/", "//", ""):
+        code, _, err = in_process("demo", "--out", name)
+        assert code == 2 and "has no name" in err
+
+
+def test_the_data_is_no_validation(in_process: Command, folder: Path) -> None:
+    np.save(folder / "train_ims.npy", np.eye(4, dtype=np.float32))
+    np.save(folder / "dev_ims.npy", np.eye(4, dtype=np.float32)[:2])
+    (folder / "train_caps.txt").write_text("a\nb\nc\nd\n")
+    (folder / "dev_caps.txt").write_text("a\nb\n")
+    code, _, err = in_process("fit", folder, "--val", folder, "--out", folder.parent / "run")
+    assert code == 2 and "is what is trained on" in err and "the dev split is read then" in err
+
+
+def test_data_without_a_pair_is_named(in_process: Command, folder: Path) -> None:
+    (folder / "in.csv").write_text("image,caption\n")
+    code, _, err = in_process("fit", folder / "in.csv", "--out", folder.parent / "run")
+    assert code == 3 and "in.csv holds no pair" in err

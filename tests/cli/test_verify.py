@@ -59,6 +59,13 @@ def test_nothing_to_verify_is_an_error_of_the_data(tmp_path: Path) -> None:
     assert done.exit_code != 0 and getattr(done.exception, "exit_code", None) == 3
 
 
+def test_the_folder_one_is_in(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    for name in (".", "./"):
+        assert verify(name).exit_code == 0 and "2 rows" in verify(name).output
+    assert getattr(verify("/").exception, "exit_code", None) == 3  # nothing to verify there
+
+
 def test_the_process_ends_with_the_exit_code(file: Path) -> None:
     """As ``main`` runs it: click's own way of exiting gets lost there."""
     for damage, code in ((False, 0), (True, 3)):

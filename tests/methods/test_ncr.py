@@ -67,7 +67,8 @@ def test_the_prediction_is_of_the_methods_own_margin() -> None:
 
 def test_the_papers_settings() -> None:
     paper = NCR.paper(random_state=7)
-    assert (paper.backbone, paper.epochs, paper.warmup, paper.lr, paper.lr_update) == ("sgr", 40, 5, 2e-4, 30)
+    assert (paper.backbone, paper.epochs, paper.warmup, paper.lr, paper.lr_update) == ("sgr", 45, 5, 2e-4, 30)
+    assert [paper._stages()[0].decay(epoch) for epoch in (35, 36)] == pytest.approx([1, 0.1])  # 30 behind the warm-up
     assert (paper.margin, paper.curve, paper.clean_above, paper.noisy_weight) == (0.2, 10.0, 0.5, 1.0)
     assert (paper.split_by, paper.warm_loss, paper.clean_loss, paper.label_epochs) == (
         "triplet",

@@ -218,6 +218,8 @@ def test_a_scores_table_in_any_order_with_nulls_is_the_same_as_its_columns(tmp_p
     assert outcome.kind.tolist() == ["kept", "quarantined", "flagged", "kept"]
     assert outcome.reasons() == [("quarantined", "the caption is empty", 1)]
     np.testing.assert_allclose(outcome.correspondence, y, rtol=1e-6)
+    for same in (y, SimpleNamespace(correspondence=y), SimpleNamespace(correspondence_=y)):  # as `score_pairs` gives it
+        np.testing.assert_array_equal(outcome_of(same, 0.1, None, None).correspondence, y)
     page = Page(write_report(tmp_path / "r.html", title="t", scores=table, threshold=0.1, pairs=corpus(4)))
     assert "the caption is empty" in page.text
 

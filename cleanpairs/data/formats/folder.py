@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import DataOptions
-from cleanpairs.core.regular import cached_by_file, open_regular, read_bytes, read_json, reading
+from cleanpairs.core.regular import begins_with, cached_by_file, open_regular, read_bytes, read_json, reading
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.columns import find_columns, is_score
 from cleanpairs.data.images import IMAGES, encoded_bytes
@@ -301,12 +301,6 @@ def _likely_encoding(path: str) -> str:
 
 def _opened(path: str, encoding: str | None) -> TextIO:
     return TextIOWrapper(open_regular(path), encoding=encoding or "utf-8-sig", errors="surrogateescape", newline="")
-
-
-def begins_with(path: str | Path, mark: bytes) -> bool:
-    """Whether the value of a JSON file begins so."""
-    with open_regular(path) as file:
-        return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(mark)
 
 
 def _iter_json(path: str) -> Iterator[Record]:
