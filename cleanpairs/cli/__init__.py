@@ -52,7 +52,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Measure": {
         "evaluate": ("cleanpairs.cli.measure", "Retrieval recall; detection where the truth is known."),
-        "corrupt": ("cleanpairs.cli.measure", "Wrong some pairs on purpose, and write the truth."),
+        "corrupt": ("cleanpairs.cli.measure", "Mismatch some pairs on purpose, and write the truth."),
         "bench": ("cleanpairs.cli.measure", "Methods against noise: the table that papers print."),
     },
     "Shell": {

@@ -45,7 +45,7 @@ OF_THE_CALL = ("data", "image_vectors", "recipe", "overrides", "noise_file", "re
 @option("--precision", what=["auto", "fp32", "bf16"])
 @option("--seed=N", what=int)
 @LIMIT
-@option("--noise-file=NPY", "Wrong the captions by this permutation first, to repeat a published split.")
+@option("--noise-file=NPY", "Permute the captions so first, to repeat a published split.")
 @column_options
 @option("--resume", "Go on with the run of --out (or the latest one).")
 @option("--overwrite", "Replace the run of --out.")

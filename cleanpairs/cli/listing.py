@@ -62,11 +62,11 @@ def show(name: str) -> None:
 
 @click.command(cls=PathsCommand, flags=[flag("quiet", "No progress bar."), flag("progress")])
 @option("--out=DIR", "Where everything goes.", Writes(), default="demo")
-@option("--noise", "Share of pairs to wrong.", float, default=0.3)
+@option("--noise", "Share of pairs to mismatch.", float, default=0.3)
 @option("--seed", what=int, default=0)
 @option("--images", "Train from the pixels (a small CNN) instead of frozen features.")
 def demo(out: str, noise: float, seed: int, images: bool) -> None:
-    """Wrong 30 % of the clip art's pairs, find them, repair them, and measure what that does for retrieval."""
+    """Mismatch 30 % of the clip art's pairs, find them, repair them, and measure what that does for retrieval."""
     from cleanpairs.commands.demo import run_demo
 
     with closing(Progress()) as bar:

@@ -89,7 +89,7 @@ _KINDS = ("within", "shift", "collapse", "partial")
 
 @click.command(cls=PathsCommand)
 @click.argument("data", type=click.Path())
-@option("--noise=RATE", "Share of pairs to wrong, 0 to 1.", float)
+@option("--noise=RATE", "Share of pairs to mismatch, 0 to 1.", float)
 @PER
 @option("--within=COLUMN", "Captions are swapped among the pairs of one value of COLUMN.")
 @option("--shift=[K]", "Runs of images show the captions of the image K further on.  [K: 1]", int, flag_value=1)
@@ -106,7 +106,7 @@ _KINDS = ("within", "shift", "collapse", "partial")
 @column_options
 @option("--overwrite", "Replace --out.")
 def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, **options: Any) -> None:
-    """Permute the captions of a random share of DATA's pairs, or wrong them as real corpora are.
+    """Permute the captions of a random share of DATA's pairs, or mismatch them as real corpora are.
 
     The truth goes into the columns `true_mismatch` and `true_key`, which `fit` never looks at.
     """
@@ -186,7 +186,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @column_options
 @option("--out=DIR", "Where the table goes, and grows.  [default: runs/bench-<data>]", Writes())
 def bench(data: str, **options: Any) -> None:
-    """Wrong some of DATA's clean pairs, fit every method on them, and judge it by the truth.
+    """Mismatch some of DATA's clean pairs, fit every method on them, and judge it by the truth.
 
     A line is added to DIR/bench.jsonl after each fit; the same command goes on where it was stopped, and other methods,
     noise or seeds are added to what is there. Leaves DIR/table.md, table.csv and plot.png.

@@ -94,7 +94,8 @@ PER = option("--per", what=["caption", "image"], default="caption")
 RUN = click.argument("run", required=False, type=click.Path())
 TRUST = option(
     "--trust-stored-paths trusted",
-    "Read whatever path or URL the run or plan names, though nobody has named it here: a stranger's may be bad.",
+    "Read every path and URL that the run or plan names, by which a stranger's could have private files read; "
+    "else those beside it, and those that have been named on this machine.",
 )
 LEDGER = option("--ledger=FILE", "Where the ledger is, if it is not where it was written.")
 

@@ -45,8 +45,8 @@ def run_demo(
 ) -> dict[str, Any]:
     """Run it all, and leave everything in the directory ``out``; the figures, as ``result.json`` has them.
 
-    ``noise`` float in [0, 1]: share of pairs to wrong; ``images``: train from the pixels (a small CNN) instead of the
-    frozen features that ship with the corpus; ``say``: takes each line of text.
+    ``noise`` float in [0, 1]: share of pairs to mismatch; ``images``: train from the pixels (a small CNN) instead of
+    the frozen features that ship with the corpus; ``say``: takes each line of text.
     """
     began, out, progress = time.perf_counter(), Path(out), progress or Silent()
     out.mkdir(parents=True, exist_ok=True)

@@ -87,7 +87,7 @@ def fit_run(
     - ``out``: the run directory; else the recipe's, else ``runs/<date>-<method>-<data>``
     - ``resume``: go on with the run there; one that was stopped before its first checkpoint begins anew
     - ``latest``: let ``runs/latest`` point to the run
-    - ``noise_file``: a permutation that wrongs the captions in memory (:func:`cleanpairs.data.noise.load_noise_file`).
+    - ``noise_file``: a permutation of the captions, in memory (:func:`cleanpairs.data.noise.load_noise_file`).
       Which pairs, is in the run's info and judged by, and not told to the method. A resumed run keeps its own
     - ``backbone_named``: the backbone was named in this call: ConfigError where vectors or an encoder take its place
 
