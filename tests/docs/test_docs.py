@@ -172,13 +172,17 @@ def test_the_page_of_recipes_names_what_ships() -> None:
         assert method in text
 
 
-def test_the_figures_of_choosing_are_those_of_the_results() -> None:
-    spec = importlib.util.spec_from_file_location("choosing_tables", REPO / "tools" / "choosing_tables.py")
+def test_the_figures_of_the_pages_are_those_of_the_results() -> None:
+    spec = importlib.util.spec_from_file_location("doc_tables", REPO / "tools" / "doc_tables.py")
     assert spec is not None and spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     results = (REPO / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
-    assert tool.filled(read("choosing.md"), results) == read("choosing.md"), "run: python tools/choosing_tables.py"
+    for page in tool.PAGES:
+        assert tool.filled(page, results) == page.read_text(encoding="utf-8"), "run: python tools/doc_tables.py"
+    readme = (REPO / "README.md").read_text(encoding="utf-8")
+    for line in tool.of_readme(results):
+        assert line in readme
     assert {row["method"] for row in table(read("choosing.md"), "## The method")} <= set(METHODS)
     assert len(table(read("choosing.md"), "## The threshold")) >= 4
 
