@@ -38,7 +38,13 @@ def acl(S: Tensor, y: np.ndarray, q: np.ndarray, lam: float, active: float) -> f
 
 @pytest.mark.parametrize(
     ("changes", "lam", "active", "q"),
-    [({}, 5, 1, None), ({"lam": 0.0}, 0, 1, None), ({"active": 0.0}, 5, 0, None), ({"q": 1.0}, 5, 1, 1.0)],
+    [
+        ({}, 5, 1, None),
+        ({"lam": 0.0}, 0, 1, None),
+        ({"active": 0.0}, 5, 0, None),
+        ({"q": 1.0}, 5, 1, 1.0),
+        ({"q": 0.0}, 5, 1, 0.0),
+    ],
 )
 def test_crcl(changes: dict[str, Any], lam: float, active: float, q: float | None) -> None:
     procedure: Any = CRCL(**changes)._procedure(range(N))  # type: ignore[arg-type]
@@ -57,10 +63,14 @@ def test_crcl(changes: dict[str, Any], lam: float, active: float, q: float | Non
 def test_crcl_without_the_correction_trains_with_labels_of_1() -> None:
     p = np.random.default_rng(0).random((4, N)).astype(np.float32)
     for correction in (True, False):
-        labels: Any = CRCL(refine_epochs=(), correction=correction)._procedure(range(N)).correspondence  # type: ignore[arg-type]
+        procedure: Any = CRCL(refine_epochs=(), correction=correction)._procedure(range(N))  # type: ignore[arg-type]
+        labels, view = procedure.correspondence, view_of(procedure, N)
         for epoch in range(1, 5):
             labels.update(1, epoch, p[epoch - 1])
-        assert bool((labels.labels() == 1).all()) is not correction
+        f, y = view.forward(0, CLEAN, seed=3), labels.labels() if correction else np.ones(N)
+        assert bool((y == 1).all()) is not correction
+        expected = acl(f.similarity(), y[f.rows], 1 - y[f.rows], 5, 1)
+        assert procedure.loss(view, 0, (CLEAN,), 3).item() == pytest.approx(expected, rel=1e-4)
         if not correction:
             np.testing.assert_allclose(labels.value(), p.mean(axis=0), rtol=1e-5)
 

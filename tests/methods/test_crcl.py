@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,9 @@ def test_the_papers_settings_are_those_of_its_table() -> None:
     assert (paper.dim, paper.dim_word, paper.batch_size, paper.lr, paper.weight_decay) == (1024, 300, 128, 5e-4, 0.01)
     assert (paper.label_pass, paper.label_epochs, paper.exclude_duplicates) == ("batch", None, False)
     assert paper.random_state == 7
+    for model, where, guard in ((paper, "batch", False), (CRCL(), "eval", True)):
+        procedure: Any = model._procedure(range(3))  # type: ignore[arg-type]
+        assert (procedure.label_pass, procedure.correspondence.guard) == (where, guard)
     labels = paper._procedure(range(3)).correspondence  # type: ignore[arg-type]
     assert labels.wants(1, 7) and labels.wants(4, 32) and not labels.wants(1, 1)
 

@@ -171,6 +171,7 @@ def test_the_papers_settings() -> None:
     paper = L2RM.paper()
     assert (paper.mass, paper.transport_reg, paper.transport_tau, paper.cost_lr) == (0.1, 0.01, 0.05, 2e-6)
     assert (paper.backbone, paper.epochs, paper.lr_update, paper.warm_loss) == ("sgr", 40, 15, "rce")
-    assert paper.tau == 0.05
+    assert (paper.tau, paper.rematch_weight) == (0.05, 0.5)
+    assert [paper._stages()[0].decay(epoch) for epoch in (20, 21)] == pytest.approx([1, 0.1])  # 15 behind the warm-up
     procedure = procedure_of(4)
     assert (procedure.networks, procedure.mixture) == (1, "beta")

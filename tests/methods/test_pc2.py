@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cleanpairs import PC2
-from cleanpairs.correspondence.mixture import guarded_split
+from cleanpairs.correspondence.mixture import GuardedSplit, guarded_split
 from cleanpairs.methods.pc2 import PseudoClassifier
 from cleanpairs.objectives import TripletLoss
 from cleanpairs.trainer import EpochContext
@@ -128,6 +128,15 @@ def test_oscillation_is_against_the_epoch_before() -> None:
     procedure.p = procedure.previous  # nobody moves: that tells no pair from another
     procedure.judge(view)
     np.testing.assert_array_equal(procedure.y, w[::-1])
+
+
+def test_a_pair_that_more_likely_moves_is_not_steady_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eq. 8."""
+    split = GuardedSplit(np.array([0.2, 0.49, 0.5, 0.8]), None)
+    monkeypatch.setattr("cleanpairs.methods.pc2.guarded_split", lambda *args: split)
+    procedure = procedure_of(4)
+    procedure.previous, procedure.w[:] = procedure.p, 0.5
+    assert procedure.judge(None).tolist() == pytest.approx([0.5, 0.5, 0.75, 0.9])
 
 
 def test_without_an_epoch_before_the_label_is_w() -> None:
@@ -249,3 +258,4 @@ def test_the_papers_settings() -> None:
     paper = PC2.paper()
     assert (paper.classes, paper.entropy_weight, paper.epochs, paper.warmup) == (128, 10.0, 55, 5)
     assert (paper.margin, paper.curve, paper.reduction) == (0.2, 10.0, "sum")
+    assert [paper._stages()[0].decay(epoch) for epoch in (35, 36)] == pytest.approx([1, 0.1])  # 30 behind the warm-up

@@ -304,6 +304,12 @@ def test_the_loss_of_the_pairs(clean_loss: str) -> None:
     torch.testing.assert_close(procedure.pair_loss(f, y), by_hand(f.similarity(), y).mean())
 
 
+@pytest.mark.parametrize("negatives", ["mean", "sum"])
+def test_the_triplet_of_the_warm_up(negatives: str) -> None:
+    expected = TripletLoss(margin=0.3, negatives=negatives)
+    assert Scripted(40, warm_loss=negatives, margin=0.3).method._warm_objective() == expected
+
+
 # -- state ----------------------------------------------------------------------------------------------------------
 
 
