@@ -93,6 +93,32 @@ def test_a_made_recipe_is_the_papers_settings_and_says_what_the_paper_prints() -
     assert expected.startswith("the paper's settings, not run here; paper: rSum 493.8 at 40 % noise")
 
 
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("crcl-coco", {"refine_epochs": (4, 4, 4), "epochs": 22, "lr_update": 12}),
+        ("crcl-cc152k", {"refine_epochs": (7, 7, 7), "epochs": 32, "lr_update": 17}),
+        ("l2rm-coco", {"warmup": 10, "epochs": 30, "lr_update": 10, "transport_reg": 0.07}),
+        ("ncr-coco", {"warmup": 10, "epochs": 30, "lr_update": 10}),
+        ("ncr-cc152k", {"warmup": 10, "epochs": 50, "lr_update": 30}),
+        ("pc2-coco", {"warmup": 10, "epochs": 60, "lr_update": 30}),
+        ("repair-cc152k", {"warmup": 5, "epochs": 20, "lr_update": 10, "replace_after": 10}),
+    ],
+)
+def test_a_made_recipe_has_the_papers_schedule_for_its_corpus(name: str, schedule: dict[str, Any]) -> None:
+    own = Recipe.resolve(name).estimator().get_params()
+    assert {key: own[key] for key in schedule} == schedule
+
+
+@pytest.mark.parametrize(
+    ("method", "flickr30k", "coco"),
+    [("crcl", 481.1, 511.7), ("repair", 492.8, 515.0), ("pc2", 493.8, 518.2), ("l2rm", 479.8, 509.4)],
+)
+def test_what_the_papers_print(method: str, flickr30k: float, coco: float) -> None:
+    for name, rsum in ((f"{method}-flickr30k", flickr30k), (f"{method}-coco", coco)):
+        assert f"paper: rSum {rsum} at 40 % noise" in recipe_header(SHIPPED[name], name)["expected"]
+
+
 @pytest.mark.parametrize("name", [name for name in sorted(SHIPPED) if not name.startswith("clip-score")])
 def test_it_steps(name: str, tmp_path: Path) -> None:
     changes: dict[str, Any] = {}
