@@ -157,6 +157,19 @@ def test_all_or_none_to_repair(run: Run, tmp_path: Path, threshold: float) -> No
     same(RepairPlan.load(tmp_path / "plan.parquet").table, expected.table)
 
 
+def test_a_pair_at_the_threshold_lends(run: Run, tmp_path: Path) -> None:
+    best = np.nanmax(run.estimator().correspondence_)
+    settings: dict[str, Any] = {"threshold": float(best), "donors": "trusted", "min_repair_score": 0.0}
+    settings["repairs"] = "plausible"
+    plans = [in_memory(run, None, tmp_path / "expected.parquet", **settings).table]
+    plan_stream(run, None, tmp_path / "plan.parquet", **settings)
+    plans.append(RepairPlan.load(tmp_path / "plan.parquet").table)
+    same(*plans)
+    for plan in plans:
+        lent = pc.is_in(plan["pair_id"], plan["donor_pair_id"].drop_null())
+        assert pc.unique(plan["correspondence"].filter(lent)).to_pylist() == [best]
+
+
 @pytest.mark.usefixtures("small_blocks")
 def test_interrupted_plan_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, out = write(tmp_path / "data.parquet", 400, 0.4), tmp_path / "plan.parquet"

@@ -276,7 +276,7 @@ def test_a_repair_must_beat_the_present_partner_and_reach_the_lowest_score() -> 
 
 def test_as_good_as_the_present_partner_is_not_good_enough() -> None:
     corpus = Corpus(30, 0.3)
-    for above, repaired in ((0.0, False), (0.1, True)):
+    for above, repaired in ((0.0, False), (0.25, True)):
 
         def judge(z_image: np.ndarray, z_text: np.ndarray, *groups: np.ndarray, above: float = above) -> np.ndarray:
             own = (z_image[:, None] == corpus.z_image).all(-1).argmax(1) == (z_text[:, None] == corpus.z_text).all(
@@ -284,8 +284,12 @@ def test_as_good_as_the_present_partner_is_not_good_enough() -> None:
             ).argmax(1)
             return np.where(own, 0.5, 0.5 + above).astype(np.float32)
 
-        plan = plan_repairs(corpus.pairs, corpus.correspondence, corpus.z_image, corpus.z_text, judge, threshold=0.1)
+        plan = plan_repairs(
+            corpus.pairs, corpus.correspondence, corpus.z_image, corpus.z_text, judge, threshold=0.1,
+            min_repair_score=0.5 + above,
+        )  # fmt: skip
         assert any(a.startswith("rematch") for a in columns(plan)["action"]) is repaired
+        assert repaired or set(plan.summary().reasons) == {"no candidate beats the present partner"}
 
 
 def test_a_pair_at_the_threshold_is_kept_and_lends() -> None:
