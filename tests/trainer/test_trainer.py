@@ -593,19 +593,36 @@ def test_the_seed_is_that_of_the_first_weights_too() -> None:
         assert (begun[0][name] - begun[2][name]).abs().max() > 1e-3, name
 
 
+def test_networks_and_stages_begin_with_weights_of_their_own() -> None:
+    data, tokenizer = corpus(9)
+    begun: list[float] = []
+
+    def build() -> VSEInf:
+        model = builder(tokenizer)()
+        begun.append(sum(float(p.detach().double().abs().sum()) for p in model.parameters()))
+        return model
+
+    procedure = SingleNetwork(InfoNCELoss(tau=0.1), Averaged(9))
+    procedure.networks = 2
+    Trainer(SETTINGS).fit(data, STAGES, procedure, build)
+    assert len(begun) == len(set(begun)) == 4
+
+
 def test_labels_from_the_batches_are_the_probabilities_that_these_had() -> None:
-    seen: list[float] = []
+    """Each pair's own: it is known again by the label that it had."""
+    seen: dict[float, float] = {}
 
     class Recording(ActiveComplementaryLoss):
         def __call__(self, S: torch.Tensor, labels: torch.Tensor, excluded: Any = None) -> torch.Tensor:
             P, Q = (S.detach() / 0.1).softmax(dim=1), (S.detach() / 0.1).softmax(dim=0)
-            seen.extend(((P.diagonal() + Q.diagonal()) / 2).tolist())
+            seen.update(zip(labels.tolist(), ((P.diagonal() + Q.diagonal()) / 2).tolist(), strict=True))
             return super().__call__(S, labels, excluded)
 
     data, tokenizer = corpus()
     settings = replace(SETTINGS, exclude_duplicates=False)
     labels = MomentumCorrection(len(data), freeze=1, guard=False)
+    labels.y = begun = np.linspace(0.5, 1, len(data), dtype=np.float32)
     batches = SingleNetwork(Recording(tau=0.1), labels, label_pass="batch")
     trained = Trainer(settings).fit(data, [TrainingStage(1)], batches, builder(tokenizer))
-    np.testing.assert_allclose(np.sort(trained.values), np.sort(seen), rtol=1e-5)
-    assert np.ptp(seen) > 0.01  # not all alike: with labels of 1 for everybody this could not fail
+    np.testing.assert_allclose(trained.values, [seen[y] for y in begun.tolist()], rtol=1e-5)
+    assert np.ptp(trained.values) > 0.01  # not all alike: with labels of 1 for everybody this could not fail
