@@ -12,7 +12,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from cleanpairs import MSCN, Pairs
@@ -311,11 +310,3 @@ def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path
         np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
         for name, value in whole.model_.state_dict().items():
             assert torch.equal(resumed.model_.state_dict()[name], value), (at, name)
-
-
-def test_mismatched_pairs_get_lower_correspondence_and_are_rematched() -> None:
-    pairs = corpus()
-    model = MSCN(**SMALL, meta=corpus(40, 0, 11)).fit(pairs)
-    assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
-    plan = model.rematch(pairs, repairs="plausible").to_pandas()
-    assert len(plan) == 160 and plan["pair_id"].tolist() == list(range(160))
