@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cleanpairs.core.recipe import Recipe
 from cleanpairs.core.registry import METHODS
 
 TAU = {
@@ -36,6 +37,23 @@ def test_the_papers_temperature(name: str) -> None:
 def test_no_paper_takes_duplicates_out_of_the_negatives(name: str) -> None:
     paper = METHODS.load(name).paper()
     assert (paper.exclude_duplicates, paper.near_duplicates) == (False, False)
+
+
+PAPERS_TABLES = {
+    "CRCL": "1 2 3 4 5 6 7", "REPAIR": "I II III IV V VI", "PC2": "1 2 3 4 5 6 7 8 9", "L2RM": "1 2 3 4 5 6 7 8 9",
+}  # fmt: skip
+
+
+def test_every_table_of_the_four_papers_has_its_command() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) ([\w, ]+?)(?:, figures? [\w, ]+)? \|.*\| (.+) \|$", text, re.MULTILINE)
+    for paper, numbers in PAPERS_TABLES.items():
+        told = {number for name, tables, _ in rows if name == paper for number in tables.split(", ")}
+        assert told >= set(numbers.split()), paper
+    recipes = re.findall(r"\*fit (\w+-\w+)\*|recipes show (\w+-\w+)", text)
+    assert len(recipes) > 8
+    for names in recipes:
+        Recipe.resolve("".join(names))
 
 
 def test_every_setting_of_the_page_of_tables_exists() -> None:
