@@ -77,4 +77,6 @@ class BiCro(SplittingCleaner):
     anchor_above: float = number(0.5, least=0, most=1)
 
     _strategy = _Consistent
-    _paper: ClassVar[dict[str, Any]] = {**SplittingCleaner._papers, "backbone": "sgraf", "noisy_weight": 1.0}
+    _paper: ClassVar[dict[str, Any]] = {
+        **SplittingCleaner._papers, "backbone": "sgraf", "warmup": 10, "epochs": 50, "noisy_weight": 1.0,
+    }  # fmt: skip

@@ -94,7 +94,7 @@ class DECL(WarmupCleaner):
     kl_weight: float = number(0.001, least=0)
 
     _strategy = _Evidential
-    _paper: ClassVar[dict[str, Any]] = {**PAPERS, "warmup": 5, "epochs": 40, "lr_update": 30}
+    _paper: ClassVar[dict[str, Any]] = {**PAPERS, "warmup": 5, "epochs": 45, "lr_update": 20}
 
     def _warm_objective(self) -> EvidentialLoss:
         return EvidentialLoss(tau=self.evidence_tau, kl_weight=self.kl_weight)

@@ -191,7 +191,7 @@ class MSCN(SplittingCleaner):
     meta_lr: float = number(1e-3, above=0)
     lookahead: float = number(1e-2, above=0)
 
-    _paper: ClassVar[dict[str, Any]] = SplittingCleaner._papers
+    _paper: ClassVar[dict[str, Any]] = {**SplittingCleaner._papers, "epochs": 55, "batch_size": 64, "meta_every": 1}
 
     def _validate(self) -> None:
         super()._validate()

@@ -55,7 +55,7 @@ class RCL(PairCleaner):
     start: int = whole(3, 1)
     label_epochs: int | None = whole(6, 1, none=True)
 
-    _paper: ClassVar[dict[str, Any]] = {**PAPERS, "epochs": 40, "lr_update": 30, "tau": 0.05}
+    _paper: ClassVar[dict[str, Any]] = {**PAPERS, "epochs": 30, "lr_update": 15, "tau": 0.05}
 
     def _procedure(self, data: TrainingData) -> SingleNetwork:
         start = min(self.start, self.epochs, self.label_epochs or self.epochs)

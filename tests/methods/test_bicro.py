@@ -132,8 +132,8 @@ def test_the_papers_settings() -> None:
     paper = BiCro.paper()
     assert (paper.backbone, paper.epochs, paper.warmup, paper.lr_update, paper.noisy_weight) == (
         "sgraf",
-        40,
-        5,
+        50,
+        10,
         30,
         1.0,
     )

@@ -72,7 +72,7 @@ def test_every_pair_once_an_epoch_weighed_by_its_posterior() -> None:
 
 def test_settings() -> None:
     paper = DECL.paper()
-    assert (paper.backbone, paper.epochs, paper.lr_update, paper.evidence_tau) == ("sgr", 40, 30, 0.1)
+    assert (paper.backbone, paper.epochs, paper.lr_update, paper.evidence_tau) == ("sgr", 45, 20, 0.1)
     assert procedure_of(4).networks == 1
     with pytest.raises(ConfigError, match=r"evidence_tau|evidential"):
         DECL(**SMALL, evidence_tau=0.001).fit(corpus(8, 0))

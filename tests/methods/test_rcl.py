@@ -45,5 +45,5 @@ def test_every_kind_of_the_objective_can_be_asked_for(kind: str) -> None:
 
 def test_the_papers_settings() -> None:
     paper = RCL.paper(kind="tan")
-    assert (paper.backbone, paper.epochs, paper.lr_update, paper.tau) == ("sgr", 40, 30, 0.05)
+    assert (paper.backbone, paper.epochs, paper.lr_update, paper.tau) == ("sgr", 30, 15, 0.05)
     assert (paper.label_epochs, paper.exclude_duplicates, paper.kind) == (None, False, "tan")
