@@ -38,9 +38,8 @@ REASON = "decided in a review"
 KEEP, QUARANTINE = ACTIONS.index("keep"), ACTIONS.index("quarantine")
 PLANS = [ACTIONS.index(name) for name in REPAIRED]
 EDGE = 0.002  # no score is surer
-PRIOR = (0.5, 0.5, 0.7)  # deviations of a, b and c where the score is a probability
+PRIOR = (0.7, 0.5, 0.7)  # deviations of a, log b and log c where the score is a probability
 WIDE = (2.0, 1.0, 1.0)
-FLATTEST = 0.05  # a higher score is never a worse one
 DRAWS = 400
 BINS = 256
 
@@ -347,9 +346,10 @@ class Matched:
     r"""P(matched) of N pairs after some ``labels``: pairs (k,) that were asked about, and whether they are matched.
 
     logit P(matched | x) = a + b max(x, 0) + c min(x, 0), x the logit of the correspondence (N,) where that is a
-    ``probability``, else of its rank less the threshold's; a, b and c have normal priors around 0, 1 and 1, narrower
+    ``probability``, else of its rank less the threshold's; a, log b and log c have normal priors around 0, narrower
     where it is, but for c: right pairs that look like any mismatched one are what such probabilities know least about.
-    The posterior is approximated by a normal one (Laplace), and shares by draws of it and the luck of so many pairs.
+    So a higher score is never a worse one. The posterior is approximated by a normal one (Laplace), and shares by draws
+    of it and the luck of so many pairs.
 
     Source: D. MacKay, The evidence framework applied to classification networks, Neural Computation 4, 1992.
     """
@@ -365,26 +365,25 @@ class Matched:
         odds, middle = (logit(np.clip(v, EDGE, 1 - EDGE)) for v in scores)
         x = np.where(known, odds - middle, 0.0)
         pairs, matched = labels
-        centre, scale = np.array([0.0, 1.0, 1.0]), np.array(PRIOR if probability else WIDE)
+        scale = np.array(PRIOR if probability else WIDE)
         X, t = _features(x[pairs]), np.asarray(matched, np.float64)
-        theta = centre.copy()
-        for _ in range(50):
-            p = expit(X @ theta)
-            slope = X.T @ (t - p) - (theta - centre) / scale**2
-            curve = (X.T * (p * (1 - p))) @ X + np.diag(1 / scale**2)
+        found = np.zeros(3)  # a, log b, log c
+        for _ in range(100):
+            theta = _weights(found)
+            p, J = expit(X @ theta), X * np.array([1.0, theta[1], theta[2]])
+            slope = J.T @ (t - p) - found / scale**2
+            curve = (J.T * (p * (1 - p))) @ J + np.diag(1 / scale**2)
             step = np.linalg.solve(curve, slope)
-            theta = theta + step / max(1.0, float(np.abs(step).max()))
+            found = found + step / max(1.0, float(np.abs(step).max()))
             if np.abs(step).max() < 1e-8:
                 break
-        self.theta = theta
-        theta[1:] = np.maximum(theta[1:], FLATTEST)
-        draws = np.random.default_rng(0).multivariate_normal(theta, np.linalg.inv(curve), DRAWS)
-        self._draws = np.concatenate([draws[:, :1], np.maximum(draws[:, 1:], FLATTEST)], axis=1)
+        self.theta = _weights(found)
+        self._draws = _weights(np.random.default_rng(0).multivariate_normal(found, np.linalg.inv(curve), DRAWS))
         edges = np.unique(np.quantile(x[known], np.linspace(0, 1, BINS + 1))) if known.any() else np.zeros(1)
         self._bin = np.clip(np.searchsorted(edges, x, side="right") - 1, 0, len(edges) - 1)
         size = np.maximum(np.bincount(self._bin[known], minlength=len(edges)), 1)
         self._x = np.bincount(self._bin[known], weights=x[known], minlength=len(edges)) / size
-        self.probability = np.where(known, expit(_features(x) @ theta), np.nan)
+        self.probability = np.where(known, expit(_features(x) @ self.theta), np.nan)
 
     def mismatched(self, among: np.ndarray, others: int = 0, wrong: float = 0, spread: float = 0) -> Estimate:
         """Share of mismatched pairs among ``among`` (k,), not yet decided, and ``others``; of those ``wrong`` are, a
@@ -400,6 +399,11 @@ class Matched:
         value = float((1 - self.probability[among]).sum()) + wrong
         low, high = np.quantile(np.clip(found + wrong, 0 if spread else wrong, len(among) + wrong), [0.025, 0.975])
         return Estimate(value / total, min(float(low), value) / total, max(float(high), value) / total)
+
+
+def _weights(found: np.ndarray) -> np.ndarray:
+    """a, b and c (..., 3) of a and the logarithms of the others."""
+    return np.concatenate([found[..., :1], np.exp(found[..., 1:])], axis=-1)
 
 
 def _features(x: np.ndarray) -> np.ndarray:
