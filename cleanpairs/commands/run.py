@@ -149,7 +149,8 @@ class Run:
             aside.rename(path)
         replaces = path.exists() and not resume
         if replaces:
-            if not (path / "run.json").exists() and not aside.exists():
+            begun = (path / "run.json").exists() or aside.exists()
+            if not begun and (overwrite or not path.is_dir() or any(path.iterdir())):
                 raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
             if not overwrite:
                 raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume goes on with it")

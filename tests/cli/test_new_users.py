@@ -210,6 +210,7 @@ def test_where_a_run_may_not_lie(in_process: Command, folder: Path, monkeypatch:
     code, _, err = in_process("fit", ".")
     assert code == 5 and "--out DIR, outside of the data" in err
     (folder.parent / "notes").mkdir()
+    (folder.parent / "notes" / "a.txt").write_text("mine")
     code, _, err = in_process("fit", folder, "--out", folder.parent / "notes")
     assert code == 5 and "is no run directory" in err and "--overwrite" not in err
     for name in ("/", "//", ""):
