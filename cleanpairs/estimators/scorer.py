@@ -72,11 +72,8 @@ class Embedded:
         usable = np.array([i not in self.quarantined for i in range(len(pairs))], dtype=bool)
         _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
         order = np.argsort(first)  # as they come: groups are hashes
-        images, captions, owner = (
-            pairs.image_index[usable][first[order]],
-            np.flatnonzero(usable),
-            order.argsort()[owner],
-        )
+        images, captions = pairs.image_index[usable][first[order]], np.flatnonzero(usable)
+        owner = order.argsort()[owner]
 
         def of(inside: np.ndarray, given: np.ndarray, owner: np.ndarray) -> Recall:
             i, t = images[inside], captions[given]
