@@ -349,7 +349,7 @@ def main() -> None:
 
         server = ReviewServer(large(args.serve, args.pairs), args.serve)
         print(server.address, flush=True)
-        server.serve_forever()
+        server.serve()
     if args.answers:
         answers(args.pairs)
     if args.kill:

@@ -159,7 +159,7 @@ def review(run: str | None, plan: str | None, goal: float, only_write: bool, no_
         with suppress(KeyboardInterrupt):
             if not no_browser:
                 click.launch(server.address)
-            server.serve_forever()
+            server.serve()
         server.one.acquire()  # what is asked from now on is not answered
         session.refresh()
     written = session.write(folder)

@@ -41,6 +41,11 @@ class Decision:
 _FIELDS = {field.name for field in fields(Decision)}
 
 
+def is_text(text: str) -> bool:
+    """Whether it can be written: no half of a character is in it (a lone surrogate, which JSON may spell)."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)
+
+
 class DecisionLog:
     """The file, and what holds by it now; whatever others append is read when :meth:`refresh` is called.
 
@@ -49,7 +54,7 @@ class DecisionLog:
 
     def __init__(self, path: str | Path, fingerprint: str, pairs: int) -> None:
         self.path, self._about, self._n = Path(path), {"data": fingerprint, "pairs": pairs}, pairs
-        self.damaged = 0  # lines that a killed process left half written
+        self.damaged = 0  # lines that a killed process left half written, or with a caption that is no text
         self._made: dict[str, Decision] = {}  # all that were ever made, by name, in order
         self._undone: set[str] = set()
         self._of: dict[int, list[Decision]] = {}  # by pair
@@ -116,6 +121,8 @@ class DecisionLog:
     def _take(self, line: bytes) -> Sequence[int]:
         try:
             told = json.loads(line)
+            if not is_text(json.dumps(told, ensure_ascii=False)):
+                raise ValueError("half of a character, which no output can hold")
         except (ValueError, RecursionError):
             self.damaged += 1
             return ()

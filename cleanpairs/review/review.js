@@ -103,11 +103,10 @@ async function open(pair) {
 
 function picture(pair, key, into) {
   const blank = into === $("image") ? $("blank") : null;
-  if (blank) { blank.hidden = !state.vectors; into.hidden = state.vectors; blank.textContent = "The data holds vectors: there is no picture. Look it up by its key."; }
-  if (state.vectors) return into.remove && !blank ? into.remove() : undefined;
+  if (blank) { blank.hidden = true; into.hidden = false; }
   into.alt = `image of pair ${pair}, ${key}`;
   into.onload = () => into.classList.toggle("small", into.naturalWidth < 300);
-  into.onerror = () => { into.hidden = true; if (blank) { blank.hidden = false; blank.textContent = "The picture cannot be read."; } };
+  into.onerror = () => { into.hidden = true; if (blank) { blank.hidden = false; blank.textContent = "There is no picture in the data, or it cannot be read. Look it up by its key."; } };
   into.src = "image/" + pair;
 }
 
@@ -167,7 +166,7 @@ function show(p) {
   if (p.why !== undefined) $("evidence").append(make("h2", "Why"), make("p", p.why));
   neighbours("What captions of similar images say", p.similar_images);
   neighbours("Which images similar captions have", p.similar_captions);
-  new Image().src = state.vectors || !list.rows.get(at + 1) ? "data:," : "image/" + list.rows.get(at + 1).pair;
+  new Image().src = !list.rows.get(at + 1) ? "data:," : "image/" + list.rows.get(at + 1).pair;
 }
 
 let running = Promise.resolve();
@@ -262,6 +261,6 @@ act(async () => {
   sessionStorage.setItem("page", JSON.stringify(page));
   document.title = $("title").textContent = found.title;
   progress(found);
-  if (found.damaged) say(`${found.damaged} half-written lines of the log were left out: they were never answered.`);
+  if (found.damaged) say(`${found.damaged} lines of the log cannot be used and were left out.`);
   await relist(false);
 });

@@ -24,7 +24,7 @@ from cleanpairs.explain import Explainer
 from cleanpairs.repair.actions import ACTIONS, REMATCHED, REPAIRED
 from cleanpairs.repair.editing import JUDGED, followed, write_csv
 from cleanpairs.repair.plan import RepairPlan
-from cleanpairs.review.log import CHOICES, Decision, DecisionLog
+from cleanpairs.review.log import CHOICES, Decision, DecisionLog, is_text
 
 EVERY = 25  # decisions after which it estimates anew, and asks in another order
 AT_RANDOM = 10  # one in so many is asked at random
@@ -97,6 +97,8 @@ class Review:
             raise ConfigError("a part is taken from another pair, which is not quarantined")
         if caption is not None and not 0 < len(caption) <= LONGEST:
             raise ConfigError(f"a caption has 1 to {LONGEST:,} characters")
+        if caption is not None and not is_text(caption):
+            raise ConfigError("the caption holds half of a character (a lone surrogate): type it anew")
         label = len(ids) == 1 and sort in ("asked", "score", "-score", "pair")
         drawn = label and sort == "asked" and ids[0] in self._chance
         made = self.log.decide(ids, action, donor=donor, caption=caption, page=page, asked=label, drawn=drawn)

@@ -101,11 +101,11 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 @contextmanager
 def served(review: Review, folder: Path) -> Iterator[str]:
     """The address of the page while it is answered, by the server that the command runs."""
-    with ReviewServer(review, folder) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.address
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ReviewServer(review, folder)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        yield server.address
+    finally:
+        server.stop()
+        thread.join()

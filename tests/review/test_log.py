@@ -78,6 +78,14 @@ def test_half_a_line_spoils_nothing_but_itself(tmp_path: Path) -> None:
         assert set(opened(path).decided()) == {1, 3}
 
 
+def test_a_caption_that_no_output_can_hold_holds_up_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = opened(path)
+    log.decide([1], "drop")
+    log.decide([2], "recaption", caption="a\ud800b")
+    assert set(log.decided()) == set(opened(path).decided()) == {1} and opened(path).damaged == 1
+
+
 def test_what_is_no_log_of_these_pairs_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log"
     opened(path).close()

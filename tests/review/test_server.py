@@ -5,11 +5,15 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -83,6 +87,16 @@ def test_a_picture_is_drawn_anew(client: Client) -> None:
     assert Image.open(io.BytesIO(data)).size == (320, 240)
 
 
+def test_the_picture_is_shown_beside_vectors(case: Case, tmp_path: Path) -> None:
+    """Fault: the page said that there is no picture wherever the data holds vectors, also of its images."""
+    review = case.open(tmp_path)
+    vectors = np.ones((len(case.pairs.images), 1, 4), np.float32)
+    review.pairs = replace(case.pairs, images=case.pairs.images.with_vectors(vectors))
+    with served(review, tmp_path) as address:
+        status, headers, _ = Client(address).ask(f"/{Client(address).token}/image/7")
+    assert (status, headers["content-type"]) == (200, "image/jpeg")
+
+
 def test_a_window_of_a_list(client: Client) -> None:
     found = client.get("list?show=all&sort=pair&q=")
     assert found["total"] == N - 1 and [r["pair"] for r in found["rows"]] == list(range(100))
@@ -97,10 +111,44 @@ def test_a_window_of_a_list(client: Client) -> None:
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{", b'{"pair": 1}', b'{"action": "keep"}', b'{"pair": "x", "action": "keep"}', b"\xff",
-             b'{"pair": 119, "action": "keep"}', b"[" * 90_000]
+             b'{"pair": 119, "action": "keep"}', b"[" * 90_000, b'{"pair": Infinity, "action": "drop"}',
+             b'{"pair": 1e999, "action": "drop"}', b'{"pair": 1, "action": "rematch_text", "donor": -Infinity}',
+             b'{"pair": 1, "action": "recaption", "caption": "a\\ud800b"}']
 )  # fmt: skip
 def test_a_decision_that_is_none(client: Client, body: bytes) -> None:
     assert client.ask(f"/{client.token}/decide", body)[0] == 400
+    assert client.get("state")["decided"] == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"POST /x HTTP/1.1\r\nHost: evil\r\nContent-Length: -1\r\n\r\n", b"400"),
+        (b"GET /x HTTP/1.1\r\nHost: evil\r\nContent-Length: abc\r\n\r\n", b"400"),
+        (b"POST /x HTTP/1.1\r\nHost: evil\r\nContent-Length: 2000000000\r\n\r\nx", b"403"),
+        (b"POST /TOKEN/decide HTTP/1.1\r\nHost: HOST\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", b"400"),
+        (b"POST /TOKEN/decide HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100090\r\n\r\n" + b"x" * 100_090, b"413"),
+        (b"POST /TOKEN/decide HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n30000\r\n" + b"x" * 0x30000,
+         b"413"),
+        (b"DELETE /TOKEN/decide HTTP/1.1\r\nHost: HOST\r\n\r\n", b"405"),
+        (b"GET /TOKEN/state HTTP/1.1\r\nHost: HOST\r\nHost: evil\r\n\r\n", b"400"),
+        (b"\x16\x03\x01 no HTTP at all\r\n\r\n", b"400"),
+    ],
+)  # fmt: skip
+def test_a_hostile_request_is_answered_once_and_its_connection_closed(
+    client: Client, request_: bytes, status: bytes
+) -> None:
+    raw = request_.replace(b"TOKEN", client.token.encode()).replace(b"HOST", client.own["Host"].encode())
+    smuggled = f"GET /{client.token}/state HTTP/1.1\r\nHost: {client.own['Host']}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", client.port), timeout=900) as connection:
+        connection.sendall(raw)
+        answer = connection.recv(12)
+        assert answer == b"HTTP/1.1 " + status
+        with suppress(OSError):  # the other end may have closed it
+            connection.sendall(smuggled)
+            while part := connection.recv(65536):
+                answer += part
+    assert answer.count(b"HTTP/1.1 ") == 1 and b'"decided"' not in answer
     assert client.get("state")["decided"] == 0
 
 
