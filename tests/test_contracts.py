@@ -8,6 +8,8 @@ import inspect
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +293,45 @@ def test_same_seed_same_result(method: Any) -> None:
     np.testing.assert_array_equal(again.correspondence_, model.correspondence_)
     np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
     assert not np.array_equal(other.score_pairs(pairs), model.score_pairs(pairs))
+
+
+def test_a_fit_takes_nothing_from_its_callers_torch_and_leaves_it_as_it_was(
+    method: Any,
+) -> None:
+    pairs = corpus(48)
+    wanted = tiny(method, epochs=2).fit(pairs)
+    with ExitStack() as modes:
+        modes.enter_context(torch.random.fork_rng(devices=[]))
+        modes.callback(torch.set_default_dtype, torch.get_default_dtype())
+        for mode in (torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta")):
+            modes.enter_context(mode)
+        torch.set_default_dtype(torch.float64)
+        torch.default_generator.manual_seed(99)
+        drawn = torch.get_rng_state(), torch.get_default_dtype(), torch.is_grad_enabled()
+        found = tiny(method, epochs=2).fit(pairs)
+        assert torch.equal(torch.get_rng_state(), drawn[0])
+        assert (torch.get_default_dtype(), torch.is_grad_enabled()) == drawn[1:]
+    np.testing.assert_array_equal(found.correspondence_, wanted.correspondence_)
+    np.testing.assert_array_equal(found.score_pairs(pairs), wanted.score_pairs(pairs))
+
+
+def test_fits_in_threads_are_as_alone_and_so_is_what_goes_on_beside_them(method: Any, tmp_path: Path) -> None:
+    pairs, others = corpus(48), corpus(30, seed=3)
+    alone = tiny(method, epochs=2).fit(pairs)
+    saved = alone.save_pretrained(tmp_path / "model")
+
+    def loaded(_: int) -> Any:
+        model = method.from_pretrained(saved)
+        return model.score_pairs(others), model.rematch(others).table
+
+    with ThreadPoolExecutor(3) as threads:
+        fits = [threads.submit(lambda: tiny(method, epochs=2).fit(pairs).correspondence_) for _ in range(2)]
+        beside = list(threads.map(loaded, range(4)))
+    for fit in fits:
+        np.testing.assert_array_equal(fit.result(), alone.correspondence_)
+    for scores, plan in beside:
+        np.testing.assert_array_equal(scores, loaded(0)[0])
+        assert plan.equals(loaded(0)[1])
 
 
 def test_half_precision_trains(method: Any) -> None:

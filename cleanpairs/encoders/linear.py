@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cleanpairs.core.torch_state import seeded
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable
 from cleanpairs.encoders.towers import Standardised, l2_normalise, summed
@@ -107,7 +108,8 @@ class Linear(DualEncoder):
         frozen = tokens.frozen()
         counts = None if tokens.vectors is not None else token_counts(tokens.ids, tokens.offsets, vocabulary)
         dims = [0 if x is None else max(1, min(DIM, x.shape[0] - 1, x.shape[-1] - 1)) for x in (images, counts, frozen)]
-        model = cls(images.shape[-1], vocabulary, 0 if frozen is None else frozen.shape[1], dims)
+        with seeded(0):  # weights that are drawn only to be replaced
+            model = cls(images.shape[-1], vocabulary, 0 if frozen is None else frozen.shape[1], dims)
         x = model.image.fit(images, seed)[image_index]
         parts = []
         if model.words is not None:

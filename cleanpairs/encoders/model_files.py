@@ -15,6 +15,7 @@ from torch import Tensor
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.regular import read_object, sha256_of
+from cleanpairs.core.torch_state import seeded
 from cleanpairs.encoders.image_transform import ImageTransform
 
 INSTALL = 'pip install "cleanpairs[clip]"'
@@ -138,7 +139,7 @@ def load_network(folder: Path, kind: str, optional: tuple[str, ...] = ()) -> Any
     bar = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
     try:
-        with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
+        with seeded(0):  # weights that are drawn only to be replaced
             model, info = getattr(transformers, kind).from_pretrained(
                 folder, use_safetensors=True, local_files_only=True, dtype=torch.float32, output_loading_info=True
             )

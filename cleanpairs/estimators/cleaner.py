@@ -15,6 +15,7 @@ from torch import nn
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.registry import BACKBONES, HEADS, IMAGE_ENCODERS
+from cleanpairs.core.torch_state import own_modes, seeded
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.encoders.base import DualEncoder, input_dim
 from cleanpairs.encoders.ensemble import Ensemble, members_of
@@ -161,7 +162,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         :class:`cleanpairs.trainer.Trainer`. Raises RefusedError also for a training that diverges.
         """
         self.validate()
-        with distributed.process_group(self.resolved_device()):
+        with own_modes(), distributed.process_group(self.resolved_device()):
             self._forget()
             pairs = load_pairs(pairs)
             plain = {k: v for k, v in self.get_params().items() if isinstance(v, (str, int, float, tuple, list))}
@@ -407,8 +408,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def restore(self, saved: Saved) -> None:
         """See :meth:`PairScorer.restore`."""
-        import torch
-
         self._load_encoders(saved.config["text_encoder"])
         found = self.encoders_.to_dict()
         for role, network in saved.config["encoders"].items():
@@ -425,7 +424,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 f"again, or put the former files back"
             )
         shape = dict(saved.config["backbone"])
-        with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
+        with seeded(0):  # weights that are drawn only to be replaced
             name, members = shape.pop("name"), shape.get("members")
             each = [
                 self._kind(member.get("name", name))(**{k: v for k, v in member.items() if k != "name"})

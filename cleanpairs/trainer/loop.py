@@ -28,6 +28,7 @@ from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts
 from cleanpairs.core.regular import check_regular, reading
+from cleanpairs.core.torch_state import own_modes, seeded
 from cleanpairs.data.arrays import write_tensors
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.encoders.base import DualEncoder
@@ -209,7 +210,7 @@ class Trainer:
         self.held = on_device(data.images, torch.device(self.settings.device))
         labels = copy.deepcopy(procedure.state())
         beginning = TrainingState(Position(1, 1, 0), {}, {}, labels, None, None, [], None)
-        with torch.random.fork_rng(devices=[]), Interrupts(enabled=self.checkpoint is not None) as self.interrupts:
+        with own_modes(), Interrupts(enabled=self.checkpoint is not None) as self.interrupts:
             while True:
                 try:
                     kept = self.checkpoint.load() if self.saved and self.checkpoint is not None else None
@@ -271,9 +272,9 @@ class Trainer:
         s = self.settings
         networks, self.optimizers = [], []
         for k in range(self.procedure.networks):
-            torch.manual_seed(step_seed(s.seed, number, *([k] if k else [])))
-            model = self.build()
-            network: Any = Network(model, self.procedure.head(model))
+            with seeded(step_seed(s.seed, number, *([k] if k else []))):
+                model = self.build()
+                network: Any = Network(model, self.procedure.head(model))
             if s.device == "cuda" and distributed.world_size() > 1:  # torch has no such norm for CPUs
                 network = torch.nn.SyncBatchNorm.convert_sync_batchnorm(network)
             # A pretrained network has weights that stay, and others that want a rate of their own.
@@ -396,18 +397,16 @@ class Trainer:
     def _gradients(self, k: int, batch: Batch, seed: int) -> tuple[Tensor, bool]:
         """The loss of a batch, and whether it has a gradient, which is then in the weights; its graph ends here."""
         view = self.view
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed formats a stack on a machine without a GPU
-        if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(seed)
-        view.staged[k].halves.clear()
-        loss = self.procedure.loss(view, k, batch, seed)
-        view.changed()
-        if loss.requires_grad:
-            loss.backward()
-            for p in view.networks[k].parameters() if distributed.rank() > 0 else ():
-                if p.grad is not None:  # of the loss, which all processes compute alike: it counts once
-                    p.grad.zero_()
-            view.staged[k].finish()
+        with seeded(seed):
+            view.staged[k].halves.clear()
+            loss = self.procedure.loss(view, k, batch, seed)
+            view.changed()
+            if loss.requires_grad:
+                loss.backward()
+                for p in view.networks[k].parameters() if distributed.rank() > 0 else ():
+                    if p.grad is not None:  # of the loss, which all processes compute alike: it counts once
+                        p.grad.zero_()
+                view.staged[k].finish()
         return loss.detach(), loss.requires_grad
 
     def _summed(self, k: int, loss: Tensor) -> Tensor:
