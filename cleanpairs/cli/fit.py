@@ -93,7 +93,7 @@ def fit(**options: Any) -> None:
 
 def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
     """The recipe; the run to go on with; whether its recipe is that run's own, which somebody else may have written."""
-    from cleanpairs.commands.run import Run
+    from cleanpairs.commands.run import LATEST, Run
 
     if options["image_vectors"] is not None and options["data"] is not None:
         raise click.UsageError("give either DATA or --image-vectors")
@@ -102,6 +102,10 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
     given |= {"train": train, "quiet": asked("quiet") or None}
     own = options["resume"] and options["recipe"] is None and train is None
     resumed = options["resume"] and (own or options["out"] is None)
+    if own and (run := Run(Path(options["out"] or LATEST))).bare():
+        raise ConfigError(
+            f"the fit of {run.path} was killed as it began, and has left no recipe there: give the whole command again"
+        )
     out = str(Run.open(options["out"]).path) if resumed else None
     if own:  # what is given beside the run's own settings counts, and is refused if it makes another training of it
         given["out"] = None

@@ -16,6 +16,7 @@ from cleanpairs.core.progress import Silent
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import write_whole
+from cleanpairs.data.guard import holds
 from cleanpairs.data.noise import corrupt
 from cleanpairs.datasets import clipart_path
 from cleanpairs.export import export_pairs
@@ -145,8 +146,8 @@ def _begin(result: Path) -> None:
     ours = False
     with suppress(OSError, ValueError, TypeError):
         ours = "demo" in json.loads(result.read_text(encoding="utf-8"))
-    theirs = next(result.parent.iterdir(), None)
-    if theirs is not None and not ours:
-        raise OutputExistsError(f"{result.parent} holds {theirs.name}, and no demonstration: name another --out")
+    theirs = holds(result.parent)
+    if theirs and not ours:
+        raise OutputExistsError(f"{result.parent} holds {theirs[0]}, and no demonstration: name another --out")
     if not ours:
         write_whole(result, json.dumps({"demo": "running"}) + "\n")

@@ -29,7 +29,7 @@ from cleanpairs.core.parameters import is_share
 from cleanpairs.core.regular import read_json, read_text, reading, sha256_of, writing
 from cleanpairs.data import ParquetSink, load_source, open_recorded, staged_file
 from cleanpairs.data.atomic import write_whole
-from cleanpairs.data.guard import AUDIT_FILES, MODEL_FILES, refuse_foreign, refuse_labels
+from cleanpairs.data.guard import AUDIT_FILES, MODEL_FILES, holds, refuse_foreign, refuse_labels
 from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.repair.plan import refuse_edited
@@ -147,10 +147,9 @@ class Run:
         aside = run._aside
         if aside.exists() and not path.exists():  # killed in the instant between setting aside and beginning
             aside.rename(path)
-        replaces = path.exists() and not resume
+        replaces = path.exists() and not resume and (aside.exists() or not run.bare())
         if replaces:
-            begun = (path / "run.json").exists() or aside.exists()
-            if not begun and (overwrite or not path.is_dir() or any(path.iterdir())):
+            if not path.is_dir() or not ((path / "run.json").exists() or aside.exists()):
                 raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
             if not overwrite:
                 raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume goes on with it")
@@ -184,11 +183,17 @@ class Run:
     def check_resumable(cls, path: str | Path) -> None:
         """Raise :class:`ConfigError` where there is no run at ``path`` to go on with."""
         run = cls(Path(path))
-        if not (run.path / "run.json").exists() and not run._aside.exists():
+        if not (run.path / "run.json").exists() and not run._aside.exists() and not run.bare():
             raise ConfigError(
                 f"--resume (resume=True): there is no run to go on with at {path}: {run.path / 'run.json'} is missing; "
                 "name the directory of a run that was begun, or leave --resume out to begin one"
             )
+
+    def bare(self) -> bool:
+        """Whether the directory holds nothing but what a fit leaves that is killed before its recipe is written."""
+        if not self.path.is_dir() or set(holds(self.path)) - {"run.json"}:
+            return False
+        return not (self.path / "run.json").exists() or self.info.get("status") == "running"
 
     @property
     def _aside(self) -> Path:

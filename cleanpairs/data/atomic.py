@@ -62,11 +62,18 @@ def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Paths, ours:
         raise OutputExistsError(f"{target} is a symbolic link; name the file itself")
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
         raise OutputExistsError(f"{target} is no regular {'directory' if directory else 'file'}; it is not replaced")
+    if _is_empty(target):
+        return
     if not overwrite:
         raise OutputExistsError(f"{target} exists; --overwrite (overwrite=True) replaces it")
     refuse_labels(target)
     if directory and ours is not None:
         refuse_foreign(target, ours)
+
+
+def _is_empty(target: Path) -> bool:
+    """Whether a directory is there, which holds nothing: that is no output."""
+    return target.is_dir() and not target.is_symlink() and not any(target.iterdir())
 
 
 def _collect_stale(parent: Path, name: str) -> None:
@@ -138,9 +145,12 @@ class _Output:
     def publish(self) -> None:
         self._written = os.lstat(self.staged)
         try:
+            if self.directory and _is_empty(self.target):
+                os.rename(self.staged, self.target)  # refuses one that holds something by now
+                return
             if os.path.lexists(self.target):
                 raise FileExistsError(self.target)
-            # Either refuses what is there: a directory that is not empty, a file.
+            # Either refuses what is there, a file or a directory that is not empty.
             self._rename(_NOREPLACE, os.rename if self.directory else os.link)
         except FileExistsError as error:
             if not self.overwrite:

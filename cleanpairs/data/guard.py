@@ -28,7 +28,8 @@ _FOLDERS = re.compile(r"\{[^{}]*/[^{}]*\}")  # files of several folders
 MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
 AUDIT_FILES = re.compile(r"labels\.csv|label\.html|images/\d+\.jpg|result\.json|probabilities\.parquet")
 
-_STAGING = re.compile(r"(^|/)\.cleanpairs-")  # what a killed writer has left, see cleanpairs.data.atomic
+# What a killed writer has left: of cleanpairs.data.atomic and of cleanpairs.data.locks.
+_STAGING = re.compile(r"(^|/)(\.cleanpairs-|\.[^/]*\.cleanpairs-lock$)")
 _LABELS = {"pair_id", "key", "stratum", "matched"}  # columns of an audit's labels
 
 
@@ -153,6 +154,11 @@ def refuse_unless(ours: Kept, path: Path, whose: str) -> None:
         raise OutputExistsError(
             f"{path} exists and is no {whose}: it would be replaced by one; move it away, or name another output"
         )
+
+
+def holds(folder: Path) -> list[str]:
+    """The sorted names in a directory, without what a killed writer of ours has left there."""
+    return sorted(p.name for p in folder.iterdir() if not _STAGING.match(p.name))
 
 
 def refuse_foreign(folder: Path, ours: re.Pattern[str]) -> None:

@@ -21,6 +21,7 @@ from cleanpairs.core.errors import ConfigError, OutputExistsError
 from cleanpairs.core.registry import ENGINES
 from cleanpairs.core.regular import read_json, writing
 from cleanpairs.data.atomic import staged_file, write_whole
+from cleanpairs.data.guard import holds
 from cleanpairs.data.locks import hold
 
 ROWS = 65_536  # of a partition, about: minutes of work for a slow model, seconds for a fast one
@@ -145,9 +146,9 @@ def claim_folder(folder: Path) -> None:
     """Make the folder of a job, or go on in one that a job has made; OutputExistsError where it is another's."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / LOCK).exists() and (theirs := next(folder.iterdir(), None)) is not None:
+        if not (folder / LOCK).exists() and (theirs := holds(folder)):
             raise OutputExistsError(
-                f"{folder} holds {theirs.name!r}, and no job has made it: what lies there could be lost among its "
+                f"{folder} holds {theirs[0]!r}, and no job has made it: what lies there could be lost among its "
                 "parts; move it away, or name another output"
             )
         (folder / LOCK).touch(mode=0o600)

@@ -21,7 +21,7 @@ from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, Outp
 from cleanpairs.core.regular import read_json, reading, writing
 from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, iter_tables, staged_set
 from cleanpairs.data.atomic import scratch_directory
-from cleanpairs.data.guard import refuse_foreign, refuse_unless
+from cleanpairs.data.guard import holds, refuse_foreign, refuse_unless
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.data.writing import Sink
@@ -57,7 +57,7 @@ def _refuse_foreign_directory(out: Path) -> None:
     if not out.is_dir() or out.is_symlink():
         return  # what else it may be is for the staging to refuse
     refuse_foreign(out, OURS)
-    if any(out.iterdir()) and not manifest_of(out).is_file():
+    if holds(out) and not manifest_of(out).is_file():
         raise OutputExistsError(
             f"{out} exists, and there is no {manifest_of(out).name} beside it: it is no export of cleanpairs and is "
             "not replaced; name another directory"

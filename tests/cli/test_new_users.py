@@ -213,6 +213,9 @@ def test_where_a_run_may_not_lie(in_process: Command, folder: Path, monkeypatch:
     (folder.parent / "notes" / "a.txt").write_text("mine")
     code, _, err = in_process("fit", folder, "--out", folder.parent / "notes")
     assert code == 5 and "is no run directory" in err and "--overwrite" not in err
+    (folder.parent / "killed").mkdir()
+    code, _, err = in_process("fit", "--resume", "--out", folder.parent / "killed")
+    assert code == 2 and "killed as it began" in err and "give the whole command again" in err
     for name in ("/", "//", ""):
         code, _, err = in_process("demo", "--out", name)
         assert code == 2 and "has no name" in err

@@ -26,6 +26,7 @@ def test_a_new_run_is_the_latest(tmp_path: Path) -> None:
     first, second = Run.create(tmp_path / "a"), Run.create(tmp_path / "runs" / "b")
     assert os.readlink(tmp_path / "runs" / "latest") == "b"
     assert first.path.is_dir() and second.path.is_dir()
+    first.write_info({"status": "complete"})
     with pytest.raises(OutputExistsError, match=r"--overwrite.*--resume"):
         Run.create(tmp_path / "a")
     Run.create(tmp_path / "a", resume=True)
@@ -68,6 +69,21 @@ def test_a_complete_run_outlives_any_number_of_killed_replacements(tmp_path: Pat
     third = Run.create(tmp_path / "a", overwrite=True)
     third.restore_replaced()
     assert Run.open(tmp_path / "a").info == {"status": "complete", "x": 2}
+
+
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
+@pytest.mark.parametrize("left", [(), (".cleanpairs-run.json-abcdefgh",), ("run.json",)])
+def test_what_a_kill_leaves_of_a_fit_that_has_just_begun_is_no_output(
+    tmp_path: Path, options: dict[str, bool], left: tuple[str, ...]
+) -> None:
+    (tmp_path / "a").mkdir()
+    for name in left:
+        (tmp_path / "a" / name).write_text(json.dumps({"status": "running"}))
+    Run.check_resumable(tmp_path / "a")
+    Run.create(tmp_path / "a", **options).write_info({"status": "complete"})
+    assert Run.open(tmp_path / "a").info == {"status": "complete"} and not (tmp_path / ".replaced-a").exists()
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        Run.create(tmp_path / "a")
 
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
@@ -185,6 +201,7 @@ def test_only_a_run_is_overwritten(tmp_path: Path) -> None:
     (run.path / "mine").unlink()
     Run.create(tmp_path / "a", overwrite=True)
     (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine").touch()
     with pytest.raises(OutputExistsError, match="no run directory"):
         Run.create(tmp_path / "other", overwrite=True)
     (tmp_path / "link").symlink_to(tmp_path / "a")

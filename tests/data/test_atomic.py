@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,21 @@ def test_targets_that_are_refused(tmp_path: Path) -> None:
         with pytest.raises(OutputExistsError, match="input"), staged_file(alias, overwrite=True, inputs=[precious]):
             raise AssertionError("never entered")
     assert precious.read_text() == "old" and (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("filled", [None, "before", "meanwhile"])
+def test_an_empty_directory_is_no_output(tmp_path: Path, filled: str | None) -> None:
+    (out := tmp_path / "out").mkdir()
+    if filled == "before":
+        (out / "mine").touch()
+    with ExitStack() as held:
+        if filled is not None:
+            held.enter_context(pytest.raises(OutputExistsError, match=r"exists|appeared meanwhile"))
+        with staged_directory(out) as staged:
+            (staged / "ours").touch()
+            if filled == "meanwhile":
+                (out / "mine").touch()
+    assert names(out) == (["mine"] if filled else ["ours"]) and names(tmp_path) == ["out"]
 
 
 def test_a_target_that_appears_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
