@@ -7,7 +7,9 @@ import csv
 import hashlib
 import io
 import math
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,9 @@ from cleanpairs.audit.sample import AuditSample
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import read_bytes, reading
 from cleanpairs.data.atomic import staged_directory
+from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.data.display import visible
 from cleanpairs.data.guard import AUDIT_FILES
-from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import ImageSource, Pairs
 from cleanpairs.repair.editing import same_key, write_csv
 
@@ -233,24 +235,33 @@ def thumbnails_of(sample: AuditSample, pairs: Pairs, size: int) -> list[bytes | 
 
 
 def thumbnails(images: ImageSource, rows: np.ndarray, size: int) -> Iterator[bytes | None]:
-    """:func:`thumbnail` of each of the images ``rows`` (k,); None where there is none."""
-    for start in range(0, len(rows), READ_AT_ONCE):
-        for data in images.read(rows[start : start + READ_AT_ONCE].tolist()):
-            yield None if data is None else thumbnail(data, size)
+    """A small JPEG (k,) of each of the images ``rows``, without the original's metadata; None where there is none."""
+    parts = (rows[start : start + READ_AT_ONCE].tolist() for start in range(0, len(rows), READ_AT_ONCE))
+    with Decoder(_shrunk(size), workers_for(len(rows))) as decoder:
+        for batch in decoder.batches((0, images.read(part)) for part in parts):
+            made = dict(zip(batch.rows.tolist(), batch.arrays, strict=True))
+            yield from (made[i].tobytes() if i in made else None for i in range(batch.size))
+
+
+def thumbnail(data: bytes, size: int) -> bytes | None:
+    """The same of one image, for a page that asks for one after the other: the process that decodes lives on."""
+    with _ONE_AT_A_TIME:
+        (batch,) = _shrinking(size).batches([(0, [data])])
+    return batch.arrays[0].tobytes() if batch.arrays else None
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@cache
+def _shrinking(size: int) -> Decoder:
+    return Decoder(_shrunk(size), min(1, workers_for(1)))
+
+
+def _shrunk(size: int) -> Preparation:
+    return Preparation("cleanpairs.data.images:small_jpeg", {"size": size}, about=size)
 
 
 def data_address(jpeg: bytes | None) -> str | None:
     """A picture as an address that holds it."""
     return None if jpeg is None else "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
-
-
-def thumbnail(data: bytes, size: int) -> bytes | None:
-    """A small JPEG, without the original's metadata; None where it cannot be decoded."""
-    try:
-        small = read_image(data)
-    except DataError:
-        return None
-    small.thumbnail((size, size))
-    buffer = io.BytesIO()
-    small.save(buffer, format="JPEG", quality=85)
-    return buffer.getvalue()

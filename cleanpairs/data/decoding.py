@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,6 @@ from cleanpairs.core.limits import hold_memory, limit, memory_is_capped
 from cleanpairs.core.registry import load_target
 from cleanpairs.data.images import read_image
 
-FEW = 128  # images; so many are decoded sooner than a process has started
 MOST_WORKERS = 8
 PER_WORKER = 512  # images: fewer do not repay the start of another process
 START_SECONDS = 120.0  # for a worker to start, on a machine that is busy
@@ -72,11 +72,11 @@ RGB = Preparation("numpy:asarray", prefetch=0)  # (H, W, 3), in full size: much 
 
 
 def workers_for(n: int) -> int:
-    """Processes for ``n`` images: CLEANPAIRS_DECODE_WORKERS, else none for few images, one for 512, 8 at most."""
+    """Processes for ``n`` images: CLEANPAIRS_DECODE_WORKERS, else one for 512, 8 at most."""
     asked = limit("decode_workers")
     if asked is not None:
         return int(asked)
-    if n < FEW or not sys.executable:  # embedded in another program: there is no Python to start
+    if not sys.executable:  # embedded in another program: there is no Python to start
         return 0
     return min(MOST_WORKERS, len(os.sched_getaffinity(0)), -(-n // PER_WORKER))
 
@@ -93,8 +93,8 @@ class Decoder(AbstractContextManager["Decoder"]):
         self.lost = 0  # workers that died or hung
         self._all: list[_Worker] = []
         self._closed = False
-        self._own = threading.local()  # the worker of each thread
         self._executor = ThreadPoolExecutor(workers, "decode") if workers and not memory_is_capped() else None
+        self._own: Any = SimpleNamespace() if self._executor is None else threading.local()  # the worker of each thread
 
     def __exit__(self, *error: object) -> None:
         self.close()

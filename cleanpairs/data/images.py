@@ -3,7 +3,7 @@
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path, PureWindowsPath
@@ -17,8 +17,8 @@ from cleanpairs.core.limits import limit
 from cleanpairs.core.regular import error_text, read_bytes, reading
 from cleanpairs.data.text import content_hash
 
-IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # endings
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")  # endings
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 
 
 class ImageSource:
@@ -137,15 +137,17 @@ def vector_groups(array: np.ndarray) -> np.ndarray:
 def read_image(data: bytes, *, about: int | None = None) -> Any:
     """Decode an image to RGB (PIL.Image.Image), upright, on white where it is transparent.
 
-    ``data``: JPEG, PNG, WebP, GIF (first frame), BMP or TIFF; ``about``: a side in pixels that is enough: a JPEG is
-    then decoded at an eighth, a quarter or half of its size.
+    ``data``: JPEG, PNG, WebP, GIF (first frame), BMP, TIFF or AVIF; ``about``: a side in pixels that is enough: a JPEG
+    is then decoded at an eighth, a quarter or half of its size. Gray of more than 8 bits is scaled by its range.
     Raises DataError: it cannot be decoded, whole, within the limits; with the reason.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    max_pixels = limit("pixels")
+    max_pixels, max_scans = limit("pixels"), 100  # each scan goes over all pixels; encoders make ten
     if len(data) > (most := limit("image_bytes")):
         raise DataError(f"the image has {len(data)} bytes, more than {most}")
+    if data.startswith(b"\xff\xd8") and (scans := data.count(b"\xff\xda")) > max_scans:
+        raise DataError(f"the image is a JPEG of {scans} scans, more than {max_scans}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -154,11 +156,16 @@ def read_image(data: bytes, *, about: int | None = None) -> Any:
                 raise DataError(f"the image has {image.width}x{image.height} pixels, more than {max_pixels}")
             if about is not None:
                 image.draft(None, (about, about))
+            deep, tags = any(";16" in str(tile) for tile in image.tile), getattr(image, "tag_v2", {})
             image.load()
             with suppress(Exception):  # its pixels are whole: a broken note on how it was held does not cost the row
                 image = ImageOps.exif_transpose(image)
-            if image.mode.startswith("I;16") or image.mode == "I":
-                image = Image.fromarray((np.asarray(image, dtype=np.int64) >> 8).clip(0, 255).astype(np.uint8))
+            if image.mode.startswith("I") or image.mode == "F":
+                image = Image.fromarray(_eight_bits(np.asarray(image), tags))
+            elif (
+                deep and image.mode.startswith("RGB") and 0 < max(high for _, high in image.getextrema()[:3]) < 16
+            ):  # Pillow keeps the upper 8
+                raise DataError("the image has 16 bits a channel and uses the lower 12 at most: save it with 8")
             if image.has_transparency_data:
                 rgba = image.convert("RGBA")
                 image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
@@ -166,8 +173,50 @@ def read_image(data: bytes, *, about: int | None = None) -> Any:
     except DataError:
         raise
     except Exception as error:  # Pillow's decoders raise anything; whatever it is, this row is bad and no more
-        text = "no known image format" if isinstance(error, UnidentifiedImageError) else error_text(error)
+        text = error_text(error)
+        if isinstance(error, UnidentifiedImageError):
+            text = f"no known image format{_what_else(data[:512].lower())}"
         raise DataError(f"the image cannot be decoded: {text}") from error
+
+
+def _what_else(data: bytes) -> str:
+    """What bytes in small letters, which are no image of ours, seem to be."""
+    kinds = {
+        b"git-lfs.github.com": "a pointer of Git LFS; run git lfs pull", b"<html": "a web page",
+        b"<!doctype html": "a web page", b"<svg": "SVG", b"%pdf": "PDF", b"ftyphei": "HEIC", b"ftypmif1": "HEIC",
+        b"jp  \r\n": "JPEG 2000", b"jxl \r\n": "JPEG XL", b"8bps": "a file of Photoshop",
+    }  # fmt: skip
+    return next((f": it is {name}" for mark, name in kinds.items() if mark in data), "")
+
+
+def _eight_bits(values: np.ndarray, tags: Mapping[int, Any]) -> np.ndarray:
+    """Gray values (H, W) of more than 8 bits as uint8, by the range that they take; ``tags``: those of a TIFF."""
+    bits_per_sample, photometric, sample_format = tags.get(258), tags.get(262), tags.get(339, (1,))
+    if bits_per_sample == (32,) and sample_format == (1,):
+        values = values.view(np.uint32)  # Pillow takes them for signed
+    if not np.isfinite(values).all():
+        raise DataError("the image has pixels that are not finite")
+    low, high = min(float(values.min()), 0.0), float(values.max())
+    if low < 0:
+        top = high - low
+    elif values.dtype.kind == "f":
+        top = next((top for top in (1.0, 255.0, 65535.0) if top / 16 <= high <= top), high or 1.0)
+    else:  # 8, 10, 12, 14, 16 bits, or more
+        bits = int(high).bit_length()
+        top = 2.0 ** max(8, bits + (bits % 2 if bits < 16 else 0)) - 1
+    scaled = values.astype(np.float32)
+    scaled -= low
+    scaled *= 255 / top
+    grey = np.rint(scaled, out=scaled).clip(0, 255).astype(np.uint8)
+    return 255 - grey if photometric == 0 else grey  # where zero is white
+
+
+def small_jpeg(image: Any, size: int) -> np.ndarray:
+    """A decoded image, shrunk to ``size`` pixels a side at most, as the bytes of a JPEG (n,) uint8 without metadata."""
+    image.thumbnail((size, size))
+    stream = io.BytesIO()
+    image.save(stream, format="JPEG", quality=85)
+    return np.frombuffer(stream.getvalue(), np.uint8)
 
 
 def image_header(content: bytes) -> tuple[str, int, int] | None:

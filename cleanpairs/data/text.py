@@ -16,6 +16,8 @@ _SEPARATORS = re.compile(  # after NFKC, which makes full-width forms and the el
 )
 NOT_UTF8 = "the caption is not UTF-8"
 NOT_FINITE_TEXT = "its text vector is not finite"
+NO_DOWNLOAD = "the download failed"
+NO_CAPTION_FILE = "there is no caption file"
 
 
 def normalise_text(text: str) -> str:
@@ -47,6 +49,12 @@ def caption_fault(caption: str | None) -> str | None:
     if len(caption) > most // 4 and len(caption.encode("utf-8", "surrogatepass")) > most:
         return f"the caption is longer than {most} bytes"
     return None
+
+
+def text_of(raw: bytes, encoding: str | None = None) -> str:
+    """The text of a file: UTF-8, or UTF-16 where its mark says so. Raises UnicodeDecodeError."""
+    marked = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return raw.decode(encoding or ("utf-16" if marked else "utf-8-sig"))
 
 
 def concerns_caption(reason: str) -> bool:

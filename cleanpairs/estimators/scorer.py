@@ -20,6 +20,7 @@ from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
+from cleanpairs.data.text import NO_CAPTION_FILE, NO_DOWNLOAD
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.cut import Cut, cut_at
@@ -241,7 +242,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             )
         most = limit("bad_share") if self.max_bad_share is None else self.max_bad_share
         assert most is not None
-        bad = {pair: reason for pair, reason in self.quarantined_.items() if not reason.startswith(PREFIX)}
+        foreseen = (PREFIX, NO_DOWNLOAD, NO_CAPTION_FILE)
+        bad = {pair: reason for pair, reason in self.quarantined_.items() if not reason.startswith(foreseen)}
         many = len(bad) > n * most
         if many or not usable:
             pair, reason = next(iter((bad if many else self.quarantined_).items()))

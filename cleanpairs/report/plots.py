@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.parameters import check_choice
+from cleanpairs.data.decoding import RGB, Decoder, workers_for
 from cleanpairs.data.display import visible
-from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
 
 KEPT, FLAGGED = "#2f6fb0", "#c8553d"  # told apart by colour-blind readers too
@@ -129,11 +129,14 @@ def plot_pairs(
     columns, rows = min(len(ids), 4), -(-len(ids) // 4)
     size = (2.6 * columns, 3.0 * rows)
     axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")[1].ravel()
-    for ax, i, data in zip(axes, ids.tolist(), pairs.images.read(pairs.image_index[ids].tolist()), strict=False):
+    with Decoder(RGB, workers_for(len(ids))) as decoder:
+        (shown,) = decoder.batches([(0, pairs.images.read(pairs.image_index[ids].tolist()))])
+    pictures = dict(zip(shown.rows.tolist(), shown.arrays, strict=True))
+    for k, (ax, i) in enumerate(zip(axes, ids.tolist(), strict=False)):
         ax.set(xticks=[], yticks=[])
-        try:
-            ax.imshow(np.asarray(read_image(data or b"")))
-        except DataError:
+        if k in pictures:
+            ax.imshow(pictures[k])
+        else:
             ax.text(0.5, 0.5, "no picture", ha="center", va="center", transform=ax.transAxes, color="#666")
         word, colour = ("flagged", FLAGGED) if y[i] < threshold else ("kept", KEPT)
         for spine in ax.spines.values():

@@ -16,11 +16,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cleanpairs.audit.sheet import thumbnail, thumbnails
 from cleanpairs.core.errors import ResourceError
-from cleanpairs.data import decoding
+from cleanpairs.data import Pairs, decoding
 from cleanpairs.data.decoding import RGB, DecodedBatch, Decoder, Preparation, workers_for
 from cleanpairs.data.duplicates import SIGNATURE
+from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.encoders.image_transform import ImageTransform
+from cleanpairs.report.plots import plot_pairs
 
 HERE = __name__  # the workers import this module by its name, from the parent's sys.path
 
@@ -186,7 +189,7 @@ def test_leaving_early_ends_the_processes() -> None:
 def test_how_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CLEANPAIRS_DECODE_WORKERS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
-    assert [workers_for(n) for n in (0, 2, 127, 128, 512, 513, 10**6)] == [0, 0, 0, 1, 1, 2, 6]
+    assert [workers_for(n) for n in (0, 1, 512, 513, 10**6)] == [0, 1, 1, 2, 6]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     assert workers_for(10**6) == decoding.MOST_WORKERS
     monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", "3")
@@ -194,3 +197,16 @@ def test_how_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CLEANPAIRS_DECODE_WORKERS")
     monkeypatch.setattr(sys, "executable", None)
     assert workers_for(10**6) == 0
+
+
+def test_few_images_are_looked_at_under_the_same_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thumbnail, a plot and a look at one image: none decodes in the process of the command."""
+    decoded = "cleanpairs.data.decoding.read_image"
+    monkeypatch.setattr(decoded, lambda *_, **__: pytest.fail("it was decoded here"))
+    data = picture(40, 30)
+    pairs = Pairs.from_arrays(["one", "two"], images=[data, b"no image"])
+    small, none = thumbnails(pairs.images, np.arange(2), 16)
+    assert small is not None and Image.open(io.BytesIO(small)).size == (16, 12) and none is None
+    assert thumbnail(data, 16) == small and thumbnail(b"no image", 16) is None
+    assert inspect_pairs(pairs)["decoded"]["width"] == [40, 40, 40]
+    assert len(plot_pairs(pairs, np.array([0.5, 0.5]), threshold=0.5)) == 2

@@ -28,7 +28,7 @@ def near(image: Any, colour: tuple[int, int, int], tolerance: int = 12) -> bool:
     return bool((abs(np.asarray(image).astype(int) - colour) <= tolerance).all())
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
 def test_formats(form: str) -> None:
     image = read_image(encode(Image.new("RGB", (9, 5), (200, 40, 60)), form))
     assert image.size == (9, 5) and near(image, (200, 40, 60))
@@ -42,6 +42,62 @@ def test_modes() -> None:
     sixteen = Image.fromarray(np.full((4, 4), 30_000, np.uint16))
     assert near(read_image(encode(sixteen, "PNG")), (117, 117, 117), 1)
     assert near(read_image(encode(sixteen, "TIFF")), (117, 117, 117), 1)
+
+
+RAMP = np.tile(np.arange(256.0), (8, 1))
+
+
+@pytest.mark.parametrize(
+    ("form", "values"),
+    [
+        *((form, (RAMP * k).astype(np.uint16)) for k in (1, 4, 16, 64, 257) for form in ("PNG", "TIFF")),
+        *(
+            ("TIFF", (RAMP * k - low).astype(np.int32))
+            for k, low in ((1, 0), (16, 0), (257, 0), (2**23, 0), (16, 2040))
+        ),
+        *(("TIFF", (RAMP * k).astype(np.float32)) for k in (1 / 255, 1, 257, 4000, 1e-6)),
+        ("TIFF", (RAMP / 127.5 - 1).astype(np.float32)),
+    ],
+)
+def test_grey_of_more_than_eight_bits_is_scaled_by_its_range(form: str, values: np.ndarray) -> None:
+    found = np.asarray(read_image(encode(Image.fromarray(values), form)))[..., 0]
+    np.testing.assert_allclose(found, RAMP, atol=1)
+
+
+def tiff(values: np.ndarray, photometric: int = 1, sample_format: int = 1) -> bytes:
+    """One strip of grey, or of three colours, in either byte order."""
+    order, bits = ">" if values.dtype.byteorder == ">" else "<", values.dtype.itemsize * 8
+    colours = values.ndim == 3
+    tags = {256: values.shape[1], 257: len(values), 258: 900 if colours else bits, 259: 1, 262: photometric, 273: 1000}
+    tags |= {277: 3 if colours else 1, 278: len(values), 279: values.nbytes, 339: sample_format}
+    head = (b"MM" if order == ">" else b"II") + struct.pack(f"{order}HIH", 42, 8, len(tags))
+    for tag, value in sorted(tags.items()):
+        head += struct.pack(f"{order}HHII", tag, 4, 3 if value == 900 else 1, value)
+    return (head.ljust(900, b"\0") + struct.pack(f"{order}III", *[bits] * 3)).ljust(1000, b"\0") + values.tobytes()
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_tiffs_of_other_programs(order: str) -> None:
+    deep = (RAMP * 16).astype(f"{order}u2")
+    np.testing.assert_allclose(np.asarray(read_image(tiff(deep)))[..., 0], RAMP, atol=1)
+    if order == "<":  # white is zero; Pillow reads neither this nor whole numbers of 32 bits in the other order
+        np.testing.assert_allclose(np.asarray(read_image(tiff(deep, photometric=0)))[..., 0], 255 - RAMP, atol=1)
+        whole = (RAMP * (2**32 // 256)).astype("<u4")
+        np.testing.assert_allclose(np.asarray(read_image(tiff(whole)))[..., 0], RAMP, atol=1)
+    colours = np.stack([deep, deep, deep], axis=2)
+    with pytest.raises(DataError, match="lower 12 at most"):
+        read_image(tiff(colours, photometric=2))
+    np.testing.assert_allclose(np.asarray(read_image(tiff(colours * 16, photometric=2)))[..., 1], RAMP, atol=1)
+    with pytest.raises(DataError, match="not finite"):
+        read_image(tiff(np.where(RAMP == 3, np.nan, RAMP).astype(f"{order}f4"), sample_format=3))
+
+
+def test_a_jpeg_of_many_scans_is_refused() -> None:
+    data = encode(Image.new("RGB", (90, 90)), "JPEG", progressive=True)
+    assert read_image(data).size == (90, 90)
+    last = data.rfind(b"\xff\xda")
+    with pytest.raises(DataError, match="2009 scans"):
+        read_image(data[:last] + data[last:-2] * 2000 + b"\xff\xd9")
 
 
 def test_transparent_is_on_white() -> None:
@@ -108,11 +164,18 @@ def test_the_cap_on_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"<html><body>404</body></html>", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"%PDF-1.4", b"<svg/>"],
+    ("data", "what"),
+    [
+        (b"<html><body>404</body></html>", ": it is a web page"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "$"),
+        (b"%PDF-1.4", ": it is PDF"),
+        (b"<svg/>", ": it is SVG"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", ": .*git lfs pull"),
+        (encode(Image.new("RGB", (4, 4)), "JPEG2000"), ": it is JPEG 2000"),
+    ],
 )
-def test_what_is_no_image(data: bytes) -> None:
-    with pytest.raises(DataError, match="no known image format"):
+def test_what_is_no_image(data: bytes, what: str) -> None:
+    with pytest.raises(DataError, match=f"no known image format{what}"):
         read_image(data)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -43,8 +45,10 @@ def sample(key: str, number: int, caption: str | None = None, **fields: Any) -> 
     ]  # fmt: skip
 
 
-def write_img2dataset(folder: Path, shards: int = 2, rows: int = 4, sidecar: bool = True) -> Path:
-    """The layout that img2dataset documents; in each shard the second download failed."""
+def write_img2dataset(
+    folder: Path, shards: int = 2, rows: int = 4, sidecar: bool = True, kind: pa.DataType | None = None
+) -> Path:
+    """The layout that img2dataset documents. In each shard the second download failed."""
     folder.mkdir()
     for shard in range(shards):
         keys = [f"{shard:05d}{i:04d}" for i in range(rows)]
@@ -56,7 +60,7 @@ def write_img2dataset(folder: Path, shards: int = 2, rows: int = 4, sidecar: boo
         table = {
             "similarity": pa.array([n / 100 for n in number], pa.float64()),
             "url": [f"https://example.org/{n}.jpg" for n in number],
-            "key": keys,
+            "key": pa.array(keys).cast(kind or pa.string()),
             "caption": [f"caption {n}" for n in number],
             "status": ["failed_to_download" if i == 1 else "success" for i in range(rows)],
             "error_message": pa.array(["HTTP Error 404" if i == 1 else None for i in range(rows)], pa.string()),
@@ -67,20 +71,59 @@ def write_img2dataset(folder: Path, shards: int = 2, rows: int = 4, sidecar: boo
     return folder
 
 
-def test_what_img2dataset_writes(tmp_path: Path) -> None:
-    folder = write_img2dataset(tmp_path / "shards")
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.large_string()])
+def test_what_img2dataset_writes(kind: pa.DataType, tmp_path: Path) -> None:
+    """Failed downloads follow the samples of their tar, and are set aside. A key may be a number in the sidecar."""
+    folder = write_img2dataset(tmp_path / "shards", kind=kind)
     pairs = load_pairs(folder)
-    done = [0, 2, 3, 4, 6, 7]
-    assert pairs.source.kind == "webdataset" and pairs.reasons == {}
-    assert pairs.captions == [f"caption {n}" for n in done]
-    assert pairs.keys == ["000000000", "000000002", "000000003", "000010000", "000010002", "000010003"]
-    np.testing.assert_allclose(pairs.precomputed_scores["similarity"], np.array(done, np.float32) / 100)
-    assert pairs.images.read([5, 0, 5]) == [picture(7), picture(0), picture(7)]
-    assert [x for _, chunk in pairs.images.iter_encoded(4) for x in chunk] == [picture(n) for n in done]
+    order = [0, 2, 3, 1, 4, 6, 7, 5]
+    assert pairs.source.kind == "webdataset" and pairs.source.n_rows == 8
+    assert pairs.reasons == dict.fromkeys([3, 7], "the download failed: HTTP Error 404")
+    assert pairs.captions == [f"caption {n}" for n in order]
+    assert [key.zfill(9) for key in pairs.keys] == [f"{n // 4:05d}{n % 4:04d}" for n in order]
+    np.testing.assert_allclose(pairs.precomputed_scores["similarity"], np.array(order, np.float32) / 100)
+    assert pairs.images.read([6, 0, 6, 7]) == [picture(7), picture(0), picture(7), None]
+    held = [None if n in (1, 5) else picture(n) for n in order]
+    assert [x for _, chunk in pairs.images.iter_encoded(4) for x in chunk] == held
     table = pa.Table.from_batches(iter_tables(pairs.source, 2))
-    assert table["status"].to_pylist() == ["success"] * 6 and table["width"].to_pylist() == [8] * 6
+    assert table["status"].to_pylist() == ["success" if image else "failed_to_download" for image in held]
     assert table["image"].to_pylist()[1] == {"bytes": picture(2), "path": "000000002.jpg"}
-    assert table.schema.field("width").type == pa.int32()
+    assert table.schema.field("width").type == pa.int32() and load_pairs(folder, limit=5).keys == pairs.keys[:5]
+
+
+def test_a_sidecar_of_another_tar_is_refused(tmp_path: Path) -> None:
+    folder = write_img2dataset(tmp_path / "shards", shards=1)
+    pq.write_table(pa.table({"key": ["a", "b"], "similarity": [0.5, 0.5]}), folder / "00000.parquet")
+    with pytest.raises(DataError, match=r"none of the keys of .*'a' there, '000000000' here"):
+        load_pairs(folder)
+
+
+JPG, PNG = picture(0), picture(1, "PNG")
+
+
+@pytest.mark.parametrize(
+    ("members", "pairs", "reason"),
+    [
+        ({"a.JPG": JPG, "a.TXT": b"one"}, ["one"], ""),
+        ({"i.1.jpg": JPG, "i.1.txt": b"one", "i.2.jpg": JPG, "i.2.json": b'{"text": "two"}'}, ["one", "two"], ""),
+        ({"v.1/a.b.jpg": JPG, "v.1/a.b.caption": b"one"}, ["one"], ""),
+        ({"a.image.jpg": JPG, "a.mask.png": PNG, "a.caption.txt": b"one"}, [], "has several images"),
+        ({"a.image.jpg": JPG, "a.caption.txt": b"one"}, ["one"], ""),
+        ({"a.jpg": JPG, "a.left.jpg": JPG, "a.text": b"one"}, ["one"], ""),
+        ({"a.jpg": JPG, "a.en.txt": b"one", "a.de.txt": b"eins"}, [], "has several captions"),
+        ({"a.jpg": JPG, "a.txt": b" \n", "a.json": b'{"caption": "one"}'}, ["one"], ""),
+        ({"a.jpg": JPG, "a.txt": "one".encode("utf-16")}, ["one"], ""),
+        ({"a.jpg": JPG, "a.cls": b"3"}, [], r"no caption \(the sample has: jpg, cls\)"),
+        ({"a.heic": b"x", "a.txt": b"one"}, [], r"no image \(it has: heic, txt\)"),
+        ({"caf\u00e9.jpg": JPG, "cafe\u0301.txt": b"one"}, ["one"], ""),
+        ({"__MACOSX/._a.jpg": b"", "x/._a.txt": b"", ".a.jpg": b"", "./a.jpg": JPG, "a.txt": b"one"}, ["one"], ""),
+    ],
+)  # fmt: skip
+def test_what_a_sample_is_called(members: dict[str, bytes], pairs: list[str], reason: str, tmp_path: Path) -> None:
+    found = load_pairs(write_tar(tmp_path / "a.tar", list(members.items())))
+    assert [c for i, c in enumerate(found.captions) if i not in found.reasons] == pairs
+    assert len(found) == len(pairs) + len(found.reasons)
+    assert all(re.search(reason, why) for why in found.reasons.values()) and bool(reason) == bool(found.reasons)
 
 
 def test_without_the_sidecar_the_json_tells(tmp_path: Path) -> None:
@@ -152,13 +195,13 @@ def test_samples_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     pairs = load_pairs(write_tar(tmp_path / "a.tar", members))
     assert pairs.keys == list("0123456789") and pairs.captions[9] == "sixteen bits"
     assert pairs.reasons == {
-        1: "there is no caption",
+        1: "there is no caption (the sample has: jpg)",
         2: "the sample '2' has no image (it has: txt)",
         3: "the caption is not UTF-8",
         4: "the image has zero bytes",
         6: "the caption is empty",
         7: "the caption is longer than 65536 bytes",
-        8: "there is no caption",
+        8: "there is no caption (the sample has: jpg, json)",
     }
     assert pairs.captions[5] == "behind the others" and pairs.images.read([5]) == [picture(5)]
     assert pairs.images.read([2, 4]) == [None, None]
@@ -202,9 +245,28 @@ def test_a_damaged_header_is_noticed(tmp_path: Path) -> None:
         load_pairs(path)
 
 
-def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"0\.TXT' more than once"):
-        load_pairs(write_tar(tmp_path / "a.tar", [("0.txt", b"a"), ("0.TXT", b"b"), ("0.txt", b"c")]))
+def test_a_name_that_occurs_twice(tmp_path: Path) -> None:
+    """Whole samples of one key are two. Where a file alone was appended, nobody knows with what it goes."""
+    twice = [("0.jpg", JPG), ("0.txt", b"a"), ("1.jpg", JPG), ("1.txt", b"b"), ("0.JPG", PNG), ("0.TXT", b"c")]
+    pairs = load_pairs(write_tar(tmp_path / "a.tar", twice))
+    assert pairs.captions == ["a", "b", "c"] and not pairs.reasons and pairs.images.read([2, 0]) == [PNG, JPG]
+    pairs = load_pairs(write_tar(tmp_path / "b.tar", twice[:5]))
+    assert len(pairs) == 3 and pairs.reasons == dict.fromkeys([0, 2], "'0.jpg' occurs more than once in the tar")
+
+
+@pytest.mark.parametrize("value", ["x", "1,2,3", "-1", "9" * 30])
+@pytest.mark.parametrize("name", ["map", "size", "realsize", "major", "numblocks", "offset"])
+def test_the_headers_of_sparse_files(name: str, value: str, tmp_path: Path) -> None:
+    """A file with holes costs its sample, and a spoilt header is an error that names the tar."""
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for own, content in sample("0", 0) + sample("1", 1):
+            info = tarfile.TarInfo(own)
+            info.size, info.pax_headers = len(content), {f"GNU.sparse.{name}": value} if own == "1.jpg" else {}
+            tar.addfile(info, io.BytesIO(content))
+    with contextlib.suppress(DataError):
+        pairs = load_pairs(tmp_path / "a.tar")
+        assert len(pairs) == 2 and 0 not in pairs.reasons
+        assert 1 in pairs.reasons or pairs.images.read([1]) == [picture(1)]
 
 
 def test_what_is_no_tar(tmp_path: Path) -> None:

@@ -1,19 +1,24 @@
 """WebDataset tars, as img2dataset and the webdataset package write them.
 
-A sample is the members of ``00000.tar`` with one key, ``KEY.jpg``, ``KEY.txt`` and ``KEY.json``: the name up to the
-first dot of its last part. Only headers are read to find them; nothing is unpacked, and no name is ever used as a path.
-The columns of ``00000.parquet``, which img2dataset leaves beside it, are joined by key; its rows without a sample, the
-failed downloads, are no input. Without that file, the similarities and the URL come from the ``.json``.
+A sample is the members of ``00000.tar`` with one key, ``KEY.jpg``, ``KEY.txt`` and ``KEY.json``. The key is the name up
+to the first dot of its last part, or up to the last dot where that makes more samples whole. Only headers are read to
+find them. Nothing is unpacked, and no name is ever used as a path.
+
+The columns of ``00000.parquet``, which img2dataset leaves beside it, are joined by key. Its rows without a sample, the
+failed downloads, follow the samples and are set aside. Without that file, the similarities and the URL come from the
+``.json``.
 """
 
 import json
 import re
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,20 +26,21 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import cached_by_file, open_regular, reading
-from cleanpairs.data.columns import is_score
+from cleanpairs.data.columns import USUAL_NAMES, is_score
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.images import IMAGES, ImageSource
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded, record_batch
-from cleanpairs.data.text import NOT_UTF8
+from cleanpairs.data.text import NO_DOWNLOAD, NOT_UTF8, text_of
 from cleanpairs.ops.columns import one_array, taken
 
 TAR = (".tar", ".tar.gz", ".tgz")
 MAX_JSON_BYTES = 16 * 2**20
 LOOK_AT = 100  # samples whose .json tells which fields there are
 OWN = ("key", "image", "caption")
-_NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
+CAPTIONS = ("txt", "caption", "text")  # endings
+NO_SAMPLE = "the tar has no sample of this key"
 
 
 class Member(NamedTuple):
@@ -45,39 +51,47 @@ class Member(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The members of one key, by extension in small letters."""
+    """The members of one key, by extension in small letters; and why it cannot be used."""
 
     key: str
     members: Mapping[str, Member]
+    fault: str | None = None
+
+    def among(self, endings: Sequence[str]) -> list[str]:
+        """The extensions that are one of ``endings``, or else end in one, as ``image.jpg`` does."""
+        plain = [ending for ending in endings if ending in self.members]
+        return plain[:1] or [name for name in self.members if name.rpartition(".")[2] in endings]
 
     @property
     def image(self) -> str | None:
-        """The extension of its image."""
-        return next((e[1:] for e in IMAGES if e[1:] in self.members), None)
+        """The extension of its one image."""
+        found = self.among([ending[1:] for ending in IMAGES])
+        return found[0] if len(found) == 1 else None
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has one image, and what may hold a caption."""
+        return self.image is not None and bool(self.among([*CAPTIONS, "json"]))
 
 
 @cached_by_file(256)
 def read_index(path: str) -> list[Sample]:
     """The samples of a tar, in the order of their first members. Raises DataError: it is no plain tar, or damaged."""
     packed = "" if path.endswith(".tar") else ": it is compressed; unpack it (gunzip) first"
-    found: dict[str, dict[str, Member]] = {}
+    found: list[tuple[str, str, Member | None]] = []  # folder, name, place; None of what has holes
     with (
-        reading(path, f"read as a tar{packed}", tarfile.TarError),
+        reading(path, f"read as a tar{packed}", Exception),  # tarfile raises anything on a header that is spoilt
         open_regular(path) as file,
         tarfile.open(fileobj=file, mode="r:") as tar,
     ):
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep them all
-            if not member.isreg() or member.issparse():
-                continue
-            name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-            parts = _NAME.fullmatch(name.removeprefix("./"))
-            if parts is None or parts[1].startswith("__"):  # no extension, hidden, or a note of the writer
-                continue
-            members = found.setdefault(parts[1], {})
-            if parts[2].lower() in members:
-                raise DataError(f"{path} holds {name[:200]!r} more than once: its samples cannot be told apart")
-            members[parts[2].lower()] = Member(member.offset_data, member.size)
+            name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace").removeprefix("./")
+            folder, _, own = name.rpartition("/")
+            # no extension, hidden, or a note of the writer
+            if member.isreg() and "." in own[1:-1] and own[0] != "." and not name.startswith("__"):
+                place = None if member.issparse() else Member(member.offset_data, member.size)
+                found.append((f"{folder}/" if folder else "", own, place))
         file.seek(end := tar.offset)  # tarfile takes a broken header, and a cut, for the end
         block = file.read(tarfile.BLOCKSIZE)
     if len(block) < tarfile.BLOCKSIZE:
@@ -86,7 +100,35 @@ def read_index(path: str) -> list[Sample]:
         )
     if any(block):
         raise DataError(f"{path} is damaged: there is no member at byte {end}; fetch it again")
-    return [Sample(key, members) for key, members in found.items()]
+    samples = _samples(found, str.partition)
+    if not all(sample.whole for sample in samples):  # names with dots, as img.0001.jpg
+        samples = max(samples, _samples(found, str.rpartition), key=lambda some: sum(s.whole for s in some))
+    return samples
+
+
+def _samples(
+    found: Sequence[tuple[str, str, Member | None]], cut: Callable[[str, str], tuple[str, str, str]]
+) -> list[Sample]:
+    """Members as samples. Where a name occurs again, a second sample of its key begins."""
+    keys: dict[str, list[tuple[str, dict[str, Member], list[str]]]] = {}
+    order: list[tuple[str, dict[str, Member], list[str]]] = []
+    for folder, name, place in found:
+        key, _, ending = cut(name, ".")
+        same = keys.setdefault(unicodedata.normalize("NFC", folder + key), [])
+        ending = ending.lower()
+        sample = next((each for each in same if ending not in each[1]), None)
+        if sample is None:
+            sample = (folder + key, {}, [])
+            same.append(sample)
+            order.append(sample)
+        sample[1][ending] = place or Member(0, 0)
+        if place is None:
+            sample[2].append(f"{name!r} is stored with holes; write the tar anew without --sparse")
+    for same in keys.values():
+        if any(each[1].keys() != same[0][1].keys() for each in same):  # which goes with which?
+            for key, members, faults in same:
+                faults.append(f"{key + '.' + next(iter(members))!r} occurs more than once in the tar")
+    return [Sample(key, members, faults[0] if faults else None) for key, members, faults in order]
 
 
 def member_bytes(file: BinaryIO, member: Member) -> bytes:
@@ -117,7 +159,7 @@ class WebDatasetReader(TableReader):
         sidecars = [p for p in map(_sidecar, tars) if p is not None]
         fields = [] if sidecars else _json_fields(tars, request.text_column)
         options = {"json": json.dumps(fields)} if fields else {}
-        n_rows = sum(len(read_index(tar)) for tar in tars)
+        n_rows = sum(len(_rows(tar)) for tar in tars)
         return self.described(data, [*tars, *sidecars], n_rows, request, **options)
 
     def schema(self, source: Source) -> pa.Schema:
@@ -136,7 +178,7 @@ class WebDatasetReader(TableReader):
         wanted = set(schema.names if columns is None else columns)
         left = source.n_rows
         for tar in _tars(source):
-            samples = read_index(tar)[:left]
+            samples = _rows(tar)[:left]
             left -= len(samples)
             table = _beside(tar)
             more = [f for f in schema if f.name in wanted and f.name not in OWN]
@@ -146,11 +188,14 @@ class WebDatasetReader(TableReader):
                     values: dict[str, Any] = {name: [cells[name] for cells, _ in found] for name in found[0][0]}
                     faults = {i: fault for i, (_, fault) in enumerate(found) if fault}
                     _join(values, more, table)
+                    for i, caption in enumerate(values.get("caption", ())):
+                        if caption is None:
+                            faults.setdefault(i, f"there is no caption (the sample has: {_names(batch[i])})")
                     yield Rows(tar, record_batch(schema, values, columns), faults)
 
     def encoded(self, source: Source) -> ImageSource:
         """The images, each read at its place in its tar."""
-        places = [(tar, sample) for tar in _tars(source) for sample in read_index(tar)][: source.n_rows]
+        places = [(tar, sample) for tar in _tars(source) for sample in _rows(tar)][: source.n_rows]
 
         def read(rows: Sequence[int]) -> list[bytes | None]:
             found: dict[int, bytes | None] = {}
@@ -180,7 +225,7 @@ def _json_fields(tars: Sequence[str], text: str | None) -> list[str]:
     found: dict[str, None] = {}
     samples = ((tar, sample) for tar in tars for sample in read_index(tar))
     for tar, sample in islice(samples, LOOK_AT):
-        if "json" in sample.members:
+        if sample.among(["json"]):
             with open_regular(tar) as file:
                 names = [n for n in _record(file, sample) if n in ("url", text) or is_score(n, pa.float64())]
             found |= dict.fromkeys([*names, "url"])
@@ -191,8 +236,13 @@ def _image_size(sample: Sample) -> int:
     return sample.members[sample.image].size if sample.image else 0
 
 
+def _names(sample: Sample) -> str:
+    return ", ".join(list(sample.members)[:10]) + ", ..." * (len(sample.members) > 10)
+
+
 def _json(file: BinaryIO, sample: Sample) -> bytes | None:
-    member = sample.members.get("json")
+    found = sample.among(["json"])
+    member = sample.members[found[0]] if found else None
     return None if member is None or member.size > MAX_JSON_BYTES else member_bytes(file, member)
 
 
@@ -210,40 +260,47 @@ def _cells(
     """The cells of a sample that are in the tar, and what is wrong with it."""
     cells: dict[str, Any] = {"key": sample.key}
     from_json, fault = wanted.intersection(fields), None
-    record = _record(file, sample) if from_json or "txt" not in sample.members else {}
+    record = _record(file, sample) if from_json else {}
     for name in from_json:
         cells[name] = (_number if is_score(name, pa.float64()) else _string)(record.get(name))
     if fields and "json" in wanted:
         written = _json(file, sample)
         cells["json"] = None if written is None else written.decode("utf-8-sig", "replace")
     if "caption" in wanted:
-        cells["caption"], fault = _text(sample, record, file)
+        cells["caption"], fault = _text(sample, file)
     if "image" in wanted:
         content, why = _content(sample, file)
         cells["image"] = {"bytes": content, "path": None if content is None else f"{sample.key}.{sample.image}"}
         fault = why or fault
-    return cells, fault
+    return cells, sample.fault or fault
 
 
 def _content(sample: Sample, file: BinaryIO) -> tuple[bytes | None, str | None]:
     """The encoded image of a sample, and why there is none."""
     if sample.image is None:
-        return None, f"the sample {sample.key!r} has no image (it has: {', '.join(sample.members)})"
+        how = "several images" if sample.among([ending[1:] for ending in IMAGES]) else "no image"
+        return None, f"the sample {sample.key!r} has {how} (it has: {_names(sample)})"
     if _image_size(sample) > (most := limit("image_bytes")):
         return None, f"the image of sample {sample.key!r} is larger than {most} bytes"
     return member_bytes(file, sample.members[sample.image]), None
 
 
-def _text(sample: Sample, record: dict[str, Any], file: BinaryIO) -> tuple[str | None, str | None]:
-    """The caption, the .txt or else the field ``caption`` of the .json; and what is wrong with it."""
-    member = sample.members.get("txt")
-    if member is None:
-        return _string(record.get("caption")), None
-    if member.size > 4 * (most := limit("caption_bytes")):
-        return None, f"the caption is longer than {most} bytes"
-    raw = member_bytes(file, member)
+def _text(sample: Sample, file: BinaryIO) -> tuple[str | None, str | None]:
+    """The caption, and what is wrong with it: of the .txt, or else of the .json by the usual names of its field."""
+    found = sample.among(CAPTIONS)
+    if len(found) > 1:
+        return None, f"the sample {sample.key!r} has several captions (it has: {_names(sample)})"
+    raw = b""
+    if found:
+        if sample.members[found[0]].size > 4 * (most := limit("caption_bytes")):
+            return None, f"the caption is longer than {most} bytes"
+        raw = member_bytes(file, sample.members[found[0]])
+    if not raw.strip():
+        record = _record(file, sample)
+        values = (_string(record.get(name)) for name in USUAL_NAMES["text"])
+        return next((value for value in values if value), "" if found else None), None
     try:
-        return raw.decode("utf-8-sig"), None
+        return text_of(raw), None
     except UnicodeDecodeError:
         return raw.decode("utf-8", "replace"), NOT_UTF8
 
@@ -259,23 +316,56 @@ def _number(value: Any) -> float | None:
     return float(value) if number and abs(value) < 1e308 else None  # JSON's whole numbers have no end
 
 
-def _beside(tar: str) -> pa.Table | None:
-    """The Parquet file beside a tar."""
+def _rows(tar: str) -> list[Sample]:
+    """The samples of a tar; behind them, without members, the rows of its sidecar that have none."""
+    samples, table = read_index(tar), _beside(tar, ["key", "status", "error_message"])
+    if table is None:
+        return samples
+    at = _places([sample.key for sample in samples], table)
+    if samples and at.null_count == len(samples) and len(table):
+        raise DataError(
+            f"{_sidecar(tar)} has none of the keys of {tar}: {str(table['key'][0])!r} there, {samples[0].key!r} here; "
+            "move it away, or give it the tar's keys"
+        )
+    left = np.setdiff1d(np.arange(len(table)), at.drop_null().to_numpy())
+    lost = taken(table, left).to_pylist()
+    return [*samples, *(Sample(str(row["key"]), {}, download_fault(row) or NO_SAMPLE) for row in lost)]
+
+
+def download_fault(row: Mapping[str, Any]) -> str | None:
+    """Why a row of img2dataset's has no image, by its ``status`` and ``error_message``; None where it has one."""
+    status = row.get("status")
+    return None if status in (None, "success") else f"{NO_DOWNLOAD}: {row.get('error_message') or status}"
+
+
+def _beside(tar: str, columns: Sequence[str] | None = None) -> pa.Table | None:
+    """The Parquet file beside a tar, or those of its ``columns`` that it has."""
     path = _sidecar(tar)
-    table = None if path is None else read_table(path)
-    if table is not None and len(table["key"].unique()) != len(table):
+    if path is None:
+        return None
+    names = common_schema([path]).names
+    table = read_table(path, None if columns is None else [name for name in columns if name in names])
+    if len(table["key"].unique()) != len(table):
         raise DataError(f"{path} has a key more than once: its rows cannot be joined to the samples of {tar}")
     return table
 
 
+def _places(keys: Sequence[str], table: pa.Table) -> pa.Array:
+    """The row of each key in the column ``key``, null where there is none; numbers have lost the zeros before them."""
+    if pa.types.is_integer(table["key"].type):
+        numbers = [int(key) if re.fullmatch(r"[0-9]{1,18}", key) else None for key in keys]
+        return pc.index_in(pa.array(numbers, pa.int64()), table["key"].cast(pa.int64()), skip_nulls=True)
+    return pc.index_in(pa.array(keys, pa.string()), table["key"].cast(pa.string()), skip_nulls=True)
+
+
 def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | None) -> None:
     """Add the columns ``fields`` of a sidecar to those of samples, by their keys; null where it has no such row."""
-    keys = pa.array(values["key"], pa.string())
-    at = None if table is None else pc.index_in(keys, table["key"].cast(pa.string()))
+    at = None if table is None else _places(values["key"], table)
     for field in fields:
         if field.name not in values:
-            found = pa.nulls(len(keys), field.type) if table is None else one_array(taken(table[field.name], at))
+            count = len(values["key"])
+            found = pa.nulls(count, field.type) if table is None else one_array(taken(table[field.name], at))
             values[field.name] = found
     if table is not None and "caption" in table.column_names and None in values.get("caption", ()):
         beside = one_array(taken(table["caption"].cast(pa.string()), at))
-        values["caption"] = pc.coalesce(pa.array(values["caption"], pa.string()), beside)
+        values["caption"] = pc.coalesce(pa.array(values["caption"], pa.string()), beside).to_pylist()
