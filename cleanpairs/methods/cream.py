@@ -1,4 +1,4 @@
-"""CREAM: consistency refining and mining (Ma et al., IEEE TIP 2024); see docs/methods/cream.md."""
+"""CREAM: consistency refining and mining (Ma et al., IEEE TIP 2024); see docs/methods/others.md."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

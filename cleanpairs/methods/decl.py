@@ -1,6 +1,6 @@
 """DECL: deep evidential cross-modal learning (Qin et al., ACM MM 2022), after Sensoy et al., NeurIPS 2018.
 
-Equations, and departures from the paper: docs/methods/decl.md.
+Equations, and departures from the paper: docs/methods/others.md.
 """
 
 from dataclasses import dataclass

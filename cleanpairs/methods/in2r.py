@@ -1,6 +1,6 @@
 """IN2R: intra-modal neighbours rectify noisy pairs (Liu et al., ICML 2026, arXiv 2606.04061).
 
-Equations, and departures from the paper: docs/methods/in2r.md.
+Equations, and departures from the paper: docs/methods/others.md.
 """
 
 from dataclasses import dataclass

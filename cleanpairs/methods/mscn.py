@@ -1,4 +1,4 @@
-"""MSCN: meta similarity correction network (Han et al., CVPR 2023); see docs/methods/mscn.md."""
+"""MSCN: meta similarity correction network (Han et al., CVPR 2023); see docs/methods/others.md."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""NPC: negative pre-aware training (Zhang et al., AAAI 2024); see docs/methods/npc.md."""
+"""NPC: negative pre-aware training (Zhang et al., AAAI 2024); see docs/methods/others.md."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""RCL: robust cross-modal learning with complementary labels only (Hu et al., TPAMI 2023); see docs/methods/rcl.md."""
+"""RCL: robust cross-modal learning with complementary labels (Hu et al., TPAMI 2023): docs/methods/others.md."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -148,8 +148,11 @@ def test_the_table_of_methods_is_the_registry() -> None:
     for row, entry in zip(rows, METHODS.values(), strict=True):
         assert row["paper"] == entry.source
         assert (row["needs"] == "nothing") == (not entry.needs), entry.name
-    for name in METHODS:
-        assert (DOCS / "methods" / f"{name}.md").exists()
+    headings = re.sub(r"[^a-z0-9\n#-]", "", read("methods/others.md").lower())
+    for row, name in zip(rows, METHODS, strict=True):
+        page, _, section = re.findall(r"\]\(([\w.#-]+)\)", row["method"])[0].partition("#")
+        assert (DOCS / "methods" / page).exists()
+        assert not section or (section == name and f"##{name}\n" in headings), name
 
 
 def test_help_names_the_settings_of_all_methods_and_the_table_that_describes_them() -> None:
