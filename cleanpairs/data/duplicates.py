@@ -7,23 +7,21 @@ of Perceptual Image Hash Functions", 2010), which sees shapes and no colours, an
 
 import hashlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.source import cache_dir
+from cleanpairs.data.source import cache_dir, read_cached, write_cached
 
 MAX_BITS = 6  # of 63 that may differ
 MAX_COLOUR = 0.08  # distance of two grids of colours, as a share of the contrast in the lesser one
 SIGNATURE = Preparation("cleanpairs.data.duplicates:signature", about=128)  # pixels of a side that are enough
 FLAT = 4.0  # standard deviation of the grey picture, of 255: below it the signs are those of noise
-VERSION = 1  # of the signatures, for the cache
+VERSION = 2  # of the signatures, for the cache
 
 _known: WeakKeyDictionary[Pairs, tuple[Pairs | None, np.ndarray]] = WeakKeyDictionary()
 
@@ -111,13 +109,10 @@ def _cached(pairs: Pairs) -> np.ndarray:
     if pairs.source.kind == "memory":
         return image_signatures(pairs.images)
     images = hashlib.sha256(pairs.image_group.tobytes()).hexdigest()  # also of files that the input only names
-    file = cache_dir() / "signatures" / f"{pairs.source.fingerprint[:24]}-{images[:16]}-{VERSION}.npy"
-    if file.exists():
-        table = np.load(file, allow_pickle=False)
-        if table.shape == (len(pairs.images), 201) and table.dtype == np.uint8:
-            return np.asarray(table)
+    file = cache_dir() / "signatures" / f"{pairs.source.fingerprint[:24]}-{images[:16]}-{VERSION}"
+    known = read_cached(file)
+    if known is not None and len(known) == 201 * len(pairs.images):
+        return np.frombuffer(known, np.uint8).reshape(-1, 201)
     found = image_signatures(pairs.images)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with staged_file(file, overwrite=True) as staging, Path(staging).open("wb") as out:
-        np.save(out, found)
+    write_cached(file, found.tobytes())
     return found

@@ -23,7 +23,7 @@ from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.images import IMAGES
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.source import TABLES, Source, cache_folder
+from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read_cached, write_cached
 from cleanpairs.data.writing import cached_tables, write_tables
 
 _HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
@@ -107,9 +107,11 @@ def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
             text = pc.binary_join_element_wise(*texts, ". ", null_handling="skip")
             yield pa.Table.from_batches([batch]).append_column(column, text)
 
-    if not path.exists():
+    note = path.with_suffix(".sha256")
+    if not path.exists() or read_cached(note) != digest_of(path):
         with staged_file(path, overwrite=True) as staged:
             write_tables(staged, joined())
+        write_cached(note, digest_of(path))
     return path, column
 
 

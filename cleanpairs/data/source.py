@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from cleanpairs.core.errors import CleanpairsError
-from cleanpairs.core.regular import open_regular, read_json, reading, writing
-from cleanpairs.data.atomic import write_whole
+from cleanpairs.core.regular import open_regular, read_bytes, reading, sha256_of, writing
+from cleanpairs.data.atomic import staged_file
 
 TABLES = "tables"  # folder of the cache directory: what was made of an input, or of an object
 
@@ -98,6 +98,29 @@ def _own_folder() -> Path:
     return Path(folder)
 
 
+def write_cached(path: Path, payload: bytes) -> None:
+    """Keep a small file in the cache, with its SHA-256 behind it. Raises OutputError: it cannot be written."""
+    with staged_file(path, overwrite=True) as staged:
+        staged.write_bytes(payload + hashlib.sha256(payload).digest())
+
+
+def read_cached(path: Path) -> bytes | None:
+    """The payload that :func:`write_cached` kept. None: there is no such file, or it is damaged."""
+    with suppress(OSError):
+        whole = read_bytes(path)
+        payload, check = whole[:-32], whole[-32:]
+        if hashlib.sha256(payload).digest() == check:
+            return payload
+    return None
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a file of the cache is there whose name begins with the SHA-256 of what it holds."""
+    with suppress(OSError):
+        return sha256_of(path).startswith(path.stem)
+    return False
+
+
 LARGE = 64 * 2**20  # bytes: smaller files are hashed sooner than it is worth to remember them
 SETTLED = 2.0  # seconds
 
@@ -111,15 +134,14 @@ def digest_of(path: str | os.PathLike[str]) -> bytes:
         begun, seen = time.time(), _seen(file.fileno())
         note = cache_dir() / "digests" / f"{hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()}.json"
         if seen["size"] >= LARGE:
-            with suppress(OSError, ValueError, TypeError, KeyError):
-                known = read_json(note)
-                if known["seen"] == seen and len(digest := bytes.fromhex(known["sha256"])) == 32:
-                    return digest
+            known = json.loads(read_cached(note) or b"{}")
+            if known.get("seen") == seen:
+                return bytes.fromhex(known["sha256"])
         digest = hashlib.file_digest(file, "sha256").digest()
         settled = max(seen["modified"], seen["changed"]) < (begun - SETTLED) * 1e9
         if seen["size"] >= LARGE and settled and _seen(file.fileno()) == seen:
             with suppress(OSError, CleanpairsError):
-                write_whole(note, json.dumps({"seen": seen, "sha256": digest.hex()}))
+                write_cached(note, json.dumps({"seen": seen, "sha256": digest.hex()}).encode())
         return digest
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.core.regular import sha256_of, writing
 from cleanpairs.data.atomic import scratch_directory, staged_file
-from cleanpairs.data.source import TABLES, cache_folder
+from cleanpairs.data.source import TABLES, cache_folder, is_intact
 from cleanpairs.ops.columns import as_schema
 
 GROUP_BYTES = 64 * 2**20
@@ -152,7 +152,7 @@ def cached_tables(tables: Iterable[pa.Table]) -> Path | None:
         if not write_tables(rows, tables):
             return None
         path = folder / f"{sha256_of(rows)[:32]}.parquet"
-        if not path.exists():
+        if not is_intact(path):
             with staged_file(path, overwrite=True) as staged:
                 shutil.copyfile(rows, staged)
     return path

@@ -1,8 +1,8 @@
 """Work on partitions of an input, and a job: work over all of them, of which any part may be done already.
 
 An input is cut by its row groups and its size alone, so that every engine cuts alike. In the job's folder lie the
-partitions' outputs, ``part-000000`` and on, and ``manifest.json``: which job it is, and the partitions that are
-finished, written anew for each when its output is in place. One whose file is missing or of another size is done again.
+partitions' outputs, ``part-000000`` and on, and ``manifest``: which job it is, and the partitions that are
+finished, written anew for each when its output is in place. One whose file is missing or damaged is done again.
 """
 
 import hashlib
@@ -19,13 +19,14 @@ from typing import Any, Protocol
 
 from cleanpairs.core.errors import ConfigError, OutputExistsError
 from cleanpairs.core.registry import ENGINES
-from cleanpairs.core.regular import read_json, writing
-from cleanpairs.data.atomic import staged_file, write_whole
+from cleanpairs.core.regular import sha256_of, writing
+from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.guard import holds
 from cleanpairs.data.locks import hold
+from cleanpairs.data.source import read_cached, write_cached
 
 ROWS = 65_536  # of a partition, about: minutes of work for a slow model, seconds for a fast one
-MANIFEST = "manifest.json"
+MANIFEST = "manifest"
 LOCK = ".job-lock"
 ATTEMPTS = ".attempts"  # behind the name of a partition: an engine's note of how often it was begun
 PART = re.compile(rf"part-\d{{6,}}({re.escape(ATTEMPTS)})?")  # see Partition.name
@@ -73,10 +74,10 @@ It can be sent to another process. The same partition gives the same file, bit f
 
 @dataclass(frozen=True)
 class Finished:
-    """``number`` of a partition whose output is in place, its size in ``bytes``, and the ``facts`` of its making."""
+    """``number`` of a partition whose output is in place, its ``sha256``, and the ``facts`` of its making."""
 
     number: int
-    bytes: int
+    sha256: str
     facts: dict[str, Any]
 
 
@@ -94,7 +95,7 @@ def carry_out(work: Work, partition: Partition, folder: Path) -> Finished:
     target = folder / partition.name
     with staged_file(target, overwrite=True) as path:
         facts = work(partition, Path(path))
-    return Finished(partition.number, target.stat().st_size, facts)
+    return Finished(partition.number, sha256_of(target), facts)
 
 
 def attempt(work: Work, partition: Partition, folder: Path) -> Finished | Exception:
@@ -168,13 +169,11 @@ def _parts(folder: Path) -> list[Path]:
 
 def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:
     """The partitions of the job called ``name`` that are finished, by number."""
-    known = None
-    with suppress(FileNotFoundError, ValueError):
-        known = read_json(folder / MANIFEST)
-    if isinstance(known, dict) and known.get("job") == name:
-        sizes = {path.name: path.stat().st_size for path in _parts(folder)}
+    known = json.loads(read_cached(folder / MANIFEST) or b"{}")
+    if known.get("job") == name:
+        found = {path.name: sha256_of(path) for path in _parts(folder)}
         done = [Finished(**line) for line in known["done"]]
-        return {f.number: f for f in done if sizes.get(Partition(f.number, 0, 0).name) == f.bytes}
+        return {f.number: f for f in done if found.get(Partition(f.number, 0, 0).name) == f.sha256}
     if (folder / MANIFEST).exists() and not overwrite:
         raise OutputExistsError(
             f"{folder} holds parts of another job (other data, another model or version): remove it, or give "
@@ -186,5 +185,5 @@ def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:
 
 
 def _note(folder: Path, name: str, done: dict[int, Finished]) -> None:
-    lines = ",\n".join(json.dumps(asdict(finished)) for finished in done.values())
-    write_whole(folder / MANIFEST, f'{{"job": {json.dumps(name)}, "done": [\n{lines}\n]}}\n')
+    known = {"job": name, "done": [asdict(finished) for finished in done.values()]}
+    write_cached(folder / MANIFEST, json.dumps(known).encode())

@@ -1,26 +1,30 @@
 """Rows that are computed once, in order, and streamed to a file that a later run maps: killed, it goes on.
 
-A folder of the cache holds ``rows.npy``, written from front to back, and ``state.json``: how many rows are whole, and
-which of them failed and why; the rows are synced before it says so. A second run waits for the first.
+A folder of the cache holds ``rows.npy``, written from front to back, and ``state``: how many rows are whole, their
+checksums, and which of them failed and why. The rows are synced before it says so. From the first damaged row on they
+are computed again. A second run waits for the first.
 """
 
 import fcntl
 import hashlib
+import io
 import json
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import read_json, writing
-from cleanpairs.data.atomic import write_whole
+from cleanpairs.core.regular import open_regular, writing
+from cleanpairs.data.source import read_cached, write_cached
 
 SYNC_SECONDS = 5.0
-FORMAT = 1
+FORMAT = 2
 Progress = Callable[[int, int], None]  # done, and all there is to do
 Rows = tuple[np.ndarray, dict[int, str]]  # maybe memory-mapped, and row -> why it failed: those are zero
 Chunk = tuple[int, np.ndarray, dict[int, str]]  # its first row, and the same
@@ -39,7 +43,7 @@ def compute_rows(
 
     ``chunks(first)`` computes from row ``first`` on, in order; the name of ``folder`` must say all that determines the
     rows; ``progress(done, total)`` is called after each chunk.
-    Raises OutputError: the folder cannot be written: full disk, permissions; DataError: what is in it cannot be read.
+    Raises OutputError: the folder cannot be written: full disk, permissions.
     """
     if folder is None or n == 0:
         array, failures = np.zeros((n, *shape), dtype), {}
@@ -49,52 +53,76 @@ def compute_rows(
             if progress is not None:
                 progress(start + len(values), n)
         return array, failures
-    done, failures = _state(folder, n)
-    if done < n:
+    head, size = _head(n, shape, dtype), int(np.prod(shape)) * np.dtype(dtype).itemsize
+    known = _intact(folder, n, head, size)
+    if known.done < n:
         with writing(f"the cache {folder} (CLEANPAIRS_CACHE names another)"):
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "lock").open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # one writer at a time; that of a process that dies is free
-                done, failures = _state(folder, n)
+                known = _intact(folder, n, head, size)
+                if not known.done:  # another file: this one may be mapped by somebody
+                    (folder / "rows.npy").unlink(missing_ok=True)
                 # Plain writes, not a writable map: a full disk is then an error and no crash.
-                with (folder / "rows.npy").open("r+b" if done else "w+b") as file:
-                    about = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
-                    np.lib.format.write_array_header_1_0(file, {**about, "shape": (n, *shape)})
-                    file.seek(file.tell() + done * int(np.prod(shape)) * np.dtype(dtype).itemsize)
-                    synced = time.monotonic()
-                    for start, values, failed in chunks(done):
-                        new = values[done - start :]  # all of them, unless the run before cut chunks elsewhere
-                        file.write(np.ascontiguousarray(new, dtype=dtype).tobytes())
-                        failures.update(failed)
-                        done = start + len(values)
+                with (folder / "rows.npy").open("r+b" if known.done else "w+b") as file:
+                    file.write(head)
+                    file.seek(len(head) + known.done * size)
+                    synced, checksum = time.monotonic(), known.checksums[-1][1] if known.checksums else 0
+                    for start, values, failed in chunks(known.done):
+                        new = values[known.done - start :]  # all of them, unless the run before cut chunks elsewhere
+                        data = np.ascontiguousarray(new, dtype=dtype).tobytes()
+                        file.write(data)
+                        checksum = zlib.crc32(data, checksum)
+                        known.failures.update(failed)
+                        known.done = start + len(values)
                         if progress is not None:
-                            progress(done, n)
-                        if time.monotonic() - synced > SYNC_SECONDS or done == n:
+                            progress(known.done, n)
+                        if time.monotonic() - synced > SYNC_SECONDS or known.done == n:
                             file.flush()
                             os.fsync(file.fileno())
-                            state = {"format": FORMAT, "rows": n, "done": done, "failures": failures}
-                            write_whole(folder / "state.json", json.dumps(state))
+                            known.checksums.append((known.done, checksum))
+                            write_cached(folder / "state", json.dumps({"format": FORMAT, **asdict(known)}).encode())
                             synced = time.monotonic()
-    try:
-        array = np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"the cache {folder} cannot be read ({error}): delete that folder") from error
-    if array.shape != (n, *shape) or array.dtype != dtype:
-        raise DataError(f"the cache {folder} holds {array.dtype} {array.shape}, not {(n, *shape)}: delete that folder")
-    return array, failures
+    return np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False), known.failures
 
 
-def _state(folder: Path, n: int) -> tuple[int, dict[int, str]]:
-    """How many rows are whole, and which of them failed; nothing is, where the state is missing or damaged."""
-    try:
-        state = read_json(folder / "state.json")
-        done = int(state["done"])
-        failures = {int(row): str(reason) for row, reason in state["failures"].items()}
-        if state["format"] != FORMAT or state["rows"] != n or not 0 <= done <= n or not (folder / "rows.npy").exists():
-            return 0, {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return 0, {}
-    return done, failures
+@dataclass
+class _Known:
+    """How many rows are whole, which of them failed and why, and (rows, CRC-32 of all of them) of some first rows."""
+
+    done: int
+    failures: dict[int, str]
+    checksums: list[tuple[int, int]]
+
+
+def _head(n: int, shape: tuple[int, ...], dtype: Any) -> bytes:
+    """What stands before the rows in a file of numpy."""
+    head = io.BytesIO()
+    about = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (n, *shape)}
+    np.lib.format.write_array_header_1_0(head, about)
+    return head.getvalue()
+
+
+def _intact(folder: Path, n: int, head: bytes, size: int) -> _Known:
+    """The rows, of ``size`` bytes each, in front of the first that is missing or damaged."""
+    found = _Known(0, {}, [])
+    state = json.loads(read_cached(folder / "state") or b"{}")
+    if state.pop("format", None) != FORMAT:
+        return found
+    with suppress(OSError), open_regular(folder / "rows.npy") as file:
+        checksum = 0
+        if file.read(len(head)) != head:
+            return found
+        for done, wanted in state["checksums"]:
+            left = (done - found.done) * size
+            while left and (block := file.read(min(left, 1 << 20))):
+                checksum, left = zlib.crc32(block, checksum), left - len(block)
+            if left or checksum != wanted:
+                break
+            found.done = done
+            found.checksums.append((done, wanted))
+    found.failures = {int(row): why for row, why in state["failures"].items() if int(row) < found.done}
+    return found
 
 
 def digest(*parts: bytes | str) -> str:

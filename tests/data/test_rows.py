@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.core.errors import OutputError
 from cleanpairs.features import rows as rows_module
 from cleanpairs.features.rows import Chunk, compute_rows, digest
 
@@ -71,24 +70,52 @@ def test_killed_and_gone_on_equals_whole(tmp_path: Path, die_at: int, width: int
     assert (tmp_path / "rows.npy").stat().st_size == 128 + N * 24
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1, "rows": 22, "done": 22, "failures": {}}'])
-def test_without_a_sound_state_all_is_computed_again(tmp_path: Path, text: str) -> None:
-    compute_rows(N, SHAPE, np.float32, source([]), folder=tmp_path)
-    (tmp_path / "state.json").write_text(text, encoding="utf-8")
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "first"),
+    [
+        ("rows.npy", lambda data: flipped(data, 9), 0),  # in its head
+        ("rows.npy", lambda data: flipped(data, 128), 0),
+        ("rows.npy", lambda data: flipped(data, 128 + 24 * 12), 10),
+        ("rows.npy", lambda data: flipped(data, len(data) - 1), 20),
+        ("rows.npy", lambda data: data[: 128 + 24 * 15] + bytes(8 * 24), 15),
+        ("rows.npy", lambda data: data[: 128 + 24 * 6], 5),
+        ("rows.npy", lambda data: b"", 0),
+        ("rows.npy", lambda data: b"not numpy", 0),
+        ("rows.npy", None, 0),
+        ("state", lambda data: data.replace(b'"6"', b'"7"'), 0),  # another row is said to have failed
+        ("state", lambda data: data[:20], 0),
+        ("state", lambda data: b"", 0),
+        ("state", None, 0),
+    ],
+)  # fmt: skip
+def test_from_the_first_damaged_row_on_all_is_computed_again(
+    tmp_path: Path, name: str, harm: Callable[[bytes], bytes] | None, first: int
+) -> None:
+    mapped = compute_rows(N, SHAPE, np.float32, source([]), folder=tmp_path)[0]
+    if harm is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(harm((tmp_path / name).read_bytes()))
     asked: list[int] = []
     rows = compute_rows(N, SHAPE, np.float32, source(asked), folder=tmp_path)
-    assert len(asked) == 5
+    assert asked == list(range(first, N, 5))
     np.testing.assert_array_equal(rows[0], values(0, N))
+    np.testing.assert_array_equal(mapped if name == "state" else rows[0], values(0, N))  # who has it open is not hurt
+    assert rows[1] == {6: "it is broken"}
+    compute_rows(N, SHAPE, np.float32, source(asked), folder=tmp_path)
+    assert asked == list(range(first, N, 5))
 
 
-def test_a_damaged_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_rows_of_another_shape_or_type_are_computed_again(tmp_path: Path) -> None:
     compute_rows(N, SHAPE, np.float32, source([]), folder=tmp_path)
-    (tmp_path / "rows.npy").write_bytes(b"not numpy")
-    with pytest.raises(DataError, match="delete that folder"):
-        compute_rows(N, SHAPE, np.float32, source([]), folder=tmp_path)
-    np.save(tmp_path / "rows.npy", np.zeros((N, 9), np.float32))
-    with pytest.raises(DataError, match=r"holds float32 \(23, 9\)"):
-        compute_rows(N, SHAPE, np.float32, source([]), folder=tmp_path)
+    for dtype in (np.float64, np.float32):
+        rows = compute_rows(N, SHAPE, dtype, source([]), folder=tmp_path)
+        assert rows[0].dtype == dtype
+        np.testing.assert_allclose(rows[0], values(0, N))
 
 
 def test_a_cache_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
@@ -106,8 +133,6 @@ def test_few_rows(tmp_path: Path, n: int) -> None:
     for _ in range(2):
         rows = compute_rows(n, SHAPE, np.float32, chunks, folder=tmp_path / "c")
         np.testing.assert_array_equal(rows[0], values(0, n))
-    if n:
-        assert json.loads((tmp_path / "c" / "state.json").read_text(encoding="utf-8"))["done"] == n
 
 
 def test_a_digest_tells_parts_apart() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, ResourceError
+from cleanpairs.data.source import read_cached, write_cached
 from cleanpairs.engine import Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.engine.work import MANIFEST, limited
 
@@ -65,7 +66,7 @@ def test_all_partitions_are_done_and_listed(tmp_path: Path) -> None:
     assert [f.number for f in done] == work.done == [0, 1, 2, 3, 4]
     assert [f.facts["rows"] for f in done] == [10, 10, 10, 10, 5]
     assert text(tmp_path / "job") == WHOLE
-    listed = json.loads((tmp_path / "job" / MANIFEST).read_text())
+    listed = json.loads(read_cached(tmp_path / "job" / MANIFEST) or b"")
     assert [line["number"] for line in listed["done"]] == [0, 1, 2, 3, 4]
     remove_job(tmp_path / "job")
     assert not (tmp_path / "job").exists()
@@ -86,18 +87,19 @@ def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
     assert text(folder) == WHOLE
 
 
-@pytest.mark.parametrize("harm", ["killed", "gone", "cut"])
+@pytest.mark.parametrize("harm", ["killed", "gone", "cut", "changed"])
 def test_what_is_damaged_is_done_again(tmp_path: Path, harm: str) -> None:
     folder = tmp_path / "job"
     run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL)
     manifest = folder / MANIFEST
     if harm == "killed":  # between the output and its line
-        listed = json.loads(manifest.read_text())
-        manifest.write_text(json.dumps(listed | {"done": listed["done"][:4]}))
+        listed = json.loads(read_cached(manifest) or b"")
+        write_cached(manifest, json.dumps(listed | {"done": listed["done"][:4]}).encode())
     elif harm == "gone":
         (folder / "part-000004").unlink()
     else:
-        (folder / "part-000004").write_text("16")
+        part = folder / "part-000004"
+        part.write_text(part.read_text()[:-1] + "7" * (harm == "changed"))
     again = Squares()
     run_partitions(again, PARTITIONS, folder, job="a", engine=LOCAL)
     assert again.done == [4]
@@ -171,7 +173,7 @@ def test_two_threads_do_not_do_the_same_job(tmp_path: Path) -> None:
     run_partitions(first, PARTITIONS, tmp_path / "job", job="a", engine=LOCAL)
     assert first.done == [0, 1, 2, 3, 4] and len(refused) == 5
     assert f"{tmp_path / 'job'} is being written by another thread of this process: wait" in str(refused[0])
-    assert len(json.loads((tmp_path / "job" / MANIFEST).read_text())["done"]) == 5
+    assert len(json.loads(read_cached(tmp_path / "job" / MANIFEST) or b"")["done"]) == 5
     second()
     assert len(refused) == 5 and text(tmp_path / "job") == WHOLE  # let go of at the end
 

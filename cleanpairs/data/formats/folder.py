@@ -33,7 +33,7 @@ from cleanpairs.core.regular import begins_with, cached_by_file, open_regular, r
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.columns import find_columns, is_score
 from cleanpairs.data.images import IMAGES, encoded_bytes
-from cleanpairs.data.source import TABLES, Source, cache_folder, copied
+from cleanpairs.data.source import TABLES, Source, cache_folder, copied, is_intact
 from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded, chosen_split, record_batch
 from cleanpairs.ops.columns import filtered, taken
 
@@ -71,7 +71,7 @@ def _listed(folder: Path, encoding: str | None) -> Path:
         lines.append(json.dumps({"key": image.stem, "file_name": image.name, "caption": text}) + "\n")
     whole = "".join(lines)
     file = cache_folder(TABLES) / f"{sha256(whole.encode()).hexdigest()[:32]}.jsonl"
-    if not file.exists():
+    if not is_intact(file):
         write_whole(file, whole)
     return file
 

@@ -27,7 +27,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.regular import error_text, read_json, reading
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.formats.file_names import expand_braces
-from cleanpairs.data.source import cache_dir
+from cleanpairs.data.source import cache_dir, digest_of, read_cached, write_cached
 
 ENDINGS = (".parquet", ".tar", ".csv", ".tsv", ".jsonl", ".json", ".arrow", ".npy")
 TIMEOUT = 60.0  # seconds without an answer
@@ -92,8 +92,8 @@ def fetch(data: str, allow_urls: bool) -> str:
 def _update(target: Path, remote: _Remote) -> None:
     """Fetch a file, or what stands for it, unless it is there already as it is now."""
     note = target.with_name(target.name + NOTE)
-    mark = json.dumps({"url": remote.url, "mark": remote.mark, "copied": remote.instead is None})
-    if target.exists() and note.exists() and note.read_text(encoding="utf-8") == mark and remote.mark:
+    known = {"url": remote.url, "mark": remote.mark, "copied": remote.instead is None}
+    if target.exists() and remote.mark and _noted(note) == {**known, "sha256": digest_of(target).hex()}:
         return
     note.unlink(missing_ok=True)
     with (
@@ -102,7 +102,13 @@ def _update(target: Path, remote: _Remote) -> None:
         reading(remote.url, "fetched", Exception),
     ):
         remote.copy(out) if remote.instead is None else out.write(remote.instead)
-    note.write_text(mark, encoding="utf-8")
+    write_cached(note, json.dumps({**known, "sha256": digest_of(target).hex()}).encode())
+
+
+def _noted(note: Path) -> dict[str, Any]:
+    """What is known of a file that was fetched. Nothing, where the note is missing or damaged."""
+    known: dict[str, Any] = json.loads(read_cached(note) or b"{}")
+    return known
 
 
 def _others(url: str) -> list[_Remote]:
@@ -149,7 +155,7 @@ def _told(path: str) -> dict[str, Any] | None:
     if os.path.dirname(os.path.dirname(name)) != os.path.abspath(cache_dir() / FOLDER):
         return None
     note = name + NOTE
-    if not os.path.isfile(note) or read_json(note)["copied"]:  # what a server sent may look like one
+    if _noted(Path(note)).get("copied", True):  # what a server sent may look like one
         return None
     told: dict[str, Any] = read_json(name)["in place"]
     return told
