@@ -198,8 +198,6 @@ def test_commands_and_options_that_the_docs_name_exist() -> None:
 
     context, swept = click.Context(cli), 0
     for file in [REPO / "README.md", *DOCS.rglob("*.md")]:
-        if file.name == "log.md":  # it tells of what was
-            continue
         for name, rest in re.findall(r"\bcleanpairs ([a-z]+)\b([^\n`|#;)]*)", file.read_text(encoding="utf-8")):
             if name not in COMMANDS:
                 continue
