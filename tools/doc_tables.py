@@ -1,135 +1,150 @@
-"""Write the tables of choosing.md and methods/auto.md out of benchmarks/RESULTS.md: python tools/doc_tables.py.
+"""Fill the tables of README, the docs and RESULTS from the CSV files in benchmarks/results: python tools/doc_tables.py.
 
-tests/docs/test_docs.py fails when a page, or README's table, and the results have come apart.
+A table stands between ``<!-- table NAME ... -->`` and ``<!-- end -->``. NAME is a function below, or a CSV file::
+
+    <!-- table captions: corpus · text · AUROC where images=1,600 -->
+
+shows the columns ``corpus``, ``text`` and ``AUROC`` of the rows of captions.csv whose ``images`` is ``1,600``. Without
+columns all are shown. The first line of a CSV file is the command that printed it.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
-from cleanpairs.core.registry import METHODS
-
 REPO = Path(__file__).resolve().parents[1]
-RESULTS = REPO / "benchmarks" / "RESULTS.md"
-SECTION = "Every method, photographs"
-ROWS = "Every method in one table, on the clip art that ships"
-CORPORA = {"photos1": "photographs", "titles2000": "product titles", "clipart": "clip art that ships"}
+PAGES = [REPO / "README.md", REPO / "benchmarks" / "RESULTS.md", *sorted((REPO / "docs").rglob("*.md"))]
+MARKED = re.compile(r"<!-- table (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 PAPERS = ("crcl", "repair", "pc2", "l2rm")
-
 Rows = list[dict[str, str]]
 
 
-def tables(text: str, heading: str) -> list[Rows]:
-    """The tables of one section, each a list of rows by column."""
-    section = re.split(r"^## ", text.split(f"## {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
-    found: list[Rows] = []
-    for block in re.findall(r"(?:^\|.*\n)+", section, flags=re.MULTILINE):
-        names, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines())
-        found.append([dict(zip(names, row, strict=True)) for row in rows])
-    return found
+def read(name: str) -> Rows:
+    """The rows of a CSV file of benchmarks/results."""
+    lines = (REPO / "benchmarks" / "results" / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    if not lines[0].startswith("# "):
+        raise ValueError(f"the first line of {name}.csv must be the command that printed it")
+    return list(csv.DictReader(lines[1:]))
 
 
-def mean(figure: str | None) -> str:
-    """A figure without its spread; nothing for a dash."""
-    return "" if figure in (None, "-") else str(figure).split(" ")[0]
+def mean(figure: str) -> str:
+    """A figure without its spread."""
+    return figure.split(" ")[0]
 
 
-def table(names: list[str], rows: list[list[str]]) -> str:
+def table(rows: Rows) -> str:
     """A table in Markdown."""
-    lines = [names, ["---"] * len(names), *rows]
-    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |").replace("|  |", "| |") for line in lines) + "\n"
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def of_methods(results: str) -> str:
-    """Every method at 40 %, the best label first."""
-    rows, _, costs = (
-        {row["method"]: row for row in found if row["noise"] == "0.4"} for found in tables(results, SECTION)[:3]
-    )
-    out = []
-    for method in sorted(rows, key=lambda m: (-float(mean(rows[m]["AUROC"])), m)):
-        figures = [mean(rows[method][name]) for name in ("AUROC", "F1", "kept", "rSum", "repair")]
-        out.append([method, *figures, f"{seconds(method, costs) / seconds('crcl', costs):.1f}"])
-    return table(["method", "AUROC", "F1", "mismatched, kept", "rSum", "repairs", "time of a fit"], out)
+def selected(of: str) -> str:
+    """The columns and rows of a CSV file that a marker asks for."""
+    name, _, rest = of.partition(":")
+    columns, _, conditions = rest.partition(" where ")
+    wanted = dict(pair.strip().split("=") for pair in conditions.split("·") if pair.strip())
+    rows = [row for row in read(name.strip()) if all(row[key] == value for key, value in wanted.items())]
+    names = [column.strip() for column in columns.split("·") if column.strip()] or list(rows[0])
+    return table([{column: row[column] for column in names} for row in rows])
 
 
-def seconds(method: str, costs: dict[str, dict[str, str]]) -> float:
-    """CPU seconds of a fit, a pair: its epochs by the pairs a second, which are counted once an epoch."""
-    model = METHODS.load(method)()
-    first = model.label_epochs if method == "auto" else sum(getattr(model, "refine_epochs", ()))
-    return (first + model.epochs) / float(mean(costs[method]["pairs/CPU s"]))
+def models(corpus: str, noise: str) -> dict[str, dict[str, str]]:
+    """The rows of one corpus at one rate, by model; ``best`` is the best of the four papers in each figure."""
+    wanted = {"corpus": corpus, "backbone": "mlp", "noise": noise}
+    found = {row["model"]: row for row in read("rows") if wanted.items() <= row.items()}
+    best = {}
+    for figure in ("AUROC", "rSum"):
+        method = max((m for m in PAPERS if m in found), key=lambda m: float(mean(found[m][figure])))
+        best[figure] = f"{mean(found[method][figure])} ({method.upper()})"
+    return {**found, "best": best}
 
 
-def of_thresholds(results: str) -> str:
-    """What the default thresholds of CRCL and auto do to photographs."""
-    detection, thresholds = tables(results, SECTION)[:2]
-    rates = {(r["noise"], r["method"]): r["noise est."] for r in detection}
-    out = []
-    for row in sorted(thresholds, key=lambda r: (r["method"], r["noise"])):
-        at = row["noise"], row["method"]
-        if row["method"] in ("auto", "crcl"):
-            figures = [mean(row[name]) for name in ("flagged", "precision", "recall", "F1")]
-            out.append([row["method"], row["noise"], *figures, mean(rates[at])])
-    return table(["method", "corrupted", "flagged", "precision", "recall", "F1", "noise rate, estimated"], out)
+def summary() -> str:
+    """AUROC of every corpus at 40 %."""
+    rows = []
+    for corpus in dict.fromkeys(row["corpus"] for row in read("rows")):
+        found = models(corpus, "0.4")
+        rows.append(
+            {
+                "corpus": corpus,
+                "untrained evidence": mean(found["evidence alone"]["AUROC"]),
+                "InfoNCE": mean(found["infonce"]["AUROC"]) if "infonce" in found else "-",
+                "best of the four papers": found["best"]["AUROC"],
+                "`auto`": mean(found["auto"]["AUROC"]),
+            }
+        )
+    return table(rows)
 
 
-def compared(results: str, corpus: str, noise: str) -> dict[str, list[str]]:
-    """Method -> AUROC and rSum with their spreads, of benchmarks/rows.py; `best`: of the four papers', named."""
-    name = f"{corpus}_train, mlp, noise {noise}, 3 seeds"
-    (rows,) = (found for found in tables(results, ROWS) if name in found[0])
-    out = {row[name]: [row["AUROC"].strip("*"), row["test rSum"].strip("*")] for row in rows}
-    papers = [m for m in PAPERS if m in out]
-    best = [max(papers, key=lambda m: float(mean(out[m][k]))) for k in (0, 1)]
-    return {**out, "best": [f"{mean(out[method][k])} ({method})" for k, method in enumerate(best)]}
+def retrieval() -> str:
+    """Recall of every corpus at 40 %; the regression is what the untrained evidence retrieves with."""
+    rows = []
+    for corpus in dict.fromkeys(row["corpus"] for row in read("rows")):
+        found = models(corpus, "0.4")
+        cells = {"regression alone": "ridge alone", "InfoNCE": "infonce", "best of the four papers": "best"}
+        rows.append(
+            {"corpus": corpus}
+            | {name: found[model]["rSum"] if model in found else "-" for name, model in cells.items()}
+            | {"two CRCLs and the regression": found["2 x crcl + evidence"]["rSum"], "`auto`": found["auto"]["rSum"]}
+        )
+    return table(rows)
 
 
-def of_readme(results: str) -> list[str]:
-    """The figures at 40 % of README's rows: untrained evidence, InfoNCE, the best of the four, `auto`."""
-    lines = []
-    for corpus in ("photos5", "photos1", "titles2000", "clipart", "stamps", "emoji"):
-        rows = compared(results, corpus, "0.4")
-        label, recall = (re.sub(r"\((\w+)\)", lambda m: f"({m[1].upper()})", figure) for figure in rows["best"])
-        evidence = [rows["evidence alone"][0], rows["ridge alone"][1]]
-        cells = [short(*evidence), short(*rows["infonce"]), short(label, recall), short(*rows["auto"])]
-        lines.append(f" | {' | '.join(cells)} |")
-    return lines
-
-
-def short(auroc: str, rsum: str) -> str:
-    """`.970 (CRCL); 313 (REPAIR)`, without spreads and leading zeros."""
-    names = [f" {figure[figure.index('(') :]}" if "(" in figure else "" for figure in (auroc, rsum)]
-    return f"{mean(auroc)[1:]}{names[0]}; {float(mean(rsum)):.0f}{names[1]}"
-
-
-def of_rows(results: str) -> str:
-    """`auto` beside the best of the four papers' methods, the evidence and InfoNCE, by corpus and noise."""
-    out = []
-    for corpus, shown in CORPORA.items():
+def rates() -> str:
+    """`auto` beside the untrained evidence and the best of the four papers, by corpus and noise."""
+    rows = []
+    for corpus in ("photographs, 1 caption", "titles", "clip art"):
         for noise in ("0.2", "0.4", "0.6", "0.8"):
-            rows = compared(results, corpus, noise)
-            (auroc, rsum), (label, recall) = rows["auto"], rows["best"]
-            evidence = f"{mean(rows['evidence alone'][0])}; {mean(rows['ridge alone'][1])}"
-            out.append([shown, noise, auroc, label, evidence, rsum, recall, mean(rows["infonce"][1])])
-    names = ["AUROC", "best of the four", "evidence; rSum", "test rSum", "best of the four", "InfoNCE"]
-    return table(["corpus", "noise", *names], out)
+            found = models(corpus, noise)
+            rows.append(
+                {
+                    "corpus": corpus,
+                    "noise": noise,
+                    "evidence": mean(found["evidence alone"]["AUROC"]),
+                    "best of the four": found["best"]["AUROC"],
+                    "two CRCLs and the evidence": mean(found["2 x crcl + evidence"]["AUROC"]),
+                    "`auto`": found["auto"]["AUROC"],
+                    "rSum: best of the four": found["best"]["rSum"],
+                    "rSum: `auto`": found["auto"]["rSum"],
+                }
+            )
+    return table(rows)
 
 
-PAGES = {
-    REPO / "docs" / "choosing.md": {"methods": of_methods, "thresholds": of_thresholds},
-    REPO / "docs" / "methods" / "auto.md": {"rows": of_rows},
-}
+def methods() -> str:
+    """Every method on photographs at 40 %, the best label first."""
+    rows = [row for row in read("methods_photographs") if row["noise"] == "0.4"]
+    rows.sort(key=lambda row: (-float(mean(row["AUROC"])), row["method"]))
+    shown = {"AUROC": "AUROC", "F1": "F1", "mismatched among the kept": "kept", "rSum": "rSum"}
+    return table(
+        [{"method": row["method"]} | {name: mean(row[column]) for name, column in shown.items()} for row in rows]
+    )
 
 
-def filled(page: Path, results: str) -> str:
-    """The page with its tables made anew."""
-    text = page.read_text(encoding="utf-8")
-    for name, made in PAGES[page].items():
-        begin, end = f"<!-- {name}: tools/doc_tables.py -->\n", f"<!-- end of {name} -->\n"
-        head, rest = text.split(begin)
-        text = head + begin + "\n" + made(results) + "\n" + end + rest.split(end)[1]
-    return text
+def thresholds() -> str:
+    """What the default thresholds of CRCL and `auto` do to photographs."""
+    rows = [row for row in read("methods_photographs") if row["method"] in ("auto", "crcl")]
+    names = ("flagged", "precision", "recall", "F1", "noise est.")
+    return table([{k: row[k] for k in ("method", "noise")} | {k: mean(row[k]) for k in names} for row in rows])
+
+
+MADE = {f.__name__: f for f in (summary, retrieval, rates, methods, thresholds)}
+
+
+def filled(text: str) -> str:
+    """A page with its tables made anew."""
+
+    def made(match: re.Match[str]) -> str:
+        body = MADE[match[1]]() if match[1] in MADE else selected(match[1])
+        return f"<!-- table {match[1]} -->\n\n{body}\n\n<!-- end -->"
+
+    return MARKED.sub(made, text)
 
 
 if __name__ == "__main__":
     for page in PAGES:
-        page.write_text(filled(page, RESULTS.read_text(encoding="utf-8")), encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
+        if filled(text) != text:
+            page.write_text(filled(text), encoding="utf-8")
