@@ -25,7 +25,6 @@ from side_by_side import Machine, Row, one_thread
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.assignment import Greedy, Members
-from cleanpairs.repair.decisions import RELAXATION
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -114,7 +113,7 @@ def by_transport(graph: Graph, reg: float) -> Precomputed:
     n, began = len(graph), time.process_time()
     ones = np.ones(n)
     plan = sparse_transport(
-        graph.row, graph.column, -graph.cosine, ones, ones, stay_cost=-graph.price, reg=reg, relaxation=RELAXATION
+        graph.row, graph.column, -graph.cosine, ones, ones, stay_cost=-graph.price, reg=reg, relaxation=1.8
     )
     middle = time.process_time()
     given = greedy(graph.row, graph.column, plan.mass, n)

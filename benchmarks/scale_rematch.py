@@ -3,7 +3,7 @@
 An embedding folder, 512 halves a side: one part of wrong pairs, all different, whose captions stand a hundredth of it
 further on, and nine of right ones, which are three files, each of them three times (links): right pairs take part in no
 search but for the best 100,000. Each number of rows is planned from files of its own, which are removed when it is
-measured; the smallest is killed in its searches and gone on with.
+measured; by several workers the smallest is killed in its searches and gone on with.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ def rematch_many(work: Path, sizes: list[int], dim: int, share: float, workers: 
         shutil.rmtree(data, ignore_errors=True)
         _, wrong = write_folder(data, n, dim, share)
         options = ("--threshold", 0.8, "--repairs", "plausible", "--out", plan, "--overwrite")
-        options += ("--spill", "always", "--workers", workers)
+        options += ("--workers", workers)
         found = command("rematch", run, data, *options)
         costs[n] = found
         tell(plan, wrong, found)
-        if n == min(sizes):
+        if n == min(sizes) and workers > 1:
             whole, parts = plan.read_bytes(), plan.with_name(plan.name + ".parts")
             plan.unlink()
             answered = parts / "search-0" / "manifest.json"

@@ -28,8 +28,8 @@ from sklearn.metrics import roc_auc_score
 
 from cleanpairs import Auto, Pairs
 from cleanpairs.methods.clip_score import ClipScore
+from cleanpairs.ops.mapped import release
 from cleanpairs.ops.normalised_similarity import Background, normalised_similarity
-from cleanpairs.ops.scratch import Scratch, release
 from cleanpairs.ops.search import top_k
 
 
@@ -171,10 +171,9 @@ def scale(n: int, work: Path, d: int = 512) -> None:
         for side in sides:
             side[start : start + 10_000] = unit(z + 0.7 * rng.normal(size=z.shape).astype(np.float32))
         release(*sides)  # what is written is not what scoring takes
-    scratch = Scratch(work)
     begin = time.process_time()
     for a, b in (sides, sides[::-1]):
-        top_k(a, b, 32, scratch=scratch)
+        top_k(a, b, 32)
     search = time.process_time() - begin
     begin = time.process_time()
     score = normalised_similarity(*sides)

@@ -174,12 +174,6 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
 )
 @column_options
 @engine_options
-@option(
-    "--spill",
-    "Keep vectors and candidates in files beside --out instead of memory; auto: from 250,000 rows on.",
-    ["auto", "always", "never"],
-    default="auto",
-)
 @option("--overwrite", "Replace --out.")
 @TRUST
 def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
@@ -189,8 +183,7 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     a caption of your own: the action recaption), and carry it out: cleanpairs export --plan FILE --repaired OUT.
 
     With --workers the searches for candidates are done by several processes. If these are interrupted, the same command
-    goes on where it was: what is found lies in OUT.parts until the plan is made. So do the vectors and candidates of
-    many rows (--spill), for inputs that `cleanpairs score` streams: memory then grows much more slowly.
+    goes on where it was: what is found lies in OUT.parts until the plan is made.
     """
     from cleanpairs.commands.rematch import rematch_run
     from cleanpairs.ops.search import SearchNote
@@ -201,7 +194,7 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
         raise click.UsageError("--max-wrong goes by the scores of the data that RUN was fitted on: leave DATA out")
     opened = existing_run(run, options["trusted"])
     settings, expected = repair_settings(options, opened)
-    how = {name: options[name] for name in ("recaption", "spill", "overwrite")} | pick_columns(options)
+    how = {name: options[name] for name in ("recaption", "overwrite")} | pick_columns(options)
     planned = rematch_run(opened, out, settings, data, engine=chosen_engine(options), **how)
     summary = planned.summary
     if data is not None and settings.threshold is None:
@@ -211,8 +204,7 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
         say(f"{expected}\n")
     if notes := [SearchNote(**note) for note in planned.settings.get("searches", ())]:
         say(f"search: {min(notes, key=lambda note: (note.recall, -note.queries))}")
-    where = " (made in a stream, vectors and candidates in files; --spill never: in memory)"
-    text = f"{summary}\n\nplan: {out}{where if planned.streamed else ''}"
+    text = f"{summary}\n\nplan: {out}"
     text += f"\nnext: cleanpairs export --plan {quote(str(out))} --repaired FILE"
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED)}, text)
 

@@ -1,42 +1,37 @@
 """From a finished run to a plan: what ``cleanpairs rematch`` does, and ``export`` without a plan.
 
 Every pair is scored, or its score read; then it is decided (:func:`cleanpairs.repair.planning.plan_repairs`). The pairs
-are in memory; or, of many rows, a stream of batches, whose vectors and candidates lie in files (``OUT.parts``): a job
-that was stopped goes on from the pass, and from the searches, that are done. The plan is the same.
+are in memory. Many rows are a stream of batches, of which the vectors of the pairs that a repair can concern are held.
+The plan is the same.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-import cleanpairs
 from cleanpairs.commands.run import Run
 from cleanpairs.commands.score import roles_of, threshold_of_rows
 from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
 from cleanpairs.data import Source, load_source, note_named, open_source, staged_file
 from cleanpairs.data.readers import reader_of
-from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.table_reader import Rows, load_rows
 from cleanpairs.engine import Engine, make_engine
 from cleanpairs.engine.queries import EngineSearch
-from cleanpairs.engine.work import claim_folder
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.ops.columns import taken, with_columns
-from cleanpairs.ops.scratch import Scratch
-from cleanpairs.repair.gather import Gathered, gather, gathered_before
+from cleanpairs.ops.search import top_k
 from cleanpairs.repair.plan import PlanSummary, RepairPlan, write_plan
-from cleanpairs.repair.planning import Evidence, judged_pairs, plan_repairs
+from cleanpairs.repair.plan_input import EmbeddedRows, PlanInput
+from cleanpairs.repair.planning import RepairJudge, judged_pairs, plan_repairs
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
 
-STREAMED_ROWS = 250_000  # a plan for as many rows is made in a stream, where that can be done
 _BATCH = 4096
 
 
@@ -94,7 +89,7 @@ def rematch_run(
     *,
     recaption: str | Path | None = None,
     explode: bool = False,
-    spill: str = "auto",
+    streamed_from: int = 250_000,
     overwrite: bool = False,
     parts: str | Path | None = None,
     engine: Engine | None = None,
@@ -106,11 +101,12 @@ def rematch_run(
     - ``recaption``: a model that writes captions for what would be dropped; see
       :meth:`cleanpairs.estimators.PairScorer.recaption`
     - ``explode``: rows with lists of captions are to become one row a pair, so that images may be replaced too
-    - ``spill`` {"auto", "always", "never"}: stream the rows; auto: from :data:`STREAMED_ROWS` on, where they can be
-    - ``parts``: folder, by default ``OUT.parts``, from which a killed job goes on; all machines of a cluster see it
+    - ``streamed_from``: so many rows are streamed, where they can be
+    - ``parts``: folder, by default ``OUT.parts``, from which the searches of several workers go on after a kill; all
+      machines of a cluster see it
     - ``engine``: who searches; this process when None
 
-    Raises OutputExistsError: ``out`` exists; ConfigError: ``spill`` is "always", and the rows cannot be streamed.
+    Raises OutputExistsError: ``out`` exists.
     """
     out = Path(out)
     if out.exists() and not overwrite:  # before the work, not after it
@@ -121,12 +117,9 @@ def rematch_run(
     planning = _Planning(
         run.estimator(), settings or RepairSettings(), source, read, engine or make_engine("local"), folder, why
     )
-    if spill == "always" or (spill == "auto" and source.n_rows >= STREAMED_ROWS):
-        scorer = planning.row_scorer(out, recaption)
-        if not isinstance(scorer, str):
-            return planning.streamed(scorer, out, overwrite, run.hashes())
-        if spill == "always":
-            raise ConfigError(f"--spill always: {scorer}: leave --spill out")
+    scorer = planning.row_scorer(out, recaption) if source.n_rows >= streamed_from else None
+    if scorer is not None:
+        return planning.streamed(scorer, out, overwrite)
     plan = planning.in_memory(recaption, explode)
     plan.save(out, overwrite=overwrite)
     return WrittenPlan(plan.summary(), plan.settings, streamed=False)
@@ -158,70 +151,49 @@ class _Planning:
         settings, pairs = self.settings, load_source(self.source)
         if self.source.explicit_lists and not explode:
             settings = replace(settings, targets="text")
-        look = EngineSearch(self.parts, self.engine) if self.engine.remote else None
-        plan = self.model.rematch(pairs, settings, look=look)
-        if look is not None:
-            look.remove()
+        engine_search = EngineSearch(self.parts, self.engine) if self.engine.remote else None
+        plan = self.model.rematch(pairs, settings, neighbour_search=engine_search or top_k)
+        if engine_search is not None:
+            engine_search.remove()
         if recaption is not None:
             plan = self.model.recaption(pairs, plan, recaption, max_reuse=settings.max_reuse)
         (table,) = self._with_why(iter([plan.table]))
         return replace(plan, table=table, settings={**plan.settings, **self.read})
 
-    def row_scorer(self, out: Path, recaption: str | Path | None) -> RowScorer | str:
-        """What embeds and scores the rows one batch after another; why not, where that cannot be."""
+    def row_scorer(self, out: Path, recaption: str | Path | None) -> RowScorer | None:
+        """What embeds and scores the rows one batch after another; None where that cannot be."""
         reader, roles = reader_of(self.source), roles_of(self.source)
-        scorer: RowScorer | None = self.model.row_scorer(roles) if roles else None
-        if recaption is not None:
-            return "captions are written (--recaption) for pairs in memory"
-        if out.suffix == ".csv":
-            return "a plan in CSV is written at once; name it *.parquet"
-        if self.settings.strategy not in ("ot", "nearest"):
-            return f"the strategy {self.settings.strategy} compares all pairs; ot and nearest stream"
-        if not roles or self.source.explicit_lists:
-            return "only Parquet with one caption a row, and embedding folders, are read row by row"
-        if "true_mismatch" in reader.schema(self.source).names:
-            return "the input brings its truth (true_mismatch), which is read at once"
-        if scorer is None or not scorer.compares_vectors:
-            return (
-                "the model compares more than one vector an image with one a caption, needs columns that the input has "
-                "not, or looks for near duplicates of pictures"
-            )
-        return scorer
+        known = roles and not self.source.explicit_lists and "true_mismatch" not in reader.schema(self.source).names
+        at_once = recaption is not None or out.suffix == ".csv" or self.settings.strategy not in ("ot", "nearest")
+        scorer = self.model.row_scorer(roles) if known and not at_once else None
+        return scorer if scorer is not None and scorer.compares_vectors else None
 
-    def streamed(self, scorer: RowScorer, out: Path, overwrite: bool, run: Mapping[str, str]) -> WrittenPlan:
-        """The plan, in memory that grows much more slowly than the rows; ``run``: hashes of the run's files."""
+    def streamed(self, scorer: RowScorer, out: Path, overwrite: bool) -> WrittenPlan:
+        """The plan, in memory that grows with the mismatched pairs, and by some 30 bytes a row."""
         model, source = self.model, self.source
         unseen = None
         if self.settings.threshold is None:
             unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
         settings = self.settings.resolved(model.applied_threshold(unseen))
-        parts = self.parts
-        told = json.dumps([cleanpairs.__version__, source.fingerprint, run, asdict(settings)], sort_keys=True)
-        job = hashlib.sha256(told.encode()).hexdigest()
+        engine_search = EngineSearch(self.parts, self.engine) if self.engine.remote else None
         with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
-            claim_folder(parts)
-            scratch = Scratch(parts)
             fitted = source.fingerprint == model.fingerprint_ and source.n_rows == len(model.correspondence_)
             known = model.correspondence_ if fitted else None
-            given = gathered_before(parts, job)
-            if given is None:
-                rows = self._rows(scorer, known is not None)
-                given = gather(rows, source.n_rows, parts, settings, job=job, known=known, scratch=scratch)
-            look = EngineSearch(parts, self.engine, scratch, job)
+            rows = self._rows(scorer, known is not None)
+            given = PlanInput.from_rows(rows, source.n_rows, settings, staged.with_suffix(".texts"), known)
             planned = plan_repairs(
                 given,
-                model.bank_.bound(Embeddings(given.z_image), Embeddings(given.z_text), scratch),
+                model.bank_.bound(Embeddings(given.z_image), Embeddings(given.z_text)),
                 settings,
                 fingerprint=source.fingerprint,
                 temperature=model.bank_.tau,
-                evidence=self._evidence(given, settings) if fitted and settings.repairs != "none" else None,
-                look=look,
-                scratch=scratch,
+                judge=self._judge(given, settings) if fitted and settings.repairs != "none" else None,
+                neighbour_search=engine_search or top_k,
             )
             head = replace(planned.head, settings={**planned.head.settings, **self.read})
             summary = write_plan(staged, head, self._with_why(planned.tables()))
-        given.remove()
-        look.remove()
+        if engine_search is not None:
+            engine_search.remove()
         return WrittenPlan(summary, head.settings, streamed=True)
 
     def _with_why(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -230,14 +202,12 @@ class _Planning:
             yield table if self.why is None else with_columns(table, {"why": self.why.slice(first, len(table))})
             first += len(table)
 
-    def _rows(
-        self, scorer: RowScorer, known: bool
-    ) -> Iterator[tuple[RowBatch, np.ndarray, np.ndarray, np.ndarray | None]]:
+    def _rows(self, scorer: RowScorer, known: bool) -> EmbeddedRows:
         for batch in reader_of(self.source).iter_range(self.source, 0, self.source.n_rows, _BATCH):
             images, texts = scorer.embedded(batch, str(self.read["data"]))
             yield batch, images.vectors, texts.vectors, None if known else scorer.compared(batch, images, texts)
 
-    def _evidence(self, given: Gathered, settings: RepairSettings) -> Evidence | None:
+    def _judge(self, given: PlanInput, settings: RepairSettings) -> RepairJudge | None:
         """As :meth:`cleanpairs.estimators.PairScorer.rematch` has it, of the rows that it is learned from."""
         threshold, seed = settings.resolved_threshold, self.model.random_state
         pairs = judged_pairs(given.correspondence, threshold, seed)
@@ -247,7 +217,7 @@ class _Planning:
         some = replace(self.source, fingerprint=digest, n_rows=len(pairs))
         rows = reader_of(self.source).iter_rows(self.source, self._only(pairs))
         found = self.model.embed(load_rows(rows, some, None))
-        return Evidence(self.model.repair_evidence(found, given.correspondence[pairs], threshold), pairs)
+        return RepairJudge(self.model.repair_evidence(found, given.correspondence[pairs], threshold), pairs)
 
     def _only(self, pairs: np.ndarray) -> Iterator[Rows]:
         columns = [name for role, name in self.source.columns.items() if role != "image"]

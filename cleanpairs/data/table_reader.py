@@ -23,7 +23,7 @@ from cleanpairs.data.rows import RowBatch, Shape, convert, vector_shape
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
 from cleanpairs.data.text import NOT_FINITE_TEXT, text_groups
 from cleanpairs.ops.columns import is_list
-from cleanpairs.ops.scratch import Scratch, release
+from cleanpairs.ops.mapped import mapped_array, release
 
 IN_MEMORY = 256 * 2**20  # bytes of vectors; more are mapped from a file in the cache directory
 BATCH = 512
@@ -256,9 +256,10 @@ def load_rows(
         for role, block in (("features", batch.vectors), ("text_features", batch.text_vectors)):
             if block is not None and given[role] is None:
                 if (whole := arrays[role]) is None:
-                    large = source.n_rows * block[:1].nbytes > IN_MEMORY
-                    scratch = Scratch(cache_folder("vectors") if large else None)
-                    arrays[role] = whole = scratch.empty((source.n_rows, *block.shape[1:]), block.dtype)
+                    shape, large = (source.n_rows, *block.shape[1:]), source.n_rows * block[:1].nbytes > IN_MEMORY
+                    folder = cache_folder("vectors") if large else None
+                    whole = np.empty(shape, block.dtype) if folder is None else mapped_array(shape, block.dtype, folder)
+                    arrays[role] = whole
                 whole[first : first + len(block)] = block
                 release(whole)
         reasons |= {len(captions) + pair: why for pair, why in batch.faults.items()}

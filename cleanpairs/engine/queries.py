@@ -15,7 +15,6 @@ import numpy as np
 
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.work import Engine, Partition, claim_folder, remove_job, run_partitions
-from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.ops.search import Prepared, SearchNote, TopK, prepare
 
 INDEX = "lists.faiss"
@@ -23,27 +22,25 @@ INDEX = "lists.faiss"
 
 @dataclass(frozen=True)
 class QueryWork:
-    """The ``k`` best bank rows of a part of the queries: arrays in ``.npy`` format, one after the other, of the scores
-    (n, k) float32, and the indices (n, k) int64. What to search in is ``here``, in this process, or lies in ``folder``.
+    """The ``k`` best bank rows of a part of the queries, by what lies in ``folder``.
+
+    The output is two arrays in ``.npy`` format, one after the other: scores (n, k) float32 and indices (n, k) int64.
     """
 
     folder: str
     k: int
     note: dict[str, Any]
-    here: tuple[Prepared, np.ndarray] | None = None
 
     def __call__(self, part: Partition, path: Path) -> dict[str, Any]:
         """See :data:`cleanpairs.engine.work.Work`."""
-        prepared, queries = self.here or self._mapped
-        found = prepared(queries[part.first : part.first + part.rows])
-        release(queries)
+        prepared, queries = self._opened
         with path.open("wb") as file:
-            for array in found:
+            for array in prepared(queries[part.first : part.first + part.rows]):
                 np.save(file, array)
         return {}
 
     @cached_property
-    def _mapped(self) -> tuple[Prepared, np.ndarray]:
+    def _opened(self) -> tuple[Prepared, np.ndarray]:
         note, index = SearchNote(**self.note), None
         if note.index == "ivf":
             import faiss
@@ -59,14 +56,13 @@ class QueryWork:
 
 @dataclass
 class EngineSearch:
-    """Searches by ``engine``, whose answers lie in ``scratch``, and whose jobs in ``folder`` until :meth:`remove`: the
-    same searches go on after a kill. ``job`` names what the vectors follow from; without it they are hashed.
+    """Searches by the workers of ``engine``, whose jobs lie in ``folder`` until :meth:`remove`.
+
+    The same searches go on after a kill.
     """
 
     folder: Path
     engine: Engine
-    scratch: Scratch = MEMORY
-    job: str | None = None
     _searches: list[Path] = field(default_factory=list)
 
     def __call__(self, queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
@@ -78,23 +74,20 @@ class EngineSearch:
         parts = [Partition(i, f, min(prepared.block, n - f)) for i, f in enumerate(range(0, n, prepared.block))]
         claim_folder(self.folder)
         claim_folder(folder)
-        digests, here = [str(self.job)], (prepared, queries)
-        if self.engine.remote or self.job is None:
-            digests = [_lay_down(folder, name, x) for name, x in (("queries", queries), ("rows", prepared.rows))]
-            if prepared.index is not None:
-                import faiss
+        digests = [_lay_down(folder, name, x) for name, x in (("queries", queries), ("rows", prepared.rows))]
+        if prepared.index is not None:
+            import faiss
 
-                faiss.write_index(prepared.index, str(folder / INDEX))
-        work = QueryWork(str(folder), k, asdict(prepared.note), None if self.engine.remote else here)
+            faiss.write_index(prepared.index, str(folder / INDEX))
         job = json.dumps(["queries", k, asdict(prepared.note), digests])
         # The vectors follow from model and data: a search in this folder that is another one is out of date.
+        work = QueryWork(str(folder), k, asdict(prepared.note))
         run_partitions(work, parts, folder, job=job, engine=self.engine, overwrite=True)
-        scores, indices = self.scratch.empty((n, k), np.float32), self.scratch.empty((n, k), np.int64)
+        scores, indices = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
         for part in parts:
             s = slice(part.first, part.first + part.rows)
             with (folder / part.name).open("rb") as file:
                 scores[s], indices[s] = (np.load(file, allow_pickle=False) for _ in range(2))
-            release(scores, indices)
         return TopK(scores, indices, prepared.note)
 
     def remove(self) -> None:

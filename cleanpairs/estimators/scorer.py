@@ -31,10 +31,11 @@ from cleanpairs.estimators.refusal import HINT
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
 from cleanpairs.features import ImageMatrix
 from cleanpairs.features.rows import Progress
+from cleanpairs.ops.search import top_k
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
-from cleanpairs.repair.gather import Gathered
 from cleanpairs.repair.plan import RepairPlan
-from cleanpairs.repair.planning import Evidence, judged_pairs, plan_repairs
+from cleanpairs.repair.plan_input import PlanInput
+from cleanpairs.repair.planning import RepairJudge, judged_pairs, plan_repairs
 from cleanpairs.repair.settings import RepairSettings, changed
 from cleanpairs.scoring import Bank, Embeddings, Encoded, matrix, trusted_rows
 from cleanpairs.scoring.evaluate import Recall, recall, recall_folds, recall_of_similarity
@@ -335,14 +336,14 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         settings: RepairSettings | None = None,
         *,
         correspondence: np.ndarray | None = None,
-        look: NeighbourSearch | None = None,
+        neighbour_search: NeighbourSearch = top_k,
         **changes: Any,
     ) -> RepairPlan:
         """Plan who gets which caption or image from whom; nothing is changed.
 
         - ``correspondence`` (n,) float: by default that of ``fit`` for its data, else :meth:`score_pairs`'s, with
           :meth:`own_threshold`; what is given goes with the threshold of ``fit``
-        - ``look`` callable: who does the searches by cosine; see :func:`cleanpairs.repair.planning.plan_repairs`
+        - ``neighbour_search`` callable: does the searches by cosine, as :func:`cleanpairs.ops.search.top_k`
         - ``**changes``: of the settings, by the names of :class:`cleanpairs.repair.settings.RepairSettings`
 
         Raises ConfigError: a setting that is unknown, or out of its range.
@@ -357,22 +358,22 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             threshold = self.applied_threshold(self.threshold_of(found, correspondence))
         chosen = asked.resolved(threshold)
         usable = replace(found.pairs, reasons=found.quarantined)
-        given = Gathered.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen)
-        evidence = None
+        given = PlanInput.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen)
+        judge = None
         if of_fit and chosen.repairs != "none":
             rows = judged_pairs(given.correspondence, chosen.resolved_threshold, self.random_state)
             if rows is not None:
                 y = given.correspondence[rows]
-                evidence = Evidence(self.repair_evidence(found.take(rows), y, chosen.resolved_threshold), rows)
+                judge = RepairJudge(self.repair_evidence(found.take(rows), y, chosen.resolved_threshold), rows)
         return plan_repairs(
             given,
             self.bank_.bound(found.images, found.texts),
             chosen,
             fingerprint=found.pairs.source.fingerprint,
             temperature=self.bank_.tau,
-            evidence=evidence,
-            search=self._search(found.pairs, found.images, found.texts) if asked.strategy == "method" else None,
-            look=look,
+            judge=judge,
+            donor_search=self._search(found.pairs, found.images, found.texts) if asked.strategy == "method" else None,
+            neighbour_search=neighbour_search,
         ).plan()
 
     def own_threshold(self, pairs: Any) -> UnseenThreshold | None:

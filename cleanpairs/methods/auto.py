@@ -40,7 +40,7 @@ from cleanpairs.objectives import InfoNCEWithRCE
 from cleanpairs.ops.normalised_similarity import Background, among_all, cosines
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
-from cleanpairs.repair.decisions import SHARPNESS, STAY
+from cleanpairs.repair.decisions import KEEP_MARGIN, TRANSPORT_TEMPERATURE
 from cleanpairs.scoring import embed_images, embed_texts
 from cleanpairs.trainer import EpochContext, TrainingData, TrainingStage, TrainingStrategy, step_seed
 
@@ -336,7 +336,8 @@ class _Weighing(TrainingStrategy):
             rows = view.data.image_index[kept]
             each = [view.encoded(j) for j in range(self.networks)]
             trusted = np.mean([np.median(cosines(e.images.vectors[rows], e.texts.vectors[kept])) for e in each])
-        stay, reg = present + STAY * max(float(trusted) - present, 0.0), SHARPNESS * self.method.tau
+        stay = present + KEEP_MARGIN * max(float(trusted) - present, 0.0)
+        reg = TRANSPORT_TEMPERATURE * self.method.tau
         plan = sparse_transport(row, column, -cosine, np.ones(m), np.ones(m), stay_cost=-stay, reg=reg)
         order = np.lexsort((-plan.mass, row))
         best = order[np.unique(row[order], return_index=True)[1]]  # of each row, the edge that carries most

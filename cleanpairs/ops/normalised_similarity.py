@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cleanpairs.ops.scratch import release
+from cleanpairs.ops.mapped import release
 from cleanpairs.ops.search import prepare
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.ops.scratch import MEMORY, Scratch, release
+from cleanpairs.ops.mapped import release
 
 FLAT_UP_TO = 100_000  # bank rows
 FLAT_PRODUCTS = 2 * 10**9  # of queries and rows: of 512 numbers, some 25 seconds of one core
@@ -64,19 +64,19 @@ class TopK:
     note: SearchNote | None = None  # None if not searched for here
 
 
-def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False, scratch: Scratch = MEMORY) -> TopK:
+def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False) -> TopK:
     """The ``k`` bank rows of largest inner product with each query; which index finds them, see the module's head.
 
-    ``queries`` (n, d), ``bank`` (m, d) float: the bank may be empty; ``exact``: never approximate; ``scratch``: where
-    the answer lies. The same input gives the same answer. Raises ValueError: ``k`` < 1, or arrays that do not share d.
+    ``queries`` (n, d), ``bank`` (m, d) float: the bank may be empty; ``exact``: never approximate. The same input gives
+    the same answer. Raises ValueError: ``k`` < 1, or arrays that do not share d.
     """
     prepared = prepare(queries, bank, k, exact=exact)
     n = len(queries)
-    scores, indices = scratch.empty((n, k), np.float32), scratch.empty((n, k), np.int64)
+    scores, indices = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
     for start in range(0, n, prepared.block):
         s = slice(start, start + prepared.block)
         scores[s], indices[s] = prepared(queries[s])
-        release(queries, scores, indices)
+        release(queries)
     return TopK(scores, indices, prepared.note)
 
 

@@ -1,16 +1,15 @@
-"""Candidate edges between mismatched rows and the parts that could repair them, found by nearest neighbours. Equal
-parts are one candidate: donors are *groups* (of equal texts, of equal images), each with the members that can give the
-part.
+"""Candidate edges between mismatched rows and the parts that could repair them, found by nearest neighbours.
+
+Equal parts are one candidate: donors are *groups* of equal texts or of equal images, each with the members that can
+give the part. All edges are in memory: some 55 bytes each at the peak (docs/scale.md).
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
 from itertools import product
 
 import numpy as np
 
-from cleanpairs.ops.scratch import MEMORY, Scratch, is_mapped, release
 from cleanpairs.ops.search import SearchNote, TopK, top_k
 from cleanpairs.repair.assignment import Members
 from cleanpairs.repair.settings import RepairSettings
@@ -21,12 +20,11 @@ DonorSearch = Callable[[bool, bool, np.ndarray, np.ndarray, int], TopK | None]
 positions (Q, k) in it and scores. None: the most similar parts are to be looked for."""
 
 NeighbourSearch = Callable[[np.ndarray, np.ndarray, int], TopK]
+"""``search(queries, bank, k)``: as :func:`cleanpairs.ops.search.top_k`."""
 
-_ROWS = 1 << 20  # edges that are worked on at once
-_VECTORS = 1 << 14  # rows of vectors that are copied at once
-
-# A row's neighbours often are what it may not take (the image's other captions): look that much further.
-_SLACK = 8
+EdgeScorer = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
+"""``scorer(image_of, text_of, cosine)`` -> (u,) float32: the score of u pairs, each by a pair that shows its image and
+one that shows its text, and the inner product of their vectors where it is known."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,13 @@ class Side:
 
 @dataclass(frozen=True)
 class Corpus:
-    """N pairs, or those of them that a repair can concern. ``mismatched`` (R,) int64: pairs to repair; ``pools``: donor
-    pairs (m,) int64, and whether they are trusted; ``taken`` (U,) int64: sorted: image group times the number of text
-    groups plus text group, of pairs that no repair may make, and behind them a number above all of these; ``typical``:
-    median cosine of mismatched and trusted pairs.
+    """N pairs, or those of them that a repair can concern.
+
+    - ``mismatched`` (R,) int64: pairs to repair
+    - ``pools``: donor pairs (m,) int64, and whether they are trusted
+    - ``taken`` (U,) int64, sorted: image group times the number of text groups plus text group, of the pairs that no
+      repair may make; the last is a number above all of these
+    - ``typical``: median cosine of mismatched and trusted pairs
     """
 
     image: Side
@@ -56,12 +57,15 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Edges:
-    """Columns of E candidate edges, 14 bytes an edge, and the donor groups that they point to.
+    """Columns of E candidate edges, and the donor groups that they point to.
 
-    ``row`` int32, into the ``mismatched`` (R,) pairs; ``is_image``, ``trusted`` bool: the image is replaced, and the
-    donor group is of trusted pairs; ``donor_group`` int32, into ``members``, and ``shown`` (G,) int32: a pair that has
-    its part; ``similarity`` float32; ``image_group``, ``text_group`` (N,) dense groups of all pairs. ``searches``: how
-    neighbours were looked for; ``cosine``: ``similarity`` is the inner product of the vectors in all of them.
+    - ``row`` int32: place among the ``mismatched`` (R,) pairs
+    - ``is_image``, ``trusted`` bool: the image is replaced; the donor group is of trusted pairs
+    - ``donor_group`` int32: place in ``members``, and in ``shown`` (G,) int32, a pair that has the group's part
+    - ``similarity`` float32
+    - ``image_group``, ``text_group`` (N,): dense groups of all pairs
+    - ``searches``: how neighbours were looked for
+    - ``cosine``: ``similarity`` is the inner product of the vectors in all of them
     """
 
     row: np.ndarray
@@ -85,36 +89,24 @@ class Edges:
         own, given, is_image = self.mismatched[self.row[at]], self.shown[self.donor_group[at]], self.is_image[at]
         return np.where(is_image, given, own), np.where(is_image, own, given)
 
-    @cached_property
-    def n_text(self) -> int:
-        """Groups of texts."""
-        return int(self.text_group.max()) + 1 if len(self.text_group) else 0
-
-    def blocks(self) -> Iterator[slice]:
-        """All edges, some at a time; the pages of those before are let go of."""
-        for start in range(0, len(self), _ROWS):
-            yield slice(start, min(start + _ROWS, len(self)))
-            release(self.row, self.is_image, self.trusted, self.donor_group, self.similarity)
-
 
 def candidate_edges(
     corpus: Corpus,
     settings: RepairSettings,
     *,
-    search: DonorSearch | None = None,
-    look: NeighbourSearch | None = None,
-    scratch: Scratch = MEMORY,
+    donor_search: DonorSearch | None = None,
+    neighbour_search: NeighbourSearch = top_k,
 ) -> Edges:
-    """The nearest admissible parts of every mismatched pair, ``settings.candidates`` out of every pool and direction;
-    ``search`` and ``look``: as :func:`cleanpairs.repair.planning.plan_repairs` has them.
+    """The nearest admissible parts of every mismatched pair, ``settings.candidates`` out of every pool and direction.
+
+    ``donor_search``, ``neighbour_search``: as :func:`cleanpairs.repair.planning.plan_repairs` has them.
     """
-    image, text, mismatched, candidates = corpus.image, corpus.text, corpus.mismatched, settings.candidates
-    look = partial(top_k, scratch=scratch) if look is None else look
+    image, text, mismatched = corpus.image, corpus.text, corpus.mismatched
+    k = settings.candidates + 8  # the nearest often are what a row may not take: the other captions of its image
     directions = [False] * settings.replaces_text + [True] * settings.replaces_image
     pools = [pool for pool in corpus.pools if len(pool[0])] if len(mismatched) else []
-    most, used = len(pools) * len(directions) * len(mismatched) * candidates, 0
     types = {"row": np.int32, "is_image": bool, "trusted": bool, "donor_group": np.int32, "similarity": np.float32}
-    columns = {name: scratch.empty(most, kind) for name, kind in types.items()}
+    parts = {name: [np.empty(0, kind)] for name, kind in types.items()}
     holders: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.int32))]
     shown: list[np.ndarray] = [np.empty(0, np.int32)]
     searches: list[SearchNote] = []
@@ -123,29 +115,27 @@ def candidate_edges(
         kept, given = (text, image) if is_image else (image, text)
         query_of_row, asking = _distinct(kept, mismatched)
         group_of_donor, showing = _distinct(given, donors)
-        scratch.trim()
-        found = search(is_image, trusted, asking, showing, candidates + _SLACK) if search is not None else None
+        found = donor_search(is_image, trusted, asking, showing, k) if donor_search is not None else None
         if found is None:
-            found = look(_rows(kept, asking, scratch), _rows(given, showing, scratch), candidates + _SLACK)
+            found = neighbour_search(_rows(kept, asking), _rows(given, showing), k)
         else:
             by_cosine = False
         if found.note is not None:
             searches.append(found.note)
         first = sum(map(len, shown))
-        for row, nearest, similarity in _admissible(corpus, found, query_of_row, showing, is_image, candidates):
-            s = slice(used, used := used + len(row))
-            columns["row"][s], columns["is_image"][s], columns["trusted"][s] = row, is_image, trusted
-            columns["donor_group"][s], columns["similarity"][s] = nearest + first, similarity
-            release(*columns.values())
+        for row, nearest, similarity in _admissible(
+            corpus, found, query_of_row, showing, is_image, settings.candidates
+        ):
+            columns = (row, np.full(len(row), is_image), np.full(len(row), trusted), nearest + first, similarity)
+            for (name, kind), column in zip(types.items(), columns, strict=True):
+                parts[name].append(column.astype(kind, copy=False))
         # What k mismatched pairs carry may go back to k; equal parts of trusted pairs are one donor.
         group_of, holder = (np.arange(len(showing)), showing) if trusted else (group_of_donor, donors)
         holders.append(((first + group_of).astype(np.int32), holder.astype(np.int32)))
         shown.append(showing.astype(np.int32))
-        del found
-        scratch.trim()
     group, member = (np.concatenate(each) for each in zip(*holders, strict=True))
     return Edges(
-        **{name: values[:used] for name, values in columns.items()},
+        **{name: np.concatenate(parts.pop(name)) for name in types},
         mismatched=np.asarray(mismatched, np.int32),
         shown=np.concatenate(shown),
         image_group=image.group,
@@ -162,8 +152,9 @@ def _admissible(
     """Of what was ``found`` for each mismatched pair the nearest that no pair of the input is: row, place, score."""
     kept, given = (corpus.text, corpus.image) if is_image else (corpus.image, corpus.text)
     n_text = np.int64(corpus.text.group.max(initial=-1) + 1)
-    for start in range(0, len(corpus.mismatched), _ROWS // 32):
-        rows = np.arange(start, min(start + _ROWS // 32, len(corpus.mismatched)))
+    step = 1 << 15  # rows at once: their neighbours take some 50 MB
+    for start in range(0, len(corpus.mismatched), step):
+        rows = np.arange(start, min(start + step, len(corpus.mismatched)))
         nearest = found.indices[query_of_row[rows]]  # (R, k)
         group = given.group[showing[np.maximum(nearest, 0)]]  # (R, k)
         own = kept.group[corpus.mismatched[rows]][:, None]
@@ -172,7 +163,6 @@ def _admissible(
         admitted &= np.cumsum(admitted, axis=1) <= candidates
         row, column = np.nonzero(admitted)
         yield row + start, nearest[row, column], found.scores[query_of_row[rows][row], column]
-        release(found.indices, found.scores)
 
 
 def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -184,18 +174,39 @@ def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return place[number_of], pairs[first[order]]
 
 
-def _rows(side: Side, pairs: np.ndarray, scratch: Scratch) -> np.ndarray:
+def _rows(side: Side, pairs: np.ndarray) -> np.ndarray:
     """The vectors of ``pairs`` (m,); without a copy, where they stand one after the other."""
     index = side.index[pairs]
     if len(index) and index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all():
         return side.z[index[0] : index[-1] + 1]
-    if scratch.folder is None or not is_mapped(side.z):
-        return np.asarray(side.z[index])
-    rows = scratch.empty((len(index), side.z.shape[1]), side.z.dtype)
-    for start in range(0, len(index), _VECTORS):
-        rows[start : start + _VECTORS] = side.z[index[start : start + _VECTORS]]
-        release(rows, side.z)
-    return rows
+    return np.asarray(side.z[index])
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The U distinct pairs of image and text that E edges make, numbered by their groups, and each scored once.
+
+    - ``number`` (E,) int32, ``score`` (E,) float32: of the pair that each edge makes
+    - ``count``: U
+    - ``lead`` (F,): of each pair that an edge to a mismatched donor makes the first such edge; by the numbers of pairs
+    """
+
+    number: np.ndarray
+    score: np.ndarray
+    count: int
+    lead: np.ndarray
+
+
+def pair_edges(edges: Edges, scorer: EdgeScorer) -> Paired:
+    """Number the pairs that ``edges`` make, and score each once, sorted by their images."""
+    image, text = edges.shown_by(slice(None))
+    key = edges.image_group[image] * np.int64(edges.text_group.max(initial=0) + 1) + edges.text_group[text]
+    _, first, number = np.unique(key, return_index=True, return_inverse=True)
+    del key
+    scores = scorer(image[first], text[first], edges.similarity[first] if edges.cosine else None)
+    untrusted = np.flatnonzero(~edges.trusted)
+    lead = untrusted[np.unique(number[untrusted], return_index=True)[1]]
+    return Paired(number.astype(np.int32), scores[number], len(first), lead)
 
 
 # Other ways to look for donors than the nearest part: the papers' searches, over vectors of pairs.

@@ -16,7 +16,6 @@ What holds of every plan (and is tested on random corpora):
 - a repaired pair scores at least ``min_repair_score`` and more than the row's present pair.
 """
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -29,23 +28,24 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import RefusedError
 from cleanpairs.correspondence.repair_evidence import MOST_REPAIRED, RepairEvidence
 from cleanpairs.ops.columns import one_array, taken
-from cleanpairs.ops.scratch import MEMORY, Scratch, picked, release, trim
-from cleanpairs.ops.search import TopK
+from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.repair.actions import ACTIONS, KINDS, REASONS
-from cleanpairs.repair.candidates import Corpus, DonorSearch, NeighbourSearch, Side, half_replacing, pseudo_captioning
-from cleanpairs.repair.decisions import Chance, decide_repairs
-from cleanpairs.repair.edge_pairs import EdgeScorer
+from cleanpairs.repair.candidates import (
+    Corpus,
+    DonorSearch,
+    EdgeScorer,
+    NeighbourSearch,
+    Side,
+    half_replacing,
+    pseudo_captioning,
+)
+from cleanpairs.repair.decisions import RepairProbability, decide_repairs
 from cleanpairs.repair.editing import donor_use
-from cleanpairs.repair.gather import TEXTS, Gathered
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan_input import TEXTS, PlanInput
 from cleanpairs.repair.settings import RepairSettings
 
-JUDGED = 100_000  # pairs that probabilities are learned from; of more, TRUSTED of the trusted ones
-TRUSTED = 50_000
-SPILLED = 1 << 25  # candidates: some 2 GB of them
 NO_CORRESPONDENCE = "no correspondence"
-_ROWS = 1 << 20  # pairs that are gone through at once
-
 
 BoundScorer = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], EdgeScorer]
 """``scorer(image_group, text_group, image_rows, text_rows)``: what scores candidates and present pairs alike, by the
@@ -54,10 +54,13 @@ image. :meth:`cleanpairs.scoring.bank.Bank.bound` makes one."""
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What the probabilities of repairs come from: ``judge`` knows ``pairs`` (k,) of the N, rising, by their place."""
+class RepairJudge:
+    """What the probabilities of repairs come from.
 
-    judge: RepairEvidence | None
+    ``evidence`` knows ``pairs`` (k,) of the N, rising, by their place.
+    """
+
+    evidence: RepairEvidence | None
     pairs: np.ndarray
 
 
@@ -66,7 +69,7 @@ class Planned:
     """A plan that is decided, and whose rows are not made yet; ``head``: the plan without them."""
 
     head: RepairPlan
-    given: Gathered
+    given: PlanInput
     repairs: np.ndarray  # of :data:`cleanpairs.repair.decisions.REPAIR`
 
     def plan(self) -> RepairPlan:
@@ -83,9 +86,6 @@ class Planned:
             found.append(taken(batch, pairs[_within(pairs, slice(first, first + len(batch)))] - first))
             first += len(batch)
         lent = pa.Table.from_batches(found, TEXTS).combine_chunks()
-        del found
-        if given.folder is not None:
-            trim()
         first = 0
         for batch in given.texts():
             s = slice(first, first + len(batch))
@@ -93,7 +93,6 @@ class Planned:
             donor = repairs["donor"][at]
             of = taken(lent, pa.array(np.searchsorted(pairs, donor), mask=donor < 0))
             yield self._rows(s, batch, repairs[at], given.mismatched[at] - first, use[at], of)
-            release(given.correspondence)
             first = s.stop
 
     @cached_property
@@ -163,49 +162,46 @@ class Planned:
 
 
 def plan_repairs(
-    given: Gathered,
+    given: PlanInput,
     scorer: BoundScorer,
     settings: RepairSettings,
     *,
     fingerprint: str,
     temperature: float = 0.07,
-    evidence: Evidence | None = None,
-    search: DonorSearch | None = None,
-    look: NeighbourSearch | None = None,
-    scratch: Scratch | None = None,
+    judge: RepairJudge | None = None,
+    donor_search: DonorSearch | None = None,
+    neighbour_search: NeighbourSearch = top_k,
+    most_edges: int = 1 << 25,
 ) -> Planned:
     """Plan the repair of every pair below the threshold. Nothing is changed; the same input gives the same plan.
 
-    - ``given`` Gathered: N pairs; ``scorer``: of their vectors; ``settings``: those that they were gathered with
+    - ``given`` PlanInput: N pairs; ``scorer``: of their vectors; ``settings``: those of ``given``
     - ``fingerprint``: of the input; ``temperature``: of the model's softmax, above 0
-    - ``evidence``: what the repairs' probabilities come from; without it none is probable
-    - ``search`` callable: a method's own way to look for donors instead of the strategy's, by the numbers of pairs
-    - ``look`` callable: who does the searches by cosine, as :func:`cleanpairs.ops.search.top_k` does by default
-    - ``scratch``: where candidates lie; by default in memory, in temporary files where there may be more than
-      :data:`SPILLED` of them; the plan is the same
+    - ``judge``: what the repairs' probabilities come from; without it none is probable
+    - ``donor_search`` callable: a method's own way to look for donors, by the numbers of pairs
+    - ``neighbour_search`` callable: does the searches by cosine, as :func:`cleanpairs.ops.search.top_k`
+    - ``most_edges``: candidate edges in memory, of some 55 bytes. So many mismatched pairs that there would be more get
+      fewer ``candidates`` each, which the plan's settings note
 
     Raises RefusedError: scores that are not finite.
     """
     corpus = _corpus(given, settings)
-    if search is not None:
-        search = partial(_by_pair, search, given.concerned)
+    ways = len(given.mismatched) * len(corpus.pools) * (settings.replaces_text + settings.replaces_image)
+    settings = replace(settings, candidates=max(1, min(settings.candidates, most_edges // max(ways, 1))))
+    if donor_search is not None:
+        donor_search = partial(_by_pair, donor_search, given.concerned)
     elif settings.strategy in ("half-replace", "pseudo-caption"):
         paper = half_replacing if settings.strategy == "half-replace" else pseudo_captioning
-        search = paper(given.z_image[given.image_row], given.z_text[given.text_row])
-    if scratch is None:
-        many = len(given.mismatched) * settings.candidates * 2 * len(corpus.pools) > SPILLED
-        scratch = Scratch(tempfile.gettempdir()) if many else MEMORY
+        donor_search = paper(given.z_image[given.image_row], given.z_text[given.text_row])
     repairs, searches = decide_repairs(
         corpus,
-        partial(_judge, given, scorer),
+        partial(_edge_scorer, given, scorer),
         settings,
         temperature,
-        chance=_chance(given, evidence, settings),
-        search=search,
-        look=look,
-        scratch=scratch,
+        probability=_probability(given, judge, settings),
+        donor_search=donor_search,
+        neighbour_search=neighbour_search,
     )
-    scratch.trim()
     repaired = repairs["donor"] >= 0
     repairs["donor"][repaired] = given.concerned[repairs["donor"][repaired]]
     noted = {**settings.noted(), "searches": [asdict(note) for note in searches]}
@@ -215,11 +211,11 @@ def plan_repairs(
     return Planned(head, given, repairs)
 
 
-def _corpus(given: Gathered, settings: RepairSettings) -> Corpus:
-    """The pairs that a repair can concern, numbered by their places among :attr:`Gathered.concerned`."""
+def _corpus(given: PlanInput, settings: RepairSettings) -> Corpus:
+    """The pairs that a repair can concern, numbered by their places among :attr:`PlanInput.concerned`."""
     kept, R = given.concerned, len(given.mismatched)
-    images, image_group = np.unique(picked(given.image_group, kept), return_inverse=True)
-    texts, text_group = np.unique(picked(given.text_group, kept), return_inverse=True)
+    images, image_group = np.unique(given.image_group[kept], return_inverse=True)
+    texts, text_group = np.unique(given.text_group[kept], return_inverse=True)
     rows = np.arange(len(kept), dtype=np.int32)
     best_first = rows[R + np.argsort(-given.correspondence[given.trusted], kind="stable")]
     pools = [(rows[:R], False)] if settings.lenders != "trusted" else []
@@ -234,21 +230,24 @@ def _corpus(given: Gathered, settings: RepairSettings) -> Corpus:
     )
 
 
-def judged_pairs(correspondence: np.ndarray, threshold: float, seed: int) -> np.ndarray | None:
-    """The pairs (k,), rising, that the probabilities of repairs are learned from: all of up to :data:`JUDGED`; else
-    those to be repaired, and some trusted ones. None where there are too many to be repaired.
+def judged_pairs(
+    correspondence: np.ndarray, threshold: float, seed: int, *, most: int = 100_000, most_trusted: int = 50_000
+) -> np.ndarray | None:
+    """The pairs (k,), rising, that the probabilities of repairs are learned from: all of up to ``most``.
+
+    Of more pairs: those to be repaired, and ``most_trusted`` trusted ones. None where too many are to be repaired.
     """
     wrong, right = np.flatnonzero(correspondence < threshold), np.flatnonzero(correspondence >= threshold)
     if len(wrong) > MOST_REPAIRED:
         return None
-    if len(correspondence) <= JUDGED:
+    if len(correspondence) <= most:
         return np.arange(len(correspondence))
-    if len(right) > TRUSTED:
-        right = np.random.default_rng(seed).choice(right, TRUSTED, replace=False)
+    if len(right) > most_trusted:
+        right = np.random.default_rng(seed).choice(right, most_trusted, replace=False)
     return np.sort(np.concatenate([wrong, right]))
 
 
-def _judge(given: Gathered, scorer: BoundScorer) -> EdgeScorer:
+def _edge_scorer(given: PlanInput, scorer: BoundScorer) -> EdgeScorer:
     """The scores of pairs by their places among those concerned."""
     kept = given.concerned
 
@@ -257,32 +256,32 @@ def _judge(given: Gathered, scorer: BoundScorer) -> EdgeScorer:
         out[rows] = group
         return out
 
-    image_hash = by_row(given.z_image, given.image_row, picked(given.image_group, kept))
-    text_hash = by_row(given.z_text, given.text_row, picked(given.text_group, kept))
-    many = scorer(image_hash, text_hash, given.image_row, given.text_row)
+    image_hash = by_row(given.z_image, given.image_row, given.image_group[kept])
+    text_hash = by_row(given.z_text, given.text_row, given.text_group[kept])
+    of_rows = scorer(image_hash, text_hash, given.image_row, given.text_row)
 
-    def judge(image_of: np.ndarray, text_of: np.ndarray, cosine: np.ndarray | None) -> np.ndarray:
-        found = np.asarray(many(given.image_row[image_of], given.text_row[text_of], cosine))
+    def score(image_of: np.ndarray, text_of: np.ndarray, cosine: np.ndarray | None) -> np.ndarray:
+        found = np.asarray(of_rows(given.image_row[image_of], given.text_row[text_of], cosine))
         if not np.isfinite(found).all():
             raise RefusedError(
                 f"the scorer gave {(~np.isfinite(found)).sum()} non-finite scores: is the model trained?"
             )
         return found
 
-    return judge
+    return score
 
 
-def _chance(given: Gathered, evidence: Evidence | None, settings: RepairSettings) -> Chance | None:
-    judge = None if evidence is None else evidence.judge
-    if evidence is None or judge is None or not judge.judged:
+def _probability(given: PlanInput, judge: RepairJudge | None, settings: RepairSettings) -> RepairProbability | None:
+    evidence = None if judge is None else judge.evidence
+    if judge is None or evidence is None or not evidence.judged:
         return None
-    place = np.searchsorted(evidence.pairs, given.mismatched)  # of those of them that may be asked about
+    place = np.searchsorted(judge.pairs, given.mismatched)  # of those of them that may be asked about
 
-    def probability(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
-        return judge.probability(place[image_of], place[text_of])
+    def of_pairs(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
+        return evidence.probability(place[image_of], place[text_of])
 
     right = given.correspondence[given.correspondence >= settings.resolved_threshold]
-    return Chance(probability, len(right), float((1 - right).sum()))
+    return RepairProbability(of_pairs, len(right), float((1 - right).sum()))
 
 
 def _by_pair(search: DonorSearch, kept: np.ndarray, *where: Any) -> TopK | None:
@@ -290,18 +289,15 @@ def _by_pair(search: DonorSearch, kept: np.ndarray, *where: Any) -> TopK | None:
     return search(is_image, trusted, kept[asking], kept[showing], k)
 
 
-def _taken(given: Gathered, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+def _taken(given: PlanInput, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
     """:attr:`Corpus.taken` by the input, of these distinct hashes of images and texts."""
-    found = [np.array([np.iinfo(np.int64).max])]
-    for start in range(0, len(given) if len(images) else 0, _ROWS):
-        s = slice(start, start + _ROWS)
-        image = np.minimum(np.searchsorted(images, given.image_group[s]), len(images) - 1)
-        text = np.minimum(np.searchsorted(texts, given.text_group[s]), len(texts) - 1)
-        both = (images[image] == given.image_group[s]) & (texts[text] == given.text_group[s])
-        both &= ~np.isnan(given.correspondence[s])
-        found.append(image[both] * len(texts) + text[both])
-        release(given.image_group, given.text_group, given.correspondence)
-    return np.unique(np.concatenate(found))
+    last = np.array([np.iinfo(np.int64).max])
+    if not len(images):
+        return last
+    image = np.minimum(np.searchsorted(images, given.image_group), len(images) - 1)
+    text = np.minimum(np.searchsorted(texts, given.text_group), len(texts) - 1)
+    both = (images[image] == given.image_group) & (texts[text] == given.text_group) & ~np.isnan(given.correspondence)
+    return np.append(np.unique(image[both] * len(texts) + text[both]), last)
 
 
 def _use(mismatched: np.ndarray, repairs: np.ndarray) -> np.ndarray:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from cleanpairs.encoders.base import DualEncoder
+from cleanpairs.ops.mapped import release
 from cleanpairs.ops.matching import places
-from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.scoring.embeddings import Embeddings, Encoded
 
 PairJudge = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
@@ -63,37 +63,29 @@ class Bank:
         text_group: np.ndarray,
         image_rows: np.ndarray,
         text_rows: np.ndarray,
-        scratch: Scratch = MEMORY,
     ) -> PairJudge:
-        """What scores pairs of the given rows; their sums over the bank are computed once, and lie in ``scratch``."""
+        """What scores pairs of the given rows; their sums over the bank are computed once."""
         used_image, place_of_image = _used(image_rows, len(image_group))
         used_text, place_of_text = _used(text_rows, len(text_group))
         asked = Encoded(images, self.texts, self.model, self.device)
         answered = Encoded(self.images, texts, self.model, self.device)
-        to_text = self._log_sums(asked, used_image, image_group, self.image_group, scratch, by_image=True)
-        to_image = self._log_sums(answered, used_text, text_group, self.text_group, scratch, by_image=False)
+        to_text = self._log_sums(asked, used_image, image_group, self.image_group, by_image=True)
+        to_image = self._log_sums(answered, used_text, text_group, self.text_group, by_image=False)
         same_text = places(self.text_group, text_group[used_text]).astype(np.int32)  # in the bank
         same_image = places(self.image_group, image_group[used_image]).astype(np.int32)
         both = Encoded(images, texts, self.model, self.device)
         local = self.model is not None and self.model.local  # it compares something else than the vectors
 
         def judge(image_of: np.ndarray, text_of: np.ndarray, similarity: np.ndarray | None) -> np.ndarray:
-            out, own = (np.empty(len(image_of), dtype=np.float64) for _ in range(2))
-            order = np.argsort(text_of, kind="stable")  # sums that are mapped are read front to back
+            out = np.empty(len(image_of), dtype=np.float64)
             for start in range(0, len(out), 16_384):
                 s = slice(start, start + 16_384)
                 a, b = image_of[s], text_of[s]
                 i, t = place_of_image[a], place_of_text[b]
                 cosine = both.paired(a, b) if similarity is None or local else similarity[s]
-                own[s] = cosine.astype(np.float64) / self.tau
-                out[s] = self._probability(own[s, None], to_text[i], same_text[t], self.image_group, image_group[a])
-                release(to_text)
-            for start in range(0, len(out), 16_384):
-                at = order[start : start + 16_384]
-                a, b = image_of[at], text_of[at]
-                i, t = place_of_image[a], place_of_text[b]
-                out[at] += self._probability(own[at, None], to_image[t], same_image[i], self.text_group, text_group[b])
-                release(to_image)
+                own = cosine[:, None].astype(np.float64) / self.tau
+                out[s] = self._probability(own, to_text[i], same_text[t], self.image_group, image_group[a])
+                out[s] += self._probability(own, to_image[t], same_image[i], self.text_group, text_group[b])
             return (out / 2).astype(np.float32)
 
         return judge
@@ -105,7 +97,6 @@ class Bank:
         rows: np.ndarray,
         group: np.ndarray,
         bank_group: np.ndarray,
-        scratch: Scratch,
         *,
         by_image: bool,
     ) -> np.ndarray:
@@ -113,7 +104,7 @@ class Bank:
         B = len(self)
         size = min(self.group_size, B)
         groups = -(-B // size) if B else 0
-        out = scratch.full((len(rows), groups), -np.inf, np.float64)
+        out = np.full((len(rows), groups), -np.inf)
         local = self.model is not None and self.model.local
         bank, other = np.arange(B), None
         if not local:
@@ -138,7 +129,6 @@ class Bank:
             # Logits of cosines are at most 1 / tau: where that is small enough, no maximum has to be taken off first.
             sums = logits.exp_().sum(dim=2).log() if self.tau >= LEAST_TAU else logits.logsumexp(dim=2)
             out[start : start + len(chosen)] = sums.numpy()
-            release(out)
         return out
 
     def _probability(
@@ -154,9 +144,9 @@ class Bank:
         p[there, g] = np.minimum(1.0, np.exp(own[there, 0] - log_sum[there, g]))
         return np.asarray(p.mean(axis=1))
 
-    def bound(self, images: Embeddings, texts: Embeddings, scratch: Scratch = MEMORY) -> Callable[..., PairJudge]:
+    def bound(self, images: Embeddings, texts: Embeddings) -> Callable[..., PairJudge]:
         """:meth:`judging` of given images and texts, as repair wants it."""
-        return partial(self.judging, images, texts, scratch=scratch)
+        return partial(self.judging, images, texts)
 
 
 def trusted_rows(

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from cleanpairs.encoders.base import DualEncoder, Local, State
 from cleanpairs.encoders.tokenizer import TokenTable, pack
+from cleanpairs.ops.mapped import release
 from cleanpairs.ops.matching import duplicate_mask
-from cleanpairs.ops.scratch import release
 
 
 @dataclass(frozen=True)

@@ -145,40 +145,6 @@ def test_other_data_than_the_runs(command: Callable[..., Any], tmp_path: Path) -
     assert code == 3 and "fingerprint" in err
 
 
-def test_spilled_plan_is_the_same_and_can_be_exported(command: Callable[..., Any], tmp_path: Path) -> None:
-    plans, counts = [], []
-    for spill in ("never", "always"):
-        where = ("--out", tmp_path / f"{spill}.parquet", "--spill", spill)
-        code, out, err = command(*PLAUSIBLE, "run", *where, "--min-repair-score", "0.1", "--json")
-        assert code == 0, err
-        counts.append(json.loads(out))
-        plans.append(RepairPlan.load(tmp_path / f"{spill}.parquet"))
-    assert counts[0] == counts[1] and counts[0]["rematched_text"] > 5
-    assert plans[0].table["donor_pair_id"].equals(plans[1].table["donor_pair_id"])
-    assert plans[0].settings == plans[1].settings and plans[0].fingerprint == plans[1].fingerprint
-    for name in ("never", "always"):
-        plan, to = tmp_path / f"{name}.parquet", tmp_path / f"{name}-out.parquet"
-        code, out, err = command("export", "--plan", plan, "--repaired", to, "--json")
-        assert code == 0, err
-    tables = [pq.read_table(tmp_path / f"{name}-out.parquet") for name in ("never", "always")]
-    assert tables[0]["caption"].equals(tables[1]["caption"])
-    for spill, streamed in (("auto", False), ("always", True)):
-        code, out, err = command(
-            "rematch",
-            "--repairs",
-            "plausible",
-            "run",
-            "--out",
-            tmp_path / "said.parquet",
-            "--overwrite",
-            "--spill",
-            spill,
-        )
-        assert code == 0 and ("made in a stream" in out) == streamed
-    code, _, err = command(*PLAUSIBLE, "run", "--out", tmp_path / "plan.csv", "--spill", "always")
-    assert code == 2 and "--spill always" in err and "Traceback" not in err
-
-
 def test_what_cannot_be(command: Callable[..., Any], tmp_path: Path) -> None:
     plan_file = tmp_path / "plan.parquet"
     assert command(*PLAUSIBLE, "--out", plan_file)[0] == 0
@@ -310,13 +276,13 @@ def test_files_beside_an_output_that_are_somebody_elses_stay(
     theirs = Path(f"{out}{beside}")
     theirs.parent.mkdir(exist_ok=True)
     theirs.write_text("mine")
-    argv = ["rematch", fitted / "run", "--out", out] if plan else ["export", "--run", fitted / "run", "--repaired", out]
-    spill = ["--spill", "always"] if plan else []
+    argv = [*PLAUSIBLE, "--workers", "2", fitted / "run", "--out", out]
+    argv = argv if plan else ["export", "--run", fitted / "run", "--repaired", out]
     for more in ([], ["--overwrite"]):
-        code, _, err = command(*argv, *more, *spill)
+        code, _, err = command(*argv, *more)
         assert code == 5 and theirs.parent.name in err and "move it away" in err
     assert theirs.read_text() == "mine" and not out.exists()
-    if not spill:
+    if not plan:
         return
     theirs.unlink()
-    assert command(*argv, *spill)[0] == 0 and not theirs.parent.exists()
+    assert command(*argv)[0] == 0 and not theirs.parent.exists()

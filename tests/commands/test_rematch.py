@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,13 @@ from cleanpairs.commands import rematch
 from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.rematch import WrittenPlan, rematch_run
 from cleanpairs.commands.run import Run
-from cleanpairs.core.errors import ConfigError, OutputExistsError
+from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.core.recipe import Recipe
-from cleanpairs.ops import search, sparse_transport
-from cleanpairs.ops.scratch import Scratch
-from cleanpairs.repair import candidates, edge_pairs, planning
-from cleanpairs.repair import decisions as repairs
-from cleanpairs.repair import gather as gathering
+from cleanpairs.engine import make_engine
+from cleanpairs.estimators import scorer
 from cleanpairs.repair.plan import RepairPlan
+from cleanpairs.repair.plan_input import _Best
+from cleanpairs.repair.planning import judged_pairs
 from cleanpairs.repair.settings import RepairSettings
 
 NUMBERS = ("repair_score", "margin", "confidence", "correspondence")
@@ -65,27 +64,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(home / "run")
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many blocks and buckets of few rows."""
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rematch, "_BATCH", 64)
-    monkeypatch.setattr(edge_pairs, "BUCKET", 500)
-    monkeypatch.setattr(repairs, "BUCKET", 500)
-    monkeypatch.setattr(repairs, "_SAMPLED", 1000)
-    monkeypatch.setattr(sparse_transport, "_BLOCK", 700)
-    monkeypatch.setattr(repairs, "_PAIRS", 2048)
-    for module in (candidates, planning):
-        monkeypatch.setattr(module, "_ROWS", 2048)
-    monkeypatch.setattr(search, "_FLAT_BLOCK", 128)
 
 
 def plan_stream(run: Run, data: Path | None, out: Path, *, overwrite: bool = False, **settings: Any) -> WrittenPlan:
     """A plan of which all rows are streamed."""
-    return rematch_run(run, out, RepairSettings(**settings), data, spill="always", overwrite=overwrite)
+    return rematch_run(run, out, RepairSettings(**settings), data, streamed_from=0, overwrite=overwrite)
 
 
 def in_memory(run: Run, data: Path | None, out: Path, **settings: Any) -> RepairPlan:
-    rematch_run(run, out, RepairSettings(**settings), data, spill="never")
+    assert not rematch_run(run, out, RepairSettings(**settings), data).streamed
     plan = RepairPlan.load(out)
     out.unlink()
     return plan
@@ -110,7 +100,6 @@ def same(a: pa.Table, b: pa.Table) -> None:
         {"targets": "image", "donors": "trusted"},
     ],
 )
-@pytest.mark.usefixtures("small_blocks")
 def test_streamed_plan_is_the_plan_of_memory(run: Run, tmp_path: Path, settings: dict[str, Any]) -> None:
     data = write(tmp_path / "data.parquet", 700, 0.4, seed=1)
     expected = in_memory(run, data, tmp_path / "expected.parquet", threshold=0.75, repairs="plausible", **settings)
@@ -124,19 +113,6 @@ def test_streamed_plan_is_the_plan_of_memory(run: Run, tmp_path: Path, settings:
     wanted, got = expected.summary(), found.summary
     assert str(got) == str(wanted) and got.repaired > 10 and got.quarantined == 2
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "cache") == ["data.parquet", "plan.parquet"]
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_memory_hardly_grows_with_the_rows(run: Run, tmp_path: Path) -> None:
-    """Nearly all are to be repaired, and the transport's kernel alone has some 700 bytes of each."""
-    peaks = []
-    for n in (400, 800, 3200):  # the first imports what is imported late
-        data, out = write(tmp_path / f"{n}.parquet", n, 1.0), tmp_path / f"plan-{n}.parquet"
-        tracemalloc.start()
-        plan_stream(run, data, out, threshold=0.99, repairs="plausible", max_trusted=100)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[2] - peaks[1] < 450 * 2400
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7])
@@ -170,39 +146,12 @@ def test_a_pair_at_the_threshold_lends(run: Run, tmp_path: Path) -> None:
         assert pc.unique(plan["correspondence"].filter(lent)).to_pylist() == [best]
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_interrupted_plan_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_of_several_workers_go_on_after_a_kill(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, out = write(tmp_path / "data.parquet", 400, 0.4), tmp_path / "plan.parquet"
+    settings, engine = RepairSettings(threshold=0.75, repairs="plausible"), make_engine("local", workers=2)
     plan_stream(run, data, tmp_path / "whole.parquet", threshold=0.75, repairs="plausible")
-
-    searches: list[Path] = []
-
-    def stop(self: Any, queries: np.ndarray, bank: np.ndarray, k: int) -> Any:
-        if len(searches) == 2:
-            raise KeyboardInterrupt
-        searches.append(self.folder)
-        return found(self, queries, bank, k)
-
-    found = rematch.EngineSearch.__call__
-    with monkeypatch.context() as patch:
-        patch.setattr(rematch.EngineSearch, "__call__", stop)
-        with pytest.raises(KeyboardInterrupt):
-            plan_stream(run, data, out, threshold=0.75, repairs="plausible")
-    left = sorted(p.name for p in (tmp_path / "plan.parquet.parts").iterdir())
-    assert not out.exists() and {"gathered.json", "search-0", "search-1"} <= set(left)
-
-    def never(*args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("the pass is made again")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(rematch, "gather", never)
-        plan_stream(run, data, out, threshold=0.75, repairs="plausible")
-    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
-    assert not (tmp_path / "plan.parquet.parts").exists()
-
-
-def test_parts_of_other_settings_are_not_taken(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, out = write(tmp_path / "data.parquet", 200, 0.4), tmp_path / "plan.parquet"
 
     def stop(*args: Any, **kwargs: Any) -> Any:
         raise KeyboardInterrupt
@@ -210,29 +159,25 @@ def test_parts_of_other_settings_are_not_taken(run: Run, tmp_path: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(rematch, "write_plan", stop)
         with pytest.raises(KeyboardInterrupt):
-            plan_stream(run, data, out, threshold=0.95, repairs="plausible")
-    plan_stream(run, data, out, threshold=0.75, repairs="plausible")
-    same(
-        RepairPlan.load(out).table,
-        in_memory(run, data, tmp_path / "expected.parquet", threshold=0.75, repairs="plausible").table,
-    )
+            rematch_run(run, out, settings, data, streamed_from=0, engine=engine)
+    left = {p.name for p in (tmp_path / "plan.parquet.parts").iterdir()}
+    assert not out.exists() and {"search-0", "search-1"} <= left
+    engine.run = stop  # type: ignore[method-assign]
+    rematch_run(run, out, settings, data, streamed_from=0, engine=engine)
+    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert not (tmp_path / "plan.parquet.parts").exists()
 
 
-def test_what_does_not_stream_says_why_and_is_left_to_memory(run: Run, tmp_path: Path) -> None:
-    data, lists = write(tmp_path / "data.parquet", 60, 0.4), tmp_path / "lists.parquet"
-    table = pq.read_table(data)
-    column = pa.array([[c, c + " again"] for c in table["caption"].to_pylist()])
-    pq.write_table(table.set_column(1, "caption", column).drop_columns("text_features"), lists)
-    for given, out, settings, why in (
-        (data, "plan.csv", {}, "CSV"),
-        (data, "plan.parquet", {"strategy": "half-replace"}, "half-replace"),
-        (lists, "plan.parquet", {}, "one caption a row"),
+def test_what_does_not_stream_is_left_to_memory(run: Run, tmp_path: Path) -> None:
+    data, known = write(tmp_path / "data.parquet", 60, 0.4), tmp_path / "known.parquet"
+    pq.write_table(pq.read_table(data).append_column("true_mismatch", pa.array([False] * 60)), known)
+    for given, out, strategy in (
+        (data, "plan.csv", "ot"),
+        (data, "plan.parquet", "half-replace"),
+        (known, "truth.parquet", "ot"),
     ):
-        with pytest.raises(ConfigError, match=why):
-            plan_stream(run, given, tmp_path / out, **settings)
-    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "cache") == ["data.parquet", "lists.parquet"]
-    found = rematch_run(run, tmp_path / "plan.parquet", RepairSettings(strategy="half-replace"), data)
-    assert not found.streamed and found.summary.pairs == 60
+        found = rematch_run(run, tmp_path / out, RepairSettings(strategy=strategy), given, streamed_from=0)
+        assert not found.streamed and found.summary.pairs == 60
 
 
 @pytest.mark.parametrize("most", [10_000, 200])
@@ -248,9 +193,9 @@ def test_streamed_plans_have_the_probabilities_of_memory(
     )
     fit_run(recipe, out=tmp_path / "run", latest=False)
     fitted = Run(tmp_path / "run")
-    monkeypatch.setattr(rematch, "_BATCH", 64)
-    monkeypatch.setattr(planning, "JUDGED", most)
-    monkeypatch.setattr(planning, "TRUSTED", 300)
+    some = partial(judged_pairs, most=most, most_trusted=300)
+    monkeypatch.setattr(rematch, "judged_pairs", some)
+    monkeypatch.setattr(scorer, "judged_pairs", some)
     expected = in_memory(fitted, None, tmp_path / "expected.parquet")
     found = plan_stream(fitted, None, tmp_path / "plan.parquet")
     assert found.summary.repaired > 50 and "undetermined" not in str(found.summary)
@@ -265,18 +210,17 @@ def test_an_output_that_exists_is_not_replaced(run: Run, tmp_path: Path) -> None
     assert out.read_bytes() == b"mine"
 
 
-def test_best_trusted_pairs_are_kept_with_their_vectors(tmp_path: Path) -> None:
+def test_best_trusted_pairs_are_kept_with_their_vectors() -> None:
     rng = np.random.default_rng(0)
     value = rng.integers(0, 30, 500).astype(np.float32)  # many equal ones
     z = rng.normal(size=(500, 3)).astype(np.float32)
-    best = gathering._Best(40, Scratch(tmp_path))
+    best = _Best(40)
     for start in range(0, 500, 37):
         pair = np.arange(start, min(start + 37, 500))
-        best.add(pair, value[pair], z[pair], -z[pair], np.arange(len(pair)))
-    expected = np.sort(np.argsort(-value, kind="stable")[:40])
-    np.testing.assert_array_equal(best.kept(), expected)
-    for room, sign in zip(best.room, (1, -1), strict=True):
-        np.testing.assert_array_equal(room[:40], sign * z[expected])
+        best.add(pair, value[pair], z[pair], -z[pair])
+    np.testing.assert_array_equal(np.sort(best.pair), np.sort(np.argsort(-value, kind="stable")[:40]))
+    for kept, sign in zip(best.vectors, (1, -1), strict=True):
+        np.testing.assert_array_equal(kept, sign * z[best.pair])
 
 
 def test_a_trained_model_on_vectors(tmp_path: Path) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cleanpairs.ops import search
-from cleanpairs.ops.scratch import Scratch, release
 from cleanpairs.ops.search import SearchNote, TopK, prepare, recall_at, top_k
 
 ways = pytest.mark.parametrize("way", ["faiss", "blocked"])
@@ -178,38 +176,3 @@ def test_lists_with_fewer_rows_than_are_asked_for(small_is_large: None) -> None:
     scores, indices = prepared(bank[:3])
     assert sorted(indices[1, :70].tolist()) == list(range(1, len(bank), 16)) and np.allclose(scores[:, :70], 1)
     assert ((indices < 0) == np.isneginf(scores)).all() and (scores[:, 70:] < 0.5).all()
-
-
-def test_the_pages_of_a_bank_in_a_file_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However its rows are drawn: a random row maps as much around it as lies together in the kernel's cache."""
-    monkeypatch.setattr(search, "FLAT_UP_TO", 100)
-    monkeypatch.setattr(search, "_RANKED", 256)
-    monkeypatch.setattr(search, "_CPU_NUMBERS", 1 << 20)
-    rng = np.random.default_rng(0)
-    bank = Scratch(tmp_path).empty((100_000, 64), np.float32)
-    bank[:] = (
-        rng.normal(size=(200, 8))[rng.integers(0, 200, 100_000)] + rng.normal(size=(100_000, 8)) / 2
-    ) @ rng.normal(size=(8, 64))
-    bank /= np.linalg.norm(bank, axis=1, keepdims=True)
-    queries = np.array(bank[:2000])
-    wanted = top_k(queries, np.array(bank), 5)
-    seen: list[int] = []
-
-    def releasing(*arrays: np.ndarray) -> None:
-        seen.append(mapped())
-        release(*arrays)
-
-    monkeypatch.setattr(search, "release", releasing)
-    release(bank)
-    before = mapped()
-    found = top_k(queries, bank, 5)
-    assert found.note == wanted.note and found.note is not None and found.note.index == "ivf"
-    np.testing.assert_array_equal(found.indices, wanted.indices)
-    np.testing.assert_array_equal(found.scores, wanted.scores)
-    assert max(seen) - before < 0.6 * bank.nbytes
-
-
-def mapped() -> int:
-    """Bytes of files that are mapped here and in memory."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssFile", "RssShmem")))

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.data import Pairs
-from cleanpairs.repair import decisions
-from cleanpairs.repair.gather import Gathered
 from cleanpairs.repair.plan import RepairPlan, part_sources, truth_after
-from cleanpairs.repair.planning import Evidence
+from cleanpairs.repair.plan_input import PlanInput
+from cleanpairs.repair.planning import RepairJudge
 from cleanpairs.repair.planning import plan_repairs as plan_with
 from cleanpairs.repair.settings import STRATEGIES, RepairSettings
 
@@ -38,17 +37,18 @@ class Scorer:
 
 def plan_repairs(
     pairs: Pairs, correspondence: np.ndarray, z_image: np.ndarray, z_text: np.ndarray, function: Any, *,
-    temperature: float = 0.07, evidence: Any = None, **changes: Any,
+    temperature: float = 0.07, evidence: Any = None, most_edges: int = 1 << 25, **changes: Any,
 ) -> RepairPlan:  # fmt: skip
     """What fits best, right or near, unless another setting is asked for."""
     chosen = RepairSettings(**{"repairs": "plausible", **changes}).resolved(0.5)
     return plan_with(
-        Gathered.of(pairs, correspondence, z_image, z_text, chosen),
+        PlanInput.of(pairs, correspondence, z_image, z_text, chosen),
         Scorer(function, z_image, z_text),
         chosen,
         fingerprint=pairs.source.fingerprint,
         temperature=temperature,
-        evidence=None if evidence is None else Evidence(evidence, np.arange(len(pairs))),
+        judge=None if evidence is None else RepairJudge(evidence, np.arange(len(pairs))),
+        most_edges=most_edges,
     ).plan()
 
 
@@ -365,13 +365,14 @@ def test_quarantined_pairs_are_carried_and_never_give() -> None:
     assert plan.summary().quarantined == 6
 
 
-def test_the_same_plan_every_time_however_many_edges_are_sorted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Corpus(150, 0.4).plan().table
-    assert whole.equals(Corpus(150, 0.4).plan().table)
-    for bucket, sampled in ((40, 1 << 20), (300, 100)):
-        monkeypatch.setattr(decisions, "BUCKET", bucket)
-        monkeypatch.setattr(decisions, "_SAMPLED", sampled)
-        assert whole.equals(Corpus(150, 0.4).plan().table)
+def test_the_same_plan_every_time() -> None:
+    assert Corpus(150, 0.4).plan().table.equals(Corpus(150, 0.4).plan().table)
+
+
+def test_more_edges_than_memory_has_are_fewer_candidates_each() -> None:
+    few = Corpus(150, 0.4).plan(most_edges=60 * 4 * 3)
+    assert few.settings["candidates"] == 3
+    assert few.table.equals(Corpus(150, 0.4).plan(candidates=3).table)
 
 
 def test_apply_keeps_what_it_should_and_the_truth_follows() -> None:

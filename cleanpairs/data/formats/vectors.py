@@ -32,7 +32,7 @@ from cleanpairs.data.source import Source, copied
 from cleanpairs.data.table_reader import ParquetReader, Rows, chosen_split, record_batch
 from cleanpairs.data.writing import cached_tables
 from cleanpairs.ops.columns import grouped
-from cleanpairs.ops.scratch import release
+from cleanpairs.ops.mapped import release
 
 VECTORS = ("image_features", "text_features")
 _NUMBER = re.compile(r"(\d+)$")

@@ -1,0 +1,218 @@
+"""What a plan needs of N pairs: some numbers of each, and the vectors of the pairs that a repair can concern.
+
+Those are the pairs to be repaired, and the trusted pairs of the highest correspondence, which may lend a part. Pairs in
+memory give views (:meth:`PlanInput.of`). Rows that are streamed give copies (:meth:`PlanInput.from_rows`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.core.errors import DataError, RefusedError
+from cleanpairs.core.regular import writing
+from cleanpairs.data import Pairs
+from cleanpairs.data.rows import RowBatch
+from cleanpairs.repair.settings import RepairSettings
+
+TEXTS = pa.schema([("key", pa.string()), ("caption", pa.string())])
+
+EmbeddedRows = Iterator[tuple[RowBatch, np.ndarray, np.ndarray, np.ndarray | None]]
+"""Batches of pairs; unit vectors (k, d) of their images and of their captions; and their correspondence (k,) float32,
+None where it is known already."""
+
+
+@dataclass(frozen=True)
+class PlanInput:
+    """What is known of N pairs.
+
+    - ``correspondence`` (N,) float32: NaN where quarantined; ``reasons`` (pair -> why) says why
+    - ``image_group``, ``text_group`` (N,) int64: content hashes
+    - ``mismatched`` (R,), ``trusted`` (T,) int64, rising: pairs below the threshold, and the pairs of the highest
+      correspondence
+    - ``z_image`` (m, d), ``z_text`` (n, d) float32: unit vectors
+    - ``image_row``, ``text_row`` (R + T,): rows of the vectors of the mismatched pairs, then of the trusted pairs
+    - ``typical``: median cosines of mismatched and trusted pairs
+    - ``texts``: reads the keys and captions of all pairs, in order
+    """
+
+    correspondence: np.ndarray
+    image_group: np.ndarray
+    text_group: np.ndarray
+    mismatched: np.ndarray
+    trusted: np.ndarray
+    z_image: np.ndarray
+    z_text: np.ndarray
+    image_row: np.ndarray
+    text_row: np.ndarray
+    typical: tuple[float, float]
+    reasons: Mapping[int, str]
+    texts: Callable[[], Iterable[pa.RecordBatch]]
+
+    def __len__(self) -> int:
+        return len(self.correspondence)
+
+    @property
+    def concerned(self) -> np.ndarray:
+        """(R + T,) int64: the mismatched pairs, then the trusted pairs."""
+        return np.concatenate([self.mismatched, self.trusted])
+
+    @classmethod
+    def of(
+        cls,
+        pairs: Pairs,
+        correspondence: np.ndarray,
+        z_image: np.ndarray,
+        z_text: np.ndarray,
+        settings: RepairSettings,
+    ) -> "PlanInput":
+        """Of N pairs in memory, with unit vectors (M, d) of their images and (N, d) of their captions.
+
+        Raises
+        ------
+        DataError
+            ``correspondence`` is not of ``pairs``.
+        RefusedError
+            Some vectors are not finite.
+        """
+        if np.shape(correspondence) != (n := len(pairs),):
+            raise DataError(f"correspondence must be ({n},), one per pair of the data, got {np.shape(correspondence)}")
+        values = _without(correspondence, pairs.reasons)
+        index = np.asarray(pairs.image_index)
+        _refuse_non_finite(z_image, np.unique(index[~np.isnan(values)]), "images")
+        _refuse_non_finite(z_text, np.flatnonzero(~np.isnan(values)), "captions")
+        mismatched = np.flatnonzero(values < settings.resolved_threshold)
+        above = np.flatnonzero(values >= settings.resolved_threshold)
+        best = _Best(settings.max_trusted)
+        best.add(above, values[above])
+        trusted = np.sort(best.pair)
+        kept = np.concatenate([mismatched, trusted])
+
+        def cosine(rows: np.ndarray) -> np.ndarray:
+            return np.asarray(np.einsum("ij,ij->i", z_image[index[rows]], z_text[rows]))
+
+        texts = pa.RecordBatch.from_arrays(
+            [pa.array(c, pa.string()) for c in (pairs.keys, pairs.captions)], schema=TEXTS
+        )
+        return cls(
+            values, pairs.pair_image_group, np.asarray(pairs.text_group), mismatched, trusted, z_image, z_text,
+            index[kept], kept, (_median(cosine(_sampled(mismatched)), 0), _median(cosine(_sampled(above)), 1)),
+            pairs.reasons, lambda: [texts],
+        )  # fmt: skip
+
+    @classmethod
+    def from_rows(
+        cls, rows: EmbeddedRows, n: int, settings: RepairSettings, texts: Path, known: np.ndarray | None = None
+    ) -> "PlanInput":
+        """Of a stream of ``n`` rows, one pair each; keys and captions go into the file ``texts``.
+
+        ``known`` (n,) float32: the correspondence, where it is known.
+
+        Raises
+        ------
+        RefusedError
+            Some vectors are not finite.
+        OutputError
+            The disk is full.
+        """
+        values, cosine = np.empty(n, np.float32), np.empty(n, np.float32)
+        image_group, text_group = np.empty(n, np.int64), np.empty(n, np.int64)
+        vectors: tuple[list[np.ndarray], list[np.ndarray]] = [], []
+        reasons: dict[int, str] = {}
+        best = _Best(0 if settings.lenders == "mismatched" else min(settings.max_trusted, n))
+        first = 0
+        with writing(texts), pa.OSFile(str(texts), "wb") as sink, pa.ipc.new_file(sink, TEXTS) as table:
+            for batch, z_image, z_text, scores in rows:
+                s = slice(first, first + len(batch.captions))
+                y = _without(known[s] if known is not None else scores, batch.faults)
+                for z, what in ((z_image, "images"), (z_text, "captions")):
+                    _refuse_non_finite(z, np.flatnonzero(~np.isnan(y)), what)
+                values[s], image_group[s], text_group[s] = y, batch.image_group, batch.text_group
+                cosine[s] = np.einsum("ij,ij->i", z_image, z_text)
+                reasons.update({first + i: why for i, why in batch.faults.items()})
+                below, above = (
+                    np.flatnonzero(y < settings.resolved_threshold),
+                    np.flatnonzero(y >= settings.resolved_threshold),
+                )
+                for side, z in zip(vectors, (z_image, z_text), strict=True):
+                    side.append(z[below])
+                best.add(first + above, y[above], z_image[above], z_text[above])
+                table.write_batch(pa.RecordBatch.from_arrays([batch.keys, batch.captions], schema=TEXTS))
+                first = s.stop
+        mismatched = np.flatnonzero(values < settings.resolved_threshold)
+        order = np.argsort(best.pair)
+        row = np.concatenate([np.arange(len(mismatched)), len(mismatched) + order])
+        above = np.flatnonzero(values >= settings.resolved_threshold)
+        for side, z in zip(vectors, best.vectors, strict=False):
+            side.append(z[: len(order)])
+        z_image, z_text = map(_joined, vectors)
+        return cls(
+            values, image_group, text_group, mismatched, best.pair[order], z_image, z_text, row, row,
+            (_median(cosine[_sampled(mismatched)], 0), _median(cosine[_sampled(above)], 1)), reasons,
+            lambda: _read_texts(texts),
+        )  # fmt: skip
+
+
+class _Best:
+    """The pairs of the highest values among all that are added, in any order; of equal values the first."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.pair, self.value = np.empty(0, np.int64), np.empty(0, np.float32)
+        self.vectors: list[np.ndarray] = []  # (most, d) each: those of ``pair`` are the first
+
+    def add(self, pair: np.ndarray, value: np.ndarray, *vectors: np.ndarray) -> None:
+        """The next pairs (b,), rising, with their ``vectors`` (b, d)."""
+        if not self.vectors:
+            self.vectors = [np.empty((self.most, z.shape[1]), np.float32) for z in vectors]
+        held = len(self.pair)
+        pairs, values = np.append(self.pair, pair), np.append(self.value, value)
+        best = np.lexsort((pairs, -values))[: self.most]
+        new = best[best >= held]
+        place = np.concatenate([np.setdiff1d(np.arange(held), best), np.arange(held, len(best))])
+        pairs[place], values[place] = pairs[new], values[new]
+        for room, z in zip(self.vectors, vectors, strict=True):
+            room[place] = z[new - held]
+        self.pair, self.value = pairs[: len(best)], values[: len(best)]
+
+
+def _without(correspondence: np.ndarray | None, faulty: Iterable[int]) -> np.ndarray:
+    """The correspondence in float32, NaN where a pair is faulty or has none."""
+    values = np.array(correspondence, np.float32)
+    values[list(faulty)] = np.nan
+    values[~np.isfinite(values)] = np.nan
+    return values
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    """The rows of all ``parts``, which are given up one after the other."""
+    out = np.empty((sum(map(len, parts)), parts[0].shape[1] if parts else 1), np.float32)
+    end = len(out)
+    while parts:
+        part = parts.pop()
+        out[end - len(part) : end] = part
+        end -= len(part)
+    return out
+
+
+def _read_texts(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as reader:
+        for i in range(reader.num_record_batches):
+            yield reader.get_batch(i)
+
+
+def _median(cosines: np.ndarray, otherwise: float) -> float:
+    return float(np.median(cosines)) if len(cosines) else float(otherwise)
+
+
+def _sampled(rows: np.ndarray) -> np.ndarray:
+    return rows[:: max(1, len(rows) // 20_000)]
+
+
+def _refuse_non_finite(z: np.ndarray, rows: np.ndarray, what: str) -> None:
+    blocks = (rows[start : start + 16_384] for start in range(0, len(rows), 16_384))
+    bad = sum(int((~np.isfinite(z[some]).all(axis=1)).sum()) for some in blocks)
+    if bad:
+        raise RefusedError(f"the embeddings of {bad} {what} that are not quarantined are not finite: quarantine them")
