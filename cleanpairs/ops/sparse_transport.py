@@ -22,6 +22,7 @@ digits take thousands where lambda is far below the differences of the costs.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -82,8 +83,6 @@ def sparse_transport(
     DataError
         Some costs are not finite.
     """
-    from scipy.sparse import csr_matrix
-
     row, column = np.asarray(row, dtype=np.int32), np.asarray(column, dtype=np.int32)
     value = np.array(cost, dtype=np.float64)
     a, b = (np.asarray(x, dtype=np.float64) for x in (row_mass, column_mass))
@@ -91,23 +90,12 @@ def sparse_transport(
         return SparsePlan(np.zeros(len(value)), a.copy(), b.copy(), 0, 0.0, True)
     if not np.isfinite(value).all():
         raise DataError("some costs are not finite: leave such edges out")
-    deepest, tiny = -650.0, np.finfo(np.float64).tiny  # exp(deepest) times any sum of masses is a normal float64
-    start = np.searchsorted(row, np.arange(len(a) + 1))
-    value -= stay_cost
-    least = np.zeros(len(a))  # of staying, or of the row's cheapest edge: that is 1 in the kernel
-    lead = np.flatnonzero(start[:-1] < start[1:])
-    if len(lead):
-        least[lead] = np.minimum(0, np.minimum.reduceat(value, start[lead]))
-    value -= least[row]
-    value /= -reg
-    np.exp(np.maximum(value, deepest, out=value), out=value)
-    K = csr_matrix((value, column, start), shape=(len(a), len(b)))
-    k = np.exp(np.maximum(least / reg, deepest))  # (n,) kernel of staying, in the row's scale
+    K, k = _kernels(value, row, column, (len(a), len(b)), stay_cost, reg)
     A, B = float(a.sum()), float(b.sum())
     v, v_0 = np.ones(len(b)), 1.0
     error, iteration, power = np.inf, 0, 1.0
     for iteration in range(1, max_iter + 1):
-        u = a / np.maximum(K @ v + k * v_0, tiny)
+        u = a / np.maximum(K @ v + k * v_0, np.finfo(np.float64).tiny)
         u_0 = B / (float(v.sum()) + v_0)
         reached, stays = K.T @ u + u_0, float(k @ u) + u_0
         if iteration % check_every == 0 or iteration == max_iter:  # rows are exact: columns carry all the error
@@ -119,6 +107,25 @@ def sparse_transport(
         v_0 *= (A / stays / v_0) ** power
     value *= u[row] * v[column]
     return SparsePlan(value, u * k * v_0, u_0 * v, iteration, error, bool(error <= tol))
+
+
+def _kernels(
+    value: np.ndarray, row: np.ndarray, column: np.ndarray, shape: tuple[int, int], stay_cost: float, reg: float
+) -> tuple[Any, np.ndarray]:
+    """Sparse kernel (n, m) in the place of the costs ``value``, and the kernel (n,) of staying; by row, 1 at most."""
+    from scipy.sparse import csr_matrix
+
+    deepest = -650.0  # its exponential times any sum of masses is a normal float64
+    start = np.searchsorted(row, np.arange(shape[0] + 1))
+    least = np.zeros(shape[0])  # of staying, or of the row's cheapest edge
+    value -= stay_cost
+    lead = np.flatnonzero(start[:-1] < start[1:])
+    if len(lead):
+        least[lead] = np.minimum(0, np.minimum.reduceat(value, start[lead]))
+    value -= least[row]
+    value /= -reg
+    np.exp(np.maximum(value, deepest, out=value), out=value)
+    return csr_matrix((value, column, start), shape=shape), np.exp(np.maximum(least / reg, deepest))
 
 
 def _relaxed(v: np.ndarray, new: np.ndarray, power: float) -> np.ndarray:
