@@ -19,7 +19,7 @@ from cleanpairs import __version__
 from cleanpairs.cli.terminal import echo, lines_now_and_then, safe, steady_streams
 from cleanpairs.core.errors import CleanpairsError, DataError, OutputError, ResourceError
 from cleanpairs.core.interrupt import Terminated
-from cleanpairs.core.limits import cap_memory
+from cleanpairs.core.limits import cap_memory, check_threads, no_thread
 from cleanpairs.core.registry import nearest
 
 __all__ = ["COMMANDS", "SECTIONS", "cli", "main"]
@@ -129,6 +129,7 @@ class LazyGroup(click.Group):
 def cli(ctx: click.Context, memory_cap: str | None) -> None:
     """Find the wrong pairs of image-text data, repair them, keep the rest."""
     cap_memory(memory_cap)
+    check_threads()
     ctx.color = _color()  # for this command and those below it
     ctx.with_resource(lines_now_and_then(str(ctx.invoked_subcommand)))
 
@@ -153,9 +154,12 @@ def main() -> None:
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(error.exit_code)
-        except click.Abort as abort:  # what click makes of a KeyboardInterrupt
-            sys.exit(128 + (abort.__cause__.number if isinstance(abort.__cause__, Terminated) else signal.SIGINT))
         except Exception as error:
+            if isinstance(error, click.Abort):  # what click makes of a KeyboardInterrupt, and of the end of a file
+                if not isinstance(error.__cause__, EOFError):
+                    ended = error.__cause__
+                    sys.exit(128 + (ended.number if isinstance(ended, Terminated) else signal.SIGINT))
+                error = error.__cause__
             from cleanpairs.core.distributed import rank_by_environment
 
             if "--debug" in sys.argv:
@@ -188,6 +192,8 @@ def _told(error: Exception) -> tuple[type[CleanpairsError], str]:
     """Which of our errors it is, or is like, and what is said of it."""
     if isinstance(error, CleanpairsError):
         return type(error), str(error)
+    if starved := no_thread(error):
+        return ResourceError, starved
     if isinstance(error, MemoryError) or (  # torch has no exception of its own on a CPU
         isinstance(error, RuntimeError) and any(s in str(error) for s in ("can't allocate memory", "out of memory"))
     ):

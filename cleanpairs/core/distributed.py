@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -97,6 +95,7 @@ def of_first(value: Any) -> Any:
     group = _group()
     if group is None:
         return value
+    import numpy as np
     import torch
     from safetensors.numpy import load, save
 

@@ -1,15 +1,17 @@
 """The limits that a user may move, by environment variables, which are read where they act (docs/limits.md)."""
 
+import errno
 import math
 import os
 import re
 import resource
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.errors import ConfigError, ResourceError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
@@ -83,6 +85,37 @@ def memory_is_capped() -> bool:
     """
     kinds = (resource.RLIMIT_DATA, resource.RLIMIT_AS)
     return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in kinds)
+
+
+def check_threads() -> None:
+    """Raise ResourceError where fewer threads can be started than OpenBLAS, OpenMP, Arrow and this process need.
+
+    Notes
+    -----
+    Without a thread OpenBLAS sends SIGINT to its own process, and OpenMP leaves with 1.
+    """
+    asked, ended = os.environ.get("OMP_NUM_THREADS", ""), threading.Event()
+    each = int(asked) if asked.isdecimal() else len(os.sched_getaffinity(0))
+    threads = [threading.Thread(target=ended.wait) for _ in range(4 + 3 * each)]
+    try:
+        if not memory_is_capped():
+            for thread in threads:
+                thread.start()
+    except RuntimeError as error:
+        raise ResourceError(no_thread(error)) from error
+    finally:
+        ended.set()
+
+
+def no_thread(error: BaseException) -> str:
+    """What to do about an error of the system, of Python or of Arrow that no thread or process can be started."""
+    said = str(error)
+    if "can't start new thread" not in said and os.strerror(errno.EAGAIN) not in said:
+        return ""
+    return (
+        f"no further thread or process can be started ({said}): raise the limit of processes (ulimit -u, or the "
+        "container's), set OMP_NUM_THREADS=1, or end other programs"
+    )
 
 
 def hold_memory(most: int) -> None:

@@ -14,7 +14,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cleanpairs.core.errors import CleanpairsError, DataError, OutputError
+from cleanpairs.core.errors import CleanpairsError, DataError, OutputError, ResourceError
+from cleanpairs.core.limits import no_thread
 
 AnyPath = str | os.PathLike[str]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,6 +39,8 @@ def _raised_as(kind: type[CleanpairsError], path: object, how: str, *also: type[
     except (CleanpairsError, MemoryError):
         raise
     except (OSError, *also) as error:  # type: ignore[misc]
+        if said := no_thread(error):
+            raise ResourceError(f"{path} cannot be {how}: {said}") from error
         raise kind(f"{path} cannot be {how}: {error_text(error)}") from error
 
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cleanpairs.cli
+import cleanpairs.cli.listing
 from cleanpairs.cli.terminal import safe, steady_streams
 from cleanpairs.core.errors import OutputError
 
@@ -68,6 +69,15 @@ def test_a_manifest_of_somebody_else_is_passed_over(command: Command, tmp_path: 
     else:
         (tmp_path / "b.manifest.json").write_text("[" * 100_000)
     assert command("inspect", ".")[0] == 0
+
+
+def test_the_end_of_a_file_is_no_interrupt(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_its_end(**options: Any) -> None:
+        raise EOFError("no data left in file")
+
+    monkeypatch.setattr(cleanpairs.cli.listing.inspect, "callback", at_its_end)
+    code, _, err = command("inspect", ".")
+    assert code == 1 and "EOFError: no data left in file" in err
 
 
 def test_an_output_of_the_manifest_that_never_ends(command: Command, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from PIL import Image
 
 from cleanpairs import load_pairs
 from cleanpairs.cli import main
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError, ResourceError
 from cleanpairs.core.limits import LIMITS, limit, parse_bytes
 from cleanpairs.core.regular import reading
 from cleanpairs.data import read_image
@@ -181,6 +182,30 @@ def test_a_lack_of_memory_while_reading_is_no_fault_of_the_data() -> None:
         raise pa.lib.ArrowMemoryError("realloc of size 2097152 failed")
     with pytest.raises(DataError, match="damaged"), reading("damaged.parquet", "read", pa.ArrowException):
         raise pa.ArrowInvalid("not what it says")
+
+
+@pytest.mark.parametrize("threads", ["1", ""])
+def test_where_no_thread_can_be_started_a_limit_is_met(threads: str) -> None:
+    script = f"ulimit -u 2 && exec {sys.executable} -m cleanpairs inspect no.parquet"
+    argv = ["bash", "-c", script]
+    if os.getuid() == 0:  # whom the limit does not hold for
+        caps = [f"--{kind}-caps=+dac_override,+dac_read_search" for kind in ("inh", "ambient")]
+        argv = ["setpriv", "--reuid=54321", "--clear-groups", *caps, *argv]
+    done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": threads})
+    assert done.returncode == 6, done.stderr
+    assert "Error [limit]: no further thread or process can be started" in done.stderr and "ulimit -u" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pa.ArrowException("Failed to launch worker thread: Resource temporarily unavailable"),
+        BlockingIOError(11, "Resource temporarily unavailable"),
+    ],
+)
+def test_a_lack_of_threads_is_no_fault_of_the_data(error: Exception) -> None:
+    with pytest.raises(ResourceError, match="ulimit -u"), reading("whole.parquet", "read", pa.ArrowException):
+        raise error
 
 
 def test_no_thread_decodes_where_memory_is_capped() -> None:
