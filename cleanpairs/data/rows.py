@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
-from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash, text_groups
+from cleanpairs.data.text import NO_DOWNLOAD, NOT_UTF8, caption_fault, content_hash, text_groups
 from cleanpairs.ops.cells import decoded, list_lengths, readable
 from cleanpairs.ops.columns import grouped, is_list, taken
 
@@ -137,6 +137,11 @@ def convert(
                 row_faults[i] = str(error)
                 groups[i] = content_hash(f"missing {first_row + i}".encode())
     row_faults |= faults or {}
+    if row_faults and (status := column("status")) is not None:
+        why = column("error_message")
+        told = zip(image_cells(status), [None] * n if why is None else image_cells(why), strict=True)
+        failed = {i: message or word for i, (word, message) in enumerate(told) if str(word).startswith("failed")}
+        row_faults |= {i: f"{NO_DOWNLOAD}: {failed[i]}" for i in row_faults.keys() & failed.keys()}
     captions, keys = column(columns.get("text")), column(columns.get("key"))
     found = _pairs(n, captions, keys, row_faults, first_row)
     out = RowBatch(n, *found, image_group=groups, vectors=vectors, captioned=captions is not None)

@@ -140,7 +140,8 @@ class TableReader(ABC):
         if "features" in source.columns:
             needed.pop(source.columns.get("image", ""), None)
         names = set(self.schema(source).names)
-        return [*needed, *(c for c in ("true_mismatch", "true_key") if c in names)]
+        also = ("true_mismatch", "true_key", "status", "error_message")  # the last two are img2dataset's
+        return list(dict.fromkeys([*needed, *(name for name in also if name in names)]))
 
     def iter_rows(
         self, source: Source, batches: Iterator[Rows] | None = None, first: int = 0, hash_vectors: bool = True

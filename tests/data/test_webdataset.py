@@ -315,3 +315,14 @@ def test_random_bytes_never_crash(tmp_path: Path) -> None:
         except DataError:
             outcomes["refused"] += 1
     assert sum(outcomes.values()) == 300 and min(outcomes.values()) > 50
+
+
+def test_failed_downloads_in_the_parquet_of_img2dataset(tmp_path: Path) -> None:
+    columns = {"jpg": [JPG, None, None, b""], "caption": list("abcd"), "key": list("0123")}
+    columns |= {"status": ["success", "failed_to_download", None, "failed_to_resize"]}
+    told = {"error_message": [None, "HTTP Error 404", None, None]}
+    for more, why in (({}, "failed_to_download"), (told, "HTTP Error 404")):
+        pq.write_table(pa.table(columns | more), tmp_path / "00000.parquet")
+        reasons = load_pairs(tmp_path / "00000.parquet").reasons
+        failed = "the download failed: "
+        assert reasons == {1: failed + why, 2: "there is no image", 3: failed + "failed_to_resize"}

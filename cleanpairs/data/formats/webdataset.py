@@ -32,7 +32,7 @@ from cleanpairs.data.images import IMAGES, ImageSource
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded, record_batch
-from cleanpairs.data.text import NO_DOWNLOAD, NOT_UTF8, text_of
+from cleanpairs.data.text import NOT_UTF8, text_of
 from cleanpairs.ops.columns import one_array, taken
 
 TAR = (".tar", ".tar.gz", ".tgz")
@@ -40,7 +40,6 @@ MAX_JSON_BYTES = 16 * 2**20
 LOOK_AT = 100  # samples whose .json tells which fields there are
 OWN = ("key", "image", "caption")
 CAPTIONS = ("txt", "caption", "text")  # endings
-NO_SAMPLE = "the tar has no sample of this key"
 
 
 class Member(NamedTuple):
@@ -318,7 +317,7 @@ def _number(value: Any) -> float | None:
 
 def _rows(tar: str) -> list[Sample]:
     """The samples of a tar; behind them, without members, the rows of its sidecar that have none."""
-    samples, table = read_index(tar), _beside(tar, ["key", "status", "error_message"])
+    samples, table = read_index(tar), _beside(tar, ["key"])
     if table is None:
         return samples
     at = _places([sample.key for sample in samples], table)
@@ -327,25 +326,15 @@ def _rows(tar: str) -> list[Sample]:
             f"{_sidecar(tar)} has none of the keys of {tar}: {str(table['key'][0])!r} there, {samples[0].key!r} here; "
             "move it away, or give it the tar's keys"
         )
-    left = np.setdiff1d(np.arange(len(table)), at.drop_null().to_numpy())
-    lost = taken(table, left).to_pylist()
-    return [*samples, *(Sample(str(row["key"]), {}, download_fault(row) or NO_SAMPLE) for row in lost)]
+    left = taken(table["key"], np.setdiff1d(np.arange(len(table)), at.drop_null().to_numpy()))
+    return [*samples, *(Sample(str(key), {}, "the tar has no sample of this key") for key in left.to_pylist())]
 
 
-def download_fault(row: Mapping[str, Any]) -> str | None:
-    """Why a row of img2dataset's has no image, by its ``status`` and ``error_message``; None where it has one."""
-    status = row.get("status")
-    return None if status in (None, "success") else f"{NO_DOWNLOAD}: {row.get('error_message') or status}"
-
-
-def _beside(tar: str, columns: Sequence[str] | None = None) -> pa.Table | None:
-    """The Parquet file beside a tar, or those of its ``columns`` that it has."""
+def _beside(tar: str, columns: list[str] | None = None) -> pa.Table | None:
+    """The Parquet file beside a tar, or its ``columns``."""
     path = _sidecar(tar)
-    if path is None:
-        return None
-    names = common_schema([path]).names
-    table = read_table(path, None if columns is None else [name for name in columns if name in names])
-    if len(table["key"].unique()) != len(table):
+    table = None if path is None else read_table(path, columns)
+    if table is not None and len(table["key"].unique()) != len(table):
         raise DataError(f"{path} has a key more than once: its rows cannot be joined to the samples of {tar}")
     return table
 
