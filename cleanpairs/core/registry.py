@@ -185,9 +185,13 @@ READERS = Registry(
         ),
         "coco": ("formats.folder:CaptionJsonReader", "COCO's captions_*.json, Karpathy's dataset_*.json"),
         "precomp": ("formats.vectors:PrecompReader", "research layout: {split}_ims.npy and {split}_caps.txt"),
+        "images": (
+            "formats.image_folder:ImageFolderReader",
+            "a folder of images with a .txt, .caption or .json each; the files format of img2dataset",
+        ),
         "folder": (
             "formats.folder:FolderReader",
-            "image files named by a CSV, TSV, JSON Lines or JSON list, or with a .txt each: the file, or its folder",
+            "image files named by a CSV, TSV, JSON Lines or JSON list: the file, or its folder",
         ),
         "parquet": ("table_reader:ParquetReader", "Parquet: a file, a glob or a directory"),
     },

@@ -79,7 +79,10 @@ def resolve_path(path: str, root: Path) -> Path:
             ends = (base / "/".join(parts[k:]) for k in range(len(parts)))
             file = next((end.resolve() for end in ends if end.is_file()), file)
     if not file.is_relative_to(base):
-        raise DataError(f"the image path {path[:120]!r} leaves the image root {root}")
+        remedy = ""
+        if Path(os.path.abspath(base / path)).is_relative_to(base):
+            remedy = f"; it is a link, and --image-root {os.path.commonpath([base, file])} takes in {file}"
+        raise DataError(f"the image path {path[:120]!r} leaves the image root {root}{remedy}")
     return file
 
 

@@ -127,7 +127,7 @@ def _opened(data: str | Path, **options: Any) -> Source:
     if reader is not None and kind not in (fits := list(fitting(path))):
         raise ConfigError(f"the reader {reader!r} is not one for {data}: {', '.join(fits) or 'none'} would be")
     if encoding is not None:
-        if kind != "folder":
+        if kind not in ("folder", "images"):
             raise ConfigError(f"an encoding goes with CSV, TSV and .txt, and {data} is {kind}: leave it out")
         try:
             "".encode(encoding)  # refuses base64 and its kin, which codecs.lookup takes

@@ -1,7 +1,9 @@
 """File names as people give them: one file, a directory, a glob, or braces as WebDataset writes them."""
 
 import glob
+import os
 import re
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -46,3 +48,17 @@ def expand_files(data: str, ending: str) -> list[str]:
     if not found:
         raise DataError(f"no such input: {data} matches no file *{ending}")
     return [str(Path(p).absolute()) for p in found]
+
+
+def files_below(folder: Path, ending: str = "", depth: int = 4) -> Iterator[Path]:
+    """The files in a folder, and in those below it down to ``depth``, sorted, by their ``ending``; no hidden ones."""
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        if entry.name.startswith(".") or entry.name == "__MACOSX":
+            continue
+        if entry.is_dir():
+            if depth and not entry.is_symlink():
+                yield from files_below(folder / entry.name, ending, depth - 1)
+        elif entry.name.endswith(ending):
+            yield folder / entry.name

@@ -1,4 +1,4 @@
-"""Captions in a file beside the images that it names: CSV, TSV, JSON (Lines), COCO; or a .txt beside each image.
+"""Captions in a file beside the images that it names: CSV, TSV, JSON (Lines), COCO.
 
 Given is the file, or a folder that holds just one such; ``metadata.csv`` and ``metadata.jsonl`` (the image folders of
 `datasets`) and ``captions.txt`` (Flickr8k) are looked for first. Image paths are relative to the file's folder, or to
@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha256
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
@@ -29,11 +28,10 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import DataOptions
-from cleanpairs.core.regular import begins_with, cached_by_file, open_regular, read_bytes, read_json, reading
-from cleanpairs.data.atomic import write_whole
+from cleanpairs.core.regular import begins_with, cached_by_file, open_regular, read_json, reading
 from cleanpairs.data.columns import find_columns, is_score
 from cleanpairs.data.images import IMAGES, encoded_bytes
-from cleanpairs.data.source import TABLES, Source, cache_folder, copied, is_intact
+from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded, chosen_split, record_batch
 from cleanpairs.ops.columns import filtered, taken
 
@@ -51,29 +49,6 @@ _SCHEMA = pa.schema(
 )
 Listing = tuple[pa.Table, dict[int, str]]  # rows, and why some are unusable
 Record = tuple[dict[str, Any], str | None]  # values by column, and why it cannot be used
-
-
-def captioned_images(folder: Path) -> Iterator[Path]:
-    """The images of a folder beside which lies a .txt of the same name."""
-    images = (p for p in sorted(folder.iterdir()) if p.suffix.lower() in IMAGES and not p.name.startswith("."))
-    return (p for p in images if p.with_suffix(".txt").is_file())
-
-
-def _listed(folder: Path, encoding: str | None) -> Path:
-    """JSON Lines about :func:`captioned_images`, in the cache directory, named by what they say."""
-    lines = []
-    for image in captioned_images(folder):
-        path = str(image.with_suffix(".txt"))
-        try:
-            text = read_bytes(path).decode(encoding or "utf-8-sig").strip()
-        except UnicodeError as error:
-            raise _undecodable(path, path, encoding, error) from error
-        lines.append(json.dumps({"key": image.stem, "file_name": image.name, "caption": text}) + "\n")
-    whole = "".join(lines)
-    file = cache_folder(TABLES) / f"{sha256(whole.encode()).hexdigest()[:32]}.jsonl"
-    if not is_intact(file):
-        write_whole(file, whole)
-    return file
 
 
 def annotation_files(folder: Path) -> list[Path]:
@@ -154,7 +129,7 @@ class FolderReader(ListingReader):
         path = Path(data)
         if path.is_dir():
             found = len(annotation_files(path))
-            return (found == 1 or (not found and any(captioned_images(path)))) and not any(path.glob("[!.]*.parquet"))
+            return found == 1 and not any(path.glob("[!.]*.parquet"))
         return path.is_file() and (
             path.suffix in ENDINGS or path.name in FIRST or (path.suffix in JSON_ENDINGS and begins_with(path, b"["))
         )
@@ -162,19 +137,13 @@ class FolderReader(ListingReader):
     def open(self, data: str, request: DataOptions) -> Source:
         """The file, its columns, and the folder of the images."""
         path, encoding = Path(data).absolute(), request.encoding
-        texts = []
-        if path.is_dir() and not annotation_files(path):
-            texts = [str(image.with_suffix(".txt")) for image in captioned_images(path)]
-            request = replace(request, image_root=request.image_root or str(path))
-            path, encoding = _listed(path, encoding), None
         path = annotation_files(path)[0] if path.is_dir() else path
         table = _records(str(path), encoding)[0]
         name = find_columns(table.schema, vars(request), str(path)).get("image")
         if name is not None and pa.types.is_string(table.schema.field(name).type):
             request = replace(request, image_root=_found_root(table[name], path, request.image_root))
         options = {} if encoding is None else {"encoding": encoding}
-        source = self.described(str(path), [str(path)], len(table), request, **options)
-        return copied(source, texts) if texts else source
+        return self.described(str(path), [str(path)], len(table), request, **options)
 
     def listing(self, source: Source) -> Listing:
         """The records of the file."""
@@ -231,7 +200,7 @@ def _header(path: str, encoding: str | None) -> tuple[list[str], str]:
         with reading(path), _opened(path, encoding) as file:
             line = file.readline(MAX_FIELD)
     except UnicodeError as error:
-        raise _undecodable(f"{path}, line 1,", path, encoding, error) from error
+        raise undecodable(f"{path}, line 1,", path, encoding, error) from error
     if line.startswith(("\udcff\udcfe", "\udcfe\udcff")):
         raise DataError(f"{path} is UTF-16; say so with --encoding utf-16, or save it as UTF-8")
     delimiter = "\t" if path.endswith(".tsv") else max(DELIMITERS, key=line.count)
@@ -269,7 +238,7 @@ def _iter_csv(path: str, encoding: str | None) -> Iterator[Record]:
                 yield {}, f"line {line} cannot be read: {error}"
                 continue
             except UnicodeError as error:  # what no byte can be passed over in, as UTF-16
-                raise _undecodable(f"{path}, line {line} or soon after,", path, encoding, error) from error
+                raise undecodable(f"{path}, line {line} or soon after,", path, encoding, error) from error
             if fields is None:
                 return
             if not fields:
@@ -283,7 +252,7 @@ def _iter_csv(path: str, encoding: str | None) -> Iterator[Record]:
             yield dict(zip(names, fields, strict=False)), fault
 
 
-def _undecodable(where: str, path: str, encoding: str | None, error: UnicodeError) -> DataError:
+def undecodable(where: str, path: str, encoding: str | None, error: UnicodeError) -> DataError:
     """The error of a file, or a line of it, that is not in its ``encoding``, UTF-8 when None."""
     why = "UTF-8" if encoding is None else f"{encoding} ({error})"
     return DataError(f"{where} is not {why}; it may be {_likely_encoding(path)}")

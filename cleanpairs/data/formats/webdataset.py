@@ -295,13 +295,17 @@ def _text(sample: Sample, file: BinaryIO) -> tuple[str | None, str | None]:
             return None, f"the caption is longer than {most} bytes"
         raw = member_bytes(file, sample.members[found[0]])
     if not raw.strip():
-        record = _record(file, sample)
-        values = (_string(record.get(name)) for name in USUAL_NAMES["text"])
-        return next((value for value in values if value), "" if found else None), None
+        return caption_field(_record(file, sample)) or ("" if found else None), None
     try:
         return text_of(raw), None
     except UnicodeDecodeError:
         return raw.decode("utf-8", "replace"), NOT_UTF8
+
+
+def caption_field(record: Mapping[str, Any]) -> str | None:
+    """The caption in the object of a .json, by the usual names of its field; None where there is none."""
+    values = (_string(record.get(name)) for name in USUAL_NAMES["text"])
+    return next((value for value in values if value), None)
 
 
 def _string(value: Any) -> str | None:

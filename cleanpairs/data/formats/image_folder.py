@@ -1,0 +1,187 @@
+"""A folder of images, each with its caption in a file of the same name; also the ``files`` format of img2dataset.
+
+The caption is the .txt, .caption or .text, else a field of the .json. Sub-folders are read as well. An image without a
+caption is a row, as is a caption without an image: both are set aside.
+
+img2dataset leaves ``00000.parquet`` beside the folder ``00000``. Then the rows are those of the Parquet file, and the
+images are found by their keys.
+"""
+
+import re
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.limits import limit
+from cleanpairs.core.recipe import DataOptions
+from cleanpairs.core.regular import cached_by_file, open_regular, read_json, reading
+from cleanpairs.data.columns import is_bytes
+from cleanpairs.data.formats.file_names import files_below
+from cleanpairs.data.formats.folder import Listing, ListingReader, annotation_files, undecodable
+from cleanpairs.data.formats.webdataset import CAPTIONS, caption_field
+from cleanpairs.data.images import IMAGES
+from cleanpairs.data.parquet_io import common_schema, parquet_files, read_table
+from cleanpairs.data.source import Source, copied
+from cleanpairs.data.text import NO_CAPTION_FILE, text_of
+from cleanpairs.data.writing import cached_tables
+from cleanpairs.ops.columns import fresh_names
+
+FAULT = "cleanpairs_fault"  # column of the table in the cache
+
+
+class _Named(NamedTuple):
+    """The files of one name: images, files of captions, the first that is used before the others, and a .json."""
+
+    images: list[Path]
+    captions: list[Path]
+    notes: list[Path]
+
+
+def _named_alike(folder: Path) -> dict[str, _Named]:
+    """The files below a folder, by their path without ending; of names in NFC and NFD, as of macOS, one."""
+    found: dict[str, _Named] = {}
+    for path in files_below(folder):
+        ending = path.suffix.lower()
+        kind = 0 if ending in IMAGES else 1 if ending[1:] in CAPTIONS else 2 if ending == ".json" else None
+        if kind is not None:
+            name = unicodedata.normalize("NFC", path.relative_to(folder).with_suffix("").as_posix())
+            found.setdefault(name, _Named([], [], []))[kind].append(path)
+    return {name: found[name] for name in sorted(found)}
+
+
+def _shards(path: Path) -> list[Path]:
+    """img2dataset's Parquet files, of a folder or the one given, beside which lie folders with their images."""
+    files = [Path(p) for p in parquet_files(path)] if path.is_dir() else [path] if path.suffix == ".parquet" else []
+    if not any(_is_image(p) for file in files if file.with_suffix("").is_dir() for p in file.with_suffix("").iterdir()):
+        return []
+    schema = common_schema([str(file) for file in files])
+    held = any(is_bytes(field.type) or pa.types.is_struct(field.type) for field in schema)
+    return files if "key" in schema.names and not held else []
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGES and not path.name.startswith(".")
+
+
+class ImageFolderReader(ListingReader):
+    """Reads a folder of images with captions beside them, as a table in the cache directory that names the images."""
+
+    kind = "images"
+
+    @staticmethod
+    def recognises(data: str) -> bool:
+        """Whether ``data`` is a folder with an image and its caption, and without a table; or one of img2dataset."""
+        path = Path(data)
+        if _shards(path):
+            return True
+        if not path.is_dir() or annotation_files(path) or parquet_files(path):
+            return False
+        return any(named.images and (named.captions or named.notes) for named in _named_alike(path).values())
+
+    def open(self, data: str, request: DataOptions) -> Source:
+        """The table of what lies in the folder."""
+        path = Path(data).absolute()
+        folder = path if path.is_dir() else path.parent
+        if files := _shards(path):
+            table, name = _of_shards(files)
+            request = replace(request, image_column=request.image_column or name)
+        else:
+            table, files = _of_names(folder, request.encoding)
+            name = "file_name"
+        root = folder if request.image_root is None else Path(request.image_root).absolute()
+        if not folder.is_relative_to(root):
+            raise DataError(f"{folder} does not lie in the image root {root}; leave --image-root out")
+        if root != folder:
+            at, prefix = table.schema.get_field_index(name), f"{folder.relative_to(root).as_posix()}/"
+            table = table.set_column(at, name, pc.binary_join_element_wise(prefix, table[name], ""))
+        cached = cached_tables([table])
+        source = self.described(data, [str(cached)], len(table), replace(request, image_root=str(root)))
+        return copied(source, [str(file) for file in files])
+
+    def listing(self, source: Source) -> Listing:
+        """The rows of the table."""
+        return _listing(source.paths[0])
+
+
+@cached_by_file(2)
+def _listing(path: str) -> Listing:
+    table = read_table(path)
+    faults = {i: fault for i, fault in enumerate(table[FAULT].to_pylist()) if fault is not None}
+    return table.drop_columns([FAULT]), faults
+
+
+def _of_names(folder: Path, encoding: str | None) -> tuple[pa.Table, list[Path]]:
+    """The rows of a folder, ``key``, ``file_name``, ``caption`` and what is wrong; and the files of its captions."""
+    rows: list[tuple[str, str | None, str | None, str | None]] = []
+    files: list[Path] = []
+    for name, (images, captions, notes) in _named_alike(folder).items():
+        if not images and not captions:
+            continue  # a .json about something else
+        caption, fault = _caption(captions, notes, encoding)
+        files += captions or notes
+        if not images:
+            rows.append((name, None, caption, f"there is no image beside {captions[0].name!r}"))
+        elif not captions and not notes:
+            fault = f"{NO_CAPTION_FILE} beside {images[0].name!r}"
+        for image in images:
+            key = name if len(images) == 1 else f"{name}{image.suffix}"
+            rows.append((key, image.relative_to(folder).as_posix(), caption, fault))
+    values = [[None if value is None else _utf8(value) for value in column] for column in zip(*rows, strict=True)]
+    names = ["key", "file_name", "caption", FAULT]
+    return pa.table({name: pa.array(some, pa.string()) for name, some in zip(names, values, strict=True)}), files
+
+
+def _utf8(text: str) -> str:
+    """A name of a file, or a caption, as a table can hold it: an image of another name is said to be missing."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _caption(captions: list[Path], notes: list[Path], encoding: str | None) -> tuple[str | None, str | None]:
+    """The caption in the first of the files that holds one, and what is wrong with it."""
+    try:
+        for file in sorted(captions, key=lambda path: CAPTIONS.index(path.suffix[1:].lower())):
+            with reading(file), open_regular(file) as opened:
+                raw = opened.read(4 * (most := limit("caption_bytes")) + 1)
+            if len(raw) > 4 * most:
+                return None, f"the caption is longer than {most} bytes"
+            try:
+                if text := text_of(raw, encoding).strip():
+                    return text, None
+            except UnicodeError as error:
+                raise undecodable(file.name, str(file), encoding, error) from error
+        for file in notes:
+            with reading(file, "read as JSON", ValueError):
+                record = read_json(file)
+            if isinstance(record, dict) and (text := caption_field(record)):
+                return text, None
+    except DataError as error:  # one file, one row
+        return None, str(error)
+    return ("" if captions else None), None
+
+
+def _of_shards(files: list[Path]) -> tuple[pa.Table, str]:
+    """The rows of img2dataset's Parquet files with the images' paths, and the name of the column of these."""
+    tables = []
+    name = fresh_names(["file_name"], common_schema([str(file) for file in files]).names).get("file_name", "file_name")
+    for file in files:
+        table, folder = read_table(file), file.with_suffix("")
+        images = {p.stem: f"{folder.name}/{p.name}" for p in sorted(folder.glob("*")) if _is_image(p)}
+        kind = table["key"].type
+        if pa.types.is_integer(kind):  # it has lost the zeros before it
+            images = {str(int(key)): path for key, path in images.items() if re.fullmatch("[0-9]{1,18}", key)}
+        keys = [str(key) for key in table["key"].to_pylist()]
+        paths = [images.pop(key, None) for key in keys]
+        found = zip(keys, paths, strict=True)
+        faults = [None if path else f"{folder.name} has no image of the key {key!r}" for key, path in found]
+        strange = pa.table({"key": pa.array(images, pa.string()).cast(kind)})
+        rows = pa.concat_tables([table, strange], promote_options="default")
+        paths += images.values()
+        faults += [f"{file.name} has no row of the key {key!r}" for key in images]
+        rows = rows.append_column(name, pa.array(paths, pa.string()))
+        tables.append(rows.append_column(FAULT, pa.array(faults, pa.string())))
+    return pa.concat_tables(tables, promote_options="permissive"), name
