@@ -8,7 +8,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache, wraps
 from io import BufferedReader
 from pathlib import Path
@@ -41,7 +41,14 @@ def _raised_as(kind: type[CleanpairsError], path: object, how: str, *also: type[
     except (OSError, *also) as error:  # type: ignore[misc]
         if said := no_thread(error):
             raise ResourceError(f"{path} cannot be {how}: {said}") from error
-        raise kind(f"{path} cannot be {how}: {error_text(error)}") from error
+        pointer = "; it is a pointer of Git LFS: run git lfs pull" if _is_pointer(path) else ""
+        raise kind(f"{path} cannot be {how}: {error_text(error)}{pointer}") from error
+
+
+def _is_pointer(path: object) -> bool:
+    with suppress(OSError, ValueError):
+        return os.path.isfile(str(path)) and begins_with(str(path), b"version https://git-lfs")
+    return False
 
 
 def reading(path: object, how: str = "read", *also: type[Exception]) -> AbstractContextManager[None]:

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file, check_regular, read_json, reading
+from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.remote import location, open_remote
-from cleanpairs.ops.columns import plain_batch, plain_schema
+from cleanpairs.ops.columns import plain_batch, plain_schema, recast
 
 _BUFFER = 1 << 20
 _REMOTE_BUFFER = 4 << 20  # bytes of one column asked for at once, of a file in an object store
@@ -21,13 +22,16 @@ BATCH_BYTES = 32 * 2**20  # of a batch of rows, about
 
 
 def parquet_files(folder: Path) -> list[str]:
-    """The Parquet files of a directory, sorted, without the ledger and the dropped pairs of an export beside them."""
+    """The Parquet files of a directory, sorted, or those below it where it has none itself; without the ledger and the
+    dropped pairs of an export beside them.
+    """
     aside: set[str] = set()
     for manifest in folder.glob("[!.]*.manifest.json"):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # it is of somebody else
             files = read_json(manifest)["files"].items()
             aside |= {os.path.realpath(folder / name) for name, f in files if f["role"] in ("ledger", "dropped")}
     found = sorted(folder.glob("[!.]*.parquet"))  # hidden ones are somebody's staging
+    found = found or list(files_below(folder, ".parquet"))  # a clone from the hub, or partitions
     return [str(p) for p in found if os.path.realpath(p) not in aside]
 
 
@@ -68,28 +72,50 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
 
 def common_schema(paths: Sequence[str]) -> pa.Schema:
     """The Arrow schema that all Parquet files share; see :func:`shared_schema`."""
+    return shared_schema(paths, _schema_of)
 
-    def schema_of(path: str) -> pa.Schema:
-        with open_parquet(path) as file, _named(path):
-            return plain_schema(file.schema_arrow)
 
-    return shared_schema(paths, schema_of)
+@cached_by_file(4096)
+def _schema_of(path: str) -> pa.Schema:
+    with open_parquet(path) as file, _named(path):
+        return plain_schema(file.schema_arrow)
 
 
 def shared_schema(paths: Sequence[str], schema_of: Callable[[str], pa.Schema]) -> pa.Schema:
-    """The Arrow schema of all files. Raises DataError: they differ, or a column name occurs twice."""
-    schemas = {path: schema_of(path) for path in paths}
-    first = schemas[paths[0]]
-    for path, schema in schemas.items():
+    """The Arrow schema of all files, with the wider type where they differ, as float and double do. Raises DataError:
+    a column is missing in one, has types that do not go together, or occurs twice.
+    """
+    first = schema_of(paths[0])
+    whole = {field.name: field for field in first}
+    for path in paths:
+        schema = schema_of(path)
         if twice := sorted(n for n, k in Counter(schema.names).items() if k > 1):
             raise DataError(f"{path} has the column {twice[0]!r} more than once")
-        kinds, others = ({field.name: field.type for field in s} for s in (first, schema))
-        for name in sorted(kinds.keys() | others.keys()):
-            if (a := kinds.get(name)) != (b := others.get(name)):
-                raise DataError(
-                    f"the files differ in column {name!r}: {a or 'missing'} in {paths[0]}, {b or 'missing'} in {path}"
-                )
-    return first
+        if missing := sorted(whole.keys() ^ set(schema.names)):
+            a, b = (paths[0], path) if missing[0] in whole else (path, paths[0])
+            raise DataError(
+                f"the files differ in column {missing[0]!r}: it is in {a}, and missing in {b}; give those that go "
+                "together by a glob"
+            )
+        for name in schema.names if not schema.equals(first) else ():
+            both = [whole[name], schema.field(name)]
+            if both[0].type != both[1].type:  # of categories their values
+                both = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in both]
+            try:
+                whole[name] = pa.unify_schemas([pa.schema([f]) for f in both], promote_options="permissive").field(0)
+            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                kinds = f"{whole[name].type} in {paths[0]}, {schema.field(name).type} in {path}"
+                raise DataError(f"the files differ in column {name!r}: {kinds}; write it with one type") from error
+    return pa.schema(list(whole.values()), first.metadata)
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of ``schema`` that a batch has, with its types; itself where it has these."""
+    target = pa.schema([field for field in schema if field.name in batch.schema.names], schema.metadata)
+    if batch.schema.equals(target):
+        return batch
+    arrays = [recast(batch.column(field.name), field.type) for field in target]
+    return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
 @cached_by_file(4096)
@@ -125,6 +151,7 @@ def iter_batches(
     """(File, batch) of ``limit`` rows from ``first`` on, ``batch_size`` at most, fewer where rows are large."""
     left, ahead = math.inf if limit is None else limit, first  # rows that are wanted, and to pass over before
     wanted = None if columns is None else list(columns)
+    schema = common_schema(paths) if len(paths) > 1 else None
     for path in paths:
         if left <= 0:
             break
@@ -150,6 +177,7 @@ def iter_batches(
                     row += len(batch)
                     passed = min(ahead, len(batch))
                     batch = plain_batch(batch.slice(passed, None if limit is None else int(left)))
+                    batch = batch if schema is None else conformed(batch, schema)
                 ahead -= passed
                 left -= len(batch)
                 if len(batch):

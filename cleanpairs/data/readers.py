@@ -19,6 +19,7 @@ from cleanpairs.core.registry import READERS
 from cleanpairs.core.regular import reading
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.columns import is_bytes
+from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.images import IMAGES
@@ -62,9 +63,11 @@ def sniff(data: str) -> str:
         near = f"; arrays of vectors are named themselves: '{data}/*.npy' (docs/clip_vectors.md)"
     elif images := sorted(endings & set(IMAGES)):
         near = f"; its *{images[0]} have no captions: name them in a captions.csv (file_name,caption)"
+    elif tar := next(files_below(Path(data), ".tar"), None):
+        near = f"; its tars lie below: '{tar.parent}/*.tar'"
     raise DataError(
         f"{data} is a directory without any known input: no *.parquet, no *.tar, no state.json of `datasets`, no .csv, "
-        f".tsv or .jsonl, no N.jpg with N.txt, no img_emb/ of clip-retrieval, no {{split}}_ims.npy with "
+        f".tsv or .jsonl, no N.jpg with N.txt or N.caption, no img_emb/ of clip-retrieval, no {{split}}_ims.npy with "
         f"{{split}}_caps.txt{near}"
     )
 

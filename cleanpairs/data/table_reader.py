@@ -1,5 +1,6 @@
 """Readers of tables: rows in batches become pairs, in bounded memory. Of Parquet, and what all of them share."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -185,11 +186,12 @@ class ParquetReader(TableReader):
     """Reads Parquet; see :func:`cleanpairs.data.readers.load_pairs`."""
 
     kind = "parquet"
+    splits = True
     streams = True
 
     @staticmethod
     def recognises(data: str) -> bool:
-        """Whether ``data`` looks like Parquet: a file or glob, or a directory with ``*.parquet``."""
+        """Whether ``data`` looks like Parquet: a file or glob, or a directory with ``*.parquet`` in it or below."""
         path = Path(data)
         if path.is_dir():
             return bool(parquet_files(path)) and not any(path.glob("*_ims.npy"))  # beside those lies their truth
@@ -201,7 +203,15 @@ class ParquetReader(TableReader):
         if folder.is_file() and folder.suffix not in (".parquet", ".pq") and not begins_with(folder, b"PAR1"):
             raise DataError(f"{data} is no Parquet, CSV, TSV, JSON, .npy, .arrow or .tar: see docs/inputs.md")
         paths = parquet_files(folder) if folder.is_dir() else expand_files(data, ".parquet")
-        return self.described(data, paths, sum(count_rows(paths)), request)
+        of = {path: re.fullmatch(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?", Path(path).stem) for path in paths}
+        known = list(dict.fromkeys("" if found is None else found[1] for found in of.values()))
+        options = {}
+        if request.split is not None or (len(known) > 1 and "train" in known):  # as the hub names them
+            if "" in known:
+                raise DataError(f"{data} has no splits; leave --split (split) out")
+            options["split"] = chosen_split(request.split, known, data)
+            paths = [path for path, found in of.items() if found is not None and found[1] == options["split"]]
+        return self.described(data, paths, sum(count_rows(paths)), request, **options)
 
     def schema(self, source: Source) -> pa.Schema:
         """The one that the files share."""

@@ -94,6 +94,12 @@ def as_csv(root: Path, table: pa.Table) -> list[str]:
     return [str(root / "data")]
 
 
+def as_images(root: Path, table: pa.Table) -> list[str]:
+    for name, caption in zip(write_files(root / "data" / "some", table), table["caption"].to_pylist(), strict=True):
+        (root / "data" / "some" / name).with_suffix(".caption").write_text(caption)
+    return [str(root / "data")]
+
+
 def as_jsonl(root: Path, table: pa.Table) -> list[str]:
     frame = pd.DataFrame({"picture": write_files(root / "images", table), "words": table["caption"].to_pylist()})
     frame.to_json(root / "pairs.jsonl", orient="records", lines=True)
@@ -156,8 +162,8 @@ def as_now(root: Path, table: pa.Table) -> list[str]:
 
 KINDS: dict[Callable[[Path, pa.Table], list[str]], str] = {
     as_parquet: "parquet", as_url: "parquet", as_datasets: "datasets", as_img2dataset: "webdataset",
-    as_webdataset: "webdataset", as_csv: "folder", as_jsonl: "folder", as_coco: "coco", as_karpathy: "coco",
-    as_embeddings: "clip-retrieval", as_arrays: "npy", as_research: "precomp", as_now: "precomp",
+    as_webdataset: "webdataset", as_images: "images", as_csv: "folder", as_jsonl: "folder", as_coco: "coco",
+    as_karpathy: "coco", as_embeddings: "clip-retrieval", as_arrays: "npy", as_research: "precomp", as_now: "precomp",
 }  # fmt: skip
 
 

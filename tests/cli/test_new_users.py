@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -56,15 +57,14 @@ def test_the_research_layout_is_one_whatever_lies_beside_it(command: Command, fo
 
 
 def test_images_with_a_text_each(command: Command, folder: Path) -> None:
-    for i in range(3):
+    for i in range(4):
         (folder / f"{i}.txt").write_text(f" caption {i}\n")
     pairs = load_pairs(folder)
-    assert pairs.captions == ["caption 0", "caption 1", "caption 2"] and pairs.keys == ["0", "1", "2"]
+    assert pairs.captions == [f"caption {i}" for i in range(4)] and pairs.keys == ["0", "1", "2", "3"]
     assert pairs.images.read([1]) == [jpeg(1)] and not pairs.reasons
     first = pairs.source.fingerprint
     (folder / "1.txt").write_bytes("größer".encode("cp1252"))
-    with pytest.raises(DataError, match=r"1\.txt is not UTF-8; it may be .*--encoding"):
-        load_pairs(folder)
+    assert re.search(r"1\.txt is not UTF-8; it may be .*--encoding", load_pairs(folder).reasons[1])
     again = load_pairs(folder, encoding="cp1252")
     assert again.captions[1] == "größer" and again.source.fingerprint != first
 
@@ -117,7 +117,7 @@ def test_the_cache_directory_may_lie_in_the_root(folder: Path, monkeypatch: pyte
     try:
         if not os.access("/", os.W_OK):
             pytest.skip("the root of the file system cannot be written")
-        assert load_pairs(folder).captions == ["caption"]
+        assert load_pairs(folder).captions[0] == "caption"
         shutil.rmtree(cache)
         pq.write_table(pa.table({"image": ["0.jpg"], "a": ["x"], "b": ["y"]}), folder / "in.parquet")
         assert load_pairs(folder / "in.parquet", text_column="a,b").captions == ["x. y"]
@@ -161,8 +161,7 @@ def test_a_file_that_is_not_in_the_encoding_that_was_named(folder: Path) -> None
             load_pairs(folder / "in.csv", encoding="utf-16")
     (folder / "in.csv").unlink()
     (folder / "0.txt").write_bytes("a dog".encode("utf-16")[:-1])
-    with pytest.raises(DataError, match=r"0\.txt is not utf-16 \(.*\); it may be "):
-        load_pairs(folder, encoding="utf-16")
+    assert re.search(r"0\.txt is not utf-16 \(.*\); it may be ", load_pairs(folder, encoding="utf-16").reasons[0])
 
 
 def test_a_csv_without_a_header(command: Command, folder: Path) -> None:

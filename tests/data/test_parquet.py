@@ -203,16 +203,69 @@ def test_several_files_are_one_input_in_order(tmp_path: Path) -> None:
             tmp_path / f"part-{k}.parquet",
             {"caption": [f"{k}.{i}" for i in range(k)], "image": [png(i) for i in range(k)]},
         )
-    with pytest.raises(DataError, match=r"column 'caption'.*null.*part-0|column 'caption'.*part-0.*null"):
-        load_pairs(tmp_path)  # an empty list has the type null
-    schema = pa.schema([("caption", pa.string()), ("image", pa.binary())])
-    pq.write_table(schema.empty_table(), tmp_path / "part-0.parquet")
-    pairs = load_pairs(tmp_path)
+    pairs = load_pairs(tmp_path)  # an empty list has the type null
     assert pairs.captions == ["1.0", "2.0", "2.1"] and pairs.images.read([2, 0]) == [png(1), png(0)]
     assert load_pairs(str(tmp_path / "part-[12].parquet")).captions == pairs.captions
     with pytest.raises(ConfigError, match=r"limit is a number of rows, 0 or more; found 1\.5"):
         load_pairs(tmp_path, limit=1.5)  # type: ignore[arg-type]
     assert load_pairs(tmp_path, limit=2).captions == ["1.0", "2.0"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "whole"),
+    [
+        (pa.array([0.5]), pa.array([0.25], pa.float32()), [0.5, 0.25]),
+        (pa.nulls(1), pa.array(["x"]), [None, "x"]),
+        (pa.array([1], pa.int16()), pa.array([2**40]), [1, 2**40]),
+        (pa.array(["x"]), pa.array(["y"], pa.large_string()), ["x", "y"]),
+        (pa.array([[1.0]], pa.list_(pa.float16())), pa.array([[2.0]], pa.list_(pa.float32())), [[1.0], [2.0]]),
+        (pa.array([{"x": 1}]), pa.array([{"x": 1, "y": "z"}]), [{"x": 1, "y": None}, {"x": 1, "y": "z"}]),
+        (pa.array(["x"]).dictionary_encode(), pa.array(["y"]), ["x", "y"]),
+        (pa.array([1.5]), pa.array([2**60 + 1]), None),
+        (pa.array([b"x"]), pa.array([1]), None),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_column_takes_the_wider_type_of_the_files(
+    a: pa.Array, b: pa.Array, whole: list[Any] | None, turned: bool, tmp_path: Path
+) -> None:
+    """Also where the columns come in another order. No value is changed for it: then the files are refused."""
+    for k, (value, text) in enumerate(zip((b, a) if turned else (a, b), ("one", "two"), strict=True)):
+        columns = {"image": [png(k)], "caption": [text], "note": value}
+        names = ["caption", "note", "image"] if k else list(columns)
+        pq.write_table(pa.table({name: columns[name] for name in names}), tmp_path / f"{k}.parquet")
+    if whole is None:
+        with pytest.raises(DataError, match=r"column 'note'|1152921504606846977"):
+            list(iter_tables(load_pairs(tmp_path).source))
+        return
+    found = pa.Table.from_batches(iter_tables(load_pairs(tmp_path).source))
+    assert found["note"].to_pylist() == (whole[::-1] if turned else whole) and found["caption"].to_pylist() == [
+        "one",
+        "two",
+    ]
+    assert found.column_names == ["image", "caption", "note"]
+
+
+def test_parquet_in_folders_below(tmp_path: Path) -> None:
+    """Partitions of Spark, and a clone of a dataset of the hub, of which a split is read."""
+    for k, name in enumerate(["lang=en/part=0/0", "lang=en/part=1/0", "lang=de/.tmp/0", ".git/0", "lang=de/part=0/0"]):
+        (tmp_path / "hive" / name).parent.mkdir(parents=True)
+        write(tmp_path / "hive" / f"{name}.parquet", {"image": [png(k)], "caption": [str(k)]})
+    assert load_pairs(tmp_path / "hive").captions == ["4", "0", "1"]
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    for k, name in enumerate(["train-00000-of-00002", "train-00001-of-00002-0123456789abcdef", "test-00000-of-00001"]):
+        write(tmp_path / "hub" / "data" / f"{name}.parquet", {"image": [png(k)], "caption": [str(k)]})
+    pairs = load_pairs(tmp_path / "hub")
+    assert pairs.captions == ["0", "1"] and pairs.source.options == {"split": "train"}
+    assert load_pairs(tmp_path / "hub", split="test").captions == ["2"]
+    assert load_pairs(str(tmp_path / "hub" / "data" / "train-*.parquet")).captions == ["0", "1"]
+    with pytest.raises(DataError, match=r"no split 'dev' \(splits: test, train\)"):
+        load_pairs(tmp_path / "hub", split="dev")
+    with pytest.raises(DataError, match="has no splits"):
+        load_pairs(tmp_path / "hive", split="train")
+    (tmp_path / "hub" / "data" / f"{name}.parquet").write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
+    with pytest.raises(DataError, match="pointer of Git LFS: run git lfs pull"):
+        load_pairs(tmp_path / "hub", split="test")
 
 
 def test_files_with_other_columns_are_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from cleanpairs.core.regular import error_text, open_regular, read_object, readi
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.remote import HUB
 from cleanpairs.data.images import resolve_path
-from cleanpairs.data.parquet_io import BATCH_BYTES, shared_schema
+from cleanpairs.data.parquet_io import BATCH_BYTES, conformed, shared_schema
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader, chosen_split
 from cleanpairs.ops.columns import plain_batch, plain_schema
@@ -73,9 +73,11 @@ class DatasetsReader(TableReader):
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
         left = source.n_rows
+        schema = self.schema(source)
         for path in source.paths if left else ():
             for batch in iter_arrow(path, columns, batch_rows) if left > 0 else ():
-                part = batch.slice(0, left)
+                with reading(path, *_ERRORS):
+                    part = conformed(batch.slice(0, left), schema)
                 left -= len(part)
                 if len(part):
                     yield Rows(path, part)

@@ -33,7 +33,7 @@ from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded, record_batch
 from cleanpairs.data.text import NOT_UTF8, text_of
-from cleanpairs.ops.columns import one_array, taken
+from cleanpairs.ops.columns import one_array, recast, taken
 
 TAR = (".tar", ".tar.gz", ".tgz")
 MAX_JSON_BYTES = 16 * 2**20
@@ -358,7 +358,7 @@ def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | 
         if field.name not in values:
             count = len(values["key"])
             found = pa.nulls(count, field.type) if table is None else one_array(taken(table[field.name], at))
-            values[field.name] = found
+            values[field.name] = recast(found, field.type)
     if table is not None and "caption" in table.column_names and None in values.get("caption", ()):
         beside = one_array(taken(table["caption"].cast(pa.string()), at))
         values["caption"] = pc.coalesce(pa.array(values["caption"], pa.string()), beside).to_pylist()
