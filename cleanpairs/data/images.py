@@ -165,9 +165,8 @@ def read_image(data: bytes, *, about: int | None = None) -> Any:
                 image = ImageOps.exif_transpose(image)
             if image.mode.startswith("I") or image.mode == "F":
                 image = Image.fromarray(_eight_bits(np.asarray(image), tags))
-            elif (
-                deep and image.mode.startswith("RGB") and 0 < max(high for _, high in image.getextrema()[:3]) < 16
-            ):  # Pillow keeps the upper 8
+            elif deep and image.mode[:3] == "RGB" and 0 < max(high for _, high in image.getextrema()[:3]) < 16:
+                # Pillow has kept the upper 8 bits alone
                 raise DataError("the image has 16 bits a channel and uses the lower 12 at most: save it with 8")
             if image.has_transparency_data:
                 rgba = image.convert("RGBA")

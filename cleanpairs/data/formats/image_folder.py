@@ -157,8 +157,8 @@ def _caption(captions: list[Path], notes: list[Path], encoding: str | None) -> t
         for file in notes:
             with reading(file, "read as JSON", ValueError):
                 record = read_json(file)
-            if isinstance(record, dict) and (text := caption_field(record)):
-                return text, None
+            if isinstance(record, dict) and (found := caption_field(record)):
+                return found, None
     except DataError as error:  # one file, one row
         return None, str(error)
     return ("" if captions else None), None
