@@ -21,7 +21,6 @@ from cleanpairs.data.pairs import Pairs
 
 PREFIX = "filter "
 MOST = 0.5  # of the pairs: where more have it, it is no reason
-REPEATED_SHARE = 0.01  # of all images, beside the number that is set
 MAIN_SCRIPT = 0.8  # of the captions, where those in another script are rare enough to say something
 
 _ADDRESS = (
@@ -125,11 +124,16 @@ def _is_mojibake(caption: str, _: float) -> bool:
     return not caption.isascii() and bool(is_bad(caption))
 
 
-def _repeated(pairs: Pairs, least: float) -> np.ndarray:
+def _repeated(pairs: Pairs, share: float) -> np.ndarray:
+    """Pairs whose caption stands at a ``share`` of all images, and at six times as many as 19 of 20 captions do.
+
+    Product titles repeat smoothly: many of them occur several times. Boilerplate is few captions that stand out.
+    """
     if not pairs.has_captions:
         return np.empty(0, np.int64)
-    texts, images = np.unique(np.unique([pairs.text_group, pairs.pair_image_group], axis=1)[0], return_counts=True)
-    many = texts[images >= max(least, REPEATED_SHARE * len(np.unique(pairs.pair_image_group)))]
+    groups = pairs.pair_image_group
+    texts, images = np.unique(np.unique([pairs.text_group, groups], axis=1)[0], return_counts=True)
+    many = texts[images >= max(share * len(np.unique(groups)), 6 * np.quantile(images, 0.95, method="lower"))]
     return np.flatnonzero(np.isin(pairs.text_group, many) & np.array([bool(c) for c in pairs.captions], bool))
 
 
@@ -172,5 +176,5 @@ FILTERS = {
         _by_caption(_is_mojibake)),
     "language": Filter("the caption is in another script than at least {:.0%} of all", MAIN_SCRIPT, False,
         lambda pairs, least: np.array([i for i, *_ in other_scripts(pairs.captions, least)], np.int64)),
-    "repeated_caption": Filter("the caption is that of {:g} images or more, and of 1 % of all", 20, True, _repeated),
+    "repeated_caption": Filter("the caption is that of {:.2%} of all images or more", 0.005, True, _repeated),
 }  # fmt: skip

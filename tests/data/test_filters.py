@@ -97,6 +97,23 @@ def test_what_most_pairs_have_is_no_reason() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("copies", "times", "found"),
+    [
+        ([1] * 300, {"image": 13, "thumbnail": 15, "view larger image": 16}, 44),
+        ([1] * 300, {"image": 5}, 0),
+        ([1] * 3000, {"image": 14}, 0),  # fewer than .5 % of all
+        ([1 + i % 12 for i in range(300)], {}, 0),  # a shop with some photographs of each product
+        ([1] * 600 + [10] * 40, {"image": 70}, 70),
+    ],
+)
+def test_boilerplate_stands_out_and_titles_repeat(copies: list[int], times: dict[str, int], found: int) -> None:
+    captions = [f"title {i}" for i, many in enumerate(copies) for _ in range(many)]
+    captions += [caption for caption, many in times.items() for _ in range(many)]
+    pairs = Pairs.from_arrays(captions, image_vectors=np.arange(2.0 * len(captions)).reshape(-1, 2))
+    assert len(filtered(pairs)["repeated_caption"]) == found
+
+
 def test_names_and_settings() -> None:
     usual = chosen_filters("")
     assert set(usual) == {"blank", "no_word", "url", "hashtags", "repeated_caption"}
