@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from cleanpairs.ops.columns import is_list
 _VECTORS = ("features", "emb", "embs", "embedding", "embeddings", "vector", "vectors")
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "text": ("caption", "text", "title", "captions", "texts", "sentence", "sentences", "description", "comment",
-             "alt_text", "alttext", "alt"),
+             "alt_text", "alttext", "alt", "raw"),
     "image": (
-        "image", "image_path", "filepath", "file_name", "jpg", "jpeg", "png", "webp", "img",
+        "image", "image_path", "filepath", "file_name", "jpg", "jpeg", "png", "webp", "img", "images",
         "filename", "image_name", "image_file", "img_path", "file", "path", "photo", "picture",
     ),
     "key": ("key", "__key__", "uid", "id", "image_id"),
@@ -54,15 +55,22 @@ def _fits(role: str, kind: pa.DataType) -> bool:
     if role in ("features", "text_features"):
         inner = inner.value_type if is_list(inner) and role == "features" else inner
         return is_list(kind) and bool(pa.types.is_floating(inner))
-    if pa.types.is_struct(kind):
-        return any(kind.field(i).name in ("bytes", "path") for i in range(kind.num_fields))
-    return is_bytes(kind) or _is_text(kind)
+    if pa.types.is_struct(inner):
+        return any(inner.field(i).name in ("bytes", "path") for i in range(inner.num_fields))
+    return is_bytes(inner) or _is_text(inner)
 
 
 def is_score(name: str, kind: pa.DataType) -> bool:
     """Whether a column is one of given similarities, by its name and type: numbers, or lists of them."""
     inner = kind.value_type if is_list(kind) else kind
     return bool(_SCORE_NAME.fullmatch(name) and (pa.types.is_floating(inner) or pa.types.is_integer(inner)))
+
+
+def number_of(value: Any) -> float | None:
+    """A number, also where it is written as text; None where it is none."""
+    with suppress(ValueError, TypeError, OverflowError):
+        return None if isinstance(value, bool) else float(value)
+    return None
 
 
 def score_columns(columns: Mapping[str, str]) -> list[str]:
@@ -77,6 +85,12 @@ _WANTED = {
     "features": "a list of numbers, or a list of such lists",
     "text_features": "a list of numbers",
 }
+
+
+def _unfit(role: str, schema: pa.Schema) -> str:
+    """Why the first column with a usual name of the role does not have it."""
+    unfit = [schema.field(n) for want in USUAL_NAMES[role] for n in schema.names if n.lower() == want]
+    return f": {unfit[0].name!r} is {unfit[0].type}, not {_WANTED[role]}" if unfit else ""
 
 
 def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dict[str, str]:
@@ -112,8 +126,8 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
         found.pop("features", None)  # asked for the images, so the vectors beside them are not used
     if "text" not in found and not {"features", "text_features"} <= found.keys():
         raise DataError(
-            f"{where} has no column of captions; name one with --text-column, or bring vectors of both sides, in "
-            f"columns like image_emb and text_emb or by --text-vectors (columns: {listed})"
+            f"{where} has no column of captions{_unfit('text', schema)}; name one with --text-column, or bring vectors "
+            f"of both sides, in columns like image_emb and text_emb or by --text-vectors (columns: {listed})"
         )
     if "image" not in found and "features" not in found:
         if urls := [n for n in names if _URLS.fullmatch(n)]:
@@ -124,7 +138,10 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
                 f"--caption_col {shlex.quote(found['text'])} --output_format webdataset --output_folder shards; then "
                 "give shards/"
             )
-        raise DataError(f"{where} has no column of images or vectors; name one with --image-column (columns: {listed})")
+        raise DataError(
+            f"{where} has no column of images or vectors{_unfit('image', schema)}; name one with --image-column "
+            f"(columns: {listed})"
+        )
     if "text" in found and is_list(schema.field(found["text"]).type):
         found.pop("text_features", None)
     return found | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in found.values()}

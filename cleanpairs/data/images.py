@@ -1,13 +1,16 @@
 """M images: vectors in memory or mapped, or encoded bytes that are read when they are needed."""
 
+import base64
 import io
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path, PureWindowsPath
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -66,24 +69,43 @@ def encoded_list(images: Sequence[bytes | None]) -> ImageSource:
 
 
 def resolve_path(path: str, root: Path) -> Path:
-    """The file of an image path under ``root``. Raises DataError: a URL, or a path (or a link) that leaves ``root``."""
+    """The file of an image path under ``root``. Raises DataError: a URL, or a path (or a link) that leaves ``root``.
+
+    Where the path names no file, what is meant is looked for: see :func:`_meant`.
+    """
+    if path[:5].lower() == "file:":
+        path = unquote(urlsplit(path).path)
     if "://" in path:
         raise DataError(f"the image {path[:120]!r} is a URL, and nothing is fetched: download it by img2dataset")
     with reading(f"the image path {path[:120]!r}", "followed", ValueError, RuntimeError):  # links in a circle
         base = root.resolve()
         file = (base / path).resolve()
-        if "|" in path and not file.exists():
-            return resolve_path(path.partition("|")[0].strip(), root)
-        if "\\" in path and not file.exists():
-            parts = PureWindowsPath(path).parts
-            ends = (base / "/".join(parts[k:]) for k in range(len(parts)))
-            file = next((end.resolve() for end in ends if end.is_file()), file)
+        if not os.path.exists(file):
+            for meant in _meant(path):
+                found = (base / meant).resolve()
+                if found.is_relative_to(base) and found.is_file():
+                    return found
     if not file.is_relative_to(base):
-        remedy = ""
+        remedy = "" if os.path.exists(file) else ", and no end of it is there"
         if Path(os.path.abspath(base / path)).is_relative_to(base):
             remedy = f"; it is a link, and --image-root {os.path.commonpath([base, file])} takes in {file}"
         raise DataError(f"the image path {path[:120]!r} leaves the image root {root}{remedy}")
     return file
+
+
+def _meant(path: str) -> Iterator[str]:
+    """Paths that one may mean: the first of ``a.jpg|b.jpg``, ``a.jpg`` by ``a.jpg#0``, ``12.jpg`` by ``12``, and the
+    ends of an absolute path or a Windows path, the longest first.
+    """
+    plain = re.sub(r"#\d+$", "", path.partition("|")[0].strip())
+    ends = [plain]
+    if plain.startswith("/") or "\\" in plain:
+        parts = PureWindowsPath(plain).parts
+        ends += ["/".join(parts[k:]) for k in range(len(parts))]
+    for end in ends if plain else ():
+        yield end
+        if Path(plain).suffix.lower() not in IMAGES:
+            yield from (end + ending for ending in IMAGES)
 
 
 def image_cells(column: pa.Array) -> list[Any]:
@@ -109,6 +131,10 @@ def encoded_bytes(value: Any, file: str, root: str | None) -> bytes | None:
 
 def cell_bytes(value: Any, root: Path) -> bytes:
     """The encoded image that one cell of an image column holds, or names; DataError with the reason otherwise."""
+    if isinstance(value, list):
+        if len(value) > 1:
+            raise DataError(f"the cell holds {len(value)} images, and a pair has one")
+        value = value[0] if value else None
     if isinstance(value, dict):
         value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
     if value is None:
@@ -117,6 +143,8 @@ def cell_bytes(value: Any, root: Path) -> bytes:
         if not value:
             raise DataError("the image has zero bytes")
         return value
+    if (content := embedded(str(value))) is not None:
+        return content
     file = resolve_path(str(value), root)
     with reading(name := f"the image file {str(value)[:120]!r}"):
         if not file.is_file():
@@ -125,6 +153,18 @@ def cell_bytes(value: Any, root: Path) -> bytes:
         if file.stat().st_size > (most := limit("image_bytes")):
             raise DataError(f"{name} is larger than {most} bytes")
         return read_bytes(file)
+
+
+def embedded(text: str) -> bytes | None:
+    """The image that a text holds, as base64 or as a data URL of it; None where it holds none."""
+    head, comma, data = text.partition(",")
+    if not (comma and head.lower().startswith("data:") and head.lower().endswith(";base64")):
+        if len(text) < 100 or not text.startswith(("/9j/", "iVBORw0KGgo", "UklGR", "R0lGOD", "Qk", "SUkq", "TU0AK")):
+            return None
+        data = text
+    with suppress(ValueError):
+        return base64.b64decode("".join(data.split()), validate=True)
+    return None
 
 
 def vector_groups(array: np.ndarray) -> np.ndarray:

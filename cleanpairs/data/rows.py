@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.data.captions import Faults
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import NO_DOWNLOAD, NOT_UTF8, caption_fault, content_hash, text_groups
@@ -113,12 +114,16 @@ def convert(
     path: str,
     image_root: str | None,
     first_row: int,
+    names: pa.Array | None = None,
     faults: Mapping[int, str] | None = None,
+    caption_faults: Faults | None = None,
     hash_vectors: bool = True,
 ) -> RowBatch:
-    """A batch of input rows, converted. ``columns``: role -> column; ``shapes``: of the vectors of ``features`` and
-    ``text_features``; ``first_row``: names rows without a key; ``faults``: row -> what is wrong with it;
-    ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a row).
+    """A batch of input rows, converted.
+
+    ``columns``: role -> column; ``shapes``: of the vectors of ``features`` and ``text_features``; ``names``: of rows
+    without a key, else their numbers; ``faults``: row -> what is wrong with it; ``caption_faults``: of one of its
+    captions; ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a row).
     """
 
     def column(name: str | None) -> pa.Array | None:
@@ -143,7 +148,8 @@ def convert(
         failed = {i: message or word for i, (word, message) in enumerate(told) if str(word).startswith("failed")}
         row_faults |= {i: f"{NO_DOWNLOAD}: {failed[i]}" for i in row_faults.keys() & failed.keys()}
     captions, keys = column(columns.get("text")), column(columns.get("key"))
-    found = _pairs(n, captions, keys, row_faults, first_row)
+    names = row_numbers(first_row, n) if names is None else names
+    found = _pairs(n, captions, names, keys, row_faults, caption_faults or {})
     out = RowBatch(n, *found, image_group=groups, vectors=vectors, captioned=captions is not None)
 
     def own(cells: list[Any]) -> list[Any]:  # of each pair: its row's, or its own in the row's list
@@ -169,8 +175,18 @@ def convert(
     return out
 
 
+def row_numbers(first: int, n: int) -> pa.Array:
+    """The numbers of the rows from ``first`` on (n,), as texts."""
+    return pa.array(np.arange(first, first + n)).cast(pa.string())
+
+
 def _pairs(
-    n: int, captions: pa.Array | None, keys: pa.Array | None, faults: dict[int, str], first_row: int
+    n: int,
+    captions: pa.Array | None,
+    names: pa.Array,
+    keys: pa.Array | None,
+    faults: dict[int, str],
+    caption_faults: Faults,
 ) -> tuple[pa.Array, np.ndarray, np.ndarray, pa.Array, dict[int, str]]:
     """The captions, rows, positions, keys and faults of the pairs of n rows; ``faults``: row -> why."""
     row, position = np.arange(n), np.zeros(n, np.int64)
@@ -183,7 +199,6 @@ def _pairs(
         there = lengths[row] > 0
         texts = taken(texts.flatten(), pa.array(np.cumsum(there) - 1, mask=~there))
     texts, spoilt = decoded(texts)
-    names = pa.array(np.arange(first_row, first_row + n)).cast(pa.string())
     if keys is not None:
         own = readable(keys)
         names = pc.coalesce(own, names) if own.null_count else own
@@ -191,6 +206,7 @@ def _pairs(
     if captions is not None:
         found = {i: fault for i, text in enumerate(texts.to_pylist()) if (fault := caption_fault(text))}
         found |= dict.fromkeys(spoilt, NOT_UTF8)
+        found |= {int(np.searchsorted(row, i)) + k: fault for (i, k), fault in caption_faults.items()}
     for i in np.flatnonzero(np.isin(row, list(faults))).tolist():
         found[i] = faults[int(row[i])]
     return texts.fill_null(""), row, position, taken(names, row), dict(sorted(found.items()))

@@ -15,12 +15,13 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with
+from cleanpairs.data.captions import Faults
 from cleanpairs.data.columns import check_truth, find_columns, score_columns
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, rows_by_file, vector_groups
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import BATCH_BYTES, common_schema, count_rows, group_sizes, iter_batches, parquet_files
-from cleanpairs.data.rows import RowBatch, Shape, convert, vector_shape
+from cleanpairs.data.rows import RowBatch, Shape, convert, row_numbers, vector_shape
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
 from cleanpairs.data.text import NOT_FINITE_TEXT, text_groups
 from cleanpairs.ops.columns import is_list
@@ -37,11 +38,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rows:
-    """Input rows in a batch, the file that they are from, and why some are unusable: row of the batch -> reason."""
+    """Input rows in a batch, the file that they are from, and why some are unusable: row of the batch -> reason;
+    ``caption_faults``: why one of a row's captions is.
+    """
 
     path: str
     batch: pa.RecordBatch
     faults: Mapping[int, str] = field(default_factory=dict)
+    caption_faults: Faults = field(default_factory=dict)
 
 
 def bounded(items: Iterator[T], batch_rows: int, size: Callable[[T], int]) -> Iterator[list[T]]:
@@ -136,6 +140,14 @@ class TableReader(ABC):
             schema = schema if columns is None else pa.schema([schema.field(c) for c in columns], schema.metadata)
             yield Rows("", pa.RecordBatch.from_pylist([], schema=schema))
 
+    def names(self, source: Source, first: int, n: int) -> pa.Array:
+        """What the rows from ``first`` on (n,) are called where they have no key: their numbers."""
+        return row_numbers(first, n)
+
+    def total(self, source: Source) -> int:
+        """Rows of the input, with those of other splits."""
+        return source.n_rows
+
     def _wanted(self, source: Source) -> list[str]:
         needed = dict.fromkeys(source.columns.values())
         if "features" in source.columns:
@@ -151,6 +163,7 @@ class TableReader(ABC):
         shapes = {role: self._vector_shape(source, role) for role in VECTORS if role in source.columns}
         for rows in batches or self.some(source, BATCH, self._wanted(source)):
             about: dict[str, Any] = {"path": rows.path, "image_root": source.image_root, "faults": rows.faults}
+            about |= {"caption_faults": rows.caption_faults, "names": self.names(source, first, len(rows.batch))}
             yield convert(rows.batch, source.columns, shapes, first_row=first, hash_vectors=hash_vectors, **about)
             first += len(rows.batch)
 
@@ -173,7 +186,8 @@ class TableReader(ABC):
         """The source that these files are: its columns found, its files hashed."""
         n_rows = n_rows if request.limit is None else min(request.limit, n_rows)
         root = None if request.image_root is None else str(Path(request.image_root).absolute())
-        source = Source(self.kind, tuple(paths), {}, "", n_rows, root, False, options)
+        known = {} if request.text_column is None else {"text": request.text_column}
+        source = Source(self.kind, tuple(paths), known, "", n_rows, root, False, options)
         schema = self.schema(source)
         found = find_columns(schema, vars(request), data)
         check_truth(schema, data)

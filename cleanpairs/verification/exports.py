@@ -24,6 +24,7 @@ from cleanpairs.data.columns import is_bytes, score_columns
 from cleanpairs.data.formats.datasets_directory import iter_arrow
 from cleanpairs.data.formats.webdataset import member_bytes, read_index
 from cleanpairs.data.parquet_io import common_schema, iter_batches, read_table
+from cleanpairs.data.readers import reader_of
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.datasets_format import stored_files
 from cleanpairs.export.formats import FORMATS
@@ -291,7 +292,7 @@ class _Contents:
     def _compare_ledger(self) -> None:
         columns, path = self.source.columns, self.ledger
         key = columns.get("key")
-        names = codes(pa.array(np.arange(self.source.n_rows)).cast(pa.string()))
+        names = codes(reader_of(self.source).names(self.source, 0, self.source.n_rows))
         if key is not None:
             own = self._input(key, _text_codes)
             names = np.where(own == NULL, names, own)

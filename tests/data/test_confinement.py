@@ -19,10 +19,17 @@ from cleanpairs.data.images import resolve_path
 
 URLS = [
     "http://127.0.0.1/x.png", "http://localhost:8000/x.png", "http://169.254.169.254/latest/meta-data/",
-    "http://[::1]/x.png", "http://10.0.0.1/x.png", "https://example.org/x.png", "file:///etc/passwd", "ftp://a/b.png",
-    "FILE:///etc/passwd", "s3://bucket/x.png",
+    "http://[::1]/x.png", "http://10.0.0.1/x.png", "https://example.org/x.png", "ftp://a/b.png",
+    "s3://bucket/x.png",
 ]  # fmt: skip
 
+FILES = [
+    "file:///etc/passwd",
+    "FILE:///etc/passwd",
+    "file:/etc/passwd",
+    "file://host/etc/pass%77d",
+    "file:../outside.png",
+]
 CIRCLES = ["circle", "circle/good.png", "there", "there/../back/good.png"]
 
 
@@ -55,7 +62,20 @@ def test_urls_are_refused(url: str, root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["../outside.png", "leaving.png", "up/outside.png", "/etc/passwd", "a/../../outside.png", "a\0b"]
+    "path",
+    [
+        "../outside.png",
+        "leaving.png",
+        "up/outside.png",
+        "/etc/passwd",
+        "a/../../outside.png",
+        "a\0b",
+        "/x/leaving.png",
+        "/x/../../outside.png",
+        "../outside",
+        "outside.png|x/../../outside.png",
+        *FILES,
+    ],
 )
 def test_paths_that_leave_the_root_are_refused(path: str, root: Path) -> None:
     with pytest.raises(DataError, match=r"leaves the image root|cannot be followed"):
@@ -75,7 +95,17 @@ def test_no_row_reaches_the_network_or_another_file(root: Path, monkeypatch: pyt
 
     monkeypatch.setattr(socket.socket, "connect", connects)
     monkeypatch.setattr(socket, "getaddrinfo", connects)
-    hostile = [*URLS, "../outside.png", "leaving.png", "up/outside.png", "/etc/passwd", "missing.png", *CIRCLES]
+    hostile = [
+        *URLS,
+        *FILES,
+        "../outside.png",
+        "leaving.png",
+        "up/outside.png",
+        "/etc/passwd",
+        "missing.png",
+        "C:\\..\\outside.png",
+        *CIRCLES,
+    ]
     table = pa.table({"image": ["good.png", "within.png", *hostile], "caption": ["a caption"] * (len(hostile) + 2)})
     pq.write_table(table, root.parent / "d.parquet")
     pairs = load_pairs(root.parent / "d.parquet", image_root=str(root))

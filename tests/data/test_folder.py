@@ -155,7 +155,7 @@ def test_lines_that_cannot_be_used_are_set_aside_with_their_number(folder: Path)
         (b"", "no header"),
         (b"\n", "no header"),
         (b"image,image\n", "'image' more than once"),
-        ("image,caption\n".encode("utf-16"), "UTF-16"),
+        ("image,caption\n".encode("utf-16")[:-1], "cannot be read as UTF-16"),
         (b"\x89PNG\r\n\x1a\n\0\0", "no header"),
         (
             b'image,caption\n0.png,fine\n1.png,"never closed\n2.png,b\n',
@@ -177,7 +177,8 @@ def test_files_that_are_no_csv(folder: Path, content: bytes, words: str) -> None
     [
         (b"{\n", "line 1 is no JSON"),
         (b"[1]\n", "line 1 is no JSON object"),
-        (b"\xff\xfe{}\n", "line 1 is not UTF-8"),
+        (b"\xff\xfe{}\n", "cannot be read as UTF-16"),
+        (b"\x80{}\n", "line 1 is not UTF-8"),
         (b'{"image": "0.png", "caption": "' + b"x" * 2**25 + b'"}\n', "line 1: it is longer than"),
         (b"", "no column of captions"),
     ],

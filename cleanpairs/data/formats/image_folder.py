@@ -22,7 +22,8 @@ from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import cached_by_file, open_regular, read_json, reading
 from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.file_names import files_below
-from cleanpairs.data.formats.folder import Listing, ListingReader, annotation_files, undecodable
+from cleanpairs.data.formats.folder import Listing, ListingReader, annotation_files
+from cleanpairs.data.formats.records import undecodable
 from cleanpairs.data.formats.webdataset import CAPTIONS, caption_field
 from cleanpairs.data.images import IMAGES
 from cleanpairs.data.parquet_io import common_schema, parquet_files, read_table
@@ -112,7 +113,7 @@ class ImageFolderReader(ListingReader):
 def _listing(path: str) -> Listing:
     table = read_table(path)
     faults = {i: fault for i, fault in enumerate(table[FAULT].to_pylist()) if fault is not None}
-    return table.drop_columns([FAULT]), faults
+    return Listing(table.drop_columns([FAULT]), faults)
 
 
 def _of_names(folder: Path, encoding: str | None) -> tuple[pa.Table, list[Path]]:

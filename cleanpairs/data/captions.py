@@ -1,0 +1,79 @@
+"""What is a caption: one rule for the values that all readers find."""
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from cleanpairs.data.columns import USUAL_NAMES
+
+_ITEM = r"""None|nan|'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""
+_PYTHON_LIST = re.compile(rf"\[\s*(?:{_ITEM})(?:[\s,]+(?:{_ITEM}))*\s*\]")  # numpy writes no commas
+_PYTHON_OBJECT = re.compile(rf"\s*\{{\s*({_ITEM})\s*:")
+Faults = dict[tuple[int, int], str]  # (row, place in its captions) -> why that is no caption
+
+
+def captions_of(value: Any, depth: int = 3) -> list[tuple[str | None, str | None]]:
+    """The captions in a value, at least one, each with the reason why it cannot be used, or None.
+
+    A list has one caption an item. A text that spells a list, as JSON, Python or numpy do, is that list. An
+    object has the caption that its field of a usual name holds. Nothing, and NaN, is no caption.
+    """
+    if value is None or (isinstance(value, float) and value != value):
+        return [(None, None)]
+    if isinstance(value, str):
+        spelt = spelt_out(value) if depth == 3 else None
+        if spelt is None:
+            return [(plain_text(value), None)]
+        found = captions_of(spelt, 2)
+        return [(plain_text(value), found[0][1])] if isinstance(spelt, dict) and found[0][1] else found
+    if isinstance(value, list) and depth:
+        return [found for item in value for found in captions_of(item, depth - 1)] or [(None, None)]
+    if isinstance(value, dict):
+        words = value.get("tokens")  # of Karpathy's JSON
+        if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
+            value = value | {USUAL_NAMES["text"][-1]: value.get("raw") or " ".join(words)}
+        if names := [name for name in USUAL_NAMES["text"] if isinstance(value.get(name), str)]:
+            return [(plain_text(value[names[0]]), None)]
+        kind = f"an object ({', '.join(map(repr, list(value)[:5]))})"
+    else:
+        kind = "a list in lists" if isinstance(value, list) else json.dumps(value, default=repr)[:50]
+    return [(plain_text(json.dumps(value, ensure_ascii=False, default=repr)), f"the caption is {kind}, not text")]
+
+
+def caption_column(values: Sequence[Any]) -> tuple[pa.Array, Faults]:
+    """A column of captions out of values of any kind: of texts, or of lists of texts where one value is a list."""
+    found = [captions_of(value) for value in values]
+    faults = {(i, k): why for i, cell in enumerate(found) for k, (_, why) in enumerate(cell) if why}
+    if not any(isinstance(v, list) or isinstance(spelt_out(v), list) for v in values):
+        return pa.array([cell[0][0] for cell in found], pa.string()), faults
+    none = [(None, None)]
+    lists = [None if cell == none else [text for text, _ in cell] for cell in found]
+    return pa.array(lists, pa.list_(pa.string())), faults
+
+
+def spelt_out(text: Any) -> list[Any] | dict[str, Any] | None:
+    """The list with texts in it, or the object, that a text spells; None where it spells neither."""
+    if not (isinstance(text, str) and text[:64].lstrip()[:1] in ("[", "{") and text.rstrip()[-1:] in ("]", "}")):
+        return None
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text)
+        return value if isinstance(value, dict) or not value or any(isinstance(item, str) for item in value) else None
+    with suppress(ValueError, SyntaxError), warnings.catch_warnings(action="ignore"):
+        if field := _PYTHON_OBJECT.match(text):
+            return {ast.literal_eval(field[1]): None}
+        if not _PYTHON_LIST.fullmatch(text.strip()):
+            return None
+        items = (match[0] for match in re.finditer(_ITEM, text))
+        return [None if item in ("None", "nan") else ast.literal_eval(item) for item in items]
+    return None
+
+
+def plain_text(text: str) -> str:
+    """Without halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode()

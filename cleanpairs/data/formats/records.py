@@ -1,0 +1,361 @@
+"""The records of a file of text: CSV, TSV, JSON or JSON Lines, perhaps packed by gzip.
+
+One bad line costs one row: it is set aside with its number and the reason. What makes the rest of the file doubtful, as
+a quote that is never closed, is an error that names file and line.
+"""
+
+import csv
+import gzip
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from io import BufferedReader, BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import cached_by_file, open_regular, reading
+from cleanpairs.data.captions import Faults, caption_column
+from cleanpairs.data.columns import USUAL_NAMES, is_score, number_of
+from cleanpairs.data.images import IMAGES
+
+ENDINGS = (".csv", ".tsv", ".token", ".jsonl", ".ndjson")
+JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
+MAX_FIELD = 16 * 2**20  # characters of a field of CSV, bytes of a line of JSON
+_IMAGE_NAME = re.compile(rf"({'|'.join(map(re.escape, IMAGES))})\b", re.IGNORECASE)
+_SPOILT = re.compile("[\ud800-\udfff]")  # bytes that were not UTF-8
+_BREAK = re.compile("\r\n|\r|\n")
+Record = tuple[dict[str, Any], str | None]  # values by column, and why it cannot be used
+
+
+class Records(NamedTuple):
+    """Rows, why some are unusable, and by column of captions why some of its captions are."""
+
+    table: pa.Table
+    faults: dict[int, str]
+    captions: Mapping[str, Faults]
+
+
+class _Head(NamedTuple):
+    """Names of the columns, the delimiter, whether a blank follows it, and whether the first line is a row."""
+
+    names: list[str]
+    delimiter: str
+    spaced: bool = False
+    is_row: bool = False
+
+
+def file_kind(path: str | Path) -> str:
+    """The ending of a file's name, without that of gzip."""
+    return Path(str(path).removesuffix(".gz")).suffix
+
+
+@cached_by_file(2)
+def read_records(path: str, encoding: str | None = None, text: str | None = None) -> Records:
+    """The records of a file, by its ending. ``text``: the column of captions, where it has no usual name.
+
+    CSV gives texts, but for given similarities and ``true_mismatch``. Of JSON a column whose values do not go together
+    becomes their JSON, as text. Captions are as :func:`cleanpairs.data.captions.captions_of` finds them.
+    """
+    kind = file_kind(path)
+    head = None if kind in JSON_ENDINGS else _header(path, encoding)
+    columns: dict[str, list[Any]] = {} if head is None else {name: [] for name in head.names}
+    faults: dict[int, str] = {}
+    records = _iter_csv(path, encoding, head) if head else _entries(path) if kind == ".json" else _iter_json(path)
+    for n, (record, fault) in enumerate(records):
+        if fault:
+            faults[n] = fault
+        for name in [name for name in record if name not in columns]:
+            columns[name] = [None] * n
+        for name, values in columns.items():
+            values.append(record.get(name))
+    captions: dict[str, Faults] = {}
+    typed: dict[str, pa.Array] = {}
+    for name, values in columns.items():
+        typed[name] = pa.array(values, pa.string()) if head else _typed(name, values)
+        if name == text or name.lower() in USUAL_NAMES["text"]:
+            typed[name], captions[name] = _captions(typed[name], values)
+        elif head and is_score(name, pa.float64()):
+            typed[name] = pa.array(map(number_of, values), pa.float64())
+        elif head and name == "true_mismatch":
+            texts = pc.utf8_trim_whitespace(typed[name])
+            with reading(f"{path}: true_mismatch", "read as true or false", pa.ArrowInvalid):
+                typed[name] = pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.bool_())
+    return Records(pa.table(typed), faults, captions)
+
+
+def _captions(found: pa.Array, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
+    """The captions in ``values``, which Arrow has as ``found``; these where not one is a text."""
+    if found.type == pa.list_(pa.string()):
+        return found, {}
+    column, faults = caption_column(values)
+    texts = column.flatten() if pa.types.is_list(column.type) else column
+    return (column, faults) if len(texts) - texts.null_count > len(faults) else (found, {})
+
+
+def _typed(name: str, values: Sequence[Any]) -> pa.Array:
+    lists = any(isinstance(value, list) for value in values)
+    if is_score(name, pa.float64()):
+        cells = [[number_of(v) for v in cell] if isinstance(cell, list) else number_of(cell) for cell in values]
+        if any(cell is not None for cell in cells):
+            return pa.array([cell if isinstance(cell, list) else [cell] for cell in cells] if lists else cells)
+    if lists and name.lower() in USUAL_NAMES["image"] and all(not isinstance(v, list) or len(v) < 2 for v in values):
+        values = [(cell[0] if cell else None) if isinstance(cell, list) else cell for cell in values]
+    with suppress(pa.ArrowException, OverflowError, UnicodeError):
+        found = pa.array(values)
+        if not (pa.types.is_null(found.type) or found.type == pa.struct([])):
+            return found
+    texts = [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
+    return pa.array(texts, pa.string(), mask=[v is None or v != v for v in values])
+
+
+@contextmanager
+def _opened(path: str) -> Iterator["BufferedReader[Any] | BytesIO"]:
+    """The bytes of a file, unpacked; those of UTF-16, where its mark says so, as UTF-8."""
+    with (
+        reading(path, "read", EOFError, zlib.error),
+        open_regular(path) as plain,
+        gzip.GzipFile(fileobj=plain) if path.endswith(".gz") else nullcontext(plain) as raw,
+    ):
+        file = BufferedReader(raw)
+        if file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            with reading(path, "read as UTF-16", UnicodeError):
+                text = file.read().decode("utf-16")
+            yield BytesIO(text.encode("utf-8", "replace"))
+        else:
+            yield file
+
+
+@contextmanager
+def _opened_text(path: str, encoding: str | None) -> Iterator[TextIOWrapper]:
+    with _opened(path) as file:
+        encoding = None if isinstance(file, BytesIO) else encoding
+        yield TextIOWrapper(file, encoding=encoding or "utf-8-sig", errors="surrogateescape", newline="")
+
+
+def _header(path: str, encoding: str | None) -> _Head:
+    """The tab is the delimiter of a ``.tsv``, else the commonest one of the header."""
+    try:
+        with _opened_text(path, encoding) as file:
+            line = file.readline(MAX_FIELD)
+    except UnicodeError as error:
+        raise undecodable(f"{path}, line 1,", path, encoding, error) from error
+    if re.match(rf"[^\t]*{_IMAGE_NAME.pattern}#\d+\t", line, re.IGNORECASE):
+        return _Head(["image", "caption"], "\t", is_row=True)  # Flickr's .token
+    tabs = file_kind(path) == ".tsv" and "\t" in line
+    delimiter = "\t" if tabs else max(",\t;|", key=line.count)
+    names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
+    if not any(names) or _SPOILT.search(line) or "\0" in line:
+        raise DataError(f"{path} has no header of column names in line 1; found {line[:100]!r}")
+    if any(map(_IMAGE_NAME.search, names)):
+        raise DataError(
+            f"{path} has no header: line 1 is a pair already ({line[:100].strip()!r}); put names of the columns above "
+            f"it, such as {delimiter.join(['file_name', 'caption'])!r}"
+        )
+    names = [name or ("unnamed" if i == 0 else f"unnamed_{i + 1}") for i, name in enumerate(names)]
+    twice = [name for name, k in Counter(names).items() if k > 1]
+    if twice:
+        raise DataError(f"{path} has the column {twice[0]!r} more than once in its header")
+    return _Head(names, delimiter, line.count(delimiter) == line.count(f"{delimiter} ") > 0)
+
+
+def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
+    """The rows below the header; empty lines are none."""
+    names, delimiter = head.names, head.delimiter
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))  # the module's own is 128 KiB for all of the process
+    quoted = delimiter in ",;"
+    if not quoted:
+        with suppress(UnicodeError), _opened_text(path, encoding) as file:
+            quoted = _is_quoted(file.read(), delimiter)
+    with _opened_text(path, encoding) as file:
+        quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+        reader = csv.reader(file, delimiter=delimiter, strict=True, quoting=quoting, skipinitialspace=head.spaced)
+        if not head.is_row:
+            next(reader)
+        before: list[str] = []  # the last row of one line
+        while True:
+            line = reader.line_num + 1
+            try:
+                fields = next(reader, None)
+            except csv.Error as error:
+                if "unexpected end" in str(error) or "field limit" in str(error):
+                    raise DataError(
+                        f"{path}, line {line}: a quoted field is not closed, or is longer than {MAX_FIELD} characters"
+                    ) from error
+                if reader.line_num > line:
+                    raise _run_on(path, line, reader.line_num) from error
+                yield {}, f"line {line} cannot be read: {error}"
+                continue
+            except UnicodeError as error:  # what no byte can be passed over in, as UTF-16
+                raise undecodable(f"{path}, line {line} or soon after,", path, encoding, error) from error
+            if fields is None:
+                return
+            if not fields:
+                continue
+            fault = None
+            if len(fields) != len(names):
+                fault = f"line {line} has {len(fields)} fields, the header {len(names)}"
+            if reader.line_num > line and _holds_rows(fields, before or fields, delimiter):
+                raise _run_on(path, line, reader.line_num)
+            if any(not field.isascii() and _SPOILT.search(field) for field in fields):
+                fault = fault or f"line {line} is not {encoding or f'UTF-8; the file may be {_likely_encoding(path)}'}"
+                fields = [f.encode("utf-8", "replace").decode() for f in fields]
+            before = before if fault or reader.line_num > line else fields
+            yield dict(zip(names, fields, strict=False)), fault
+
+
+def _run_on(path: str, first: int, last: int) -> DataError:
+    return DataError(
+        f"{path}, line {first}: a quote opens here and is closed in line {last}, and what is between looks like rows. "
+        f'Close it in line {first}, or write it twice ("") where it is a character'
+    )
+
+
+def _is_quoted(text: str, delimiter: str) -> bool:
+    """Whether quotes mark the fields of a file, as in CSV, and are no characters.
+
+    They do where all fields in quotes are closed, no other field has a quote, and the fields in quotes are those that
+    need them, or those of whole columns.
+    """
+    if '"' not in text:
+        return False
+    field = re.compile(rf'(?:"([^"]*(?:""[^"]*)*)"|([^"\r\n{delimiter}]*))([{delimiter}]|\r\n|\r|\n|\Z)')
+    at, row, fields, before = 0, 0, list[str](), list[str]()
+    needless, for_commas, bare, bare_commas = set[int](), set[int](), set[int](), False
+    while at < len(text):
+        match = field.match(text, at)
+        if match is None:
+            return False
+        inside, plain, end = match.groups()
+        if row and inside is not None:
+            kinds = (needless, for_commas)["," in inside]
+            kinds |= set() if re.search(rf'["\r\n{delimiter}]', inside) else {len(fields)}
+        elif row and plain:
+            bare.add(len(fields))
+            bare_commas |= "," in plain
+        fields.append(plain if inside is None else inside.replace('""', '"'))
+        if end != delimiter:
+            if any(map(_BREAK.search, fields)):
+                if _holds_rows(fields, before or fields, delimiter):
+                    return False
+            else:
+                before = fields
+            row, fields = row + 1, []
+        at = match.end()
+    return bare.isdisjoint(needless | (for_commas if bare_commas else set()))
+
+
+def _holds_rows(fields: Sequence[str], row: Sequence[str], delimiter: str) -> bool:
+    """Whether a field runs over lines that look like ``row``: as many fields, and where that has the name of an image,
+    an address or a long number, another one.
+    """
+
+    def alike(a: str, b: str) -> bool:
+        number = a.isdecimal() and b.isdecimal() and len(a) == len(b) > 2
+        return number or ("://" in a and "://" in b) or bool(_IMAGE_NAME.search(a) and _IMAGE_NAME.search(b))
+
+    for i, field in enumerate(fields):
+        lines = _BREAK.split(field)
+        for k, line in enumerate(lines[1:], 2):
+            parts = line.split(delimiter) + (list(fields[i + 1 :]) if k == len(lines) else [])
+            if len(parts) == len(row) and any(map(alike, parts, row)):
+                return True
+    return False
+
+
+def undecodable(where: str, path: str, encoding: str | None, error: UnicodeError) -> DataError:
+    """The error of a file, or a line of it, that is not in its ``encoding``, UTF-8 when None."""
+    why = "UTF-8" if encoding is None else f"{encoding} ({error})"
+    return DataError(f"{where} is not {why}; it may be {_likely_encoding(path)}")
+
+
+@cached_by_file(64)
+def _likely_encoding(path: str) -> str:
+    """What a file that is not UTF-8 is likely to be, and how to have it read; by its first 64 kB."""
+    from charset_normalizer import from_bytes
+
+    with _opened(path) as file:
+        found = from_bytes(file.read(65_536)).best()
+    return "of any encoding" if found is None else f"{found.encoding} (--encoding {found.encoding})"
+
+
+def _iter_json(path: str) -> Iterator[Record]:
+    """The objects of JSON Lines; DataError where it does not begin with one."""
+    with _opened(path) as file:
+        for number, raw in enumerate(iter(lambda: file.readline(MAX_FIELD + 1), b""), 1):
+            if len(raw) > MAX_FIELD:
+                raise DataError(f"{path}, line {number}: it is longer than {MAX_FIELD} bytes")
+            raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+            if not raw.strip():
+                continue
+            record = _parsed(raw, number)
+            if number == 1 and record[1]:
+                raise DataError(f"{path}, {record[1]}: it is no JSON Lines")
+            yield record
+
+
+def _parsed(raw: bytes, number: int) -> Record:
+    try:
+        value = json.loads(raw)
+        if not isinstance(value, dict):
+            return {}, f"line {number} is no JSON object"
+        return _clean(value) if b"\\u" in raw else value, None
+    except UnicodeDecodeError:
+        return {}, f"line {number} is not UTF-8"
+    except (ValueError, RecursionError) as error:
+        return {}, f"line {number} is no JSON: {error}"
+
+
+def _entries(path: str) -> Iterator[Record]:
+    """The objects of a JSON file; of one that holds several values, one a line, those of JSON Lines."""
+    with _opened(path) as file:
+        raw = file.read()
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        if _parsed(raw.lstrip().partition(b"\n")[0], 1)[1]:
+            raise DataError(f"{path} cannot be read as JSON: {error}") from error
+        yield from _iter_json(path)
+        return
+    for number, entry in enumerate(_objects(_clean(value), path), 1):
+        yield (entry, None) if isinstance(entry, dict) else ({}, f"entry {number} is no JSON object")
+
+
+def _objects(value: Any, path: str) -> list[Any]:
+    """A list; of an object the list of objects in it, its columns as rows, or what it holds by file names or keys."""
+
+    def captioned(names: Any) -> bool:
+        return isinstance(names, dict) and any(name.lower() in USUAL_NAMES["text"] for name in names)
+
+    if isinstance(value, list):
+        return value
+    if isinstance(value, dict) and value:
+        lists = [v for v in value.values() if isinstance(v, list) and v and all(isinstance(x, dict) for x in v)]
+        lists = [v for v in lists if captioned(v[0])] or lists
+        if len(lists) == 1:
+            return lists[0]
+        columns = list(value.values())
+        if captioned(value) and all(isinstance(column, dict) for column in columns):  # of pandas, by the rows' names
+            rows = dict.fromkeys(key for column in columns for key in column)
+            return [{name: column.get(row) for name, column in value.items()} for row in rows]
+        if captioned(value) and all(isinstance(column, list) for column in columns) and len(set(map(len, columns))) < 2:
+            return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+        named = sum(bool(_IMAGE_NAME.search(name)) for name in value) > len(value) // 2
+        if named or all(map(captioned, columns)):
+            cells = ((name, v if isinstance(v, dict) else {"caption": v}) for name, v in value.items())
+            return [{"file_name" if named else "key": name} | cell for name, cell in cells]
+    raise DataError(
+        f"{path} holds no list of objects, one for each pair; COCO's captions have 'images' and 'annotations', "
+        f"Karpathy's splits 'images' with 'sentences'; found {json.dumps(value)[:100]}"
+    )
+
+
+def _clean(value: Any) -> Any:
+    """Without halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
