@@ -177,12 +177,8 @@ def test_a_corrupted_copy_can_be_fitted_repaired_and_judged(command: Command, da
     for kind in ("--shift", "--collapse", "--partial"):
         out = f"{kind[2:]}.parquet"
         assert command("corrupt", data, "--noise", "0.4", "--out", out, kind)[0] == 0
-        assert (
-            command("fit", out, "--method", "crcl", "--out", f"run{kind}", "--device", "cpu", "--quiet", *SMALL, *CRCL)[
-                0
-            ]
-            == 0
-        )
+        about = ("--method", "crcl", "--out", f"run{kind}", "--device", "cpu", "--quiet", "--drop", "none")
+        assert command("fit", out, *about, *SMALL, *CRCL)[0] == 0
         code, found, err = command("evaluate", f"run{kind}", out, "--json")
         assert code == 0 and 0 <= json.loads(found)["auroc"] <= 1, err
         assert command("rematch", f"run{kind}", "--repairs", "plausible", "--out", f"plan{kind}.parquet")[0] == 0

@@ -145,8 +145,8 @@ def test_other_encodings(command: Command, folder: Path, encoding: str) -> None:
     lines = ["image,caption", *(f"{i}.jpg,一条狗在雪地里奔跑，旁边有一个孩子 {i}" for i in range(4))]
     (folder / "in.csv").write_bytes("\n".join(lines).encode(encoding))
     _, out, err = command(folder / "in.csv")
-    assert "--encoding " + ("utf-16" if encoding == "utf-16" else "gb") in out + err
-    pairs = load_pairs(folder / "in.csv", encoding=encoding)
+    assert encoding == "utf-16" or "--encoding gb" in out + err  # UTF-16 has a mark
+    pairs = load_pairs(folder / "in.csv", encoding=None if encoding == "utf-16" else encoding)
     assert pairs.captions[3].endswith("孩子 3") and not pairs.reasons
     for unknown in ("klingon", "base64", "hex", "rot13", "undefined"):
         with pytest.raises(ConfigError, match=f"unknown encoding: {unknown}"):
@@ -173,7 +173,7 @@ def test_a_csv_without_a_header(command: Command, folder: Path) -> None:
 def test_reasons_are_whole(command: Command, folder: Path) -> None:
     name = "a" * 110
     (folder / "in.csv").write_text(f"image,caption\n0.jpg,a\n{name}.jpg,b\n")
-    assert f"{name}.jpg' is missing  (pair 1, key 1)\n" in command(folder / "in.csv")[1]
+    assert f"{name}.jpg' is missing  (pair 1, key {name[:30]})\n" in command(folder / "in.csv")[1]
 
 
 def test_a_backbone_is_refused_where_vectors_take_its_place(in_process: Command, folder: Path) -> None:

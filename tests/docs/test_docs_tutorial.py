@@ -53,7 +53,7 @@ def test_every_block_runs(
         for line in block.strip().splitlines():
             printed += run(line, SHORT.get(line.split()[1])).splitlines()
     assert compared > 40
-    assert len(printed) == 5 and all(re.match(r"0\.\d{3}  \d+  .", line) for line in printed)  # the worst five
+    assert len(printed) == 5 and all(re.match(r"0\.\d{3}  \d{4}\.jpg  .", line) for line in printed)  # the worst five
     clean = pq.read_table("clean.parquet")
     assert 1_500 < len(clean) < 1_870
     assert pc.sum(pc.equal(clean["action"], "rematch_text")).as_py() > 50

@@ -116,15 +116,15 @@ def _typed(name: str, values: Sequence[Any]) -> pa.Array:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator["BufferedReader[Any] | BytesIO"]:
-    """The bytes of a file, unpacked; those of UTF-16, where its mark says so, as UTF-8."""
+def _opened(path: str, encoding: str | None = None) -> Iterator["BufferedReader[Any] | BytesIO"]:
+    """The bytes of a file, unpacked; where no ``encoding`` is given and the mark of UTF-16 is there, as UTF-8."""
     with (
         reading(path, "read", EOFError, zlib.error),
         open_regular(path) as plain,
         gzip.GzipFile(fileobj=plain) if path.endswith(".gz") else nullcontext(plain) as raw,
     ):
         file = BufferedReader(raw)
-        if file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        if encoding is None and file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):
             with reading(path, "read as UTF-16", UnicodeError):
                 text = file.read().decode("utf-16")
             yield BytesIO(text.encode("utf-8", "replace"))
@@ -134,8 +134,7 @@ def _opened(path: str) -> Iterator["BufferedReader[Any] | BytesIO"]:
 
 @contextmanager
 def _opened_text(path: str, encoding: str | None) -> Iterator[TextIOWrapper]:
-    with _opened(path) as file:
-        encoding = None if isinstance(file, BytesIO) else encoding
+    with _opened(path, encoding) as file:
         yield TextIOWrapper(file, encoding=encoding or "utf-8-sig", errors="surrogateescape", newline="")
 
 
