@@ -279,7 +279,7 @@ def _likely_encoding(path: str) -> str:
     """What a file that is not UTF-8 is likely to be, and how to have it read; by its first 64 kB."""
     from charset_normalizer import from_bytes
 
-    with _opened(path) as file:
+    with _opened(path, "unknown") as file:
         found = from_bytes(file.read(65_536)).best()
     return "of any encoding" if found is None else f"{found.encoding} (--encoding {found.encoding})"
 
