@@ -32,7 +32,7 @@ from cleanpairs.export.layout import Layout, StoredRows, donor_columns
 from cleanpairs.export.ledger import REVERSIBLE, Ledger, input_schema
 from cleanpairs.export.manifest import BATCH_ROWS, CARD, manifest_of, write_manifest
 from cleanpairs.export.pushing import CardFacts, dataset_card
-from cleanpairs.repair.actions import ActionCounts, count_actions
+from cleanpairs.repair.actions import ActionCounts, count_actions, why_none_is_repaired
 from cleanpairs.repair.plan import TRUTH, RepairPlan, check_data, counted
 
 ROWS = 2048  # of a batch of Parquet at most: larger ones leave the processor's cache
@@ -87,12 +87,14 @@ def _output_paths(out: Path, directory: bool, settings: "ExportSettings") -> dic
 @dataclass(frozen=True)
 class ExportSummary(ActionCounts):
     """What an export wrote: ``rows`` of cleaned data; ``files``: role -> path, of out, manifest, ledger, dropped and
-    card; ``renamed``: columns of the input that gave way to an added one -> their new names.
+    card; ``renamed``: columns of the input that gave way to an added one -> their new names; ``reasons``: why pairs
+    were dropped -> how many.
     """
 
     rows: int
     files: Mapping[str, Path]
     renamed: Mapping[str, str]
+    reasons: Mapping[str, int]
     format: str = "parquet"
 
     def __str__(self) -> str:
@@ -101,6 +103,7 @@ class ExportSummary(ActionCounts):
             f"{self.pairs:,} pairs in: {self.kept:,} kept, {self.rematched_text:,} with a new caption, "
             f"{self.rematched_image:,} with a new image, {written}{self.dropped:,} dropped, "
             f"{self.quarantined:,} quarantined",
+            *filter(None, [why_none_is_repaired(self.reasons) * (not self.repaired)]),
             f"{self.rows:,} rows out: {self.files['out']}",
             *(f"{name}: {path}" for name, path in self.files.items() if name != "out"),
             *(f"column {old!r} of the input is now {new!r}" for old, new in self.renamed.items()),
@@ -279,21 +282,26 @@ class _Export:
                 work = ExportWork(source, plan, layout, lent, roles)
                 whole = Partition(0, 0, source.n_rows)
                 batches = work.by(engine, parts, settings.overwrite) if engine.remote else work.tables(whole)
-                rows, parts_of, actions = self._write(batches, layout, staged)
+                rows, parts_of, actions, reasons = self._write(batches, layout, staged)
             counts = {"pairs": plan.pairs, **count_actions(actions)}
             self._check(rows, counts, out_rows, staged)
             refuse_changed_input(source)
             self._describe(plan.head, rows, parts_of, counts, staged)
         if engine.remote:  # now that their whole is in place
             remove_job(parts)
-        return ExportSummary(**counts, rows=rows["out"], files=self.targets, renamed=layout.renamed, format=self.name)
+        return ExportSummary(
+            **counts, rows=rows["out"], files=self.targets, renamed=layout.renamed, reasons=reasons, format=self.name
+        )
 
     def _write(
         self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path]
-    ) -> tuple[Mapping[str, int], Mapping[str, int], Counter[str]]:
-        """Write all files, batch by batch: rows of each, and of the files of a directory; pairs of each action."""
+    ) -> tuple[Mapping[str, int], Mapping[str, int], Counter[str], Counter[str]]:
+        """Write all files, batch by batch: rows of each, and of the files of a directory; pairs of each action, and
+        dropped ones of each reason.
+        """
         schemas = {"ledger": Ledger(layout).schema, "dropped": layout.dropped_schema}
         place, actions = schemas["ledger"].get_field_index("out_row"), Counter[str]()
+        reasons = Counter[str]()
         with ExitStack() as files:
             out = files.enter_context(self.output(staged["out"], layout))
             sinks: dict[str, Sink] = {"out": out}
@@ -307,7 +315,8 @@ class _Export:
                     sinks[role].write(table)
                     rows[role] += len(table)
                 actions.update(counted(lines["action"]))
-        return rows, out.parts, actions
+                reasons.update(counted(lines.filter(pc.equal(lines["action"], "drop"))["reason"].drop_null()))
+        return rows, out.parts, actions, reasons
 
     def schema(self) -> pa.Schema:
         return input_schema(self.source, next(iter_tables(self.source, batch_rows=1)).schema)

@@ -1,7 +1,7 @@
 """What a plan does with a pair, and which pairs of a table it does that with."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,11 +52,23 @@ REASONS = (
     "its candidates serve better repairs",
     "no candidate is likely enough to be right",
     "its repair would make the kept pairs dirtier",
-    "undetermined: no repair can be judged here (--repairs plausible makes those that fit best)",
+    "undetermined: these scores do not tell how likely a repair is right",
     "no repairs were asked for",
 )
 # What lends its part to a repair, by number.
 KINDS = ("trusted image", "mismatched image", "pseudo-caption of a trusted pair", "mismatched caption")
+
+
+def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False) -> str:
+    """A sentence about a plan that drops pairs for ``reasons`` and repairs none. Nothing where no repair was wanted.
+
+    ``listed``: the reader has seen the reasons.
+    """
+    if not reasons or set(reasons) == {REASONS[7]}:
+        return ""
+    told = "" if listed else ": " + ", ".join(f"{reason} ({n:,})" for reason, n in reasons.items())
+    could = "; --repairs plausible (repairs='plausible') makes the repairs that fit best"
+    return f"nothing is repaired{told}" + could * (not reasons.keys().isdisjoint(REASONS[4:7]))
 
 
 def count_actions(actions: Counter[str]) -> dict[str, int]:

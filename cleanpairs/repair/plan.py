@@ -21,7 +21,16 @@ from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.parquet_io import common_schema, open_parquet, read_table
 from cleanpairs.ops.columns import filtered, one_array, with_columns
-from cleanpairs.repair.actions import ACTIONS, REMATCHED, REPAIRED, WRITTEN, ActionCounts, acted, count_actions
+from cleanpairs.repair.actions import (
+    ACTIONS,
+    REMATCHED,
+    REPAIRED,
+    WRITTEN,
+    ActionCounts,
+    acted,
+    count_actions,
+    why_none_is_repaired,
+)
 from cleanpairs.repair.editing import csv_schema, followed, read_csv, same_key, write_csv
 
 if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` needs it
@@ -88,6 +97,8 @@ class PlanSummary(ActionCounts):
             known = not np.isnan(self.mean_confidence)
             expected = f"{self.mean_confidence:.0%} of the repairs are expected to be right".replace("%", " %")
             lines.append(expected if known else "undetermined how many of the repairs are right")
+        elif why := why_none_is_repaired(self.reasons, listed=True):
+            lines.append(why)
         return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from PIL import Image
 from cleanpairs.cli import cli
 from cleanpairs.core.errors import ConfigError, OutputError
 from cleanpairs.data import load_pairs
+from cleanpairs.repair.actions import REASONS
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 
@@ -49,6 +51,29 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
         return CliRunner().invoke(cli, ["export", "--plan", "plan.parquet", *argv])
 
     return run
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (REASONS[6], f"nothing is repaired: {REASONS[6]} (2); --repairs plausible (repairs='plausible') makes"),
+        (REASONS[0], f"nothing is repaired: {REASONS[0]} (2)\n"),
+        (REASONS[7], None),
+        (None, None),  # a person dropped them
+    ],
+)
+def test_an_export_without_repairs_says_why(
+    command: Callable[..., Result], reason: str | None, told: str | None
+) -> None:
+    plan = RepairPlan.load("plan.parquet")
+    column = pa.array(
+        [reason if action == "drop" else None for action in plan.table["action"].to_pylist()], pa.string()
+    )
+    at = plan.table.column_names.index("reason")
+    replace(plan, table=plan.table.set_column(at, "reason", column)).save("plan.parquet", overwrite=True)
+    out = command("--repaired", "out.parquet").output
+    assert "5 pairs in: 3 kept" in out
+    assert told in out if told else "nothing is repaired" not in out
 
 
 def test_every_format(command: Callable[..., Result]) -> None:

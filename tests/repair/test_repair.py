@@ -516,6 +516,8 @@ def test_probable_repairs_are_the_likelier_right_ones_with_their_probability() -
     unlikely = corpus.plan(repairs="probable", evidence=Sure(corpus, 0.4, 0.3))
     assert unlikely.summary().repaired == 0
     assert "no candidate is likely enough to be right" in columns(unlikely)["reason"]
+    assert "nothing is repaired; --repairs plausible" in str(unlikely.summary())
+    assert "nothing is repaired" not in str(plan.summary())
 
 
 def truth_of(plan: RepairPlan, corpus: Corpus) -> np.ndarray:
@@ -534,12 +536,16 @@ def test_what_is_kept_and_repaired_is_expected_hardly_dirtier_than_what_is_kept(
     assert made and ("its repair would make the kept pairs dirtier" in table["reason"]) == (right == 0.7)
 
 
-@pytest.mark.parametrize(("repairs", "said"), [("probable", "undetermined"), ("none", "no repairs were asked for")])
+@pytest.mark.parametrize(
+    ("repairs", "said"),
+    [("probable", "do not tell how likely a repair is right"), ("none", "no repairs were asked for")],
+)
 def test_nothing_is_repaired_where_it_cannot_be_judged_or_is_not_wanted(repairs: str, said: str) -> None:
     plan = Corpus(40, 0.5).plan(repairs=repairs)
     summary = plan.summary()
     assert summary.repaired == 0 and summary.dropped == 40 - summary.kept > 0
-    assert said in str(plan.summary())
+    assert said in str(summary)
+    assert ("nothing is repaired; --repairs plausible (repairs='plausible')" in str(summary)) == (repairs == "probable")
 
 
 def test_one_caption_may_serve_several_images_where_that_is_allowed() -> None:
