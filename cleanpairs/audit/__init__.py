@@ -1,10 +1,16 @@
 """Audits: a sample for a person to label, and what the labels say about the whole corpus."""
 
-from cleanpairs.audit.evaluation import AuditResult, ExpectedQuality, evaluate_audit, expected_quality
+from cleanpairs.audit.evaluation import (
+    AuditResult,
+    ExpectedQuality,
+    evaluate_audit,
+    expected_quality,
+    mismatched_share,
+)
+from cleanpairs.audit.labels import read_labels, update_labels, write_labels
 from cleanpairs.audit.sample import AuditSample, draw_sample
-from cleanpairs.audit.sheet import read_labels, write_forms
 
 __all__ = [
-    "AuditResult", "AuditSample", "ExpectedQuality", "draw_sample", "evaluate_audit", "expected_quality", "read_labels",
-    "write_forms",
+    "AuditResult", "AuditSample", "ExpectedQuality", "draw_sample", "evaluate_audit", "expected_quality",
+    "mismatched_share", "read_labels", "update_labels", "write_labels",
 ]  # fmt: skip

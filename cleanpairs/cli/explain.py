@@ -138,11 +138,6 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool, trusted
 @option("--out=FILE", what=Writes(".html"), default="report.html")
 @option("--slice-by=COLUMN,...", "Columns of the input; a table of outcomes for each.")
 @option("--pairs count", "Cards a gallery.", click.IntRange(1, 200), default=24)
-@option(
-    "--audit=N audit_size",
-    "Pairs to label in the page; 0 for none.  [default: those of RUN/audit, else 60]",
-    click.IntRange(0, 300),
-)
 @option("--truth=FILE", "True mismatches: .npy or Parquet; a column `true_mismatch` is found.")
 @option("--overwrite", "Replace --out.")
 @TRUST
@@ -150,7 +145,7 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
     """One self-contained page: what was done and how, scores and learning, pairs as thumbnails to sort and filter.
 
     It opens from disk in any browser, loads nothing and sends nothing. It shows samples, never all pairs, and is at
-    most 10 MB large. Labels given in it are saved as the CSV that `cleanpairs audit --labels` reads.
+    most 10 MB large.
     """
     from cleanpairs.data.noise import load_truth
     from cleanpairs.repair.plan import RepairPlan
@@ -163,7 +158,6 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
     scores, calibration = chosen.scores(), chosen.calibration()
     data = Path(chosen.info["input"]["data"])
     name = data.parent.name if set(data.name) & set("*?[{") else data.name
-    sample = _sample(chosen, scores, plan.threshold, options["audit_size"])
     path = write_report(
         out,
         title=f"{chosen.info['method']} on {name}",
@@ -179,21 +173,11 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
         next_steps=_next_steps(chosen, scores.correspondence, calibration),
         why=scores.why.to_pylist(),
         slice_by=[name.strip() for name in (options["slice_by"] or "").split(",") if name.strip()],
-        audit=sample,
         audit_result=_audit_result(chosen),
         count=options["count"],
         overwrite=options["overwrite"],
     )
-    text, labels = f"written: {path}", chosen.path / "audit" / "labels.csv"
-    if options["audit_size"] is None and labels.exists() and sample is not None:
-        done = int(sample.labelled.sum())
-        text += (
-            f"\nin it to label: the {len(sample):,} pairs of {labels.parent}, {done:,} of them labelled (--audit N "
-            "draws others, 0 none)"
-        )
-        if done and not labels.with_name("result.json").exists():
-            text += f"; not judged yet: cleanpairs audit {quote(str(chosen.path))} --labels {quote(str(labels))}"
-    print_result({"report": path}, text)
+    print_result({"report": path}, f"written: {path}")
 
 
 def _settings(run: Any) -> dict[str, Any]:
@@ -220,18 +204,6 @@ def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
                 (f"… of which at most {most:.0%} are mismatched: keeps {cut.kept:,}", f"{command} --max-wrong {most:g}")
             )
     return [*found, ("Label some, for figures that rest on labels", f"cleanpairs audit {quote(str(run.path))}")]
-
-
-def _sample(run: Any, scores: Any, threshold: float, size: int | None) -> Any:
-    """The run's own audit with the labels that it holds, unless another size is asked for."""
-    from cleanpairs.audit import draw_sample, read_labels
-
-    if size == 0 or not len(scores.correspondence):
-        return None
-    labels = run.path / "audit" / "labels.csv"
-    if size is None and labels.exists():
-        return read_labels(labels, keys=scores.table["key"].to_pylist(), correspondence=scores.correspondence)
-    return draw_sample(scores.correspondence, size or 60, threshold=threshold)
 
 
 def _audit_result(run: Any) -> dict[str, Any] | None:

@@ -1,34 +1,43 @@
-"""What a person decides: ``cleanpairs audit`` and ``cleanpairs review``."""
+"""What a person decides on the labelling page: ``cleanpairs audit`` and ``cleanpairs review``."""
 
 import json
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cleanpairs.cli.options import RUN, TRUST, PathsCommand, Writes, existing_run, option
-from cleanpairs.cli.terminal import Progress, echo, print_result
+from cleanpairs.cli.terminal import Progress, asked, echo, plural, print_result
 from cleanpairs.core.plain import plain
 
-AUDIT_HELP = """Draw pairs of RUN (or runs/latest) for a person to label; with --labels, judge RUN by the labels.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cleanpairs.review.session import Session
+
+AUDIT_HELP = """Label a random sample of RUN (or runs/latest) by hand: precision, recall, the share of mismatched pairs.
 
 \b
-cleanpairs audit RUN --n 100                        draw: a page and a CSV to label in
-cleanpairs audit RUN --labels RUN/audit/labels.csv  precision, recall, calibrated probabilities
-cleanpairs audit RUN --thresholds                   without labels: expected precision and recall
+cleanpairs audit RUN                     label 100 pairs on a local page; Ctrl-C ends, and judges RUN
+cleanpairs audit RUN --write             draw them into RUN/audit/labels.csv only, for a spreadsheet
+cleanpairs audit RUN --labels FILE       judge RUN by the labels in a CSV
+cleanpairs audit RUN --thresholds        without labels: expected precision and recall
+
+The page hides the scores. An audit that was begun goes on.
 """
-# What an option is of: of drawing, or of judging by labels.
-BELONGS = {"n": "draw", "out": "draw", "seed": "draw", "probabilities": "labels"}
+NO_BROWSER = option("--no-browser", "Print the address of the page only.")
 
 
 @click.command(cls=PathsCommand, help=AUDIT_HELP)
 @RUN
-@option("--n", "Pairs to draw.", click.IntRange(min=1), default=100)
-@option("--out=DIR", "Directory of the forms.  [default: RUN/audit]", Writes())
+@option("--n", "Pairs to draw.  [default: 100]", click.IntRange(min=1))
+@option("--out=DIR", "Directory of the sample.  [default: RUN/audit]", Writes())
 @option("--seed", "Of the draw.", click.IntRange(min=0), default=0)
-@option("--labels=FILE", "Read the labels back, and judge the run by them.")
+@option("--write only_write", "Draw the pairs into a CSV, without a page.")
+@NO_BROWSER
+@option("--labels=FILE", "Read the labels of a CSV, and judge the run by them.")
 @option(
     "--probabilities=FILE",
     "Parquet with the probability of every pair.  [default: RUN/audit/probabilities.parquet]",
@@ -36,56 +45,76 @@ BELONGS = {"n": "draw", "out": "draw", "seed": "draw", "probabilities": "labels"
 )
 @option("--thresholds", "Without labels: what the scores alone let expect.")
 @option("--threshold=P", "Pairs below are flagged.  [default: RUN's]", click.FloatRange(0, 1))
-@option("--overwrite", "Replace the forms, if nobody has given labels in them, or --probabilities.")
+@option("--overwrite", "Draw anew, if nobody has given labels, or replace --probabilities.")
 @TRUST
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
-    """Draw the sample, judge by labels, or say what to expect; see AUDIT_HELP."""
+    """Label the sample, judge by labels, or say what to expect; see AUDIT_HELP."""
     from cleanpairs.audit import expected_quality
     from cleanpairs.data.locks import hold
 
     if options["labels"] is not None and options["thresholds"]:
         raise click.UsageError("--labels and --thresholds exclude each other: labels measure what scores let expect")
     mode = "labels" if options["labels"] is not None else "thresholds" if options["thresholds"] else "draw"
-    for name, where in BELONGS.items():
-        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE and where != mode:
-            needs = "goes with --labels" if where == "labels" else f"is for drawing, and not for --{mode}"
-            raise click.UsageError(f"--{name} {needs}")
+    for name in ("n", "out", "seed", "only_write", "no_browser"):
+        if mode != "draw" and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.removeprefix('only_').replace('_', '-')} is for drawing, not for --{mode}")
+    if mode == "thresholds" and options["probabilities"] is not None:
+        raise click.UsageError("--probabilities goes with labels")
     chosen = existing_run(run, options["trusted"])
     if mode == "thresholds":
         y = chosen.scores().correspondence
         print_result(expected_quality(y, chosen.calibration(), threshold=_threshold(chosen, options)))
         return
     with hold([chosen.path / "audit"] if mode == "labels" or options["out"] is None else []):
-        (_judge if mode == "labels" else _draw)(chosen, options)
+        if mode == "labels":
+            print_result(*_judged(chosen, options, Path(options["labels"])))
+        else:
+            _audit(chosen, options)
 
 
 def _threshold(run: Any, options: dict[str, Any]) -> float:
-    """--threshold, or the run's own; out of run.json, which needs no model."""
+    """--threshold, or the run's own, from run.json, which needs no model."""
     if options["threshold"] is not None:
         return float(options["threshold"])
     known = (run.info.get("result") or {}).get("threshold")
     return float(run.model().threshold_ if known is None else known)
 
 
-def _draw(run: Any, options: dict[str, Any]) -> None:
-    from cleanpairs.audit import draw_sample, write_forms
+def _audit(run: Any, options: dict[str, Any]) -> None:
+    from cleanpairs.audit import draw_sample, read_labels, update_labels, write_labels
+    from cleanpairs.review.session import Session
 
     folder = Path(options["out"]) if options["out"] is not None else run.path / "audit"
-    threshold = _threshold(run, options)
-    sample = draw_sample(run.scores().correspondence, options["n"], threshold=threshold, seed=options["seed"])
-    title = f"Audit of {run.path.name}"
-    write_forms(folder, sample, run.load_input(), title=title, overwrite=options["overwrite"])
-    csv, page, pictures = folder / "labels.csv", folder / "label.html", len(list(folder.glob("images/*")))
-    text = (
-        f"{len(sample):,} pairs drawn, {pictures:,} with a picture -> {folder}\n"
-        f"label: open {page} in a browser and save its CSV, or fill the column `matched` of {csv} (1 or 0)\n"
-        f"then:  cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"
-    )
-    print_result({"pairs": len(sample), "pictures": pictures, "csv": csv, "page": page}, text)
+    csv, pairs, y = folder / "labels.csv", run.load_input(), run.scores().correspondence
+    begun = csv.exists() and options["n"] is None and not (options["overwrite"] or options["only_write"])
+    if not begun:
+        drawn = draw_sample(y, options["n"] or 100, threshold=_threshold(run, options), seed=options["seed"])
+        write_labels(folder, drawn, pairs, overwrite=options["overwrite"])
+    sample = read_labels(csv, keys=pairs.keys, correspondence=y)
+    if options["only_write"]:
+        pictures = len(list(folder.glob("images/*")))
+        text = (
+            f"{len(sample):,} pairs drawn, {pictures:,} with a picture -> {csv}\n"
+            "label: fill its column `matched` in a spreadsheet (1 or 0)\n"
+            f"then:  cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"
+        )
+        return print_result({"pairs": len(sample), "pictures": pictures, "csv": csv}, text)
+    session = Session(pairs, None, y, _log(run, pairs), sample=sample)
+
+    def judge() -> tuple[Any, str]:
+        update_labels(csv, session.labels(), pairs)
+        return _judged(run, options, csv)
+
+    _serve(session, lambda: judge()[1], f"Audit of {run.path.name}", options["no_browser"])
+    if session.labels().labelled.any():
+        print_result(*judge())
+    else:
+        print_result({"labelled": 0}, f"no pair is labelled yet; cleanpairs audit {quote(str(run.path))} goes on")
 
 
-def _judge(run: Any, options: dict[str, Any]) -> None:
+def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any], str]:
+    """What the labels say of the run, as figures and as text. They are written beside the run, too."""
     import numpy as np
     import pyarrow as pa
 
@@ -94,83 +123,60 @@ def _judge(run: Any, options: dict[str, Any]) -> None:
     from cleanpairs.data.writing import ParquetSink
 
     scores = run.scores()
-    sample = read_labels(options["labels"], keys=scores.table["key"].to_pylist(), correspondence=scores.correspondence)
+    sample = read_labels(csv, keys=scores.table["key"].to_pylist(), correspondence=scores.correspondence)
     threshold = _threshold(run, options)
     result = evaluate_audit(sample, scores.correspondence, threshold=threshold)
     table = scores.table.select(["pair_id", "key", "correspondence"]).append_column(
         "probability", pa.array(result.probability, mask=~np.isfinite(result.probability))
     )
-    own = options["probabilities"] is None  # the run's own files follow from the labels: they are replaced
+    own = options["probabilities"] is None  # the run's own file follows from the labels: it is replaced
     target = run.path / "audit" / "probabilities.parquet" if own else Path(options["probabilities"])
     with (
-        staged_file(target, overwrite=own or options["overwrite"], inputs=[options["labels"]]) as staged,
+        staged_file(target, overwrite=own or options["overwrite"], inputs=[csv]) as staged,
         ParquetSink(staged, table.schema) as sink,
     ):
         sink.write(table)
-    figures = {"threshold": threshold, "labels": str(Path(options["labels"]).absolute()), **result.to_dict()}
+    figures = {"threshold": threshold, "labels": str(csv.absolute()), **result.to_dict()}
     write_whole(run.path / "audit" / "result.json", json.dumps(plain(figures), indent=2, allow_nan=False) + "\n")
-    print_result(figures, f"{result}\n\nprobabilities: {target}")
-
-
-FOLDER, LOG, PROPOSED = "review", "decisions.jsonl", "proposed.parquet"
+    return figures, f"{result}\n\nprobabilities: {target}"
 
 
 @click.command(cls=PathsCommand)
 @RUN
 @option("--plan=FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]")
-@option(
-    "--goal=P",
-    "Share of mismatched pairs in the output to get below: what is asked first, and how much is left to do.",
-    click.FloatRange(0, 1),
-    default=0.02,
-)
-@option("--write only_write", "Write plan and labels of what was decided, without a page.")
-@option("--no-browser", "Print the address only.")
+@option("--write only_write", "Write the plan with what was decided, without a page.")
+@NO_BROWSER
 @TRUST
-def review(run: str | None, plan: str | None, goal: float, only_write: bool, no_browser: bool, trusted: bool) -> None:
-    """Decide about pairs of RUN (or runs/latest) on a page that this machine serves to itself alone.
+def review(run: str | None, plan: str | None, only_write: bool, no_browser: bool, trusted: bool) -> None:
+    """Decide about the flagged pairs and the repairs of RUN (or runs/latest) on a local page.
 
-    Every decision is on the disk, in RUN/review/decisions.jsonl, before the next pair is shown; reviewing goes on where
-    it was left. On Ctrl-C, and by the page's button, plan.parquet for `export --plan` and labels.csv for `audit
-    --labels` are written beside it.
+    Every answer is on the disk, in RUN/review/decisions.jsonl, before the next pair is shown. The same command goes on
+    where it was left. Ctrl-C, and the page's button, write plan.parquet beside it, for `export --plan`.
     """
     from cleanpairs.core.errors import ConfigError
     from cleanpairs.repair.plan import RepairPlan
-    from cleanpairs.review.log import DecisionLog
-    from cleanpairs.review.session import Review
+    from cleanpairs.review.session import Session
 
     opened = existing_run(run, trusted)
-    folder = opened.path / FOLDER
-    pairs, scores = opened.load_input(), opened.scores()
+    folder, pairs, y = opened.path / "review", opened.load_input(), opened.scores().correspondence
     chosen = _plan(opened, folder) if plan is None else RepairPlan.load(plan)
     if "data" not in chosen.settings:
         raise ConfigError(f"{plan} does not name its data; `cleanpairs rematch {opened.path}` makes one that does")
     explainer = None if only_write else opened.estimator().explainer(pairs, threshold=chosen.threshold)
-    log = DecisionLog(folder / LOG, pairs.source.fingerprint, len(pairs))
-    known = opened.calibration() is not None
-    session = Review(pairs, chosen, scores.correspondence, log, explainer=explainer, probability=known, goal=goal)
-    if not only_write:
-        from cleanpairs.review.server import ReviewServer
+    log = _log(opened, pairs)
+    session = Session(pairs, chosen, y, log, explainer=explainer, calibration=opened.calibration())
 
-        session.pair(int(session.listing()[0])) if len(session.listing()) else None  # what is looked up is ready then
-        server = ReviewServer(session, folder, title=f"Review of {opened.path.name}")
-        Progress(enabled=False)  # nobody waits for the end
-        echo(f"open {server.address}   (Ctrl-C ends; {len(log.decided()):,} pairs are decided)")
-        with suppress(KeyboardInterrupt):
-            if not no_browser:
-                click.launch(server.address)
-            server.serve()
-        server.one.acquire()  # what is asked from now on is not answered
-        session.refresh()
-    written = session.write(folder)
-    text = (
-        f"{written['decided']:,} pairs decided -> {written['plan']}: {written['kept']:,} kept, "
-        f"{written['repaired']:,} repaired, {written['dropped']:,} dropped\n"
-        f"next:  cleanpairs export --plan {quote(written['plan'])} --repaired out.parquet"
-    )
-    if written["labels"]:
-        text += f"\n       cleanpairs audit {quote(str(opened.path))} --labels {quote(written['labels'])}"
-    print_result({**written, "progress": session.progress()}, text)
+    def write() -> tuple[dict[str, Any], str]:
+        done = session.write_plan(folder / "plan.parquet")
+        text = f"{plural(done['decided'], 'pair')} decided -> {done['plan']}: {done['kept']:,} kept, "
+        text += f"{done['repaired']:,} repaired, {done['dropped']:,} dropped"
+        return done, f"{text}\nnext:  cleanpairs export --plan {quote(done['plan'])} --repaired out.parquet"
+
+    if not only_write:
+        for pair in session.queue()[:1].tolist():
+            session.question(pair)  # what it looks up is ready then
+        _serve(session, lambda: write()[1], f"Review of {opened.path.name}", no_browser)
+    print_result(*write())
 
 
 def _plan(run: Any, folder: Path) -> Any:
@@ -179,9 +185,34 @@ def _plan(run: Any, folder: Path) -> Any:
     from cleanpairs.commands.run import PLAN
     from cleanpairs.repair.plan import RepairPlan
 
-    for known in (run.path / PLAN, folder / PROPOSED):
+    proposed = folder / "proposed.parquet"
+    for known in (run.path / PLAN, proposed):
         if known.exists() and "data" in (plan := RepairPlan.load(known)).settings:
             return plan
     folder.mkdir(exist_ok=True)
-    rematch_run(run, folder / PROPOSED)
-    return RepairPlan.load(folder / PROPOSED)
+    rematch_run(run, proposed)
+    return RepairPlan.load(proposed)
+
+
+def _log(run: Any, pairs: Any) -> Any:
+    from cleanpairs.review.log import DecisionLog
+
+    return DecisionLog(run.path / "review" / "decisions.jsonl", pairs.source.fingerprint, len(pairs))
+
+
+def _serve(session: "Session", finish: "Callable[[], str]", title: str, no_browser: bool) -> None:
+    """Show the page until Ctrl-C."""
+    from cleanpairs.review.server import LabelServer
+
+    server = LabelServer(session, finish, title=title)
+    Progress(enabled=False)  # nobody waits for the end
+    echo(
+        f"open {server.address}   (Ctrl-C ends; {plural(int(session.answered.sum()), 'pair')} answered)",
+        err=asked("json"),
+    )
+    with suppress(KeyboardInterrupt):
+        if not no_browser:
+            click.launch(server.address)
+        server.serve()
+    server.lock.acquire()  # what is asked from now on is not answered
+    session.refresh()

@@ -1,5 +1,6 @@
 """Which pairs the report shows: galleries of cards, groups, donors, duplicates, and where other scores disagree."""
 
+import base64
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,10 @@ from matplotlib.colors import LogNorm
 from scipy.stats import rankdata, spearmanr
 from sklearn.metrics import roc_auc_score
 
-from cleanpairs.audit.sheet import data_address, thumbnails
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.thumbnails import thumbnails
 from cleanpairs.explain import caption_words, named_words
 from cleanpairs.report.outcome import Outcome, scores_table
 from cleanpairs.report.plots import DASHED, drawn
@@ -41,7 +42,9 @@ class Cards:
         rows = self.pairs.image_index[ids]
         new = np.array([m for m in np.unique(rows).tolist() if m not in self._known], np.int64)
         small = thumbnails(self.pairs.images, new, THUMBNAIL)
-        self._known |= dict(zip(new.tolist(), map(data_address, small), strict=True))
+        for row, jpeg in zip(new.tolist(), small, strict=True):
+            address = None if jpeg is None else "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
+            self._known[row] = address
         return [self._known[m] for m in rows.tolist()]
 
     def gallery(

@@ -109,8 +109,8 @@
   $("help").addEventListener("click", () => dialog.showModal());
   $("close").addEventListener("click", () => dialog.close());
   function move(step) {
-    const cards = Array.from(document.querySelectorAll(".card, .audit article")).filter((card) => !card.hidden);
-    const at = cards.indexOf(document.activeElement.closest(".card, .audit article"));
+    const cards = Array.from(document.querySelectorAll(".card")).filter((card) => !card.hidden);
+    const at = cards.indexOf(document.activeElement.closest(".card"));
     const next = at < 0 ? cards[step > 0 ? 0 : cards.length - 1] : cards[at + step];
     if (!next) return;
     next.focus({ preventScroll: true });

@@ -1,5 +1,7 @@
 """The page: numbers, sentences, charts, tables and galleries put into the template, and written as one file."""
 
+import base64
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -8,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.audit import AuditSample
-from cleanpairs.audit.sheet import asset, page, sheet_html, thumbnails_of
+from cleanpairs.audit import mismatched_share
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, with_similar_pairs
@@ -31,7 +32,6 @@ from cleanpairs.report.outcome import Outcome, caption_lengths, outcome_of, slic
 from cleanpairs.report.plots import drawn, plot_scores, plot_training, precision_recall, series
 
 MAX_BYTES = 10_000_000  # of a page; galleries are halved until it fits
-SHEET_SIZES = (240, 160, 96)  # longest side of the audit's pictures, pixels: the first that fits
 MAX_QUARANTINED = 50  # rows of their table
 STAGES = ("as it came", "kept", "kept and repaired")
 
@@ -53,7 +53,6 @@ def write_report(
     why: Sequence[str | None] | None = None,
     summary: Mapping[str, Any] | None = None,
     slice_by: Sequence[str] = (),
-    audit: AuditSample | None = None,
     audit_result: Mapping[str, Any] | None = None,
     count: int = 12,
     overwrite: bool = False,
@@ -74,31 +73,18 @@ def write_report(
     - ``why`` (N,): a sentence on what speaks against a pair; see :meth:`cleanpairs.explain.Explainer.why`
     - ``summary``: label -> number, shown large at the top
     - ``slice_by``: columns of the input; a table each
-    - ``audit``: pairs to label in the page; ``audit_result``: :meth:`cleanpairs.audit.AuditResult.to_dict`
+    - ``audit_result``: what labels said, :meth:`cleanpairs.audit.AuditResult.to_dict`
     - ``count``: cards in a gallery; fewer where the page would be larger than 10 MB
 
-    Raises ConfigError: the input has no such column to slice by; DataError: scores, pairs, plan, truth and audit are
-    not about the same pairs; OutputExistsError.
+    Raises ConfigError: the input has no such column to slice by; DataError: scores, pairs, plan and truth are not
+    about the same pairs; OutputExistsError.
     """
     outcome, info, settings = outcome_of(scores, threshold, plan, truth), info or {}, settings or {}
     if len(pairs) != len(outcome):
         raise DataError(f"the scores are about {len(outcome)} pairs, and the data holds {len(pairs)}")
     shown, given = Cards(pairs, outcome), precomputed_scores(pairs, scores)
-    style, script = (asset(name, "cleanpairs.report") for name in ("style.css", "page.js"))
-    sheet = None
-    if audit is not None:
-        style, script = style + asset("sheet.css"), asset("label.js") + script
-        for size in SHEET_SIZES:
-            sheet = sheet_html(audit, pairs, thumbnails_of(audit, pairs, size))
-            if len(sheet) <= MAX_BYTES // 2:
-                break
     rendered = partial(
-        page,
-        "template.html",
-        "cleanpairs.report",
-        style=style,
-        script=script,
-        filters={"share": _share, "figure": _figure, "number": _number, "visible": visible},
+        _rendered,
         title=title,
         pairs=pairs,
         outcome=outcome,
@@ -114,8 +100,6 @@ def write_report(
         slices=[*slice_tables(pairs, outcome, slice_by), *caption_lengths(pairs, outcome)],
         missing="the picture cannot be read" if pairs.images.kind == "bytes" else "no picture: the data holds vectors",
         audited=audit_result,
-        audit=audit,
-        sheet=sheet,
     )
     while True:
         few = max(1, count // 2)
@@ -131,6 +115,22 @@ def write_report(
     with staged_file(out, overwrite=overwrite) as staging:
         Path(staging).write_text(text, encoding="utf-8")
     return Path(out)
+
+
+def _rendered(**values: Any) -> str:
+    """The template with values in it. Its content security policy lets in its style and script by their hashes."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cleanpairs", "report"), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"share": _share, "figure": _figure, "number": _number, "visible": visible}
+    for name, file in (("style", "style.css"), ("script", "page.js")):
+        text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+        digest = hashlib.sha256(text.encode()).digest()
+        values |= {name: text, f"{name}_hash": base64.b64encode(digest).decode()}
+    return environment.get_template("template.html").render(**values)
 
 
 def _figures(outcome: Outcome, metrics: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
@@ -197,7 +197,7 @@ def verdict(
     if result.get("noise_rate") is not None:
         rate = Estimate(result["noise_rate"], *(result.get("noise_rate_interval") or (np.nan, np.nan)))
     if calibration is not None and kept:
-        of_kept = calibration.shares(outcome.correspondence[outcome.scored], [kept])[0]
+        of_kept = mismatched_share(outcome.correspondence, outcome.kind == "kept", calibration)
         if plan is not None:
             column = plan.table.filter(acted(plan.table, REPAIRED))["confidence"].cast("float64")
             sure = column.fill_null(np.nan).to_numpy()  # NaN where the probability of a repair is not known

@@ -1,1 +1,1 @@
-"""Decisions about flagged pairs and planned repairs on a local page: a log of them, what they teach, and a plan."""
+"""The labelling page: questions about pairs, a log of the answers, and what follows from them."""

@@ -1,7 +1,7 @@
-"""Decisions in a file that is only ever appended to: one JSON object a line, on the disk before it is answered.
+"""Answers about pairs, in a file that is only appended to: one JSON object a line.
 
-A line is one ``write`` with ``O_APPEND``, so several processes may write at once; and it begins with a line break, so
-that half a line that a killed process has left spoils nothing but itself.
+A line is on the disk before the answer counts. It is one ``write`` with ``O_APPEND``, so several processes may write at
+once. It begins with a line break, so half a line of a killed process spoils only itself.
 """
 
 import json
@@ -9,7 +9,7 @@ import os
 import stat
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,30 @@ from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.core.regular import writing
 from cleanpairs.repair.actions import WRITTEN
 
-CHOICES = (*WRITTEN, "drop")
+CHOICES = (*WRITTEN, "drop", "unsure")
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a person has decided of some pairs. ``asked``: one pair that was chosen without regard to its words, so that
-    it may stand for others with such scores; ``drawn``: at random among all; ``time``: UTC.
+    """What a person has decided about some pairs.
+
+    Parameters
+    ----------
+    name : str
+        Unique in the log.
+    pairs : tuple of int
+    action : str
+        One of `CHOICES`. "keep" says that the caption belongs to the picture, "drop" that it does not.
+    donor : int, optional
+        The pair whose caption or image is taken.
+    caption : str, optional
+        The caption that was typed.
+    asked : bool
+        A single pair that was not found by its words: the answer is a label for pairs with such a score.
+    drawn : bool
+        The pair is of a random sample, and its score was hidden: the answer is a label of an audit.
+    time : str
+        UTC.
     """
 
     name: str
@@ -32,29 +49,42 @@ class Decision:
     action: str
     donor: int | None = None
     caption: str | None = None
-    page: str = ""
     asked: bool = False
     drawn: bool = False
     time: str = ""
 
 
-_FIELDS = {field.name for field in fields(Decision)}
-
-
 def is_text(text: str) -> bool:
-    """Whether it can be written: no half of a character is in it (a lone surrogate, which JSON may spell)."""
+    """Whether a file can hold it: it has no lone surrogate, which is half of a character."""
     return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 class DecisionLog:
-    """The file, and what holds by it now; whatever others append is read when :meth:`refresh` is called.
+    """The file of decisions, and those that hold now.
 
-    Raises OutputError: it cannot be written; DataError: it is no log of decisions, or one about other data.
+    Parameters
+    ----------
+    path : str or Path
+    fingerprint : str
+        Of the data that the decisions are about.
+    pairs : int
+        How many pairs the data has.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    DataError
+        The file is no log of decisions, or it is about other data.
+
+    Notes
+    -----
+    :meth:`refresh` reads what other processes have appended.
     """
 
     def __init__(self, path: str | Path, fingerprint: str, pairs: int) -> None:
         self.path, self._about, self._n = Path(path), {"data": fingerprint, "pairs": pairs}, pairs
-        self.damaged = 0  # lines that a killed process left half written, or with a caption that is no text
+        self.damaged = 0  # lines that cannot be used: half written by a killed process, or with half of a character
         self._made: dict[str, Decision] = {}  # all that were ever made, by name, in order
         self._undone: set[str] = set()
         self._of: dict[int, list[Decision]] = {}  # by pair
@@ -78,41 +108,47 @@ class DecisionLog:
 
     @property
     def decisions(self) -> list[Decision]:
-        """All that were ever made, in order."""
+        """All decisions that were ever made, in order."""
         return list(self._made.values())
 
     def close(self) -> None:
-        """Let go of the file; nothing is lost without it."""
+        """Close the file. Nothing is lost without it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def decide(self, pairs: Sequence[int], action: str, **about: Any) -> Decision:
-        """Write a decision; it is on the disk when this returns; ``about``: the other fields of :class:`Decision`."""
+        """Write a decision, with other fields of :class:`Decision`. It is on the disk when this returns."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         made = Decision(uuid.uuid4().hex, tuple(int(i) for i in pairs), action, time=now, **about)
         self._append({k: v for k, v in vars(made).items() if v not in ("", None) and v is not False})
         return made
 
-    def undo(self, page: str = "", opened: int = 0) -> Decision | None:
-        """Take back the last decision of this page, or of those there before it ``opened``; None: there is none."""
+    def undo(self, name: str) -> Decision | None:
+        """Take back the decision of that name; None where no such decision holds."""
         self.refresh()
-        for k, made in reversed(list(enumerate(self.decisions))):
-            if (made.page == page or k < opened) and made.name not in self._undone:
-                self._append({"undo": made.name, "page": page})
+        if name not in self._made or name in self._undone:
+            return None
+        self._append({"undo": name})
+        return self._made[name]
+
+    def about(self, pair: int) -> list[Decision]:
+        """All decisions that were ever made about a pair, in order."""
+        return self._of.get(pair, [])
+
+    def of(self, pair: int, drawn: bool = False) -> Decision | None:
+        """The last decision about a pair that was not taken back. With `drawn`, only labels of an audit count."""
+        for made in reversed(self.about(pair)):
+            if made.name not in self._undone and (made.drawn or not drawn):
                 return made
         return None
-
-    def of(self, pair: int) -> Decision | None:
-        """The decision about a pair that holds: the last one that was not taken back."""
-        return next((made for made in reversed(self._of.get(pair, [])) if made.name not in self._undone), None)
 
     def decided(self) -> dict[int, Decision]:
         """Pair -> the decision that holds."""
         return {pair: made for pair in self._of if (made := self.of(pair)) is not None}
 
     def refresh(self) -> list[int]:
-        """Read what was appended since; the pairs that it concerns."""
+        """Read what was appended since, and return the pairs that it is about."""
         chunk = os.pread(self._fd, os.fstat(self._fd).st_size - self._read, self._read)
         self._read += len(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
@@ -122,7 +158,7 @@ class DecisionLog:
         try:
             told = json.loads(line)
             if not is_text(json.dumps(told, ensure_ascii=False)):
-                raise ValueError("half of a character, which no output can hold")
+                raise ValueError("a lone surrogate")
         except (ValueError, RecursionError):
             self.damaged += 1
             return ()
@@ -138,10 +174,11 @@ class DecisionLog:
             case {"undo": str(name)}:
                 self._undone.add(name)
                 return self._made[name].pairs if name in self._made else ()
-            case {"name": str(name), "pairs": [*pairs], "action": action} if (
-                action in CHOICES and told.keys() <= _FIELDS and all(type(i) is int and 0 <= i < self._n for i in pairs)
+            case {"name": str(name), "pairs": [*pairs], "action": action} if action in CHOICES and all(
+                type(i) is int and 0 <= i < self._n for i in pairs
             ):
-                self._made[name] = made = Decision(**{**told, "pairs": tuple(pairs)})
+                known = {key: told[key] for key in Decision.__dataclass_fields__ if key in told}
+                self._made[name] = made = Decision(**{**known, "pairs": tuple(pairs)})
                 for pair in pairs:
                     self._of.setdefault(pair, []).append(made)
                 return made.pairs

@@ -9,47 +9,70 @@ import json
 import secrets
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import uvicorn
+from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cleanpairs.audit.sheet import asset, thumbnail
 from cleanpairs.core.errors import CleanpairsError, ConfigError
-from cleanpairs.review.session import Review
+from cleanpairs.data.thumbnails import thumbnail
+from cleanpairs.review.session import Session
 
+FILES = {"": "page.html", "page.js": "page.js", "page.css": "page.css"}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin",
 }  # fmt: skip
-FILES = {"": "html", "review.js": "javascript", "review.css": "css"}  # the kinds of text
-IMAGE = 900  # longest side, pixels
-LISTS = 16  # that are remembered
 
 
-class ReviewServer:
-    """Answers at ``address`` while :meth:`serve` runs. It writes the plan and the labels into ``folder``.
+class LabelServer:
+    """Serve the page of a session at ``address``, while :meth:`serve` runs.
 
-    ``one`` is held while a decision is made or a question of the page is answered.
+    Parameters
+    ----------
+    session : Session
+    finish : callable
+        What the button at the top does. The page shows the text that it returns.
+    title : str
     """
 
-    def __init__(self, review: Review, folder: str | Path, *, title: str = "Review") -> None:
-        self.review, self.folder, self.title = review, folder, title
-        self.token, self.one = secrets.token_urlsafe(24), threading.Lock()
-        self.lists: dict[str, np.ndarray] = {}
+    def __init__(self, session: Session, finish: Callable[[], str], *, title: str = "Review") -> None:
+        self.session, self.finish, self.title = session, finish, title
+        self.lock = threading.Lock()  # held while a question is answered: sessions know no threads
         self._socket = socket.create_server(("127.0.0.1", 0))
-        port = self._socket.getsockname()[1]
-        self.hosts = [f"127.0.0.1:{port}", f"localhost:{port}"]
-        self.address = f"http://{self.hosts[0]}/{self.token}/"
+        port, token = self._socket.getsockname()[1], secrets.token_urlsafe(24)
+        hosts = [f"127.0.0.1:{port}", f"localhost:{port}"]
+        self.address = f"http://{hosts[0]}/{token}/"
+        routes = [
+            *(Route(f"/{path}", _file(name)) for path, name in FILES.items()),
+            Route("/image/{pair:int}", self._image),
+            Route("/state", self._asked(self._state)),
+            Route("/queue", self._asked(self._queue)),
+            Route("/question/{pair:int}", self._asked(session.question)),
+            Route("/answer", self._asked(self._answer), methods=["POST"]),
+            Route("/answer_all", self._asked(self._answer_all), methods=["POST"]),
+            Route("/undo", self._asked(self._undo), methods=["POST"]),
+            Route("/finish", self._asked(lambda: {"text": finish()}), methods=["POST"]),
+        ]
+        bad = dict.fromkeys((ConfigError, ValueError, TypeError, KeyError, RecursionError, OverflowError), _refused)
+        app = Starlette(
+            routes=[Mount("/{token}", routes=routes)], middleware=[Middleware(_Guard, hosts=hosts, token=token)],
+            exception_handlers={CleanpairsError: _failed, **bad},
+        )  # fmt: skip
         self._uvicorn = uvicorn.Server(uvicorn.Config(
-            self, http="h11", ws="none", lifespan="off", loop="asyncio", log_config=None, log_level="error",
+            app, http="h11", ws="none", lifespan="off", loop="asyncio", log_config=None, log_level="error",
             access_log=False, server_header=False, timeout_graceful_shutdown=5,
         ))  # fmt: skip
 
@@ -61,107 +84,102 @@ class ReviewServer:
         """Let :meth:`serve` return."""
         self._uvicorn.should_exit = True
 
+    def _asked(self, work: Callable[..., dict[str, Any]]) -> Callable[[Request], Any]:
+        """An endpoint that gives a function the fields of the request, and answers with what it returns."""
+
+        def locked(fields: dict[str, Any]) -> dict[str, Any]:
+            with self.lock:
+                self.session.refresh()
+                return work(**fields)
+
+        async def endpoint(request: Request) -> Response:
+            raw = b""
+            async for part in request.stream():
+                raw += part
+                if len(raw) > 100_000:
+                    raise HTTPException(413, "the request has more than 100,000 bytes")
+            path = {name: value for name, value in request.path_params.items() if name != "token"}
+            fields = json.loads(raw) if request.method == "POST" else dict(request.query_params)
+            return JSONResponse(await run_in_threadpool(locked, dict(fields) | path))
+
+        return endpoint
+
+    def _state(self) -> dict[str, Any]:
+        blind, damaged = self.session.sample is not None, self.session.log.damaged
+        return {"title": self.title, "blind": blind, "damaged": damaged}
+
+    def _queue(self, show: str = "flagged", words: str = "") -> dict[str, Any]:
+        """At most 10,000 pairs, those of them that are answered, and the rate that holds now."""
+        pairs = self.session.queue(show, words)
+        shown = pairs[:10_000]
+        answered = shown[self.session.answered[shown]]
+        found = {"total": len(pairs), "pairs": shown.tolist(), "answered": answered.tolist()}
+        return found if self.session.sample is not None else found | self.session.rate()
+
+    def _answer(self, pair: int, action: str, **about: Any) -> dict[str, Any]:
+        return {"name": self.session.answer(pair, action, **about).name}
+
+    def _answer_all(self, action: str, alike: int | None = None, show: str = "", words: str = "") -> dict[str, Any]:
+        """Of all pairs with the caption of one, or of all that are listed."""
+        pairs = self.session.queue(show, words) if alike is None else self.session.alike(alike)
+        made = self.session.answer_all(pairs, action)
+        return {"name": None, "changed": 0} if made is None else {"name": made.name, "changed": len(made.pairs)}
+
+    def _undo(self, name: str) -> dict[str, Any]:
+        made = self.session.undo(name)
+        return {"pairs": [] if made is None else list(made.pairs)}
+
+    def _image(self, request: Request) -> Response:
+        pairs, i = self.session.pairs, request.path_params["pair"]
+        if i >= len(pairs):
+            raise HTTPException(404)
+        with self.lock:
+            data = pairs.images.read([int(pairs.image_index[i])])[0]
+        small = None if data is None else thumbnail(data, 900)
+        if small is None:
+            raise HTTPException(404, "the data has no picture of this pair, or it cannot be read")
+        return Response(small, media_type="image/jpeg")
+
+
+class _Guard:
+    """Refuse who does not know the token, or comes from elsewhere, and give every answer :data:`HEADERS`."""
+
+    def __init__(self, app: ASGIApp, hosts: list[str], token: str) -> None:
+        self.app, self.hosts, self.token = app, hosts, token
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI has it."""
-        answer = await self._answer(Request(scope, receive))
-        answer.headers.update(HEADERS)
-        if answer.status_code != 200:
-            answer.headers["Connection"] = "close"  # whatever of the body was not read is not the next request
-        await answer(scope, receive, send)
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if message["status"] != 200:
+                    headers["Connection"] = "close"  # a body that was not read is not the next request
+            await send(message)
 
-    async def _answer(self, request: Request) -> Response:
-        token, _, name = request.scope["path"][1:].partition("/")
-        if (problem := self._problem(request, token)) is not None:
-            return PlainTextResponse(problem, 403)
-        if request.method not in ("GET", "POST"):
-            return PlainTextResponse("this server answers GET and POST", 405)
-        raw = b""
-        async for part in request.stream():
-            raw += part
-            if len(raw) > 100_000:
-                return PlainTextResponse("the request has more than 100,000 bytes", 413)
-        return await run_in_threadpool(self._respond, request, name, raw)
+        problem = self._problem(Request(scope))
+        answer = self.app if problem is None else PlainTextResponse(problem, 403)
+        await answer(scope, receive, guarded)
 
-    def _problem(self, request: Request, token: str) -> str | None:
+    def _problem(self, request: Request) -> str | None:
         if request.headers.get("host") not in self.hosts:
             return "this server answers to 127.0.0.1 alone"
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
         if origin not in (None, *(f"http://{host}" for host in self.hosts)) or site not in ("none", "same-origin"):
             return "requests of other sites are refused"
+        token = request.scope["path"][1:].partition("/")[0]
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
             return "the address lacks its token: open the one that was printed"
         return None
 
-    def _respond(self, request: Request, name: str, raw: bytes) -> Response:
-        try:
-            if request.method == "GET" and name in FILES:
-                text = asset(name or "review.html", "cleanpairs.review")
-                return Response(text, media_type=f"text/{FILES[name]}")
-            asked, _, number = name.partition("/")
-            if asked == "image":
-                return self._image(int(number))
-            body = dict(json.loads(raw)) if request.method == "POST" else dict(request.query_params)
-            with self.one:
-                self.review.refresh()
-                found = self._told(f"{request.method} {asked}", number, body)
-        except CleanpairsError as error:
-            return JSONResponse({"error": str(error)}, 400 if isinstance(error, ConfigError) else 500)
-        except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-            return JSONResponse({"error": f"not understood: {error}"[:200]}, 400)
-        except LookupError as error:
-            return JSONResponse({"error": str(error)}, 410)
-        return PlainTextResponse("there is no such page", 404) if found is None else JSONResponse(found)
 
-    def _told(self, asked: str, number: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        """What is answered to a question, with its query or body; None where there is no such one."""
-        review, page = self.review, str(body.get("page", ""))[:64]
-        match asked:
-            case "GET state":
-                return review.progress() | {"opened": len(review.log.decisions), "title": self.title}
-            case "GET list":  # by a name under which its rows are had
-                ids = review.listing(body.get("show", "undecided"), body.get("sort", "asked"), body.get("q", "")[:200])
-                name = secrets.token_hex(8)
-                self.lists[name] = ids
-                if len(self.lists) > LISTS:
-                    del self.lists[next(iter(self.lists))]
-                return {"list": name, "total": len(ids), "rows": review.rows(ids[:100])}
-            case "GET rows":
-                start, count = int(body["start"]), int(body["count"])
-                return {"start": start, "rows": review.rows(self._listed(body)[start : start + count])}
-            case "GET pair":
-                return review.pair(int(number))
-            case "POST decide":
-                i, donor, caption = int(body["pair"]), body.get("donor"), body.get("caption")
-                review.decide(
-                    [i], str(body["action"]), donor=None if donor is None else int(donor),
-                    caption=None if caption is None else str(caption), page=page, sort=str(body.get("sort", "")),
-                )  # fmt: skip
-                return review.progress() | {"rows": review.rows(np.array([i]))}
-            case "POST batch":
-                ids = review.alike(int(body["alike"])) if "alike" in body else self._listed(body)
-                made = review.decide_alike(ids, str(body["action"]), page)
-                return review.progress() | {"changed": 0 if made is None else len(made.pairs)}
-            case "POST undo":
-                made = review.undo(page, int(body.get("opened", 0)))
-                changed = np.array(() if made is None else made.pairs, np.int64)
-                return review.progress() | {"changed": len(changed), "rows": review.rows(changed[:1])}
-            case "POST write":
-                return review.write(self.folder)
-        return None
+def _file(name: str) -> Callable[[Request], Response]:
+    return lambda request: FileResponse(Path(__file__).with_name(name))
 
-    def _listed(self, body: dict[str, Any]) -> np.ndarray:
-        if (ids := self.lists.get(str(body.get("list")))) is None:
-            raise LookupError("this list is forgotten: list anew")
-        return ids
 
-    def _image(self, i: int) -> Response:
-        pairs = self.review.pairs
-        if not 0 <= i < len(pairs):
-            return PlainTextResponse("there is no such image", 404)
-        with self.one:
-            data = pairs.images.read([int(pairs.image_index[i])])[0]
-        small = None if data is None else thumbnail(data, IMAGE)
-        if small is None:
-            why = "cannot be read" if data is not None or pairs.images.kind == "bytes" else "is not in the data"
-            return PlainTextResponse(f"the picture {why}", 404)
-        return Response(small, media_type="image/jpeg")
+def _refused(request: Request, error: Exception) -> Response:
+    text = str(error) if isinstance(error, ConfigError) else f"not understood: {error}"[:200]
+    return JSONResponse({"error": text}, 400)
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 500)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.audit import draw_sample, evaluate_audit, read_labels, write_forms
+from cleanpairs.audit import draw_sample, evaluate_audit
 from cleanpairs.data import load_pairs
-from cleanpairs.data.pairs import Pairs
 from cleanpairs.report import write_report
 
 from .conftest import plan_of, png
@@ -82,14 +80,13 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         pairs=pairs,
         plan=plan_of(pairs, y, actions, donors),
         slice_by=["source", "width"],
-        audit=sample,
         audit_result=result,
         next_steps=[
             ("Write what is kept and repaired, of which some are mismatched", "cleanpairs export --out " + "x" * 60)
         ],
         count=8,
     )
-    return {"page": page, "pairs": pairs, "scores": y32, "sample": sample, "folder": folder}
+    return {"page": page}
 
 
 @pytest.fixture
@@ -121,7 +118,7 @@ def test_it_renders_with_its_pictures_and_no_caption_runs(tab: Any) -> None:
     sections = tab.run("[...document.querySelectorAll('main section[id]')].map(s => s.id)")
     assert sections == [
         "counts", "how", "scores", "pairs", "given", "donors", "duplicates", "quarantined", "slices", "audited",
-        "audit", "run",
+        "run",
     ]  # fmt: skip
     links = tab.run("[...document.querySelectorAll('nav a')].map(a => a.hash.slice(1))")
     assert links == sections
@@ -228,50 +225,6 @@ def test_pictures_have_words_and_tables_have_headings(tab: Any) -> None:
     assert tab.run("[...document.querySelectorAll('button')].every(b => b.textContent.trim())")
 
 
-def saved(folder: Path) -> Path:
-    end = time.monotonic() + 300
-    while time.monotonic() < end:
-        if (folder / "labels.csv").exists() and not list(folder.glob("*.crdownload")):
-            return folder / "labels.csv"
-        time.sleep(0.05)
-    raise AssertionError(f"no labels.csv was saved, but {[p.name for p in folder.iterdir()]}")
-
-
-def _labels_back(tab: Any, case: dict[str, Any], tmp_path: Path) -> None:
-    """Label four cards by keys, one by mouse; save; read."""
-    for key in ("m", "n", "u", "m"):
-        tab.key(key)
-    tab.run("document.querySelectorAll('.audit article')[5].querySelector('[data-value=\"0\"]').click()")
-    assert tab.run("document.querySelector('.audit output').textContent") == "5"
-    tab.run("document.querySelector('.audit .save').click()")
-    back = read_labels(saved(tmp_path), keys=case["pairs"].keys, correspondence=case["scores"])
-    assert back.pair_id.tolist() == case["sample"].pair_id.tolist()
-    np.testing.assert_array_equal(back.matched[:7], [1, 0, np.nan, 1, np.nan, 0, np.nan])
-    np.testing.assert_allclose(back.weight, case["sample"].weight)
-
-
-def test_the_audit_is_filled_in_and_saved(tab: Any, case: dict[str, Any], tmp_path: Path) -> None:
-    tab.key("m")  # no card has the focus: nothing is labelled
-    assert tab.run("document.querySelector('.audit output').textContent") == "0"
-    tab.run("document.querySelector('.audit article').focus()")
-    _labels_back(tab, case, tmp_path)
-    tab.go(case["page"])  # what was labelled is found again
-    assert tab.run("document.querySelector('.audit output').textContent") == "5"
-
-
-def test_the_audits_own_page(chromium: Any, case: dict[str, Any], tmp_path: Path) -> None:
-    pairs: Pairs = case["pairs"]
-    page = write_forms(tmp_path / "audit", case["sample"], pairs, title=EVIL[2]) / "label.html"
-    (tmp_path / "out").mkdir()
-    tab = chromium.open(page, tmp_path / "out")
-    tab.run("localStorage.clear()")
-    tab.go(page)
-    _labels_back(tab, case, tmp_path / "out")
-    assert tab.errors() == [] and tab.run("window.hacked") is None
-    tab.run("localStorage.clear()")
-    tab.close()
-
-
 def test_without_script_all_of_it_is_there_but_the_tools(tab: Any, case: dict[str, Any]) -> None:
     tab.call("Emulation.setScriptExecutionDisabled", value=True)
     tab.go(case["page"])
@@ -289,7 +242,7 @@ def test_without_script_all_of_it_is_there_but_the_tools(tab: Any, case: dict[st
         return found
 
     assert boxes(".tools, nav .script") == [False, False]
-    for selector, least in ((".gallery .card", 20), ("#slices tbody tr", 6), ("figure img", 2), (".audit noscript", 1)):
+    for selector, least in ((".gallery .card", 20), ("#slices tbody tr", 6), ("figure img", 2)):
         drawn = boxes(selector)
         assert len(drawn) >= least and all(drawn), selector
     tab.call("Emulation.setScriptExecutionDisabled", value=False)

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from cleanpairs.audit import draw_sample
 from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
@@ -320,7 +319,6 @@ def test_many_pairs_are_a_page_of_ten_megabytes_at_most(tmp_path: Path) -> None:
         threshold=0.3,
         pairs=pairs,
         truth=y < 0.25,
-        audit=draw_sample(y, 100, threshold=0.3),
         count=200,
     )
     page = out.read_text(encoding="utf-8")

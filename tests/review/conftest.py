@@ -1,10 +1,10 @@
-"""120 pairs of four topics with pictures; 30 of them mismatched, of which the scores know nearly all; a plan."""
+"""120 pairs of four topics with pictures, a plan, and scores that know nearly all of the 30 mismatched pairs."""
 
 from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,28 +15,39 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from cleanpairs.audit import AuditSample, draw_sample
+from cleanpairs.correspondence.calibration import Calibration, calibrate
 from cleanpairs.data import load_pairs
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.explain import Explainer
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.review.log import DecisionLog
-from cleanpairs.review.server import ReviewServer
-from cleanpairs.review.session import Review
+from cleanpairs.review.server import LabelServer
+from cleanpairs.review.session import Session
 
-N, WRONG = 120, 30
+N, WRONG, REPAIRED, QUARANTINED = 120, 30, 5, 119
 TOPICS = ("sand waves sea surf", "stove pan cook plate", "trees moss path deer", "cars lights bus shops")
 EVIL = "<img src=x onerror='window.hacked = 1'><script>window.hacked = 2</script>"
 
 
 @dataclass(frozen=True)
 class Case:
-    """``wrong`` (N,) bool; ``open`` gives a review of the log in a folder."""
+    """The corpus, its plan and its scores `y`; ``open`` begins a session whose log lies in a folder."""
 
     pairs: Pairs
     plan: RepairPlan
     y: np.ndarray
-    wrong: np.ndarray
-    open: Callable[[Path], Review]
+    explainer: Explainer
+    calibration: Calibration | None
+
+    def open(self, folder: Path, blind: bool = False) -> Session:
+        log = DecisionLog(folder / "decisions.jsonl", self.pairs.source.fingerprint, N)
+        if blind:
+            return Session(self.pairs, None, self.y, log, sample=self.sample())
+        return Session(self.pairs, self.plan, self.y, log, explainer=self.explainer, calibration=self.calibration)
+
+    def sample(self) -> AuditSample:
+        return draw_sample(self.y, 12, threshold=0.5)
 
 
 def _png(i: int) -> bytes:
@@ -50,58 +61,40 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     rng = np.random.default_rng(0)
     topic = rng.integers(0, 4, N)
     wrong = np.arange(N) < WRONG
-    said = np.where(wrong, (topic + 1) % 4, topic)
-    captions = [" ".join(rng.choice(TOPICS[t].split(), 3, replace=False)) + f" {i}" for i, t in enumerate(said)]
+    written = np.where(wrong, (topic + 1) % 4, topic)
+    captions = [" ".join(rng.choice(TOPICS[t].split(), 3, replace=False)) + f" {i}" for i, t in enumerate(written)]
     captions[40:46], captions[60], captions[3] = ["click here for more"] * 6, EVIL, "sea \u202e txt"
     file = tmp_path_factory.mktemp("review") / "data.parquet"
     columns = {"key": [f"k{i:03d}" for i in range(N)], "image": [_png(i) for i in range(N)], "caption": captions}
     pq.write_table(pa.table(columns), file)
     pairs = load_pairs(file)
     y = np.where(wrong, rng.beta(1, 6, N), rng.beta(6, 1, N)).astype(np.float32)
-    y[119] = np.nan
-    pairs = replace(pairs, reasons={119: "broken"})
+    y[QUARANTINED] = np.nan
+    pairs = replace(pairs, reasons={QUARANTINED: "broken"})
     action = ["quarantine" if v != v else "drop" if v < 0.5 else "keep" for v in y.tolist()]
     donor: list[int | None] = [None] * N
-    action[5], donor[5] = "rematch_text", int(np.flatnonzero(~wrong & (topic == topic[5]))[0])
-    table = pa.table(
-        {
-            "pair_id": range(N), "key": pairs.keys, "action": action, "correspondence": pa.array(y, from_pandas=True),
-            "donor_pair_id": donor, "donor_key": [None if d is None else pairs.keys[d] for d in donor],
-            "caption": [
-                None if a in ("drop", "quarantine") else captions[i if d is None else d]
-                for i, (a, d) in enumerate(zip(action, donor, strict=True))
-            ],
-            "original_caption": captions, "repair_score": [None if d is None else 0.9 for d in donor],
-            "margin": [None] * N, "confidence": [None if d is None else 0.8 for d in donor],
-            "donor_use": [None if d is None else 2 for d in donor],
-            "reason": ["it fits nowhere" if a == "drop" else None for a in action],
-            "why": [None] * N,
-        }
-    ).cast(PLAN_SCHEMA)  # fmt: skip
-    about = {"data": str(file), "columns": {}}
-    plan = RepairPlan(table, 0.5, 0.5, pairs.source.fingerprint, about)
-    unit = [np.eye(4)[t].repeat(4, axis=1) + 0.3 * rng.normal(size=(N, 16)) for t in (topic, said)]
+    action[REPAIRED], donor[REPAIRED] = "rematch_text", int(np.flatnonzero(~wrong & (topic == topic[REPAIRED]))[0])
+    gone = [a in ("drop", "quarantine") for a in action]
+    table = pa.table({
+        "pair_id": range(N), "key": pairs.keys, "action": action, "correspondence": pa.array(y, from_pandas=True),
+        "donor_pair_id": donor, "donor_key": [None if d is None else pairs.keys[d] for d in donor],
+        "caption": [None if gone[i] else captions[i if d is None else d] for i, d in enumerate(donor)],
+        "original_caption": captions, "repair_score": [None if d is None else 0.9 for d in donor],
+        "margin": [None] * N, "confidence": [None if d is None else 0.8 for d in donor],
+        "donor_use": [None if d is None else 2 for d in donor],
+        "reason": ["it fits nowhere" if a == "drop" else None for a in action], "why": [None] * N,
+    }).cast(PLAN_SCHEMA)  # fmt: skip
+    plan = RepairPlan(table, 0.5, 0.5, pairs.source.fingerprint, {"data": str(file), "columns": {}})
+    unit = [np.eye(4)[t].repeat(4, axis=1) + 0.3 * rng.normal(size=(N, 16)) for t in (topic, written)]
     unit = [v / np.linalg.norm(v, axis=1, keepdims=True) for v in unit]
     explainer = Explainer(pairs, lambda rows: (unit[0][rows], unit[1][rows]), y, 0.5)
-
-    def opened(folder: Path) -> Review:
-        log = DecisionLog(folder / "decisions.jsonl", pairs.source.fingerprint, N)
-        return Review(
-            pairs,
-            plan,
-            y,
-            log,
-            explainer=explainer,
-            probability=True,
-        )
-
-    return Case(pairs, plan, y, wrong, opened)
+    return Case(pairs, plan, y, explainer, calibrate(y[:QUARANTINED], rng.beta(1, 6, 200), draws=20))
 
 
 @contextmanager
-def served(review: Review, folder: Path) -> Iterator[str]:
-    """The address of the page while it is answered, by the server that the command runs."""
-    server = ReviewServer(review, folder)
+def served(session: Session, folder: Path) -> Iterator[str]:
+    """The address of the page while the server of the command answers."""
+    server = LabelServer(session, lambda: session.write_plan(folder / "plan.parquet")["plan"])
     thread = threading.Thread(target=server.serve)
     thread.start()
     try:

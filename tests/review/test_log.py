@@ -17,7 +17,7 @@ import sys
 from cleanpairs.review.log import DecisionLog
 log = DecisionLog(sys.argv[1], "data", 1000)
 for i in range(100_000):
-    made = log.decide([i % 1000], "recaption", caption="a caption of some length " * 9, page=sys.argv[2])
+    made = log.decide([i % 1000], "recaption", caption="a caption of some length " * 9)
     sys.stdout.write(made.name + "\\n")
     sys.stdout.flush()
 """
@@ -29,35 +29,42 @@ def opened(path: Path) -> DecisionLog:
 
 def test_the_last_decision_holds_and_undo_brings_back_the_one_before(tmp_path: Path) -> None:
     log = opened(tmp_path / "log")
-    log.decide([3], "keep", page="a", asked=True)
-    log.decide([3, 4], "drop", page="a")
+    log.decide([3], "keep", asked=True, drawn=True)
+    made = log.decide([3, 4], "drop")
     assert log.decided()[3].action == "drop" and log.decided()[4].pairs == (3, 4)
-    undone = log.undo("a")
-    assert undone is not None and undone.pairs == (3, 4)
+    label = log.of(3, drawn=True)
+    assert label is not None and label.action == "keep" and log.of(4, drawn=True) is None
+    assert log.undo(made.name) == made and log.undo(made.name) is None and log.undo("nothing") is None
     assert {i: made.action for i, made in log.decided().items()} == {3: "keep"} and log.decided()[3].asked
-    assert log.undo("a") is not None and log.undo("a") is None and log.decided() == {}
-    assert len(log.decisions) == 3 - 1  # both stay in the log
+    assert len(log.decisions) == len(log.about(3)) == 2  # both stay in the log
 
 
 def test_it_goes_on_where_it_was_left(tmp_path: Path) -> None:
     log = opened(tmp_path / "log")
     log.decide([1], "rematch_text", donor=7)
-    log.decide([2], "recaption", caption='a "caption" \n in two lines, é')
+    made = log.decide([2], "recaption", caption='a "caption" \n in two lines, é')
     log.close()
     again = opened(tmp_path / "log")
     assert again.decided() == log.decided() and len(again.decisions) == 2
-    assert again.undo("new page", opened=2) is not None  # what was there before the page opened
+    assert again.undo(made.name) == made
     assert set(opened(tmp_path / "log").decided()) == {1}
+
+
+def test_a_log_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    opened(tmp_path / "log").close()
+    with (tmp_path / "log").open("a") as file:
+        file.write('{"name": "a", "pairs": [1], "action": "drop", "page": "p", "asked": true, "time": "t"}\n')
+        file.write('{"name": "b", "pairs": [2], "action": "keep", "page": "p"}\n{"undo": "b", "page": "p"}\n')
+    assert {i: made.asked for i, made in opened(tmp_path / "log").decided().items()} == {1: True}
 
 
 def test_two_at_once_see_each_other_and_the_later_one_wins(tmp_path: Path) -> None:
     one, two = opened(tmp_path / "log"), opened(tmp_path / "log")
-    one.decide([1], "keep", page="one")
-    two.decide([1], "drop", page="two")
-    two.decide([2], "drop", page="two")
+    first = one.decide([1], "keep")
+    two.decide([1], "drop")
+    two.decide([2], "drop")
     one.refresh()
-    assert {i: made.action for i, made in one.decided().items()} == {1: "drop", 2: "drop"}
-    assert one.undo("one") is not None  # its own, which does not hold any more: the other's still does
+    assert one.undo(first.name) == first  # it does not hold any more: the other's still does
     assert {i: made.action for i, made in one.decided().items()} == {1: "drop", 2: "drop"}
     two.refresh()
     assert two.decided() == one.decided() and len(two.decisions) == 3
@@ -127,8 +134,7 @@ def test_killed_while_several_write_nothing_that_was_answered_is_lost(tmp_path: 
     path, answered = tmp_path / "log", []
     opened(path).close()
     writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, path, str(k)], stdout=subprocess.PIPE, text=True)
-        for k in range(5)
+        subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True) for _ in range(5)
     ]
     for writer, enough in zip(writers, (1, 4, 17, 40, 90), strict=True):
         assert writer.stdout is not None

@@ -19,7 +19,7 @@ from PIL import Image
 
 from cleanpairs.review.server import FILES
 
-from .conftest import Case, N, served
+from .conftest import QUARANTINED, Case, N, served
 
 
 class Client:
@@ -61,13 +61,13 @@ def test_only_who_knows_the_token_and_calls_it_by_its_name(client: Client) -> No
         assert client.ask(good, headers={"Host": host})[0] == 403
     for origin in ("http://evil.example", "null", f"https://127.0.0.1:{client.port}", "http://127.0.0.1:1"):
         assert client.ask(good, headers={"Origin": origin})[0] == 403
-        status = client.ask(f"/{client.token}/decide", {"pair": 1, "action": "drop"}, {"Origin": origin})[0]
-        assert status == 403 and client.get("state")["decided"] == 0
+        status = client.ask(f"/{client.token}/answer", {"pair": 1, "action": "drop"}, {"Origin": origin})[0]
+        assert status == 403 and client.get("queue")["answered"] == []
     assert client.ask(good, headers={"Sec-Fetch-Site": "cross-site"})[0] == 403
 
 
 def test_nothing_else_is_served(client: Client) -> None:
-    for path in ("../state", "..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "session.py", "review.js/../log.py",
+    for path in ("../state", "..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "session.py", "page.js/../log.py",
                  "image/-1", "image/1.5", f"image/{N}", "image/x", "/etc/passwd", "\\etc\\passwd"):  # fmt: skip
         status, _, found = client.ask(f"/{client.token}/{path}")
         assert status in (400, 403, 404), path
@@ -77,7 +77,7 @@ def test_nothing_else_is_served(client: Client) -> None:
         assert status == 200 and headers["x-content-type-options"] == "nosniff"
         policy = headers["content-security-policy"]
         assert policy.startswith("default-src 'none'") and "unsafe" not in policy and "http" not in policy
-    page = client.ask(f"/{client.token}/")[2].decode() + client.ask(f"/{client.token}/review.css")[2].decode()
+    page = client.ask(f"/{client.token}/")[2].decode() + client.ask(f"/{client.token}/page.css")[2].decode()
     assert "http" not in page and "//" not in page.replace("<!doctype", "")
 
 
@@ -97,14 +97,15 @@ def test_the_picture_is_shown_beside_vectors(case: Case, tmp_path: Path) -> None
     assert (status, headers["content-type"]) == (200, "image/jpeg")
 
 
-def test_a_window_of_a_list(client: Client) -> None:
-    found = client.get("list?show=all&sort=pair&q=")
-    assert found["total"] == N - 1 and [r["pair"] for r in found["rows"]] == list(range(100))
-    rows = client.get(f"rows?list={found['list']}&start=90&count=20")
-    assert rows["start"] == 90 and [r["pair"] for r in rows["rows"]] == list(range(90, 110))
+def test_queues_and_questions(client: Client) -> None:
+    found = client.get("queue?show=all&words=")
+    assert found["total"] == N - 1 and found["pairs"] == list(range(N - 1)) and found["answered"] == []
+    assert client.get("queue?show=all&words=click")["total"] == 6
+    assert client.get("state") == {"title": "Review", "blind": False, "damaged": 0}
+    assert client.get("question/7")["key"] == "k007"
     for path, status in (
-        ("rows?list=none&start=0&count=10", 410), (f"rows?list={found['list']}&start=x", 400),
-        ("list?show=nothing", 400), (f"pair/{N}", 400), ("pair/119", 400),
+        ("queue?show=nothing", 400), ("queue?odd=1", 400), (f"question/{N}", 400), (f"question/{QUARANTINED}", 400),
+        ("question/x", 404), ("answer", 405),
     ):  # fmt: skip
         assert client.ask(f"/{client.token}/{path}")[0] == status, path
 
@@ -115,9 +116,9 @@ def test_a_window_of_a_list(client: Client) -> None:
              b'{"pair": 1e999, "action": "drop"}', b'{"pair": 1, "action": "rematch_text", "donor": -Infinity}',
              b'{"pair": 1, "action": "recaption", "caption": "a\\ud800b"}']
 )  # fmt: skip
-def test_a_decision_that_is_none(client: Client, body: bytes) -> None:
-    assert client.ask(f"/{client.token}/decide", body)[0] == 400
-    assert client.get("state")["decided"] == 0
+def test_what_is_no_answer(client: Client, body: bytes) -> None:
+    assert client.ask(f"/{client.token}/answer", body)[0] == 400
+    assert client.get("queue")["answered"] == []
 
 
 @pytest.mark.parametrize(
@@ -126,11 +127,11 @@ def test_a_decision_that_is_none(client: Client, body: bytes) -> None:
         (b"POST /x HTTP/1.1\r\nHost: evil\r\nContent-Length: -1\r\n\r\n", b"400"),
         (b"GET /x HTTP/1.1\r\nHost: evil\r\nContent-Length: abc\r\n\r\n", b"400"),
         (b"POST /x HTTP/1.1\r\nHost: evil\r\nContent-Length: 2000000000\r\n\r\nx", b"403"),
-        (b"POST /TOKEN/decide HTTP/1.1\r\nHost: HOST\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", b"400"),
-        (b"POST /TOKEN/decide HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100090\r\n\r\n" + b"x" * 100_090, b"413"),
-        (b"POST /TOKEN/decide HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n30000\r\n" + b"x" * 0x30000,
+        (b"POST /TOKEN/answer HTTP/1.1\r\nHost: HOST\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", b"400"),
+        (b"POST /TOKEN/answer HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100090\r\n\r\n" + b"x" * 100_090, b"413"),
+        (b"POST /TOKEN/answer HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n30000\r\n" + b"x" * 0x30000,
          b"413"),
-        (b"DELETE /TOKEN/decide HTTP/1.1\r\nHost: HOST\r\n\r\n", b"405"),
+        (b"DELETE /TOKEN/answer HTTP/1.1\r\nHost: HOST\r\n\r\n", b"405"),
         (b"GET /TOKEN/state HTTP/1.1\r\nHost: HOST\r\nHost: evil\r\n\r\n", b"400"),
         (b"\x16\x03\x01 no HTTP at all\r\n\r\n", b"400"),
     ],
@@ -148,28 +149,29 @@ def test_a_hostile_request_is_answered_once_and_its_connection_closed(
             connection.sendall(smuggled)
             while part := connection.recv(65536):
                 answer += part
-    assert answer.count(b"HTTP/1.1 ") == 1 and b'"decided"' not in answer
-    assert client.get("state")["decided"] == 0
+    assert answer.count(b"HTTP/1.1 ") == 1 and b'"title"' not in answer
+    assert client.get("queue")["answered"] == []
 
 
 def test_two_servers_of_one_run_lose_nothing_of_each_other(case: Case, tmp_path: Path, client: Client) -> None:
     with served(case.open(tmp_path), tmp_path) as address:
         other = Client(address)
         for i in range(10):
-            (client, other)[i % 2].get("decide", {"pair": i, "action": "drop", "page": str(i % 2), "sort": "asked"})
-        client.get("decide", {"pair": 3, "action": "keep", "page": "0"})
-        assert other.get("state")["decided"] == client.get("state")["decided"] == 10
-        assert other.get("pair/3")["decision"]["action"] == "keep"
-        assert other.get("undo", {"page": "1"})["rows"][0]["pair"] == 9
-        assert client.get("undo", {"page": "0"})["rows"][0]["action"] == "drop"  # what the other decided before
-        written = other.get("write", {})
-    assert Path(written["plan"]).exists() and written["decided"] == 9
+            name = (client, other)[i % 2].get("answer", {"pair": i, "action": "drop"})["name"]
+        client.get("answer", {"pair": 3, "action": "keep"})
+        assert (
+            other.get("queue?show=answered")["pairs"] == client.get("queue?show=answered")["pairs"] == list(range(10))
+        )
+        assert other.get("question/3")["answer"]["action"] == "keep"
+        assert client.get("undo", {"name": name})["pairs"] == [9]  # of the other
+        written = other.get("finish", {})["text"]
+    assert Path(written).exists() and client.get("queue?show=answered")["total"] == 9
 
 
 def test_batches(client: Client) -> None:
-    assert client.get("batch", {"alike": 40, "action": "drop", "page": "p"})["changed"] == 6
-    found = client.get("list?show=undecided&sort=pair&q=waves")
-    assert client.get("batch", {"list": found["list"], "action": "keep", "page": "p"})["changed"] == found["total"] > 3
-    assert client.get("undo", {"page": "p", "opened": 0})["changed"] == found["total"]
-    assert client.get("undo", {"page": "other", "opened": 0})["changed"] == 0
-    assert client.get("undo", {"page": "other", "opened": 1})["changed"] == 6
+    alike = client.get("answer_all", {"alike": 40, "action": "drop"})
+    assert alike["changed"] == 6
+    total = client.get("queue?show=all&words=waves")["total"]
+    assert client.get("answer_all", {"show": "all", "words": "waves", "action": "keep"})["changed"] == total > 3
+    assert client.get("undo", {"name": alike["name"]})["pairs"] == list(range(40, 46))
+    assert client.get("undo", {"name": alike["name"]})["pairs"] == []

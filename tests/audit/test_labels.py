@@ -1,13 +1,9 @@
-"""The forms: a CSV that spreadsheets open, a page that runs nothing but its own script, and the way back."""
+"""The labels: a CSV that spreadsheets open, with pictures beside it, and the way back."""
 
 from __future__ import annotations
 
-import base64
 import csv
-import hashlib
-import html
 import io
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cleanpairs.audit import AuditSample, draw_sample, read_labels, write_forms
+from cleanpairs.audit import AuditSample, draw_sample, read_labels, update_labels, write_labels
 from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data.pairs import Pairs
 
@@ -67,7 +63,7 @@ def save(path: Path, table: list[dict[str, str]], delimiter: str = ",", encoding
 
 
 def test_the_csv(tmp_path: Path, pairs: Pairs, drawn: AuditSample) -> None:
-    folder = write_forms(tmp_path / "audit", drawn, pairs)
+    folder = write_labels(tmp_path / "audit", drawn, pairs).parent
     assert (folder / "labels.csv").read_bytes().startswith(b"\xef\xbb\xbf")
     assert len(list(folder.glob("images/*.jpg"))) == N - 1
     found = {int(r["pair_id"]): r for r in rows(folder / "labels.csv")}
@@ -81,39 +77,15 @@ def test_the_csv(tmp_path: Path, pairs: Pairs, drawn: AuditSample) -> None:
     assert not [p for p in tmp_path.rglob(".cleanpairs*")]
 
 
-def test_the_page_runs_nothing_but_its_own(tmp_path: Path, pairs: Pairs, drawn: AuditSample) -> None:
-    text = (write_forms(tmp_path / "audit", drawn, pairs, title=EVIL) / "label.html").read_text(encoding="utf-8")
-    scripts = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
-    styles = re.findall(r"<style>(.*?)</style>", text, flags=re.DOTALL)
-    assert len(scripts) == len(styles) == 1
-    policy = html.unescape(re.findall(r'Content-Security-Policy" content="(.*?)"', text)[0])
-    for name, body in (("script-src", scripts[0]), ("style-src", styles[0])):
-        digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
-        assert f"{name} 'sha256-{digest}'" in policy
-    assert policy.startswith("default-src 'none'") and "unsafe" not in policy
-    assert "onerror=alert" in text and "<img src=x" not in text
-    assert "{{ 7 * 7 }}" in text  # shown, not computed
-    assert not re.findall(r'(?:src|href)="(?!data:)', text) and "http" not in scripts[0]
-    assert text.count("<article") == N and text.count("data:image/jpeg;base64,") == N - 1
-    assert "correspondence" not in text and "0.3077" not in text  # the scores would sway
-
-
-def test_vectors_have_no_picture(tmp_path: Path, drawn: AuditSample) -> None:
-    pairs = Pairs.from_arrays([f"c{i}" for i in range(N)], features=np.eye(N, 8, dtype=np.float32) + 1)
-    folder = write_forms(tmp_path / "audit", drawn, pairs)
-    assert not (folder / "images").exists()
-    assert "look the picture up by its key" in (folder / "label.html").read_text(encoding="utf-8")
-
-
 def test_labels_are_not_overwritten(tmp_path: Path, pairs: Pairs, drawn: AuditSample) -> None:
     folder = tmp_path / "audit"
-    write_forms(folder, drawn, pairs)
+    write_labels(folder, drawn, pairs)
     with pytest.raises(OutputExistsError, match=r"exists; --overwrite \(overwrite=True\) replaces it"):
-        write_forms(folder, drawn, pairs)
-    write_forms(folder, drawn, pairs, overwrite=True)
+        write_labels(folder, drawn, pairs)
+    write_labels(folder, drawn, pairs, overwrite=True)
     (folder / "thesis.tex").write_text("years", encoding="utf-8")
     with pytest.raises(OutputExistsError, match=r"'thesis\.tex', which is no part of what would be written"):
-        write_forms(folder, drawn, pairs, overwrite=True)
+        write_labels(folder, drawn, pairs, overwrite=True)
     assert (folder / "thesis.tex").read_text(encoding="utf-8") == "years"
 
 
@@ -125,7 +97,7 @@ MEANS = [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, np.nan, np.nan, np.nan, 1, 0]
 def test_there_and_back(
     tmp_path: Path, pairs: Pairs, drawn: AuditSample, scores: np.ndarray, delimiter: str, encoding: str
 ) -> None:
-    table = rows(write_forms(tmp_path / "audit", drawn, pairs) / "labels.csv")
+    table = rows(write_labels(tmp_path / "audit", drawn, pairs))
     for k, row in enumerate(table):
         row["matched"] = WORDS[k % len(WORDS)]
     got = read_labels(save(tmp_path / "l.csv", table, delimiter, encoding), keys=pairs.keys, correspondence=scores)
@@ -136,7 +108,7 @@ def test_there_and_back(
 
 def test_what_a_spreadsheet_does(tmp_path: Path, pairs: Pairs, drawn: AuditSample, scores: np.ndarray) -> None:
     """Sorts, drops rows and columns, adds its own, eats zeros and digits of keys, leaves empty lines."""
-    table = sorted(rows(write_forms(tmp_path / "audit", drawn, pairs) / "labels.csv"), key=lambda r: r["caption"])[3:]
+    table = sorted(rows(write_labels(tmp_path / "audit", drawn, pairs)), key=lambda r: r["caption"])[3:]
     mangled = {"007": "7", "12345678901234567": "1.23457E+16"}
     table = [
         {"note": "", "Matched": "1", "pair_id": r["pair_id"] + ".0", "key": mangled.get(r["key"], r["key"]),
@@ -150,11 +122,14 @@ def test_what_a_spreadsheet_does(tmp_path: Path, pairs: Pairs, drawn: AuditSampl
     assert np.isclose(got.weight.sum(), N)  # the others of a stratum stand for those that went
 
 
-def test_labels_already_given_are_shown(tmp_path: Path, pairs: Pairs, drawn: AuditSample) -> None:
-    given = replace(drawn, matched=np.where(np.arange(N) < 2, [1.0, 0.0] * (N // 2), np.nan))
-    folder = write_forms(tmp_path / "audit", given, pairs)
-    assert [r["matched"] for r in rows(folder / "labels.csv")][:3] == ["1", "0", ""]
-    assert re.findall('<article.*data-label="(.)"', (folder / "label.html").read_text(encoding="utf-8")) == ["1", "0"]
+def test_an_update_keeps_the_sample_and_has_the_labels(
+    tmp_path: Path, pairs: Pairs, drawn: AuditSample, scores: np.ndarray
+) -> None:
+    path = write_labels(tmp_path / "audit", drawn, pairs)
+    before = rows(path)
+    update_labels(path, replace(drawn, matched=np.where(np.arange(N) < 2, [1.0, 0.0] * (N // 2), np.nan)), pairs)
+    assert [row | {"matched": ""} for row in rows(path)] == before and len(list(path.parent.iterdir())) == 2
+    np.testing.assert_array_equal(read_labels(path, keys=pairs.keys, correspondence=scores).matched[:3], [1, 0, np.nan])
 
 
 @pytest.mark.parametrize(
@@ -179,7 +154,7 @@ def test_errors_name_line_and_column(
     change: Callable[..., object],
     words: list[str],
 ) -> None:
-    table = rows(write_forms(tmp_path / "audit", drawn, pairs) / "labels.csv")
+    table = rows(write_labels(tmp_path / "audit", drawn, pairs))
     order = np.argsort(drawn.pair_id)[::-1]
     table = [table[k] for k in order]  # the first rows have high scores
     change(table)

@@ -1,0 +1,200 @@
+"""The labels of an audit as a CSV, which a spreadsheet opens: written with pictures beside it, and read back."""
+
+import csv
+import io
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike
+
+from cleanpairs.audit.sample import AuditSample
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import read_bytes, reading, writing
+from cleanpairs.data.atomic import scratch_directory, staged_directory
+from cleanpairs.data.display import visible
+from cleanpairs.data.guard import AUDIT_FILES
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.thumbnails import thumbnails
+from cleanpairs.repair.editing import same_key, write_csv
+
+COLUMNS = ("pair_id", "key", "stratum", "matched")  # that are read back
+
+
+def write_labels(folder: str | Path, sample: AuditSample, pairs: Pairs, *, overwrite: bool = False) -> Path:
+    """Write a sample as ``labels.csv``, with its pictures in ``images/``, into a directory of their own.
+
+    Parameters
+    ----------
+    folder : str or Path
+    sample : AuditSample
+    pairs : Pairs
+        All pairs, of which the sample was drawn.
+    overwrite : bool
+        Replace the audit in the directory. One with labels given by hand is never replaced.
+
+    Returns
+    -------
+    Path
+        The CSV.
+
+    Raises
+    ------
+    OutputExistsError
+        The directory exists, or it holds labels or files that are no part of an audit.
+    DataError
+        The sample names pairs that are not in the data.
+    """
+    if len(sample) and sample.pair_id.max() >= len(pairs):
+        raise DataError(f"the audit names pairs up to {sample.pair_id.max()}, the data has {len(pairs)}")
+    with staged_directory(folder, overwrite=overwrite, ours=AUDIT_FILES) as staged:
+        ids, images = sample.pair_id, staged / "images"
+        jpegs = thumbnails(pairs.images, pairs.image_index[ids], 360)
+        for i, jpeg in zip(ids.tolist(), jpegs, strict=True):
+            if jpeg is not None:
+                images.mkdir(exist_ok=True)
+                (images / f"{i}.jpg").write_bytes(jpeg)
+        write_csv(_table(sample, pairs, images), staged / "labels.csv")
+    return Path(folder) / "labels.csv"
+
+
+def update_labels(path: str | Path, sample: AuditSample, pairs: Pairs) -> None:
+    """Replace a CSV of the same sample by one with the labels that are known now, those of the old one among them."""
+    folder = Path(path).parent
+    with writing(path), scratch_directory("labels.csv", folder) as scratch:
+        write_csv(_table(sample, pairs, folder / "images"), scratch / "labels.csv")
+        os.replace(scratch / "labels.csv", path)
+
+
+def _table(sample: AuditSample, pairs: Pairs, images: Path) -> pa.Table:
+    ids = sample.pair_id.tolist()
+    pictures = [f"images/{i}.jpg" if (images / f"{i}.jpg").exists() else None for i in ids]
+    return pa.table({
+        "pair_id": pa.array(ids, pa.int64()),
+        "matched": pa.array([None if math.isnan(v) else str(int(v)) for v in sample.matched.tolist()], pa.string()),
+        "caption": pa.array([visible(pairs.captions[i], 2_000) for i in ids], pa.string()),
+        "image": pa.array(pictures, pa.string()),
+        "key": pa.array([visible(pairs.keys[i], 200) for i in ids], pa.string()),
+        "stratum": pa.array([sample.stratum_name(h) for h in sample.stratum.tolist()], pa.string()),
+        "weight": pa.array(np.round(sample.weight, 4)),
+        "correspondence": pa.array(np.round(sample.correspondence, 6)),
+    })  # fmt: skip
+
+
+def read_labels(path: str | Path, *, keys: Sequence[str], correspondence: ArrayLike) -> AuditSample:
+    """Read a sample with its labels, as spreadsheets leave the CSV.
+
+    Parameters
+    ----------
+    path : str or Path
+        Rows may be in any order, and some may be missing. Only the columns `COLUMNS` are needed.
+    keys : sequence of str
+        Of all N pairs of the run.
+    correspondence : array_like of float, shape (N,)
+        Of all pairs. It tells how many pairs each row stands for.
+
+    Returns
+    -------
+    AuditSample
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, a value is not of its column's kind, or the labels are of other pairs.
+    """
+    means = dict.fromkeys(("1", "1.0", "1,0", "yes", "true", "y", "t", "matched", "match", "✓"), 1.0)
+    means |= dict.fromkeys(("0", "0.0", "0,0", "no", "false", "n", "f", "mismatched", "mismatch", "✗"), 0.0)
+    means |= dict.fromkeys(("", "?", "unsure", "-"), math.nan)  # left out
+    path, y = Path(path), np.asarray(correspondence, dtype=np.float64).ravel()
+    lines: dict[int, int] = {}  # of each pair
+    matched: list[float] = []
+    strata: set[tuple[float, float]] = set()
+    for line, row in _rows(path):
+        where = f"{path}, line {line}, column"
+        i = _pair_id(where, row, keys, y)
+        if i in lines:
+            raise DataError(f"{where} pair_id: the pair {i} is in line {lines[i]} already")
+        lines[i] = line
+        strata.add(_stratum(where, row["stratum"], float(y[i])))
+        if (label := row["matched"].lower()) not in means:
+            raise DataError(
+                f"{where} matched: 1 or 0, yes or no, true or false, matched or mismatched are understood, nothing and "
+                f"? leave the pair out; found {row['matched'][:40]!r}"
+            )
+        matched.append(means[label])
+    if not lines:
+        raise DataError(f"{path} holds no row below its header")
+    edges = np.unique([0.0, 1.0, *(e for pair in strata for e in pair)])  # also of those of which no row is left
+    for low, high in strata:
+        if ((edges > low) & (edges < high)).any():
+            raise DataError(f"{path}: the strata overlap ({low:g} to {high:g}); are these rows of two audits?")
+    return AuditSample.of(np.array(list(lines), dtype=np.int64), edges, y, np.array(matched))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """The line, and the fields of `COLUMNS`, of each row."""
+    with reading(f"the labels {path}"):
+        raw = read_bytes(path)
+    try:
+        text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not in UTF-8; save it as 'CSV UTF-8' from the spreadsheet") from error
+    lines = list(io.StringIO(text, newline=""))
+    # a spreadsheet's note to itself, and empty lines
+    first = next((k for k, one in enumerate(lines) if one.strip() and not one.lower().startswith("sep=")), len(lines))
+    head = lines[first] if lines[first:] else ""
+    reader = csv.DictReader(lines[first:], delimiter=max(",;\t", key=head.count), restval="")
+    try:
+        reader.fieldnames = names = [name.strip().lower() for name in reader.fieldnames or COLUMNS]
+        if missing := [name for name in COLUMNS if name not in names]:
+            raise DataError(
+                f"{path}, line {first + 1}: an audit has the columns {', '.join(COLUMNS)}; {missing[0]} is missing "
+                f"(found: {', '.join(names)[:200]})"
+            )
+        for fields in reader:
+            row = {name: fields[name].strip() for name in COLUMNS}
+            if any(row.values()):
+                yield first + reader.line_num, row
+    except csv.Error as error:
+        raise DataError(f"{path}, line {first + reader.line_num} cannot be read as CSV: {error}") from error
+
+
+def _pair_id(where: str, row: dict[str, str], keys: Sequence[str], y: np.ndarray) -> int:
+    try:
+        number = float(row["pair_id"].replace(",", "."))
+    except ValueError:
+        number = math.nan
+    if not number.is_integer() or not 0 <= number < min(len(y), len(keys)):
+        raise DataError(
+            f"{where} pair_id: a whole number from 0 to {len(y) - 1} is needed, found {row['pair_id'][:40]!r}; "
+            "are these the labels of another run?"
+        )
+    i = int(number)
+    shown = visible(keys[i], 200)
+    if row["key"] != "'" + shown and not same_key(row["key"], shown):
+        raise DataError(
+            f"{where} key: pair {i} of the run has the key {keys[i][:60]!r}, found {row['key'][:60]!r}; these labels "
+            "are of another run, or the spreadsheet has rewritten the key (import that column as text, or label on "
+            "the page)"
+        )
+    if not np.isfinite(y[i]):
+        raise DataError(f"{where} pair_id: pair {i} is quarantined in this run; it was drawn from other scores")
+    return i
+
+
+def _stratum(where: str, text: str, score: float) -> tuple[float, float]:
+    try:
+        low, high = map(float, text.split(" to "))
+    except ValueError:
+        low = high = math.nan
+    if not 0 <= low < high <= 1:
+        raise DataError(f"{where} stratum: two edges such as '0.05 to 0.2' are needed, found {text[:40]!r}")
+    if not low - 1e-6 <= score <= high + 1e-6:  # the edges are rounded in the CSV
+        raise DataError(
+            f"{where} stratum: the pair was drawn from {text}, and its correspondence in this run is {score:.6g}: the "
+            "scores are others than those of the audit; draw another"
+        )
+    return low, high

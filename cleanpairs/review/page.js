@@ -1,0 +1,203 @@
+"use strict";
+const $ = (id) => document.getElementById(id);
+const DONE = { keep: "belongs", drop: "does not belong", unsure: "cannot say", rematch_text: "another caption", rematch_image: "another picture", recaption: "your caption" };
+const PLAN = { keep: "keep the pair", drop: "drop the pair", rematch_text: "repair", rematch_image: "repair", recaption: "repair" };
+let blind = false, pairs = [], total = 0, answered = new Set(), at = 0, shown = null, busy = false;
+const undoable = [];  // [name of a decision, the pair that it was made at]
+
+async function ask(path, body) {
+  const how = body === undefined ? {} : { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  let answer;
+  try { answer = await fetch(path, how); } catch { throw new Error("The server does not answer. Start the command again: no answer that was given is lost."); }
+  const text = await answer.text();
+  let found = {};
+  try { found = JSON.parse(text); } catch { found.error = text; }
+  if (!answer.ok) throw new Error(found.error || `the server answered ${answer.status}`);
+  return found;
+}
+
+function make(tag, text, props) {
+  const e = Object.assign(document.createElement(tag), props || {});
+  if (text) e.textContent = text;
+  return e;
+}
+
+const say = (text) => { $("message").textContent = text; };
+const percent = (x) => (100 * x).toFixed(1) + " %";
+
+function progress() {
+  $("progress").textContent = `${answered.size} of ${pairs.length} answered` + (total > pairs.length ? ` (${total} are listed: these are the first)` : "");
+  $("bar").max = Math.max(pairs.length, 1);
+  $("bar").value = answered.size;
+}
+
+async function list() {
+  const words = $("words").value.trim();
+  const found = await ask("queue?" + new URLSearchParams(blind ? {} : { show: $("show").value, words }));
+  ({ pairs, total } = found);
+  answered = new Set(found.answered);
+  if (!blind) $("rate").textContent = found.mismatched ? `Of the ${found.kept} kept pairs about ${percent(found.mismatched[0])} are mismatched (${percent(found.mismatched[1])} to ${percent(found.mismatched[2])}).`
+    : `${found.kept} pairs are kept. How many of them are mismatched, “cleanpairs audit” measures.`;
+  for (const id of ["keep-all", "drop-all"]) $(id).hidden = !words || !total;
+  progress();
+}
+
+async function start() {
+  await list();
+  const open = pairs.findIndex((i) => !answered.has(i));
+  if (open >= 0) return go(open);
+  say(pairs.length ? "All of these are answered." : "There is no such pair.");
+  await go(0);
+}
+
+async function go(to) {
+  at = Math.max(0, Math.min(to, pairs.length - 1));
+  show(pairs.length ? await ask("question/" + pairs[at]) : null);
+}
+
+function picture(pair, into, key) {
+  into.hidden = false;
+  into.alt = `picture of pair ${pair}, ${key}`;
+  into.onerror = () => { into.hidden = true; if (into === $("image")) $("blank").hidden = false; };
+  into.src = "image/" + pair;
+}
+
+function marked(caption, words, into) {
+  const odd = new Set(words || []);
+  into.replaceChildren(...caption.split(/([\p{L}\p{N}_]+)/u).map((part) => odd.has(part.toLowerCase()) ? make("mark", part, { title: "hardly any caption of a similar picture says this" }) : part));
+}
+
+function show(question) {
+  shown = question;
+  $("pair").hidden = !shown;
+  $("editor").hidden = true;
+  if (!shown) return;
+  $("place").textContent = `${at + 1} of ${pairs.length} · pair ${shown.pair}, key ${shown.key}`;
+  marked(shown.caption || "(no caption)", shown.unsupported, $("caption"));
+  $("blank").hidden = true;
+  picture(shown.pair, $("image"), shown.key);
+  const given = shown.answer;
+  for (const b of $("answers").children) b.setAttribute("aria-pressed", String(given !== null && given.action === b.dataset.action));
+  if (at + 1 < pairs.length) new Image().src = "image/" + pairs[at + 1];
+  if (blind) return;
+  $("planned").textContent = "as planned: " + PLAN[shown.plan];
+  $("options").replaceChildren(...shown.options.map((o, k) => {
+    const chosen = given !== null && given.action === o.action && (given.donor ?? null) === (o.donor ?? null) && (given.caption === null || given.caption === o.raw);
+    const b = make("button", null, { type: "button" });
+    b.dataset.key = k + 1;
+    b.setAttribute("aria-pressed", String(chosen));
+    if (o.action === "rematch_image") { const img = make("img"); picture(o.donor, img, "another image"); b.append(img); }
+    b.append(make("kbd", String(k + 1)), make("span", o.action === "rematch_image" ? "this caption, with the picture of pair " + o.donor : o.caption), make("small", o.planned ? "the planned repair" : ""));
+    return b;
+  }));
+  if (given !== null && given.action === "recaption") say(`Your caption: “${given.caption}”`);
+  $("drop-alike").hidden = shown.alike < 2;
+  $("drop-alike").textContent = `Drop all ${shown.alike} pairs with this caption`;
+  const told = $("evidence");
+  told.replaceChildren(make("p", `Score ${shown.score.toFixed(3)} (1 belongs, 0 does not), ${shown.flagged ? "flagged" : "not flagged"}. Plan: ${PLAN[shown.plan]}${shown.plan === "drop" && shown.reason ? " (" + shown.reason + ")" : ""}.`));
+  if (shown.why) told.append(make("p", `Why: ${shown.why}.`));
+  for (const [title, found] of [["Captions of similar pictures", shown.similar_images], ["Pictures of similar captions", shown.similar_captions]]) {
+    if (!found || !found.length) continue;
+    const ul = make("ul");
+    for (const n of found) {
+      const li = make("li"), img = make("img");
+      li.append(img, make("span", n.caption || "(no caption)"));
+      picture(n.pair_id, img, n.key);
+      ul.append(li);
+    }
+    told.append(make("h3", title), ul);
+  }
+}
+
+async function act(work) {
+  if (busy) return;  // a key is about the pair that was seen
+  busy = true;
+  try { await work(); } catch (error) { say(error.message); } finally { busy = false; }
+}
+
+async function answer(action, more) {
+  if (!shown) return;
+  const pair = shown.pair;
+  const made = await ask("answer", { pair, action, words: $("words").value, ...more });
+  undoable.push([made.name, pair]);
+  answered.add(pair);
+  progress();
+  let next = at + 1;
+  while (next < pairs.length && answered.has(pairs[next])) next++;
+  const left = next < pairs.length ? next : pairs.findIndex((i) => !answered.has(i));
+  await go(left < 0 ? at : left);
+  say(`Pair ${pair}: ${DONE[action]}.` + (left < 0 ? " All of these are answered." + ` Press “${$("finish").textContent}”.` : ""));
+}
+
+async function answerAll(what, action) {
+  const pair = shown && shown.pair, made = await ask("answer_all", { ...what, action });
+  if (made.name) undoable.push([made.name, pair]);
+  await start();
+  say(`${made.changed} pairs: ${DONE[action]}.` + (made.name ? " z takes that back." : ""));
+}
+
+async function undo() {
+  if (!undoable.length) return say("There is nothing to undo since the page was opened. Go back, and answer again.");
+  const [name, pair] = undoable.pop(), { pairs: back } = await ask("undo", { name });
+  await list();
+  const place = pairs.indexOf(pair);
+  if (place >= 0) await go(place); else show(await ask("question/" + pair));
+  say(back.length > 1 ? `Taken back: ${back.length} answers.` : `Taken back: the answer about pair ${pair}.`);
+}
+
+function edit() {
+  $("typed").value = shown.answer?.caption ?? shown.raw;
+  $("editor").hidden = false;
+  $("typed").focus();
+}
+
+function press(key) {
+  const button = [...document.querySelectorAll("main [data-key]")].find((b) => b.dataset.key === key && b.checkVisibility());
+  if (!button) return false;
+  act(() => {
+    if (button.dataset.action) return answer(button.dataset.action);
+    if (key === "ArrowLeft") return go(at - 1);
+    if (key === "ArrowRight") return go(at + 1);
+    if (key === "z") return undo();
+    if (key === "e") return edit();
+    const o = shown.options[key - 1];
+    return answer(o.action, { donor: o.donor, caption: o.raw });
+  });
+  return true;
+}
+
+function close() { $("editor").hidden = true; $("pair").focus(); }
+
+document.addEventListener("keydown", (event) => {
+  if (event.target.id === "typed" && event.key === "Escape") return close();
+  if (event.target.id === "typed" && event.key === "Enter" && event.ctrlKey) { event.preventDefault(); return $("editor").requestSubmit(); }
+  if (event.target.matches("input, textarea, select") || event.repeat || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (press(event.key)) event.preventDefault();
+});
+document.querySelector("main").addEventListener("click", (event) => { const button = event.target.closest("[data-key]"); if (button) press(button.dataset.key); });
+$("editor").addEventListener("submit", (event) => { event.preventDefault(); act(async () => { await answer("recaption", { caption: $("typed").value }); close(); }); });
+$("cancel").addEventListener("click", close);
+$("tools").addEventListener("submit", (event) => event.preventDefault());
+$("show").addEventListener("change", () => act(start));
+let waiting = 0;
+$("words").addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(() => act(start), 200); });
+$("drop-alike").addEventListener("click", () => act(() => answerAll({ alike: shown.pair }, "drop")));
+for (const action of ["keep", "drop"]) $(action + "-all").addEventListener("click", () => act(() => answerAll({ show: $("show").value, words: $("words").value }, action)));
+$("finish").addEventListener("click", () => act(async () => {
+  const { text } = await ask("finish", {});
+  $("result").hidden = false;
+  $("result").textContent = text;
+  $("result").scrollIntoView();
+}));
+
+act(async () => {
+  const state = await ask("state");
+  blind = state.blind;
+  document.title = $("title").textContent = state.title;
+  $("tools").hidden = $("more").hidden = blind;
+  for (const small of $("answers").querySelectorAll("small")) small.hidden = blind;
+  if (blind) $("rate").textContent = "The scores are hidden, so that they cannot sway you.";
+  $("finish").textContent = blind ? "Show the result" : "Write the plan";
+  await start();
+  if (state.damaged) say(`${state.damaged} lines of the log cannot be used and were left out.`);
+});
