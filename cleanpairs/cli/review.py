@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 AUDIT_HELP = """Label a random sample of RUN (or runs/latest) by hand: precision, recall, the share of mismatched pairs.
 
 \b
-cleanpairs audit RUN                     label 100 pairs on a local page; Ctrl-C ends, and judges RUN
-cleanpairs audit RUN --write             draw them into RUN/audit/labels.csv only, for a spreadsheet
+cleanpairs audit RUN --page              draw 100 pairs, label them on a local page, judge RUN at Ctrl-C
+cleanpairs audit RUN                     draw them into RUN/audit/labels.csv, for a spreadsheet
 cleanpairs audit RUN --labels FILE       judge RUN by the labels in a CSV
 cleanpairs audit RUN --thresholds        without labels: expected precision and recall
 
-The page hides the scores. An audit that was begun goes on.
+The page hides the scores. It goes on with the pairs that were drawn before.
 """
 NO_BROWSER = option("--no-browser", "Print the address of the page only.")
 
@@ -35,7 +35,7 @@ NO_BROWSER = option("--no-browser", "Print the address of the page only.")
 @option("--n", "Pairs to draw.  [default: 100]", click.IntRange(min=1))
 @option("--out=DIR", "Directory of the sample.  [default: RUN/audit]", Writes())
 @option("--seed", "Of the draw.", click.IntRange(min=0), default=0)
-@option("--write only_write", "Draw the pairs into a CSV, without a page.")
+@option("--page", "Label on a local page. Ctrl-C ends.")
 @NO_BROWSER
 @option("--labels=FILE", "Read the labels of a CSV, and judge the run by them.")
 @option(
@@ -56,9 +56,9 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
     if options["labels"] is not None and options["thresholds"]:
         raise click.UsageError("--labels and --thresholds exclude each other: labels measure what scores let expect")
     mode = "labels" if options["labels"] is not None else "thresholds" if options["thresholds"] else "draw"
-    for name in ("n", "out", "seed", "only_write", "no_browser"):
+    for name in ("n", "out", "seed", "page", "no_browser"):
         if mode != "draw" and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.removeprefix('only_').replace('_', '-')} is for drawing, not for --{mode}")
+            raise click.UsageError(f"--{name.replace('_', '-')} is for drawing, not for --{mode}")
     if mode == "thresholds" and options["probabilities"] is not None:
         raise click.UsageError("--probabilities goes with labels")
     chosen = existing_run(run, options["trusted"])
@@ -87,17 +87,18 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
 
     folder = Path(options["out"]) if options["out"] is not None else run.path / "audit"
     csv, pairs, y = folder / "labels.csv", run.load_input(), run.scores().correspondence
-    begun = csv.exists() and options["n"] is None and not (options["overwrite"] or options["only_write"])
+    begun = options["page"] and csv.exists() and options["n"] is None and not options["overwrite"]
     if not begun:
         drawn = draw_sample(y, options["n"] or 100, threshold=_threshold(run, options), seed=options["seed"])
         write_labels(folder, drawn, pairs, overwrite=options["overwrite"])
     sample = read_labels(csv, keys=pairs.keys, correspondence=y)
-    if options["only_write"]:
-        pictures = len(list(folder.glob("images/*")))
+    if not options["page"]:
+        pictures, out = len(list(folder.glob("images/*"))), f" --out {quote(options['out'])}" if options["out"] else ""
         text = (
             f"{len(sample):,} pairs drawn, {pictures:,} with a picture -> {csv}\n"
-            "label: fill its column `matched` in a spreadsheet (1 or 0)\n"
-            f"then:  cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"
+            f"label on a page:     cleanpairs audit {quote(str(run.path))} --page{out}\n"
+            "or in a spreadsheet: fill the column `matched` (1 or 0), then\n"
+            f"                     cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"
         )
         return print_result({"pairs": len(sample), "pictures": pictures, "csv": csv}, text)
     session = Session(pairs, None, y, _log(run, pairs), sample=sample)
@@ -110,7 +111,9 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
     if session.labels().labelled.any():
         print_result(*judge())
     else:
-        print_result({"labelled": 0}, f"no pair is labelled yet; cleanpairs audit {quote(str(run.path))} goes on")
+        print_result(
+            {"labelled": 0}, f"no pair is labelled yet; cleanpairs audit {quote(str(run.path))} --page goes on"
+        )
 
 
 def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any], str]:

@@ -48,15 +48,15 @@ def fill(path: Path, wrong: Callable[[int], bool] = lambda i: i < 160) -> None:
 
 
 def test_draw_label_judge(command: Command, run: Run) -> None:
-    code, out, _ = command("audit", run.path, "--write", "--n", 80)
-    assert code == 0 and "80 pairs drawn" in out and len(out.splitlines()) == 3
+    code, out, _ = command("audit", run.path, "--n", 80)
+    assert code == 0 and "80 pairs drawn" in out and len(out.splitlines()) == 4
     labels = run.path / "audit" / "labels.csv"
-    assert out.splitlines()[2].endswith(f"cleanpairs audit {run.path} --labels {labels}")
+    assert out.splitlines()[3].endswith(f"cleanpairs audit {run.path} --labels {labels}")
     code, _, err = command("audit", run.path, "--labels", labels)
     assert code == 3 and "labelled yet" in err
     assert not (run.path / "audit" / "result.json").exists()
-    out = command("audit", run.path, "--write", "--out", "my forms")[1]
-    assert out.splitlines()[2].endswith("--labels 'my forms/labels.csv'")
+    out = command("audit", run.path, "--out", "my forms")[1]
+    assert out.splitlines()[3].endswith("--labels 'my forms/labels.csv'")
     fill(labels)
     code, out, _ = command("audit", run.path, "--labels", labels)
     assert code == 0 and "0.2*" in out and "probabilities.parquet" in out
@@ -75,23 +75,23 @@ def test_draw_label_judge(command: Command, run: Run) -> None:
 
 
 def test_a_draw_never_replaces_labels(command: Command, run: Run) -> None:
-    assert command("audit", run.path, "--write", "--n", 10)[0] == 0
+    assert command("audit", run.path, "--n", 10)[0] == 0
     fill(run.path / "audit" / "labels.csv")
     before = (run.path / "audit" / "labels.csv").read_bytes()
-    code, _, err = command("audit", run.path, "--write", "--n", 10)
+    code, _, err = command("audit", run.path, "--n", 10)
     assert code == 5 and "--overwrite" in err
     assert (run.path / "audit" / "labels.csv").read_bytes() == before
-    code, _, err = command("audit", run.path, "--write", "--n", 12, "--overwrite")
+    code, _, err = command("audit", run.path, "--n", 12, "--overwrite")
     assert code == 5 and "10 labels given by hand" in err
     assert (run.path / "audit" / "labels.csv").read_bytes() == before
     (run.path / "audit").rename("labelled")
-    assert command("audit", run.path, "--write", "--n", 10)[0] == 0
-    code, out, _ = command("audit", run.path, "--write", "--n", 12, "--overwrite", "--json")
+    assert command("audit", run.path, "--n", 10)[0] == 0
+    code, out, _ = command("audit", run.path, "--n", 12, "--overwrite", "--json")
     assert code == 0 and json.loads(out)["pairs"] == 12
 
 
 def test_out_and_probabilities_elsewhere(command: Command, run: Run, tmp_path: Path) -> None:
-    assert command("audit", run.path, "--write", "--n", 30, "--out", "here")[0] == 0
+    assert command("audit", run.path, "--n", 30, "--out", "here")[0] == 0
     assert not (run.path / "audit").exists()
     fill(tmp_path / "here" / "labels.csv")
     argv = ("audit", run.path, "--labels", "here/labels.csv", "--probabilities", "p.parquet")
@@ -120,7 +120,7 @@ def test_thresholds_without_labels(command: Command, run: Run) -> None:
 
 
 def test_labels_of_another_run(command: Command, run: Run) -> None:
-    assert command("audit", run.path, "--write", "--n", 10)[0] == 0
+    assert command("audit", run.path, "--n", 10)[0] == 0
     fill(run.path / "audit" / "labels.csv")
     y = run.scores().correspondence
     write_scores(run.path / "scores.parquet", [f"x{i}" for i in range(N)], y, 0.2, {N - 1: "x"}, overwrite=True)
@@ -134,7 +134,7 @@ def test_labels_of_another_run(command: Command, run: Run) -> None:
         (["--labels", "x.csv", "--thresholds"], "exclude each other"),
         (["--labels", "x.csv", "--n", "3"], "--n is for drawing"),
         (["--thresholds", "--out", "x"], "--out is for drawing"),
-        (["--labels", "x.csv", "--write"], "--write is for drawing"),
+        (["--labels", "x.csv", "--page"], "--page is for drawing"),
         (["--thresholds", "--probabilities", "p.parquet"], "--probabilities goes with labels"),
         (["--threshold", "2"], "0<=x<=1"),
         (["--n", "0"], "x>=1"),

@@ -56,7 +56,16 @@ def test_a_log_of_other_data_is_refused(command: Command, run: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["review", "audit"])
 def test_it_serves_until_ctrl_c_and_ends_with_the_result(run: Path, tmp_path: Path, name: str) -> None:
-    command = [sys.executable, "-m", "cleanpairs", name, str(run), "--no-browser", TRUST]
+    command = [
+        sys.executable,
+        "-m",
+        "cleanpairs",
+        name,
+        str(run),
+        "--no-browser",
+        TRUST,
+        *(["--page"] * (name == "audit")),
+    ]
     # A shell's job in the background ignores Ctrl-C, and so would its children.
     default = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(
