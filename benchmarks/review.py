@@ -6,12 +6,10 @@
 DATA_DIR holds the corpora of truth.py; of photos the first 2,000 captions (five an image); clipart is shipped. 30 % of
 the captions are permuted, ``auto`` is fitted with its defaults, and the plan is `rematch`'s. Then pairs are looked at
 one by one: a matched one is kept, a mismatched one gets the first right caption among those that the page offers, else
-it is dropped. ``asked`` is the review's own order; ``upward`` begins at the threshold and goes on with what is kept, by
-score; ``score`` begins with the lowest score of all; ``random`` takes any pair. The curve is the share of mismatched
-pairs in the output after so many decisions, the figure the number until it stays below --goal; beside it how many right
-pairs the output holds then, and what an export with --max-wrong would hold without a decision; and how often, in
---repeats reviews that draw otherwise, the estimates' 95 % intervals hold the truth, and the precision of an audit of
-the labels.
+it is dropped. ``flagged`` is the page's first list, and then its list of kept pairs; ``upward`` is these two lists the
+other way round; ``score`` begins with the lowest score of all; ``random`` takes any pair. The curve is the share of
+mismatched pairs in the output after so many decisions. The figure is the number until it stays below --goal, and beside
+it how many right pairs the output holds then.
 
 ``--answers`` measures the server with 100,000 pairs; ``--kill N`` kills it N times (-9) while pages write.
 """
@@ -36,20 +34,15 @@ import pyarrow as pa
 from truth import read
 
 from cleanpairs import Auto, Pairs, load_pairs
-from cleanpairs.audit import evaluate_audit
-from cleanpairs.core.errors import RefusedError
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
 from cleanpairs.explain import Explainer
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan, truth_after, truth_of
 from cleanpairs.review.log import DecisionLog
-from cleanpairs.review.session import EVERY, Review
+from cleanpairs.review.session import Session
 
 PAIRS = 2000
 SHOWN = (0, 25, 50, 100, 200, 300, 400, 600, 800, 1000, 1500)
-
-
-Case = tuple[Pairs, RepairPlan, np.ndarray, Explainer, bool]
 
 
 def fitted(folder: Path | None, corpus: str, rate: float, seed: int) -> tuple[Pairs, Auto, RepairPlan, Explainer]:
@@ -67,27 +60,22 @@ def fitted(folder: Path | None, corpus: str, rate: float, seed: int) -> tuple[Pa
 class Oracle:
     """Decides by the truth, and knows what is wrong in the output after each decision."""
 
-    def __init__(self, review: Review) -> None:
-        self.review, self.pairs = review, review.pairs
-        assert self.pairs.true_mismatch is not None
-        self.wrong = truth_of(self.pairs, review.plan.table)[
-            "true_mismatch"
-        ].copy()  # of what the plan has made of each
-        self.written = review.known & np.isin(review.action, [0, 1, 2, 3])
-        self.offered = 0
+    def __init__(self, session: Session, plan: RepairPlan) -> None:
+        self.session, self.pairs = session, session.pairs
+        self.wrong = truth_of(self.pairs, plan.table)["true_mismatch"].copy()  # of what the plan has made of each
+        self.written = session.known & ~np.isin(session.planned, ["drop", "quarantine"])
 
-    def decide(self, i: int, sort: str) -> None:
+    def decide(self, i: int) -> None:
         """As the truth says."""
         assert self.pairs.true_mismatch is not None
-        found = self.review.options(i) if self.pairs.true_mismatch[i] else []
-        choice: dict[str, Any] = {"action": "drop" if self.pairs.true_mismatch[i] else "keep"}
-        for option in found:
+        wrong = bool(self.pairs.true_mismatch[i])
+        action, donor = "drop" if wrong else "keep", None
+        for option in self.session.options(i) if wrong else ():
             if option["action"] == "rematch_text" and self.right(i, option["donor"]):
-                choice = {"action": "rematch_text", "donor": option["donor"]}
-                self.offered += 1
+                action, donor = "rematch_text", option["donor"]
                 break
-        self.review.decide([i], **choice, sort=sort)
-        self.written[i], self.wrong[i] = choice["action"] != "drop", False
+        self.session.answer(i, action, donor=donor)
+        self.written[i], self.wrong[i] = action != "drop", False
 
     def right(self, i: int, donor: int) -> bool:
         """Whether that pair's caption belongs to this one's image."""
@@ -105,108 +93,48 @@ class Oracle:
         return int((self.written & ~self.wrong).sum())
 
 
-def ordered(review: Review, order: str, seed: int) -> np.ndarray:
-    y, known = review.y, np.flatnonzero(review.known)
+def ordered(session: Session, order: str, seed: int) -> np.ndarray:
     if order == "random":
-        return np.random.default_rng(seed).permutation(known)
-    by_score = known[np.argsort(y[known], kind="stable")]
+        return np.random.default_rng(seed).permutation(np.flatnonzero(session.known))
     if order == "score":
-        return by_score
-    kept = y[by_score] >= review.plan.threshold
-    return np.concatenate([by_score[kept], by_score[~kept][::-1]])  # upward
+        return session.queue("lowest")
+    lists = [session.queue("flagged"), session.queue("kept")]
+    return np.concatenate(lists if order == "flagged" else lists[::-1])
 
 
-def session(
-    case: tuple[Pairs, RepairPlan, np.ndarray, Explainer, bool], order: str, goal: float, seed: int
-) -> dict[str, Any]:
-    """One review to its end: the curve, the estimates, the decisions until the goal."""
-    pairs, plan, y, explainer, probability = case
+def session(fit: tuple[Pairs, Auto, RepairPlan, Explainer], order: str, goal: float, seed: int) -> Any:
+    """One review to its end: the curve, the decisions until the goal, and how many right pairs there are then."""
+    pairs, model, plan, explainer = fit
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CLEANPAIRS_CACHE"] = folder
         log = DecisionLog(Path(folder) / "log", pairs.source.fingerprint, len(pairs))
-        review = Review(pairs, plan, y, log, explainer=explainer, probability=probability, goal=goal)
-        oracle, queue = Oracle(review), iter(ordered(review, order, seed)) if order != "asked" else None
+        made = Session(pairs, plan, model.correspondence_, log, explainer=explainer)
+        oracle = Oracle(made, plan)
         curve, right = [oracle.share()], [oracle.right_pairs()]
-        while len(curve) <= SHOWN[-1] and not review.decided[review.known].all():
-            if queue is None:
-                todo = review.listing()[:EVERY]
-            else:
-                todo = np.array([next(queue)])
-            for i in todo.tolist():
-                oracle.decide(i, "asked" if queue is None else "pair")
-                curve.append(oracle.share())
-                right.append(oracle.right_pairs())
+        for i in ordered(made, order, seed)[: SHOWN[-1]].tolist():
+            oracle.decide(i)
+            curve.append(oracle.share())
+            right.append(oracle.right_pairs())
         log.close()
     above = [k for k, share in enumerate(curve) if share >= goal]
     need = above[-1] + 1 if above and above[-1] + 1 < len(curve) else None if above else 0
     shown = [curve[k] if k < len(curve) else None for k in SHOWN]
-    found = {"curve": shown, "need": need, "right": None if need is None else right[need], "before": right[0]}
-    return {**found, "offered": oracle.offered}
-
-
-def coverage(case: Case, goal: float, repeats: int, most: int = 200) -> dict[str, list[bool]]:
-    """Whether the intervals hold the truth after every 25 decisions; of an audit of the labels, after 100 and 200."""
-    pairs, plan, y, _, probability = case
-    wrong, held = pairs.true_mismatch, {"precision": [], "wrong": [], "audit": []}
-    assert wrong is not None
-    for seed in range(repeats):
-        with tempfile.TemporaryDirectory() as folder:
-            log = DecisionLog(Path(folder) / "log", pairs.source.fingerprint, len(pairs))
-            review = Review(pairs, plan, y, log, probability=probability, goal=goal, random_state=seed)
-            oracle = Oracle(review)
-            for done in range(EVERY, most + 1, EVERY):
-                for i in review.listing()[:EVERY].tolist():
-                    oracle.decide(i, "asked")
-                precision = float(wrong[review.flagged].mean())
-                for share, true, name in (
-                    (review.precision, precision, "precision"), (review.wrong, oracle.share(), "wrong")
-                ):  # fmt: skip
-                    held[name].append(share.low - 1e-9 <= true <= share.high + 1e-9)
-                if done in (100, 200) and (sample := review.labels()) is not None:
-                    p = evaluate_audit(sample, y, threshold=plan.threshold).at_threshold.precision
-                    held["audit"].append(p.low <= precision <= p.high)
-            log.close()
-    return held
+    return shown, need, None if need is None else right[need], right[0]
 
 
 def curves(args: argparse.Namespace) -> None:
-    print(
-        "| corpus | seed | order | mismatched after "
-        + " | ".join(map(str, SHOWN))
-        + f" | below {args.goal:g} after | right pairs then |"
-    )
-    print("|" + "---|" * (len(SHOWN) + 5))
+    print(f"corpus,seed,order,{','.join(map(str, SHOWN))},below {args.goal:g} after,right pairs then (before)")
     for corpus in args.corpora.split(","):
-        held: dict[str, list[bool]] = {"precision": [], "wrong": [], "audit": []}
         for seed in range(args.seeds):
-            pairs, model, plan, explainer = fitted(args.data, corpus, args.noise, seed)
-            assert pairs.true_mismatch is not None
-            case = pairs, plan, model.correspondence_, explainer, model.calibration_ is not None
+            fit = fitted(args.data, corpus, args.noise, seed)
             for order in args.orders.split(","):
-                found = session(case, order, args.goal, seed)
-                cells = ["-" if c is None else f"{c:.3f}" for c in found["curve"]]
-                last = ["never", "-"] if found["need"] is None else [str(found["need"]), str(found["right"])]
-                print(f"| {corpus} | {seed} | {order} | " + " | ".join([*cells, *last]) + " |", flush=True)
-                if order == "asked":
-                    print(f"<!-- {len(pairs)} pairs; the plan's output has {found['before']} right ones; offered were "
-                          f"{found['offered']} right captions of {int(pairs.true_mismatch.sum())} -->")  # fmt: skip
-            for name, hits in coverage(case, args.goal, args.repeats).items():
-                held[name] += hits
-            try:
-                cut = model.threshold_for(max_wrong=args.goal)
-                kept = np.nan_to_num(model.correspondence_) >= cut.threshold
-                wrong = pairs.true_mismatch[kept]
-                print(f"<!-- --max-wrong: {len(wrong)} kept, {(~wrong).sum()} right, {wrong.mean():.3f} mismatched -->")
-            except RefusedError:
-                print(f"<!-- --max-wrong {args.goal:g}: refused -->")
-        for name, hits in held.items():
-            print(
-                f"<!-- {corpus}: the interval of {name} held the truth in {np.mean(hits):.2f} of {len(hits)} -->",
-                flush=True,
-            )
+                shown, need, right, before = session(fit, order, args.goal, seed)
+                cells = ["" if c is None else f"{c:.3f}" for c in shown]
+                last = ["never", f"({before})"] if need is None else [str(need), f"{right} ({before})"]
+                print(",".join([corpus, str(seed), order, *cells, *last]), flush=True)
 
 
-def large(folder: Path, n: int, d: int = 256) -> Review:
+def large(folder: Path, n: int, d: int = 256) -> Session:
     """Of n pairs of vectors, a third flagged."""
     rng = np.random.default_rng(0)
     words = np.array([f"word{i}" for i in range(5000)])
@@ -228,7 +156,7 @@ def large(folder: Path, n: int, d: int = 256) -> Review:
     plan = RepairPlan(table, 0.5, 0.5, pairs.source.fingerprint)
     log = DecisionLog(folder / "decisions.jsonl", pairs.source.fingerprint, n)
     explainer = Explainer(pairs, lambda rows: (images[rows], texts[rows]), y, 0.5)
-    return Review(pairs, plan, y, log, explainer=explainer, probability=True)
+    return Session(pairs, plan, y, log, explainer=explainer)
 
 
 def get(port: int, path: str, body: Any = None) -> Any:
@@ -266,22 +194,18 @@ def answers(n: int) -> None:
             found.setdefault(name, []).append((1000 * (time.perf_counter() - begun), 1000 * (work() - used)))
             return answer
 
-        get(port, root + "pair/1")  # as the command does before it serves
+        get(port, root + "question/1")  # as the command does before it serves
 
         rng = random.Random(0)
         for _ in range(20):
-            for show, sort in (("undecided", "asked"), ("all", "score"), ("flagged", "caption"), ("all", "pair")):
-                listed = timed("a list", f"list?show={show}&sort={sort}&q=")
-                for _ in range(5):
-                    start = rng.randrange(listed["total"])
-                    timed("a window of 100 rows", f"rows?list={listed['list']}&start={start}&count=100")
-            timed("a list by words", f"list?show=all&sort=pair&q=word{rng.randrange(100)}")
+            for show in ("flagged", "lowest", "repeated", "all"):
+                timed("a list", f"queue?show={show}")
+            timed("a list by words", f"queue?show=all&words=word{rng.randrange(100)}")
             i = rng.randrange(n)
-            timed("a pair with its evidence", f"pair/{i}")
-            timed("a decision", "decide", {"pair": i, "action": "drop", "sort": "asked"})
-            timed("the state", "state")
-        timed("a batch of 2 %", "batch", {"alike": 5, "action": "drop"})
-        timed("its undo", "undo", {"page": ""})
+            timed("a question with its evidence", f"question/{i}")
+            timed("an answer", "answer", {"pair": i, "action": "drop"})
+        made = timed("a batch of 2 %", "answer_all", {"alike": 5, "action": "drop"})
+        timed("its undo", "undo", {"name": made["name"]})
         print(f"| of {n:,} pairs, milliseconds | median | largest | CPU, mean |\n|---|---|---|---|")
         for name, values in found.items():
             wall, cpu = np.array(values).T
@@ -305,8 +229,8 @@ def kill(times: int) -> None:
                     try:
                         get(
                             port,
-                            root + "decide",
-                            {"pair": i, "action": "recaption", "caption": caption, "page": str(which)},
+                            root + "answer",
+                            {"pair": i, "action": "recaption", "caption": caption},
                         )
                     except (OSError, http.client.HTTPException):
                         return
@@ -321,12 +245,12 @@ def kill(times: int) -> None:
             for one in pages:
                 one.join()
             process.wait()
-            review = large(folder, 300)
-            held, half = review.log.decided(), review.log.damaged
-            every = {(i, made.caption) for made in review.log.decisions for i in made.pairs}
+            log = large(folder, 300).log
+            held, half = log.decided(), log.damaged
+            every = {(i, made.caption) for made in log.decisions for i in made.pairs}
             lost = [i for i, caption in answered.items() if (i, caption) not in every or i not in held]
             assert not lost, lost
-            review.log.close()
+            log.close()
         print(f"killed {times} times: {len(every):,} decisions, none that was answered is lost; half lines: {half}")
 
 
@@ -334,20 +258,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--corpora", default="clipart,photos")
-    parser.add_argument("--orders", default="asked,upward,score,random")
+    parser.add_argument("--orders", default="flagged,upward,score,random")
     parser.add_argument("--noise", type=float, default=0.3)
     parser.add_argument("--goal", type=float, default=0.02)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=20, help="reviews that draw otherwise, for the intervals")
     parser.add_argument("--answers", action="store_true")
     parser.add_argument("--pairs", type=int, default=100_000)
     parser.add_argument("--kill", type=int, default=0, metavar="N")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        from cleanpairs.review.server import ReviewServer
+        from cleanpairs.review.server import LabelServer
 
-        server = ReviewServer(large(args.serve, args.pairs), args.serve)
+        server = LabelServer(large(args.serve, args.pairs), str)
         print(server.address, flush=True)
         server.serve()
     if args.answers:

@@ -74,15 +74,7 @@ def review(browser: Any, run: Path, scratch: Path) -> None:
     assert process.stdout is not None
     address = process.stdout.readline().split()[1]
     tab = browser.open(address, scratch)
-    ready = "!busy && document.getElementById('key').textContent !== ''"
-    tab.until(ready)
-    tab.run("document.getElementById('show').value = 'flagged'; document.getElementById('sort').value = 'score'")
-    tab.run("document.getElementById('sort').dispatchEvent(new Event('change'))")
-    tab.until("!busy && document.getElementById('key').textContent.includes('1 of ')")
-    for _ in range(2):
-        before = tab.run("document.getElementById('key').textContent")
-        tab.key("j")
-        tab.until(f"!busy && document.getElementById('key').textContent !== {before!r}")
+    tab.until("!busy && document.getElementById('place').textContent !== ''")
     picture(tab, "review", 1280, 820)
     picture(tab, "review_narrow", 420, 820)
     tab.close()

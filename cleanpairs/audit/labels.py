@@ -3,7 +3,6 @@
 import csv
 import io
 import math
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import read_bytes, reading, writing
-from cleanpairs.data.atomic import scratch_directory, staged_directory
+from cleanpairs.core.regular import read_bytes, reading
+from cleanpairs.data.atomic import staged_directory, updated_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.guard import AUDIT_FILES
 from cleanpairs.data.pairs import Pairs
@@ -63,10 +62,8 @@ def write_labels(folder: str | Path, sample: AuditSample, pairs: Pairs, *, overw
 
 def update_labels(path: str | Path, sample: AuditSample, pairs: Pairs) -> None:
     """Replace a CSV of the same sample by one with the labels that are known now, those of the old one among them."""
-    folder = Path(path).parent
-    with writing(path), scratch_directory("labels.csv", folder) as scratch:
-        write_csv(_table(sample, pairs, folder / "images"), scratch / "labels.csv")
-        os.replace(scratch / "labels.csv", path)
+    with updated_file(path) as staged:
+        write_csv(_table(sample, pairs, Path(path).parent / "images"), staged)
 
 
 def _table(sample: AuditSample, pairs: Pairs, images: Path) -> pa.Table:

@@ -255,6 +255,16 @@ def staged_file(target: AnyPath, *, overwrite: bool = False, inputs: Paths = ())
         yield outputs.file(target, overwrite=overwrite, inputs=inputs)
 
 
+@contextmanager
+def updated_file(target: AnyPath) -> Iterator[Path]:
+    """Where to write what replaces a file in one step, labels given by hand among it: what is written holds them."""
+    path = Path(os.path.abspath(target))
+    with writing(path), scratch_directory(path.name, path.parent) as scratch:
+        yield scratch / path.name
+        _sync(scratch / path.name)
+        os.replace(scratch / path.name, path)
+
+
 def write_whole(target: AnyPath, text: str) -> None:
     """A text file in UTF-8, which replaces one that is there; as :func:`staged_file` otherwise."""
     with staged_file(target, overwrite=True) as staged:

@@ -17,8 +17,8 @@ PACKAGE = Path(cleanpairs.__file__).parent
 
 # Modules that read files of their own making, or of this package.
 OWN = {
-    "audit/sheet.py", "data/decoding.py", "data/formats/in_place.py", "data/formats/remote.py",
-    "data/writing.py", "review/server.py",
+    "report/page.py", "data/decoding.py", "data/formats/in_place.py", "data/formats/remote.py",
+    "data/writing.py",
     "engine/queries.py", "export/writing.py", "ops/search.py", "core/regular.py",
     "commands/score.py", "encoders/efficientnet_lite.py", "benchmarking/cell.py", "cli/terminal.py",
     "commands/demo.py",
