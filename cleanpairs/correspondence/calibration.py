@@ -1,7 +1,7 @@
-r"""Probabilities and shares with intervals, out of a score and the same score of pairs that are known to be mismatched.
+r"""What scores mean: probabilities, the noise rate and a threshold, with intervals, by null scores, labels or both.
 
-Of N observed pairs a share pi is mismatched; the null is pairs that are mismatched for sure and in all else like them.
-With q the quantile of a score among the observed ones, the null's quantiles have the density
+Null scores are those of pairs that are known to be mismatched, and in all else are like the observed ones. Of N
+observed pairs a share pi is mismatched. With q the quantile of a score among the observed ones, the null's quantiles have the density
 
     h(q) = f_0 / f_observed = g(q) / pi,    g(q) = P(mismatched | q),    pi = mean of g over q
 
@@ -15,10 +15,15 @@ Null pairs are weighted by another figure's known moments: raking (Deville and S
 
 Intervals: the bootstrap of observed pairs and null, spread 1.3 times since scores of one model share its luck, and in
 each draw the chance by which a given number of pairs holds more or fewer mismatched ones.
+
+Labels say of some pairs whether they are matched. They give the posterior of (a, log b, log c). Its prior is a Student
+distribution around the values that the null gives. So few labels confirm a null that is right, and labels that
+contradict it prevail. The posterior is sampled by population Monte Carlo (Cappe et al., JCGS 2004). Which pairs are
+labelled may depend on their scores.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -141,6 +146,26 @@ class Calibration:
                 return int(count)
         return 0
 
+    def best_share(self) -> float:
+        """Share of the pairs with the lowest scores whose flagging has the highest expected F1."""
+        g = self.mismatched(_MIDDLE)
+        return float((np.argmax(np.cumsum(g) / (np.arange(1, BINS + 1) + g.sum())) + 1) / BINS)
+
+    def with_labels(self, quantile: np.ndarray, matched: np.ndarray, *, seed: int = 0) -> "Calibration":
+        """What k labels add to it.
+
+        Parameters
+        ----------
+        quantile : (k,) float in (0, 1)
+            Quantiles of the labelled pairs' scores among all observed ones, as :func:`positions` gives them.
+        matched : (k,) bool
+            The labels.
+        seed : int
+            Of the posterior's sample.
+        """
+        of_null = np.array([self.theta[0], *np.log(self.theta[1:])]), np.diag([1.0, 0.3, 0.3])
+        return _from_labels(quantile, matched, [of_null, NO_NULL], self.scores, seed=seed)
+
     def shifted(self, rate: float) -> "Calibration":
         """With another a, for which the mean of g is ``rate``; without intervals."""
         low, high = -200.0, 200.0
@@ -159,6 +184,47 @@ class Calibration:
         """Of :meth:`to_dict`."""
         names = (name for name in ("theta", "draws", "scores") if name in stored)
         return cls(**{name: np.asarray(stored[name], dtype=np.float64) for name in names})
+
+
+NO_NULL = np.zeros(3), np.diag([3.0, 1.0, 1.0])  # prior of a, log b and log c: centre and scale
+
+
+def _from_labels(
+    quantile: np.ndarray, matched: np.ndarray, prior: list[tuple[np.ndarray, np.ndarray]],
+    scores: np.ndarray | None = None, *, wrong_labels: float = 0.01, draws: int = 200, seed: int = 0,
+) -> Calibration:  # fmt: skip
+    """The posterior of a, log b and log c by k labels; ``prior``: centres (3,) and scales (3, 3), each as likely.
+
+    ``wrong_labels``: the share of labels that is expected to be wrong.
+    """
+    from scipy.special import expit, logsumexp, softmax
+
+    freedom, samples, rng = 3.0, 2000, np.random.default_rng(seed)
+    features, matched, proposals = _features(quantile, scores), np.asarray(matched, dtype=bool), prior
+
+    def log_density(p: np.ndarray, mixture: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        each = []
+        for centre, root in mixture:
+            z = np.linalg.solve(root, (p - centre).T)
+            each.append(-(freedom + 3) / 2 * np.log1p((z**2).sum(axis=0) / freedom) - np.log(root.diagonal()).sum())
+        return np.asarray(logsumexp(each, axis=0))
+
+    for _ in range(5):
+        of = np.arange(samples) % len(proposals)
+        centre, root = (np.stack(part)[of] for part in zip(*proposals, strict=True))
+        far = rng.normal(size=(samples, 3)) * np.sqrt(freedom / rng.chisquare(freedom, (samples, 1)))
+        p = np.clip(centre + np.einsum("nij,nj->ni", root, far), *np.transpose(BOUNDS))
+        theta = np.concatenate([p[:, :1], np.exp(p[:, 1:])], axis=1)
+        g = wrong_labels + (1 - 2 * wrong_labels) * expit(np.clip(theta @ features.T, -SUREST, SUREST))
+        likelihood = np.where(matched, np.log1p(-g), np.log(g)).sum(axis=1)
+        weight = softmax(likelihood + log_density(p, prior) - log_density(p, proposals))
+        mean = weight @ p
+        spread = (p - mean).T @ ((p - mean) * weight[:, None])
+        proposals = [(mean, np.linalg.cholesky(1.2 * spread + 1e-4 * np.eye(3)))]
+    drawn = theta[np.searchsorted(weight.cumsum(), (np.arange(draws) + 0.5) / draws).clip(0, samples - 1)]
+    found = Calibration(np.array([mean[0], *np.exp(mean[1:])]), drawn, scores)
+    rate = np.mean([found.mismatched(_MIDDLE, one).mean() for one in drawn])
+    return replace(found.shifted(float(rate)), draws=drawn)
 
 
 def with_interval(value: float, drawn: Any) -> Estimate:
@@ -188,20 +254,45 @@ def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
 
 def calibrate(
     observed: np.ndarray,
-    null: np.ndarray,
+    null: np.ndarray | None = None,
     *,
+    labels: tuple[np.ndarray, np.ndarray] | None = None,
     known: np.ndarray | None = None,
     by_score: bool = False,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Calibration | None:
-    """Fit g to N observed scores and m of the null, the higher the better matched; None of fewer than 30 of either.
+    """Fit g to scores, by null scores, by labels, or by both; the higher a score, the better matched a pair.
 
-    ``known`` (m,) in (0, 1): of the null pairs, the quantile of another figure in its null distribution, which is known
-    exactly; ``by_score``: whether the scores themselves count, in deviations of the null's, and not log(1 - q);
-    ``draws``: of the bootstrap; 0: no intervals.
+    Parameters
+    ----------
+    observed : (N,) float
+        Scores of the pairs.
+    null : (m,) float, optional
+        Scores of pairs that are known to be mismatched.
+    labels : (k,) int and (k,) bool, optional
+        Rows of ``observed``, and whether these pairs are matched.
+    known : (m,) float in (0, 1), optional
+        Of the null pairs, the quantile of another figure in its null distribution, which is known exactly.
+    by_score : bool
+        Whether the scores themselves count, in deviations of the null's, and not log(1 - q).
+    draws : int
+        Of the bootstrap; 0: no intervals.
+    seed : int
+        Of the bootstrap, and of the posterior.
+
+    Returns
+    -------
+    Calibration or None
+        None without labels, where there are fewer than 30 scores or null scores.
     """
-    if min(len(observed), len(null)) < LEAST:
+    if labels is not None:
+        quantile = positions(observed[labels[0]], observed)
+        by_null = calibrate(observed, null, known=known, by_score=by_score, draws=0)
+        if by_null is None:
+            return _from_labels(quantile, labels[1], [NO_NULL], seed=seed)
+        return by_null.with_labels(quantile, labels[1], seed=seed)
+    if null is None or min(len(observed), len(null)) < LEAST:
         return None
     rng, found = np.random.default_rng(seed), np.empty((draws, 3))
     q, weight, scores = positions(null, observed), _raked(known, len(null)), None
