@@ -1,7 +1,8 @@
 r"""What scores mean: probabilities, the noise rate and a threshold, with intervals, by null scores, labels or both.
 
 Null scores are those of pairs that are known to be mismatched, and in all else are like the observed ones. Of N
-observed pairs a share pi is mismatched. With q the quantile of a score among the observed ones, the null's quantiles have the density
+observed pairs a share pi is mismatched. With q the quantile of a score among the observed ones, the null's quantiles
+have the density
 
     h(q) = f_0 / f_observed = g(q) / pi,    g(q) = P(mismatched | q),    pi = mean of g over q
 
