@@ -143,7 +143,7 @@ def export(work: Path, rows: int, dim: int, bandwidth: float) -> None:
         data, plan = inputs(work, n, dim), work / f"plan-{n}.parquet"
         write_plan(plan, data, n)
         began = time.perf_counter()
-        seconds, peak = command("export", "--plan", plan, "--repaired", out, "--overwrite")
+        seconds, peak = command("export", "--plan", plan, "--out", out, "--overwrite")
         took[n] = seconds, peak, time.perf_counter() - began
     start, base, _ = took.pop(2000)
     for n, (seconds, peak, wall) in took.items():
@@ -220,7 +220,7 @@ def rematch(work: Path, rows: int) -> None:
         )
     data = embedding_folder(work / f"vectors-{rows}", rows, 256, permuted=True)
     began = time.perf_counter()
-    options = ("--threshold", 1, "--repairs", "plausible", "--donors", "mismatched", "--overwrite")
+    options = ("--threshold", 1, "--repairs", "plausible", "--set", "donors=mismatched", "--overwrite")
     seconds, peak = command("rematch", run, data, "--out", plan, *options)
     wall = time.perf_counter() - began
     table = pq.read_table(plan, columns=["action", "caption", "donor_pair_id"])

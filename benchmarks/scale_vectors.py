@@ -197,7 +197,7 @@ def exports(work: Path, rows: int, dim: int, workers: int, bandwidth: float, kin
     out, few = work / "vector-out.parquet", work / f"few-{dim}-{np.dtype(kind).name}.parquet"
     fitted(work, dim, kind, "clip-score")  # makes the few
     write_plan(work / "plan-few.parquet", few, 2000)
-    export = ("export", "--overwrite", "--repaired", out, "--plan")
+    export = ("export", "--overwrite", "--out", out, "--plan")
     alone = command(*export, work / "plan-few.parquet")
     helped = command(*export, work / "plan-few.parquet", "--workers", 2)
     begun = alone.cpu + workers * max(helped.cpu - alone.cpu, 0)

@@ -52,7 +52,7 @@ def report(run: Path, scratch: Path, pairs: int = 24) -> Path:
 def repairs(browser: Any, run: Path, scratch: Path) -> None:
     """README's picture: captions before and after, of the surest of the repairs that fit best."""
     copy = Path(shutil.copytree(run, scratch / "repaired"))
-    options = ["--repairs", "plausible", "--targets", "text", "--out", str(copy / "plan.parquet"), "--overwrite"]
+    options = ["--repairs", "plausible", "--set", "targets=text", "--out", str(copy / "plan.parquet"), "--overwrite"]
     subprocess.run([*CLI, "rematch", str(copy), *options], check=True, stdout=subprocess.DEVNULL, cwd=scratch)
     tab = browser.open(report(copy, scratch, pairs=200), scratch)
     tab.look(1200, 900)

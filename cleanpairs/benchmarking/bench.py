@@ -39,7 +39,7 @@ class Bench:
     - ``seeds``: seeds 0 to ``seeds`` - 1: of the noise, the same for all methods, and of the training
     - ``per`` {"caption", "image"}: unit of uniform noise; see :func:`cleanpairs.data.noise.inject_noise`
     - ``kind``: kinds of noise at each rate, with commas between them; see :meth:`cleanpairs.data.noise.NoiseKind.parse`
-    - ``recipe``, ``overrides``, ``options``: see :func:`cleanpairs.benchmarking.settings.method_settings`
+    - ``recipe``, ``overrides``: see :func:`cleanpairs.benchmarking.settings.method_settings`
     - ``columns``: keywords of :func:`cleanpairs.load_pairs`
     - ``out``: directory; ``runs/bench-NAME`` if not given
     """
@@ -55,7 +55,6 @@ class Bench:
     test: str | None = None
     recipe: str | None = None
     overrides: Sequence[str] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
     columns: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None
     out: str | None = None
@@ -129,7 +128,7 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     if bench.seeds < 1:
         raise ConfigError(f"a benchmark needs at least 1 seed, found {bench.seeds}")
     names = choose_methods(bench.methods)
-    settings, notes = method_settings(names, recipe=bench.recipe, overrides=bench.overrides, options=bench.options)
+    settings, notes = method_settings(names, recipe=bench.recipe, overrides=bench.overrides)
     splits = load_splits(bench.data, val=bench.val, test=bench.test, limit=bench.limit, **bench.columns)
     if splits.train.has_both_vectors:  # in place of a model
         settings = [replace(s, missing=None) if "model" in METHODS[s.method].needs else s for s in settings]

@@ -1,4 +1,4 @@
-"""What a benchmark runs on, and with which settings each method: its defaults, a recipe, ``--set``, options."""
+"""What a benchmark runs on, and with which settings each method: its defaults, a recipe, ``--set``."""
 
 import hashlib
 import inspect
@@ -52,14 +52,12 @@ def method_settings(
     *,
     recipe: str | None = None,
     overrides: Sequence[str] = (),
-    options: Mapping[str, Any] | None = None,
 ) -> tuple[list[MethodSettings], list[str]]:
     """The settings of each method, and notes about what does not concern all of them.
 
     - ``recipe``: a file or a shipped recipe, for the method that it names; or ``R``, for every method that a recipe
       ``METHOD-R`` is shipped of
     - ``overrides``: ``key=value`` for all methods that have the key, ``METHOD.key=value`` for one
-    - ``options``: as of :meth:`cleanpairs.core.recipe.Recipe.resolve`, for all methods
 
     Raises ConfigError: a setting that none of the methods has, or one of a method that does not take part.
     """
@@ -78,8 +76,7 @@ def method_settings(
         notes.append(f"--recipe {recipe} has no settings of {others}: their defaults are used")
     settings = []
     for method in methods:
-        shared = {name: value for name, value in (options or {}).items() if name in known[method]}
-        resolved = Recipe.resolve(recipes.get(method), overrides=own[method], options={**shared, "method": method})
+        resolved = Recipe.resolve(recipes.get(method), overrides=own[method], options={"method": method})
         every = sorted(resolved.estimator().get_params().items())
         told = repr([(k, list(v) if isinstance(v, tuple) else v) for k, v in every if k not in _NOT_THE_FIGURES])
         missing, digest = _missing(method, resolved.params), hashlib.sha256(told.encode()).hexdigest()[:12]

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from cleanpairs import __version__
-from cleanpairs.cli.terminal import echo, lines_now_and_then, safe, steady_streams
+from cleanpairs.cli.terminal import echo, flag, guard_std_streams, periodic_progress, safe
 from cleanpairs.core.errors import CleanpairsError, DataError, OutputError, ResourceError
 from cleanpairs.core.interrupt import Terminated
 from cleanpairs.core.limits import cap_memory, check_threads, no_thread
@@ -60,16 +60,18 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "completion": ("cleanpairs.cli.listing", "Print the completion script of a shell."),
     },
 }
-END_OF_HELP = """
-Options: --version, --debug (with tracebacks), --memory-cap, -h, --help
-Exit codes: 0 ok, 1 bug, 2 usage, 3 data, 4 output, 5 exists, 6 limit, 7 refused
-Begin: cleanpairs fit data.parquet && cleanpairs export --repaired out.parquet
-"""
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, with the flags of all commands taken from behind the command's name too."""
+        ours = {
+            name for p in self.params if isinstance(p, click.Option) and p.is_flag and not p.is_eager for name in p.opts
+        }
+        return super().parse_args(ctx, sorted(args, key=lambda arg: arg not in ours))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the order of the work."""
@@ -110,7 +112,11 @@ class LazyGroup(click.Group):
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_dl(rows)
-        formatter.write(END_OF_HELP)
+        formatter.write(
+            "\nOptions: --version --memory-cap --help --debug --allow-urls --trust-stored-paths\n"
+            "Exit codes: 0 ok, 1 bug, 2 usage, 3 data, 4 output, 5 exists, 6 limit, 7 refused\n"
+            "Begin: cleanpairs fit data.parquet && cleanpairs export --out out.parquet\n"
+        )
 
 
 @click.group(
@@ -121,9 +127,17 @@ class LazyGroup(click.Group):
         "auto_envvar_prefix": "CLEANPAIRS",
         "show_default": True,
     },
+    params=[
+        flag("debug", "Show a traceback with an error."),
+        flag("allow-urls", "Fetch DATA where it is a URL (s3, gs, https)."),
+        flag(
+            "trust-stored-paths",
+            "Follow all paths and URLs stored in the run or plan. Use only with files you trust: a forged plan could "
+            "read private files.",
+        ),
+    ],
 )
 @click.version_option(__version__, prog_name="cleanpairs")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback with an error.")
 @click.option("--memory-cap", metavar="SIZE", help="Memory that a command may take, like 8GB.")
 @click.pass_context
 def cli(ctx: click.Context, memory_cap: str | None) -> None:
@@ -131,7 +145,7 @@ def cli(ctx: click.Context, memory_cap: str | None) -> None:
     cap_memory(memory_cap)
     check_threads()
     ctx.color = _color()  # for this command and those below it
-    ctx.with_resource(lines_now_and_then(str(ctx.invoked_subcommand)))
+    ctx.with_resource(periodic_progress(str(ctx.invoked_subcommand)))
 
 
 def main() -> None:
@@ -139,7 +153,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
             signal.signal(number, _terminate)
-    with steady_streams() as written:
+    with guard_std_streams() as written:
         if not sys.stderr.isatty():  # quiet when not a terminal: the bars of libraries too
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
             os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
@@ -167,8 +181,8 @@ def main() -> None:
             if isinstance(error, click.ClickException):
                 kind, code, message = "usage", error.exit_code, _misuse(error)
             else:
-                like, said = _told(error)
-                kind, code, message = like.kind, like.exit_code, safe(said or type(error).__name__)
+                like, text = _classify(error)
+                kind, code, message = like.kind, like.exit_code, safe(text or type(error).__name__)
             rank = rank_by_environment()
             head = f"Error [{kind}]{f' of process {rank}' if rank else ''}:"
             echo(message, err=True, head=head, color=_color())
@@ -188,8 +202,8 @@ def _misuse(error: click.ClickException) -> str:
     return f"{safe(error.format_message())}\nTry '{command} --help' for help."
 
 
-def _told(error: Exception) -> tuple[type[CleanpairsError], str]:
-    """Which of our errors it is, or is like, and what is said of it."""
+def _classify(error: Exception) -> tuple[type[CleanpairsError], str]:
+    """Which of our errors it is, or is like, and its message."""
     if isinstance(error, CleanpairsError):
         return type(error), str(error)
     if starved := no_thread(error):
@@ -202,10 +216,17 @@ def _told(error: Exception) -> tuple[type[CleanpairsError], str]:
         more = (
             f"raise --memory-cap (CLEANPAIRS_MEMORY), which is {cap}" if cap else "give the machine more, or less data"
         )
-        return ResourceError, f"the memory does not suffice ({said}); {more}, or take a smaller --batch-size or --limit"
+        return ResourceError, f"out of memory ({said}); {more}, or take a smaller --batch-size or --limit"
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename is not None else ""
-        remedy = _REMEDIES.get(error.errno or 0)
+        closed = "it may not be read or written: change its permissions, or take another path"
+        remedy = {
+            errno.ENOSPC: "free some space, or write to another disk",
+            errno.EACCES: closed,
+            errno.EPERM: closed,
+            errno.EROFS: "the file system is read-only: take another path",
+            errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
+        }.get(error.errno or 0)
         said = error.strerror or str(error) or type(error).__name__
         return OutputError, f"{place}{said}" + (f"; {remedy}" if remedy else "")
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -227,12 +248,3 @@ def _color() -> bool | None:
     if os.environ.get("NO_COLOR"):
         return False
     return True if os.environ.get("FORCE_COLOR") else None
-
-
-_REMEDIES = {  # what to do about an error that the system reports
-    errno.ENOSPC: "free some space, or write to another disk",
-    errno.EACCES: "it may not be read or written: change its permissions, or take another path",
-    errno.EPERM: "it may not be read or written: change its permissions, or take another path",
-    errno.EROFS: "the file system is read-only: take another path",
-    errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
-}

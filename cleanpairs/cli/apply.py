@@ -6,28 +6,30 @@ from shlex import quote
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from cleanpairs.cli.options import (
-    LEDGER,
-    RUN,
-    TRUST,
+    KeyValues,
     PathsCommand,
+    Reads,
     Writes,
     column_options,
+    data_keys,
+    data_options,
+    data_settings,
     existing_run,
+    group,
+    ledger_option,
     option,
-    pick_columns,
     run_and_data,
-    together,
+    run_argument,
 )
-from cleanpairs.cli.terminal import echo, print_result, say
-from cleanpairs.core.registry import ENGINES
+from cleanpairs.cli.terminal import asked, echo, print_result, say
+from cleanpairs.core.recipe import override_values
 
-WORTH_A_WARNING = 0.2  # share of the words
-engine_options = together(
-    option("--engine", "Where tasks run: this machine or Ray.", list(ENGINES), default="local"),
+engine_options = (
     option("--workers", "Processes that work at once.", click.IntRange(1), default=1),
-    option("--ray-address=ADDRESS", "Of a Ray cluster; a Ray is started here if not given."),
+    option("--engine=NAME", "local, ray (started here), or ray=ADDRESS of a cluster.", default="local"),
 )
 
 
@@ -35,7 +37,8 @@ def chosen_engine(options: dict[str, Any]) -> Any:
     """The :class:`cleanpairs.engine.Engine` of :data:`engine_options`."""
     from cleanpairs.engine import make_engine
 
-    return make_engine(options["engine"], workers=options["workers"], address=options["ray_address"])
+    name, _, address = options["engine"].partition("=")
+    return make_engine(name, workers=options["workers"], address=address or None)
 
 
 def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
@@ -60,8 +63,7 @@ def _number_or_auto(context: click.Context, parameter: click.Parameter, value: s
         raise click.BadParameter(f"{value!r} is neither a number nor 'auto'") from error
 
 
-CUTS = ("threshold", "max_wrong", "keep")
-repair_options = together(
+repair_options = (
     option(
         "--threshold=P|auto", "Pairs below it are repaired or dropped.  [default: the run's]", callback=_number_or_auto
     ),
@@ -79,23 +81,12 @@ repair_options = together(
         default="probable",
     ),
     option(
-        "--strategy",
-        "ot: all mismatched pairs jointly, by partial transport; nearest: the best score; half-replace: from trusted "
-        "pairs near in what stays; pseudo-caption: the caption of the most similar trusted image; method: the method's "
-        "own.",
-        ["ot", "nearest", "half-replace", "pseudo-caption", "method"],
-        default="ot",
+        "--set=KEY=VALUE overrides",
+        "Rarer settings: strategy, targets, donors, max_reuse, min_repair_score, min_confidence, candidates (see "
+        "docs/repair.md); where DATA is given, also its reader and encoding. May be repeated.",
+        KeyValues(),
+        multiple=True,
     ),
-    option("--donors", what=["both", "mismatched", "trusted"], default="both"),
-    option("--max-reuse", "Rows that one donor may serve.", int, default=1),
-    option("--min-repair-score", "A repair below it is a drop.", float, default=0.5),
-    option(
-        "--min-confidence",
-        "Of --repairs probable: one that is right with a lower probability is a drop.",
-        float,
-        default=0.5,
-    ),
-    option("--candidates", "Nearest captions or images considered for each pair.", int, default=32),
 )
 
 
@@ -105,22 +96,33 @@ def repair_settings(options: dict[str, Any], run: Any) -> tuple[Any, str | None]
     from cleanpairs.repair.settings import RepairSettings
 
     threshold, expected = chosen_cut(options["threshold"], options["max_wrong"], options["keep"], run)
-    names = vars(RepairSettings()).keys() & options.keys()
-    return RepairSettings(**{name: options[name] for name in names} | {"threshold": threshold}), expected
+    sections = {"repair": repair_keys()} | ({"data": data_keys()} if "columns" in options else {})
+    given = override_values(options["overrides"], **sections)["repair"]
+    return RepairSettings(threshold=threshold, repairs=options["repairs"], **given), expected
+
+
+def repair_keys() -> list[str]:
+    """The keys of ``--set repair.KEY=VALUE``: those that have no option of their own."""
+    from cleanpairs.repair.settings import RepairSettings
+
+    return [name for name in vars(RepairSettings()) if name not in ("threshold", "repairs")]
 
 
 @click.command(cls=PathsCommand)
-@click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=click.Path())
-@option("--out=FILE", "The scores table to write (Parquet).", Writes(".parquet", beside=(".parts",)), required=True)
-@column_options
-@engine_options
-@option(
-    "--max-unknown=SHARE",
-    "More words of DATA that the model does not know end it.",
-    click.FloatRange(0, 1),
-    default=0.5,
+@click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=Reads())
+@data_options
+@group(
+    "Output",
+    option("--out=FILE", "The scores table to write (Parquet).", Writes(".parquet", beside=(".parts",)), required=True),
+    option("--overwrite", "Replace --out."),
+    option(
+        "--max-unknown=SHARE",
+        "Stop if more than this share of the words is unknown to the model.",
+        click.FloatRange(0, 1),
+        default=0.5,
+    ),
+    *engine_options,
 )
-@option("--overwrite", "Replace --out.")
 def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest).
 
@@ -137,10 +139,10 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     if data is None:
         raise click.UsageError("give the DATA to score; the scores of the pairs of a fit are in RUN/scores.parquet")
     run = existing_run(run_path)
-    how = {"columns": pick_columns(options), "engine": chosen_engine(options)}
+    how = {"columns": data_settings(options), "engine": chosen_engine(options)}
     how |= {name: options[name] for name in ("overwrite", "max_unknown")}
     result = score_stream(run.model_folder, data, out, **how)
-    if (result.unknown_words or 0) > WORTH_A_WARNING:
+    if (result.unknown_words or 0) > 0.2:
         echo(
             f"warning: the model does not know {result.unknown_words:.0%} of the words of {data}: it was fitted on "
             "other captions, and its scores say less here",
@@ -158,29 +160,34 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
 
 
 @click.command(cls=PathsCommand)
-@click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
-@option(
-    "--out=FILE",
-    "The plan to write: Parquet, or CSV where it ends in .csv.",
-    Writes(".parquet", ".csv", beside=(".parts",), in_run=("plan.parquet",)),
-    required=True,
+@click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=Reads())
+@group("Data", *column_options)
+@group(
+    "Repair",
+    *repair_options,
+    option(
+        "--recaption=MODEL",
+        "A captioning model (BLIP, GIT, ViT with a text decoder; a directory or a hub name) writes captions for what "
+        "would be dropped; only those that score better than the old ones are used.",
+        Reads(),
+    ),
 )
-@repair_options
-@option("--targets", "What may be replaced.", ["both", "text", "image"], default="both")
-@option(
-    "--recaption=MODEL",
-    "A captioning model (BLIP, GIT, ViT with a text decoder; a directory or a hub name) writes captions for what "
-    "would be dropped; only those that score better than the old ones are used.",
+@group(
+    "Output",
+    option(
+        "--out=FILE",
+        "The plan to write: Parquet, or CSV where it ends in .csv.",
+        Writes(".parquet", ".csv", beside=(".parts",), in_run=("plan.parquet",)),
+        required=True,
+    ),
+    option("--overwrite", "Replace --out."),
+    *engine_options,
 )
-@column_options
-@engine_options
-@option("--overwrite", "Replace --out.")
-@TRUST
 def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     """Plan who gets which caption or image from whom; nothing is changed.
 
     Without DATA it is the data that RUN (or runs/latest) was fitted on. Read the plan, edit its actions and donors (for
-    a caption of your own: the action recaption), and carry it out: cleanpairs export --plan FILE --repaired OUT.
+    a caption of your own: the action recaption), and carry it out: cleanpairs export --plan FILE --out OUT.
 
     With --workers the searches for candidates are done by several processes. If these are interrupted, the same command
     goes on where it was: what is found lies in OUT.parts until the plan is made.
@@ -192,9 +199,9 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     run, data = run_and_data(paths)
     if data is not None and options["max_wrong"] is not None:
         raise click.UsageError("--max-wrong goes by the scores of the data that RUN was fitted on: leave DATA out")
-    opened = existing_run(run, options["trusted"])
+    opened = existing_run(run)
     settings, expected = repair_settings(options, opened)
-    how = {name: options[name] for name in ("recaption", "overwrite")} | pick_columns(options)
+    how = {name: options[name] for name in ("recaption", "overwrite")} | data_settings(options, repair=repair_keys())
     planned = rematch_run(opened, out, settings, data, engine=chosen_engine(options), **how)
     summary = planned.summary
     if data is not None and settings.threshold is None:
@@ -205,46 +212,48 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     if notes := [SearchNote(**note) for note in planned.settings.get("searches", ())]:
         say(f"search: {min(notes, key=lambda note: (note.recall, -note.queries))}")
     text = f"{summary}\n\nplan: {out}"
-    text += f"\nnext: cleanpairs export --plan {quote(str(out))} --repaired FILE"
+    text += f"\nnext: cleanpairs export --plan {quote(str(out))} --out FILE"
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED)}, text)
 
 
-WRITTEN = ("dropped", "ledger", "card", "format", "shard_size", "license", "explode", "overwrite")
-COMMANDLINE = click.core.ParameterSource.COMMANDLINE
-
-
 @click.command(cls=PathsCommand)
-@RUN
-@option("--run=DIR run_option", hidden=True)  # as it was spelt before RUN was an argument
-@option("--plan=FILE", "Carry out this plan of `cleanpairs rematch`; it needs no run.")
-@option(
-    "--repaired=OUT out",
-    "The cleaned data to write: a file or directory.",
-    Writes(beside=(".manifest.json", ".ledger.parquet", ".card.md", ".parts", ".search")),
-    required=True,
+@run_argument
+@group(
+    "Repair",
+    option("--plan=FILE", "Carry out this plan of `cleanpairs rematch`; it needs no run.", Reads()),
+    *repair_options,
 )
-@option(
-    "--format",
-    "Of OUT: Parquet; a directory of tars (img2dataset's layout); a directory for datasets.load_from_disk; a .npy "
-    "of the uids kept (DataComp's).  [default: by its suffix: .parquet, DIR/{00000..}.tar, .npy]",
-    ["parquet", "webdataset", "datasets", "uids"],
+@group(
+    "Output",
+    option(
+        "--out=OUT --repaired out",
+        "The cleaned data to write: a file or directory.",
+        Writes(beside=(".manifest.json", ".ledger.parquet", ".card.md", ".parts", ".search")),
+        required=True,
+    ),
+    option("--overwrite", "Replace the outputs."),
+    option(
+        "--format",
+        "Of OUT: Parquet; a directory of tars (img2dataset's layout); a directory for datasets.load_from_disk; a .npy "
+        "of the uids kept (DataComp's).  [default: by its suffix: .parquet, DIR/{00000..}.tar, .npy]",
+        ["parquet", "webdataset", "datasets", "uids"],
+    ),
+    option("--dropped=FILE", "Parquet of the pairs that were dropped or quarantined.", Writes()),
+    option(
+        "--ledger=FILE",
+        "Parquet with what happened to every pair of the input.  [default: OUT.ledger.parquet]",
+        Writes(),
+    ),
+    option("--card=FILE", "Write a dataset card there; a directory has one as its README.md.", Writes()),
+    option("--license=ID", "Of the data, for the card, such as cc-by-4.0.  [default: unknown]"),
+    option("--push-to-hub=OWNER/NAME repo", "Upload OUT with its card; private unless --public."),
+    option("--public", "Make the repository of --push-to-hub public."),
+    option("--explode", "One row a pair where a row holds a list of captions."),
+    option("--shard-size=N", "Samples to a tar of webdataset.  [default: 10000]", int),
+    *engine_options,
 )
-@option("--shard-size=N", "Samples to a tar of webdataset.  [default: 10000]", int)
-@option("--dropped=FILE", "Parquet of the pairs that were dropped or quarantined.", Writes())
-@option(
-    "--ledger=FILE", "Parquet with what happened to every pair of the input.  [default: OUT.ledger.parquet]", Writes()
-)
-@option("--card=FILE", "Write a dataset card there; a directory has one as its README.md.", Writes())
-@option("--license=ID", "Of the data, for the card, such as cc-by-4.0.  [default: unknown]")
-@option("--push-to-hub=OWNER/NAME repo", "Upload OUT with its card; private unless --public.")
-@option("--public", "Make the repository of --push-to-hub public.")
-@repair_options
-@option("--explode", "One row a pair where a row holds a list of captions.")
-@option("--overwrite", "Replace the outputs.")
-@engine_options
-@TRUST
 @click.pass_context
-def export(ctx: click.Context, out: str, repo: str | None, public: bool, **options: Any) -> None:
+def export(ctx: click.Context, run: str | None, out: str, repo: str | None, public: bool, **options: Any) -> None:
     """Keep the pairs of RUN (or runs/latest) at or above the threshold, repair the rest by rematching, drop what cannot
     be repaired.
 
@@ -254,30 +263,28 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, **optio
     from cleanpairs.commands.export import export_plan, export_run
     from cleanpairs.export import push_export
     from cleanpairs.repair.actions import COUNTED
-    from cleanpairs.repair.settings import RepairSettings
 
-    written = {name: options[name] for name in WRITTEN} | {"engine": chosen_engine(options)}
+    names = ("dropped", "ledger", "card", "format", "shard_size", "license", "explode", "overwrite")
+    written = {name: options[name] for name in names} | {"engine": chosen_engine(options)}
     if public and repo is None:
         raise click.UsageError("--public is of --push-to-hub OWNER/NAME, which is not given")
     if repo is not None:
         written["card"] = card_to_push(out, repo, options)
-    run_path = options["run"] or options["run_option"]
-    if options["run"] and options["run_option"]:
-        raise click.UsageError("--run names a run as RUN does: give one of them")
     if options["plan"] is not None:
-        given = [name for name in options if ctx.get_parameter_source(name) is COMMANDLINE]
-        decided = ["RUN"] if run_path else []
-        decided += ["--" + name.replace("_", "-") for name in given if name in {*CUTS, *vars(RepairSettings())}]
+        typed = [p for p in ctx.command.params if ctx.get_parameter_source(p.name or "") is ParameterSource.COMMANDLINE]
+        decided = ["RUN"] if run is not None else []
+        decided += [p.opts[0] for p in typed if p.name in ("threshold", "max_wrong", "keep", "repairs", "overrides")]
         if decided:
-            names = ", ".join(decided)
-            raise click.UsageError(f"{names}: --plan has decided that already; make another plan by cleanpairs rematch")
-        summary = export_plan(options["plan"], out, trusted=options["trusted"], **written)
+            raise click.UsageError(
+                f"{', '.join(decided)}: --plan has decided that already; make another plan by cleanpairs rematch"
+            )
+        summary = export_plan(options["plan"], out, trusted=asked("trust-stored-paths"), **written)
     else:
-        run = existing_run(run_path, options["trusted"])
-        settings, expected = repair_settings(options, run)
+        opened = existing_run(run)
+        settings, expected = repair_settings(options, opened)
         if expected is not None:
             say(f"{expected}\n")
-        summary = export_run(run, out, settings, **written)
+        summary = export_run(opened, out, settings, **written)
     figures, text = {name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}, str(summary)
     if repo is not None:
         say(text)  # before the upload, which takes its time
@@ -304,12 +311,12 @@ def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
 
 
 @click.command(cls=PathsCommand)
-@click.argument("what", metavar="RUN|OUT", type=click.Path())
+@click.argument("what", metavar="RUN|OUT", type=Reads())
 @click.argument("repo", metavar="OWNER/NAME")
 @option("--public", "Make the repository public; private otherwise.")
 @option("--license=ID", "For the card of a model, such as apache-2.0.  [default: unknown]")
-@option("--card=FILE", "Dataset card of an export.  [default: OUT/README.md or OUT.card.md]")
-@LEDGER
+@option("--card=FILE", "Dataset card of an export.  [default: OUT/README.md or OUT.card.md]", Reads())
+@ledger_option
 def push(what: str, repo: str, public: bool, license: str | None, card: str | None, ledger: str | None) -> None:
     """Upload the model of a run, or the cleaned data OUT of an export, in one commit.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cleanpairs.cli.options import LEDGER, PathsCommand, Writes, option
+from cleanpairs.cli.options import PathsCommand, Reads, Writes, ledger_option, option
 from cleanpairs.cli.terminal import asked, cut, echo, flag, plural, print_result, safe, say
 from cleanpairs.core.errors import CleanpairsError, DataError
 
@@ -26,11 +26,11 @@ NAMES = {
 
 
 @click.command(cls=PathsCommand)
-@click.argument("out", metavar="OUT", type=click.Path())
-@LEDGER
+@click.argument("export", metavar="OUT", type=Reads())
+@ledger_option
 @option(
     "--n=N --limit limit",
-    f"Changes at most.  [default: {SHOWN}; all of them with --json or --csv]",
+    f"Changes at most.  [default: {SHOWN}; all of them with --json or --out]",
     click.IntRange(min=0),
 )
 @option(
@@ -39,27 +39,27 @@ NAMES = {
     [name for name in NAMES if name != "keep"],
     multiple=True,
 )
-@option("--csv=FILE", "Write the changes to FILE, for a spreadsheet.", Writes())
-@option("--overwrite", "Replace --csv.")
+@option("--out=FILE", "Write the changes as CSV, for a spreadsheet.", Writes(".csv"))
+@option("--overwrite", "Replace --out.")
 def diff(
-    out: str, ledger: str | None, limit: int | None, actions: tuple[str, ...], csv: str | None, overwrite: bool
+    export: str, ledger: str | None, limit: int | None, actions: tuple[str, ...], out: str | None, overwrite: bool
 ) -> None:
     """Show what the export OUT changed, out of its ledger: how many pairs, then each of them, before and after."""
     from cleanpairs.export import diff_export
     from cleanpairs.export.diff import write_changes
 
-    if asked("json") and csv is not None:
-        raise click.UsageError("--json and --csv: give one of them")
-    if limit is None and not asked("json") and csv is None:
+    if asked("json") and out is not None:
+        raise click.UsageError("--json and --out: give one of them")
+    if limit is None and not asked("json") and out is None:
         limit = SHOWN
-    found = diff_export(out, ledger=ledger, limit=limit, actions=actions or None)
+    found = diff_export(export, ledger=ledger, limit=limit, actions=actions or None)
     if asked("json"):
         print_result({"pairs": found.pairs, "counts": found.counts, "changes": found.changes})
-    elif csv is not None:
-        write_changes(found.changes, csv, overwrite=overwrite)
-        echo(f"{plural(len(found.changes), 'change')} -> {csv}")
+    elif out is not None:
+        write_changes(found.changes, out, overwrite=overwrite)
+        echo(f"{plural(len(found.changes), 'change')} -> {out}")
     else:
-        for line, style in _lines(out, found, actions, shutil.get_terminal_size((100, 24)).columns):
+        for line, style in _lines(export, found, actions, shutil.get_terminal_size((100, 24)).columns):
             echo(line, fg=style)
 
 
@@ -72,7 +72,7 @@ def _lines(out: str, found: "ExportDiff", actions: tuple[str, ...], width: int) 
         yield from _change(change, width)
     total = sum(n for name, n in found.counts.items() if name in actions) if actions else found.changed
     if more := max(total - len(found.changes), 0):
-        yield f"\n{plural(more, 'more change')}: --n {total} shows all, --csv FILE writes them", None
+        yield f"\n{plural(more, 'more change')}: --n {total} shows all, --out FILE writes them", None
     elif not total:
         yield "  nothing of this kind was changed" if actions else "  nothing was changed", None
 
@@ -97,11 +97,11 @@ def _change(change: "Change", width: int) -> Iterator[tuple[str, str | None]]:
 
 
 @click.command(cls=PathsCommand)
-@click.argument("out", metavar="OUT", type=click.Path())
-@option("--to=FILE", "Parquet to write: the table that was exported.", Writes(), required=True)
-@LEDGER
-@option("--overwrite", "Replace --to.")
-def restore(out: str, to: str, ledger: str | None, overwrite: bool) -> None:
+@click.argument("export", metavar="OUT", type=Reads())
+@option("--out=FILE", "Parquet to write: the table that was exported.", Writes(), required=True)
+@ledger_option
+@option("--overwrite", "Replace --out.")
+def restore(export: str, out: str, ledger: str | None, overwrite: bool) -> None:
     """Write the input of the export OUT again, out of OUT and its ledger.
 
     Dropped rows, replaced captions and images, the columns' names, types and metadata, and the order come back: the
@@ -109,14 +109,14 @@ def restore(out: str, to: str, ledger: str | None, overwrite: bool) -> None:
     """
     from cleanpairs.export import restore_export
 
-    summary = restore_export(out, to, ledger=ledger, overwrite=overwrite)
+    summary = restore_export(export, out, ledger=ledger, overwrite=overwrite)
     figures = ("path", "rows", "columns", "unchanged", "undone", "returned")
     print_result({name: getattr(summary, name) for name in figures}, summary)
 
 
 @click.command(cls=PathsCommand, flags=[flag("quiet", "Print only what is wrong.")])
-@click.argument("path", metavar="PATH", type=click.Path())
-@option("--data=PATH", "The input of the export PATH, where it lies in another folder.")
+@click.argument("path", metavar="PATH", type=Reads())
+@option("--data=PATH", "The input of the export PATH, where it lies in another folder.", Reads())
 def verify(path: str, data: str | None) -> None:
     """Check PATH against what it says of itself, and name what is wrong: file, row group, row, column.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cleanpairs.cli.options import RUN, TRUST, PathsCommand, Writes, existing_run, option
+from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument
 from cleanpairs.cli.terminal import echo, print_result, safe
 from cleanpairs.core.errors import ConfigError, RefusedError
 from cleanpairs.core.recipe import read_yaml
@@ -18,69 +18,62 @@ from cleanpairs.core.regular import read_json, reading
 if TYPE_CHECKING:
     from cleanpairs.explain import Explainer, Explanation, Neighbours
 
-NAMED = click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1)
-NUMBER = option("--number by_number", "PAIR is a number, also where keys are numbers.")
-
 
 @click.command(cls=PathsCommand)
-@NAMED
-@NUMBER
+@click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1, type=Reads())
 @option("--n --limit count", "Worst pairs, without PAIR.", click.IntRange(1), default=5)
 @option("--neighbours", "Similar pairs on either side.", click.IntRange(1, 50), default=3)
-@TRUST
-def explain(named: tuple[str, ...], by_number: bool, count: int, neighbours: int, trusted: bool) -> None:
-    """Say why pairs of RUN are doubted. PAIR is a key, else the number of a pair; without one, the worst are explained.
+def explain(named: tuple[str, ...], count: int, neighbours: int) -> None:
+    """Say why pairs of RUN are doubted. PAIR is a key, else the number of a pair (pair_id:7 is pair 7 in any case);
+    without one, the worst are explained.
 
     For each: the captions of trusted pairs with similar images, and the words of its own that hardly any of them has;
     the words that they agree on, and it lacks; trusted pairs with similar captions. RUN is runs/latest by default.
     """
-    explainer, ids = _opened(named, by_number, trusted)
+    explainer, ids = _opened(named)
     _print(explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours))
 
 
 @click.command(cls=PathsCommand)
-@NAMED
-@NUMBER
+@click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1, type=Reads())
 @option("--n --limit count", "On either side.", click.IntRange(1, 50), default=10)
-@TRUST
-def neighbours(named: tuple[str, ...], by_number: bool, count: int, trusted: bool) -> None:
+def neighbours(named: tuple[str, ...], count: int) -> None:
     """List the pairs of RUN with the most similar images, and captions, whether trusted or not.
 
-    PAIR is a key, else the number of a pair. RUN is runs/latest by default. The whole corpus is embedded.
+    PAIR is a key, else the number of a pair (pair_id:7 is pair 7 in any case). RUN is runs/latest by default. The whole
+    corpus is embedded.
     """
-    explainer, ids = _opened(named, by_number, trusted)
+    explainer, ids = _opened(named)
     if not ids:
         raise click.UsageError("PAIR is missing: the key, or the number, of a pair")
     _print(explainer.neighbours(ids, count))
 
 
-def _opened(named: tuple[str, ...], by_number: bool, trusted: bool) -> tuple["Explainer", list[int]]:
+def _opened(named: tuple[str, ...]) -> tuple["Explainer", list[int]]:
     """The explainer of RUN, which is the first name where that is a run, and the pairs that are named."""
     is_run = bool(named) and (Path(named[0]) / "run.json").is_file()
-    opened = existing_run(named[0] if is_run else None, trusted)
+    opened = existing_run(named[0] if is_run else None)
     pairs = opened.load_input()
-    return opened.estimator().explainer(pairs), [_pair(pairs, name, by_number) for name in named[is_run:]]
+    return opened.estimator().explainer(pairs), [_pair(pairs, name) for name in named[is_run:]]
 
 
 def _print(found: Sequence["Explanation | Neighbours"]) -> None:
     print_result(found, "\n".join(line for e in found for line in _lines(e)))
 
 
-def _pair(pairs: Any, name: str, by_number: bool) -> int:
-    same = [] if by_number else [i for i, key in enumerate(pairs.keys) if key == name]
+def _pair(pairs: Any, name: str) -> int:
+    same = [i for i, key in enumerate(pairs.keys) if key == name]
     if same:
         if len(same) > 1:
-            others = ", ".join(map(str, same[1:6])) + (", ..." if len(same) > 6 else "")
-            many = f"{len(same):,} pairs have the key {name!r}"
-            echo(f"{many}: taken is pair {same[0]}; the others, with --number: {others}", err=True)
+            others = ", ".join(f"pair_id:{i}" for i in same[1:6]) + (", ..." if len(same) > 6 else "")
+            echo(f"{len(same):,} pairs have the key {name!r}: taken is pair {same[0]}; the others: {others}", err=True)
         elif name.isdecimal() and int(name) != same[0] and int(name) < len(pairs):
-            echo(f"{name} is the key of pair {same[0]}, which is taken; --number takes pair {name}", err=True)
+            echo(f"{name} is the key of pair {same[0]}, which is taken; pair_id:{name} takes pair {name}", err=True)
         return same[0]
-    if not name.isdecimal():
-        if by_number:
-            raise ConfigError(f"{name!r} is no number of a pair (and no run)")
+    number = name.removeprefix("pair_id:")
+    if not number.isdecimal():
         raise ConfigError(f"no pair has the key {name!r}, nor is it a run: give a key, or the number of a pair")
-    return int(name)
+    return int(number)
 
 
 def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
@@ -100,12 +93,11 @@ def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
 
 
 @click.command(cls=PathsCommand)
-@RUN
+@run_argument
 @option("--n --limit count", "Of each issue.", click.IntRange(1), default=20)
 @option("--out=FILE", "Write them as CSV, for a spreadsheet.", Writes(".csv"))
 @option("--overwrite", "Replace --out.")
-@TRUST
-def worst(run: str | None, count: int, out: str | None, overwrite: bool, trusted: bool) -> None:
+def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None:
     """List the worst pairs of RUN, however few are flagged, with what speaks against each.
 
     Issues: mismatched pairs; near-duplicate images with different captions; one caption of many images; images or
@@ -115,7 +107,7 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool, trusted
     from cleanpairs.explain import ISSUES
     from cleanpairs.repair.editing import write_csv
 
-    opened = existing_run(run, trusted)
+    opened = existing_run(run)
     found = opened.estimator().explainer(opened.load_input()).issues(count)
     if out is not None:
         with staged_file(out, overwrite=overwrite) as staged:
@@ -134,13 +126,12 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool, trusted
 
 
 @click.command(cls=PathsCommand)
-@RUN
+@run_argument
 @option("--out=FILE", what=Writes(".html"), default="report.html")
 @option("--slice-by=COLUMN,...", "Columns of the input; a table of outcomes for each.")
 @option("--pairs count", "Cards a gallery.", click.IntRange(1, 200), default=24)
-@option("--truth=FILE", "True mismatches: .npy or Parquet; a column `true_mismatch` is found.")
+@option("--truth=FILE", "True mismatches: .npy or Parquet; a column `true_mismatch` is found.", Reads())
 @option("--overwrite", "Replace --out.")
-@TRUST
 def report(run: str | None, out: str, truth: str | None, **options: Any) -> None:
     """One self-contained page: what was done and how, scores and learning, pairs as thumbnails to sort and filter.
 
@@ -151,7 +142,7 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
     from cleanpairs.repair.plan import RepairPlan
     from cleanpairs.report import write_report
 
-    chosen = existing_run(run, options["trusted"])
+    chosen = existing_run(run)
     pairs = chosen.load_input()
     plan_file = chosen.path / "plan.parquet"
     plan = RepairPlan.load(plan_file) if plan_file.exists() else chosen.estimator().rematch(pairs)
@@ -194,7 +185,7 @@ def _settings(run: Any) -> dict[str, Any]:
 def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
     from cleanpairs.estimators.cut import cut_at
 
-    command = f"cleanpairs export {quote(str(run.path))} --repaired out.parquet"
+    command = f"cleanpairs export {quote(str(run.path))} --out out.parquet"
     found = [("Write what is kept and repaired", command)]
     y = y[y == y]
     for most in (0.05, 0.02, 0.01) if len(y) else ():

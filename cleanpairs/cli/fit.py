@@ -8,54 +8,66 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import ARRAYS, LIMIT, TRUST, PathsCommand, Writes, column_options, option
+from cleanpairs.cli.options import (
+    KeyValues,
+    PathsCommand,
+    Reads,
+    Writes,
+    column_options,
+    data_settings,
+    group,
+    join_arrays,
+    limit_option,
+    option,
+)
 from cleanpairs.cli.terminal import Progress, asked, echo, flag, print_result
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.recipe import Recipe
 
-# Options that are no settings of a recipe.
-OF_THE_CALL = ("data", "image_vectors", "recipe", "overrides", "noise_file", "resume", "trusted")
 
-
-@click.command(cls=PathsCommand, flags=[flag("quiet", "No progress, no table."), flag("progress")])
-@click.argument("data", required=False, type=click.Path())
-@option(
-    "--image-vectors=NPY",
-    "In place of DATA: .npy files of images' vectors; may be repeated. Beside it --text-vectors, --captions.",
-    **ARRAYS,
+@click.command(cls=PathsCommand, flags=[flag("quiet", "No progress, no table.")])
+@click.argument("data", nargs=-1, type=Reads(), callback=join_arrays)
+@group(
+    "Data",
+    option("--val=DATA", "Clean validation pairs: the best epoch on them is kept.", Reads()),
+    *column_options,
+    limit_option,
+    option("--drop=FILTERS", "Also quarantine pairs that match these filters (see `inspect --filters`), or `all`."),
+    option("--noise-file=NPY", "Permute the captions so first, to repeat a published split.", Reads()),
 )
-@option("--method=NAME", "Method; `cleanpairs methods` lists them.  [default: auto]")
-@option("--recipe=FILE|NAME", "Settings from a YAML file, or from one that ships.")
-@option("--set=KEY=VALUE overrides", "One setting; may be repeated.", multiple=True)
-@option("--val=DATA", "Clean validation pairs: the best epoch on them is kept.")
-@option("--out=DIR", "Run directory.  [default: runs/<date>-<method>-<data>]", Writes())
-@option("--backbone=NAME", "Dual encoder.")
-@option("--encoder=NAME", "CLIP or SigLIP for both sides: a directory, or a name on the hub.")
-@option("--tune=WHAT", "Of --encoder: head (towers frozen), lora, blocks:N, full.  [default: head]")
-@option("--text-encoder=NAME", "Frozen text encoder; features: the data's caption vectors.")
-@option("--image-encoder=NAME", "auto, efficientnet_lite0, cnn, features.")
-@option("--image-size=PX", "Side of the square that the image encoder sees.", int)
-@option("--epochs=N", "Epochs of the last stage.", int)
-@option("--batch-size=N", "Pairs of a step, of all processes together.", int)
-@option("--micro-batch=N", "Compute a batch in parts of N: less memory, same loss.", int)
-@option("--compile", "Compile the towers by torch.compile, if it can be done.")
-@option("--max-bad-share=SHARE", "More quarantined pairs end the run.  [default: 0.2]", float)
-@option("--drop=FILTERS", "Set aside first, beside what always is: names as in `inspect --filters`, or all.")
-@option("--device", what=["auto", "cpu", "cuda"])
-@option("--precision", what=["auto", "fp32", "bf16"])
-@option("--seed=N", what=int)
-@LIMIT
-@option("--noise-file=NPY", "Permute the captions so first, to repeat a published split.")
-@column_options
-@option("--resume", "Go on with the run of --out (or the latest one).")
-@option("--overwrite", "Replace the run of --out.")
-@TRUST
+@group(
+    "Model",
+    option("--method=NAME", "Method; `cleanpairs methods` lists them.  [default: auto]"),
+    option("--backbone=NAME", "Dual encoder."),
+    option("--encoder=NAME", "CLIP or SigLIP for both sides: a directory, or a name on the hub.", Reads()),
+)
+@group(
+    "Training",
+    option("--epochs=N", "Epochs of the last stage.", int),
+    option("--batch-size=N", "Pairs of a step, of all processes together.", int),
+    option("--device", what=["auto", "cpu", "cuda"]),
+    option("--seed=N", what=int),
+    option("--recipe=FILE|NAME", "Settings from a YAML file, or from one that ships.", Reads()),
+    option(
+        "--set=KEY=VALUE overrides",
+        "One setting: of the method (`methods --settings` lists them), or of the data, as data.encoding=cp1252. May be "
+        "repeated.",
+        KeyValues(),
+        multiple=True,
+    ),
+)
+@group(
+    "Output",
+    option("--out=DIR", "Run directory.  [default: runs/<date>-<method>-<data>]", Writes()),
+    option("--resume", "Go on with the run of --out (or the latest one)."),
+    option("--overwrite", "Replace the run of --out."),
+)
 def fit(**options: Any) -> None:
     """Train on the pairs of DATA, estimate how far each belongs together, and leave a run directory.
 
     DATA is Parquet, a directory of `datasets`, WebDataset tars, a folder with a CSV or JSON Lines, embeddings of
     clip-retrieval, COCO's captions, the research layout, hf://owner/name, or a URL with --allow-urls: see
-    `cleanpairs inspect DATA`.
+    `cleanpairs inspect DATA`. It may also be one or more .npy files of images' vectors.
 
     With --noise-file the data stays as it is, and so does what is exported from it: to clean and export the mismatched
     data itself, write it with `cleanpairs corrupt --noise-file` and fit on that.
@@ -95,11 +107,10 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
     """The recipe; the run to go on with; whether its recipe is that run's own, which somebody else may have written."""
     from cleanpairs.commands.run import LATEST, Run
 
-    if options["image_vectors"] is not None and options["data"] is not None:
-        raise click.UsageError("give either DATA or --image-vectors")
-    train = options["data"] or options["image_vectors"]
-    given = {name: None if value is False else value for name, value in options.items() if name not in OF_THE_CALL}
-    given |= {"train": train, "quiet": asked("quiet") or None}
+    train = options["data"]
+    no_settings = ("data", "columns", "recipe", "overrides", "noise_file", "resume")
+    given = {name: None if value is False else value for name, value in options.items() if name not in no_settings}
+    given |= data_settings(options | {"overrides": ()}) | {"train": train, "quiet": asked("quiet") or None}
     own = options["resume"] and options["recipe"] is None and train is None
     resumed = options["resume"] and (own or options["out"] is None)
     if own and (run := Run(Path(options["out"] or LATEST))).bare():
@@ -117,4 +128,4 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
         if known.endswith(f"/{train}") and Path(known).exists() and not Path(train).exists():
             folder = shlex.quote(known.removesuffix(f"/{train}"))
             raise ConfigError(f"{out} was begun on {train} in another folder, by which its paths go: cd {folder}")
-    return recipe, out if own or recipe.output.out is None else None, bool(own and not options["trusted"])
+    return recipe, out if own or recipe.output.out is None else None, bool(own and not asked("trust-stored-paths"))

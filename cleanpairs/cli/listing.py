@@ -12,7 +12,17 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from cleanpairs.cli.options import LIMIT, PathsCommand, Writes, column_options, complete, option, pick_columns
+from cleanpairs.cli.options import (
+    PathsCommand,
+    Reads,
+    Writes,
+    complete,
+    data_options,
+    data_settings,
+    group,
+    limit_option,
+    option,
+)
 from cleanpairs.cli.terminal import Progress, cut, echo, flag, plural, print_result, safe, say
 from cleanpairs.core.recipe import recipe_text, section_of
 from cleanpairs.core.registry import METHODS, READERS
@@ -60,7 +70,7 @@ def show(name: str) -> None:
     echo(recipe_text(name).rstrip())
 
 
-@click.command(cls=PathsCommand, flags=[flag("quiet", "No progress bar."), flag("progress")])
+@click.command(cls=PathsCommand, flags=[flag("quiet", "No progress bar.")])
 @option("--out=DIR", "Where everything goes.", Writes(), default="demo")
 @option("--noise", "Share of pairs to mismatch.", float, default=0.3)
 @option("--seed", what=int, default=0)
@@ -112,17 +122,20 @@ QUANTILES = ("least", "5 %", "25 %", "median", "75 %", "95 %", "most")  # cleanp
 
 
 @click.command(cls=PathsCommand)
-@click.argument("data", type=click.Path())
-@option("--rows=N", "Pairs to show.", click.IntRange(min=0), default=5)
-@option(
-    "--decode",
-    "Images to decode, to see whether they can be; a sample is 1,000.",
-    ["all", "sample", "none"],
-    default="sample",
+@click.argument("data", type=Reads())
+@data_options
+@group(
+    "Shown",
+    option("--rows=N", "Pairs to show.", click.IntRange(min=0), default=5),
+    limit_option,
+    option("--filters", "Count what `fit --drop` would set aside, filter by filter."),
+    option(
+        "--decode",
+        "Images to decode, to see whether they can be; a sample is 1,000.",
+        ["all", "sample", "none"],
+        default="sample",
+    ),
 )
-@option("--filters", "Count what `fit --drop` would set aside, filter by filter.")
-@LIMIT
-@column_options
 def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None, **options: Any) -> None:
     """What DATA is recognised as, its columns, counts, first pairs, and what in it cannot be used.
 
@@ -133,7 +146,7 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
     from cleanpairs.data.inspection import inspect_pairs
     from cleanpairs.data.readers import fitting
 
-    pairs = load_pairs(data, limit=limit, **pick_columns(options))
+    pairs = load_pairs(data, limit=limit, **data_settings(options))
     found = inspect_pairs(pairs, rows=rows, decode=decode, filters="all" if filters else None)
     others = [name for name in fitting(data) if name != found["reader"] and (name != "parquet" or Path(data).is_dir())]
     found["other_readers"] = others
@@ -144,7 +157,7 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
 def _lines(found: dict[str, Any], decode: str, width: int) -> Iterator[str]:
     yield f"reader       {found['reader']}: {READERS[found['reader']].summary}"
     if found["other_readers"]:
-        yield f"             --reader takes it as {' or '.join(found['other_readers'])} instead"
+        yield f"             --set reader= takes it as {' or '.join(found['other_readers'])} instead"
     yield f"files        {plural(len(found['files']), 'file')}, {_bytes(found['bytes'])}"
     for path in found["files"][:FILES]:
         yield cut(f"             {safe(path)}", "", width)

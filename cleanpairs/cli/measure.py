@@ -7,15 +7,18 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import (
-    LIMIT,
-    PER,
-    TRUST,
+    KeyValues,
     PathsCommand,
+    Reads,
     Writes,
     column_options,
+    data_options,
+    data_settings,
     existing_run,
+    group,
+    limit_option,
     option,
-    pick_columns,
+    per_option,
     run_and_data,
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, print_result
@@ -23,14 +26,19 @@ from cleanpairs.core.plain import plain
 
 
 @click.command(cls=PathsCommand)
-@click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
-@option("--truth=FILE", "True mismatches: .npy (booleans, or a permutation) or Parquet.")
-@option("--threshold=P", "For precision and recall.  [default: the run's]", click.FloatRange(0, 1))
-@option(
-    "--folds=N", "Mean R@K and rSum of N parts of neighbouring images: 5 for MS-COCO 1K.", click.IntRange(1), default=1
+@click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=Reads())
+@data_options
+@group(
+    "Judgement",
+    option("--truth=FILE", "True mismatches: .npy (booleans, or a permutation) or Parquet.", Reads()),
+    option("--threshold=P", "For precision and recall.  [default: the run's]", click.FloatRange(0, 1)),
+    option(
+        "--folds=N",
+        "Mean R@K and rSum of N parts of neighbouring images: 5 for MS-COCO 1K.",
+        click.IntRange(1),
+        default=1,
+    ),
 )
-@column_options
-@TRUST
 def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, folds: int, **options: Any) -> None:
     """R@1, 5, 10 both ways and rSum of RUN's model (runs/latest if not given) on DATA.
 
@@ -49,9 +57,9 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     from cleanpairs.scoring.evaluate import detection
 
     run_path, data = run_and_data(paths)
-    run = existing_run(run_path, options["trusted"])
+    run = existing_run(run_path)
     model = run.model()
-    pairs = run.load_input() if data is None else load_pairs(data, **pick_columns(options))
+    pairs = run.load_input() if data is None else load_pairs(data, **data_settings(options))
     figures: dict[str, float | None] = dict(model.evaluate(pairs, folds=folds).to_dict())
     mask = pairs.true_mismatch if truth is None else load_truth(truth, pairs)
     noise = (run.info.get("input") or {}).get("noise") or {}
@@ -84,27 +92,29 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     print_result(figures, "\n".join(lines))
 
 
-_KINDS = ("within", "shift", "collapse", "partial")
+kind_option = option(
+    "--kind=KIND",
+    "How pairs are mismatched: uniform, within:COLUMN, shift[:K], collapse[:N] or partial[:SHARE]; see docs/inputs.md.",
+    default="uniform",
+)
 
 
 @click.command(cls=PathsCommand)
-@click.argument("data", type=click.Path())
-@option("--noise=RATE", "Share of pairs to mismatch, 0 to 1.", float)
-@PER
-@option("--within=COLUMN", "Captions are swapped among the pairs of one value of COLUMN.")
-@option("--shift=[K]", "Runs of images show the captions of the image K further on.  [K: 1]", int, flag_value=1)
-@option("--collapse=[N]", "They all show the same caption, or one of N.  [N: 1]", int, flag_value=1)
-@option(
-    "--partial=[SHARE]",
-    "A share of their words is replaced by words of another caption.  [SHARE: 0.5]",
-    float,
-    flag_value=0.5,
+@click.argument("data", type=Reads())
+@data_options
+@group(
+    "Noise",
+    option("--noise=RATE", "Share of pairs to mismatch, 0 to 1.", float),
+    kind_option,
+    per_option,
+    option("--seed", what=int, default=0),
+    option("--noise-file=NPY", "A permutation over captions, in place of --noise.", Reads()),
 )
-@option("--seed", what=int, default=0)
-@option("--noise-file=NPY", "A permutation over captions, in place of --noise.")
-@option("--out=PATH", "Parquet file, or a directory in the research layout.", Writes(".parquet"), required=True)
-@column_options
-@option("--overwrite", "Replace --out.")
+@group(
+    "Output",
+    option("--out=PATH", "Parquet file, or a directory in the research layout.", Writes(".parquet"), required=True),
+    option("--overwrite", "Replace --out."),
+)
 def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, **options: Any) -> None:
     """Permute the captions of a random share of DATA's pairs, or mismatch them as real corpora are.
 
@@ -115,15 +125,13 @@ def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, **
 
     if (noise is None) == (noise_file is None):
         raise click.UsageError("give either --noise or --noise-file")
-    asked = {name: options[name] for name in _KINDS if options[name] is not None}
-    if len(asked) > 1 or (asked and noise_file is not None):
-        given = [f"--{name}" for name in asked] + (["--noise-file"] if noise_file is not None else [])
-        raise click.UsageError(f"give only one of {', '.join(given)}")
-    kind = NoiseKind.parse(next((f"{name}:{value}" for name, value in asked.items()), "uniform"))
-    how = {name: options[name] for name in ("per", "seed", "overwrite")} | pick_columns(options)
+    kind = NoiseKind.parse(options["kind"])
+    if noise_file is not None and str(kind) != "uniform":
+        raise click.UsageError("give only one of --kind, --noise-file")
+    how = {name: options[name] for name in ("per", "seed", "overwrite")} | data_settings(options)
     result = corrupt_data(data, noise, kind=kind, out=out, noise_file=noise_file, **how)
     wrong, n = int(result.mismatched.sum()), len(result.mismatched)
-    reached = f"{wrong / max(n, 1):.1%}" + (f" of the {noise:.1%} asked for, {kind}" if asked else "")
+    reached = f"{wrong / max(n, 1):.1%}" + (f" of the {noise:.1%} asked for, {kind}" if str(kind) != "uniform" else "")
     text = f"{n:,} pairs, {wrong:,} of them now mismatched ({reached}) -> {out}"
     figures = {
         "pairs": n,
@@ -148,13 +156,11 @@ class _Lines(Progress):
         self.close()
         line = str(row.get("error"))
         if row["status"] == "ok":
-            words = [f"{name} {row[key]:.{digits}f}" for name, key, digits in _SHOWN if row.get(key) is not None]
+            shown = (("rSum", "rsum", 1), ("AUROC", "auroc", 3), ("F1", "f1", 3), ("repair", "repair_precision", 3))
+            words = [f"{name} {row[key]:.{digits}f}" for name, key, digits in shown if row.get(key) is not None]
             line = ", ".join([*words, "was there" if done_before else f"{row['total_seconds']:.0f} s"])
         if not self.silent:
             echo(f"[{at}/{total}] {row['method']:<10} noise {row['noise']} seed {row['seed']}: {line}", err=True)
-
-
-_SHOWN = (("rSum", "rsum", 1), ("AUROC", "auroc", 3), ("F1", "f1", 3), ("repair", "repair_precision", 3))
 
 
 def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
@@ -164,27 +170,36 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
         raise click.BadParameter(f"{value!r} is no list of numbers with commas between them") from error
 
 
-@click.command(cls=PathsCommand, flags=[flag("quiet", "No progress, and no line a cell."), flag("progress")])
-@click.argument("data", type=click.Path())
-@option("--methods=all|A,B", default="all")
-@option("--noise=R,R", default="0.2,0.4,0.6,0.8", callback=_rates)
-@option("--noise-file=NPY noise_files", "In place of --noise; may be repeated.", multiple=True)
-@option("--seeds=N", what=click.IntRange(min=1), default=3)
-@PER
-@option(
-    "--kind=KIND,KIND",
-    "How pairs are mismatched: uniform, within:COLUMN, shift[:K], collapse[:N], partial[:SHARE].",
-    default="uniform",
+@click.command(cls=PathsCommand, flags=[flag("quiet", "No progress, and no line a cell.")])
+@click.argument("data", type=Reads())
+@group(
+    "Data",
+    option("--val=DATA", "Clean validation pairs.  [default: what belongs to DATA]", Reads()),
+    option("--test=DATA", "Clean test pairs.  [default: what belongs to DATA]", Reads()),
+    *column_options,
+    limit_option,
 )
-@option("--val=DATA", "Clean validation pairs.  [default: what belongs to DATA]")
-@option("--test=DATA", "Clean test pairs.  [default: what belongs to DATA]")
-@option("--backbone=NAME", "Dual encoder, for all methods.")
-@option("--recipe=FILE|NAME", "A recipe; or R, for each method that has a recipe METHOD-R.")
-@option("--set=KEY=VALUE overrides", "For all methods that have it; METHOD.KEY for one.", multiple=True)
-@LIMIT
-@option("--device", what=["auto", "cpu", "cuda"])
-@column_options
-@option("--out=DIR", "Where the table goes, and grows.  [default: runs/bench-<data>]", Writes())
+@group(
+    "Noise",
+    option("--noise=R,R", "Shares of pairs to mismatch.", default="0.2,0.4,0.6,0.8", callback=_rates),
+    option("--kind=KIND,KIND", "As of `cleanpairs corrupt`.", default="uniform"),
+    per_option,
+    option("--noise-file=NPY noise_files", "In place of --noise; may be repeated.", Reads(), multiple=True),
+    option("--seeds=N", what=click.IntRange(min=1), default=3),
+)
+@group(
+    "Model",
+    option("--methods=all|A,B", default="all"),
+    option("--recipe=FILE|NAME", "A recipe; or R, for each method that has a recipe METHOD-R.", Reads()),
+    option(
+        "--set=KEY=VALUE overrides",
+        "For all methods that have it, as backbone=sgr or device=cpu; METHOD.KEY for one; data.KEY for the data. May "
+        "be repeated.",
+        KeyValues(),
+        multiple=True,
+    ),
+)
+@group("Output", option("--out=DIR", "Where the table goes, and grows.  [default: runs/bench-<data>]", Writes()))
 def bench(data: str, **options: Any) -> None:
     """Mismatch some of DATA's clean pairs, fit every method on them, and judge it by the truth.
 
@@ -196,9 +211,10 @@ def bench(data: str, **options: Any) -> None:
     """
     from cleanpairs.benchmarking import LEGEND, Bench, run_bench, to_text
 
-    columns, model = pick_columns(options), {name: options.pop(name) for name in ("backbone", "device")}
-    own = {f.name: options[f.name] for f in fields(Bench) if f.name in options}
-    what = Bench(data=data, options=model, columns=columns, **own)
+    of_data = [text for text in options["overrides"] if text.startswith("data.")]
+    options["columns"] = data_settings(options | {"overrides": of_data})
+    options["overrides"] = tuple(text for text in options["overrides"] if text not in of_data)
+    what = Bench(data=data, **{f.name: options[f.name] for f in fields(Bench) if f.name in options})
     try:
         with closing(_Lines()) as lines:
             result = run_bench(what, progress=lines)

@@ -1,13 +1,14 @@
-"""How options are declared, those of several commands, and which of them write: others that take a path read.
+"""How options are declared, and the options of several commands.
 
-A command refuses to write where something lies that it reads, or that a run, a plan or an export that it reads goes
-back to, and it holds a lock on what it writes for as long as it runs.
+An option that names an output has the type :class:`Writes`, one that names an input the type :class:`Reads`. A command
+refuses to write where something lies that it reads, or that a run, a plan or an export that it reads goes back to. It
+holds a lock on what it writes for as long as it runs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
-from functools import partial, reduce
+from functools import partial
 from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,16 +16,63 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from cleanpairs.cli.terminal import echo, flag
+from cleanpairs.cli.terminal import asked, echo, flag
 from cleanpairs.core.errors import CleanpairsError
-from cleanpairs.core.recipe import DataOptions, find_recipes, recipe_header
-from cleanpairs.core.registry import BACKBONES, METHODS, READERS
+from cleanpairs.core.recipe import DataOptions, find_recipes, override_values, recipe_header
+from cleanpairs.core.registry import BACKBONES, METHODS, nearest
 from cleanpairs.core.regular import read_json
 
 if TYPE_CHECKING:  # numpy and pyarrow take their time
     from cleanpairs.data.guard import Input
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Reads(click.Path):
+    """The type of an option that names an input: a file, a directory, a pattern, or a name that may be one."""
+
+    envvar_list_splitter = None  # type: ignore[assignment] # several values of a variable have blanks between them
+
+    def inputs(self, name: str, value: Any) -> Iterator[tuple[str, str]]:
+        """What the option called ``name`` reads, as pairs of a name and a path."""
+        for path in value if isinstance(value, tuple) else (value,):
+            yield name, str(path)
+
+
+class KeyValues(Reads):
+    """The type of an option of ``KEY=VALUE``. The values of some keys are inputs."""
+
+    def inputs(self, name: str, value: Any) -> Iterator[tuple[str, str]]:
+        """The inputs among the values."""
+        for one in value.items() if isinstance(value, dict) else (text.partition("=")[::2] for text in value):
+            key = one[0].rpartition(".")[2]
+            if key in ("captions", "text_vectors", "image_root", "encoder", "text_encoder"):
+                yield key, one[1]
+
+
+class Writes(click.Path):
+    """The type of an option that names an output.
+
+    ``beside``: endings of the files that are written beside it. ``in_run``: files of a run that it may be, though the
+    run is read. ``endings``: of what is written; a name with another known ending is refused.
+    """
+
+    def __init__(self, *endings: str, beside: tuple[str, ...] = (), in_run: tuple[str, ...] = ()) -> None:
+        super().__init__(readable=False)
+        self.beside, self.in_run, self.endings = beside, in_run, endings
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does; no name, and that of the root, is a usage error."""
+        if not str(value).strip() or not Path(value).absolute().name:
+            self.fail(f"the output {value!s:.5} has no name", param, ctx)
+        return super().convert(value, param, ctx)
+
+    def check_ending(self, value: Any, param: click.Parameter, ctx: click.Context) -> None:
+        """Raise BadParameter where the name says that it is of another format."""
+        known = ".arrow .csv .feather .html .json .jsonl .md .npy .npz .parquet .tar .tsv .txt .xlsx".split()
+        if self.endings and Path(value).suffix.lower() in set(known).difference(self.endings):
+            named = " or *".join(self.endings)
+            raise click.BadParameter(f"{value} is not what would be written: name it *{named}", ctx, param)
 
 
 def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -46,7 +94,7 @@ def option(names: str, help: str | None = None, what: Any = None, **more: Any) -
     first, *others = names.split()
     name, _, place = first.partition("=")
     if place:
-        more |= {"metavar": place} | ({"is_flag": False} if "flag_value" in more else {})  # which it may go without
+        more["metavar"] = place
     elif what is None:
         more["is_flag"] = True
     if name in ("--method", "--backbone", "--recipe"):
@@ -55,62 +103,97 @@ def option(names: str, help: str | None = None, what: Any = None, **more: Any) -
     return click.option(name, *others, help=help, type=kind, **more)
 
 
-def together(*decorators: Decorator) -> Decorator:
-    """Options as one decorator, in their order in the help."""
-    return lambda function: reduce(lambda done, decorate: decorate(done), reversed(decorators), function)
+def group(title: str, *options: Decorator) -> Decorator:
+    """Options in their order in the help, under a title."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+            function.__click_params__[-1].group = title  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
-def array_files(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
+def join_arrays(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
     """Names as one: several arrays as a pattern of braces, with absolute paths, which another folder understands."""
     if len(values) < 2:
         return values[0] if values else None
     if odd := [v for v in values if set("{},") & set(v) or not v.endswith(".npy")]:
-        raise click.BadParameter(f"{odd[0]!r} is none of several .npy files, without braces and commas")
+        raise click.BadParameter(
+            f"{odd[0]!r} is not a .npy file without braces and commas, and only such can be several; quote a pattern "
+            "of files: 'data/*.parquet'"
+        )
     urls = all("://" in v for v in values)
     whole = [v if urls else str(Path(v).absolute()) for v in values]
     root = whole[0].partition("://")[0] + "://" if urls else "/"  # another folder understands what begins with it
     return root + "{" + ",".join(v.removeprefix(root) for v in whole) + "}"
 
 
-ARRAYS: dict[str, Any] = {"multiple": True, "callback": array_files}
-column_options = together(
-    option("--split=NAME", "Split, where the data has splits.  [default: train]"),
-    option("--image-column=NAME", "Column of images; found by its usual names if not given."),
-    option("--text-column=NAME", "Column of captions; several, as title,description, are joined."),
-    option("--key-column=NAME", "Column of keys."),
+def _by_role(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """The values of ``--column`` by the names of :class:`DataOptions`."""
+    known = {role: f"{role}_column" for role in ("image", "text", "key")}
+    known |= {"text-vectors": "text_vectors", "captions": "captions"}
+    found: dict[str, tuple[str, ...]] = {}
+    for value in values:
+        role, _, name = value.partition("=")
+        if role not in known or not name:
+            near = nearest(role, list(known))
+            raise click.BadParameter(f"{value!r} is not ROLE=NAME, with a ROLE of {', '.join(known)}{near}")
+        found[role] = (*found.get(role, ()), name)
+    if "text" in found:
+        found["text"] = (",".join(found["text"]),)
+    if twice := [role for role, names in found.items() if len(names) > 1 and role != "text-vectors"]:
+        raise click.BadParameter(f"{twice[0]} is given twice: keep one")
+    return {known[role]: str(join_arrays(context, parameter, names)) for role, names in found.items()}
+
+
+column_options: tuple[Decorator, ...] = (
     option(
-        "--text-vectors=NPY|NAME",
-        "Vectors of captions: .npy files beside DATA of .npy (may be repeated); or a column.",
-        **ARRAYS,
+        "--column=ROLE=NAME columns",
+        "Column for a role: image, text (text=title,description joins two), key, or text-vectors. Beside .npy: "
+        "text-vectors=FILE.npy and captions=FILE. May be repeated.",
+        KeyValues(),
+        multiple=True,
+        callback=_by_role,
     ),
-    option("--captions=FILE", "Beside .npy: captions one a line (.txt), or Parquet with any columns."),
-    option("--reader", "Where several fit; see `inspect`.", list(READERS)),
-    option("--encoding=NAME", "Of CSV, TSV and .txt that are not UTF-8, like cp1252."),
-    option("--image-root=DIR", "Image paths are relative to it, and may not leave it."),
-    option("--allow-urls", "Fetch DATA where it is a URL (s3, gs, https).", default=None),
+    option("--split=NAME", "Split, where the data has splits.  [default: train]"),
+    option("--image-root=DIR", "Image paths are relative to it, and may not leave it.", Reads()),
 )
-LIMIT = option("--limit=N", "Only the first N rows.", int)
-PER = option("--per", what=["caption", "image"], default="caption")
-RUN = click.argument("run", required=False, type=click.Path())
-TRUST = option(
-    "--trust-stored-paths trusted",
-    "Read every path and URL that the run or plan names, by which a stranger's could have private files read; "
-    "else those beside it, and those that have been named on this machine.",
+set_data_option = option(
+    "--set=KEY=VALUE overrides",
+    "Rarer settings: reader (see `inspect`), encoding (of text files that are not UTF-8). May be repeated.",
+    KeyValues(),
+    multiple=True,
 )
-LEDGER = option("--ledger=FILE", "Where the ledger is, if it is not where it was written.")
+data_options = group("Data", *column_options, set_data_option)
+limit_option = option("--limit=N", "Only the first N rows.", int)
+per_option = option("--per", "What is mismatched: single captions, or images with all their captions.",
+                    ["caption", "image"], default="caption")  # fmt: skip
+run_argument = click.argument("run", required=False, type=Reads())
+ledger_option = option("--ledger=FILE", "Where the ledger is, if it is not where it was written.", Reads())
 
 
-def pick_columns(options: dict[str, Any]) -> dict[str, Any]:
-    """The values of :data:`column_options` out of a command's options, without those not given."""
-    names = [f.name for f in fields(DataOptions) if f.name not in ("train", "val", "limit")]
-    return {name: options[name] for name in names if options.get(name) is not None}
+def data_settings(options: dict[str, Any], **others: list[str]) -> dict[str, Any]:
+    """How DATA is read, by the options of :data:`data_options`: parameters of :func:`cleanpairs.load_pairs`.
+
+    ``others``: the other sections of ``--set``, with their keys.
+    """
+    given = {name: options[name] for name in ("split", "image_root") if options.get(name) is not None}
+    given |= {"allow_urls": True} if asked("allow-urls") else {}
+    return override_values(options["overrides"], data=data_keys(), **others)["data"] | options["columns"] | given
 
 
-def existing_run(run: str | None, trusted: bool = False) -> Any:
+def data_keys() -> list[str]:
+    """The keys of ``--set data.KEY=VALUE``."""
+    return [f.name for f in fields(DataOptions) if f.name not in ("train", "val", "limit")]
+
+
+def existing_run(run: str | None) -> Any:
     """The run directory named, or ``runs/latest``, which is told; DataError when there is none."""
     from cleanpairs.commands.run import LATEST, Run
 
-    opened = Run.open(run, trusted=trusted)
+    opened = Run.open(run, trusted=asked("trust-stored-paths"))
     if run is None:
         echo(f"{LATEST} is {relpath(opened.path)}", err=True)
     return opened
@@ -126,43 +209,27 @@ def run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
     return run, data
 
 
-PATHS = ("FILE", "DIR", "DATA", "PATH", "NPY", "MODEL", "RUN", "OUT")  # in the placeholder of an option that reads one
-MODELS = ("encoder", "text_encoder")  # a name, or a directory
-ENDINGS = frozenset(".arrow .csv .feather .html .json .jsonl .md .npy .npz .parquet .tar .tsv .txt .xlsx".split())
-
-
-class Writes(click.Path):
-    """The type of an option that names an output.
-
-    ``beside``: endings of the files that are written beside it; ``in_run``: files of a run that it may be, though the
-    run is read; ``endings``: of what is written, so that a name does not say that it is something else.
-    """
-
-    def __init__(self, *endings: str, beside: tuple[str, ...] = (), in_run: tuple[str, ...] = ()) -> None:
-        super().__init__(readable=False)
-        self.beside, self.in_run, self.endings = beside, in_run, endings
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click does; no name, and that of the root, is a usage error."""
-        if not str(value).strip() or not Path(value).absolute().name:
-            self.fail(f"the output {value!s:.5} has no name", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-def reads_a_path(param: click.Parameter) -> bool:
-    """Whether it takes the path of an input: by its type, or by its placeholder in the help."""
-    if isinstance(param.type, Writes):
-        return False
-    if isinstance(param.type, click.Path) or param.name in MODELS:
-        return True
-    return isinstance(param.type, click.types.StringParamType) and any(word in (param.metavar or "") for word in PATHS)
-
-
 class PathsCommand(click.Command):
     """A command with ``--json`` and other ``flags``; its outputs are no inputs, and nobody else's meanwhile."""
 
     def __init__(self, name: str, *, params: list[click.Parameter], flags: Sequence[click.Option] = (), **how: Any):
         super().__init__(name, params=[*params, *flags, flag("json", "Print JSON, and nothing else.")], **how)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options under the titles of their groups; flags under the last one."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        title = "Options"
+        for param in self.get_params(ctx):
+            title = getattr(param, "group", title)
+            if isinstance(param, click.Option) and (row := param.get_help_record(ctx)) is not None:
+                rows.setdefault(title, []).append(row)
+        for title, options in rows.items():
+            with formatter.section(title):
+                formatter.write_dl(options)
+        shared = [p for p in ctx.find_root().command.params if getattr(p, "is_flag", False) and not p.is_eager]
+        if shared and ctx.parent is not None:
+            with formatter.section("Every command"):
+                formatter.write_dl([row for param in shared if (row := param.get_help_record(ctx)) is not None])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it, if its paths allow that."""
@@ -175,10 +242,8 @@ class PathsCommand(click.Command):
 
         refuse_inputs([*outputs, *beside], inputs)
         for param in self.params:
-            endings, value = getattr(param.type, "endings", ()), ctx.params.get(param.name or "")
-            if endings and value is not None and Path(value).suffix.lower() in ENDINGS.difference(endings):
-                named = " or *".join(endings)
-                raise click.BadParameter(f"{value} is not what would be written: name it *{named}", ctx, param)
+            if isinstance(param.type, Writes) and (value := ctx.params.get(param.name or "")) is not None:
+                param.type.check_ending(value, param, ctx)
         with hold([] if rank_by_environment() else outputs):  # of several processes that train together one writes
             return super().invoke(ctx)
 
@@ -198,9 +263,9 @@ def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["
             free += kind.in_run
     for param, value in given if outputs else ():
         own = param.name == "recipe" and ctx.params.get("resume")  # the run's, which it goes on with
-        if reads_a_path(param) and not own:
-            for path in value if isinstance(value, tuple) else (value,):
-                inputs += _inputs(param.name or "", str(path), free)
+        if isinstance(param.type, Reads) and not own:
+            for name, path in param.type.inputs(param.name or "", value):
+                inputs += _inputs(name, path, free)
     if outputs and {"run", "paths"} & set(ctx.params):
         inputs += _inputs("run", "runs/latest", free)
     return outputs, beside, inputs

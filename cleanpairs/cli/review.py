@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cleanpairs.cli.options import RUN, TRUST, PathsCommand, Writes, existing_run, option
+from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument
 from cleanpairs.cli.terminal import Progress, asked, echo, plural, print_result
 from cleanpairs.core.plain import plain
 
@@ -27,17 +27,17 @@ cleanpairs audit RUN --thresholds        without labels: expected precision and 
 
 The page hides the scores. It goes on with the pairs that were drawn before.
 """
-NO_BROWSER = option("--no-browser", "Print the address of the page only.")
+no_browser_option = option("--no-browser", "Print the address of the page only.")
 
 
 @click.command(cls=PathsCommand, help=AUDIT_HELP)
-@RUN
+@run_argument
 @option("--n", "Pairs to draw.  [default: 100]", click.IntRange(min=1))
 @option("--out=DIR", "Directory of the sample.  [default: RUN/audit]", Writes())
 @option("--seed", "Of the draw.", click.IntRange(min=0), default=0)
 @option("--page", "Label on a local page. Ctrl-C ends.")
-@NO_BROWSER
-@option("--labels=FILE", "Read the labels of a CSV, and judge the run by them.")
+@no_browser_option
+@option("--labels=FILE", "Read the labels of a CSV, and judge the run by them.", Reads())
 @option(
     "--probabilities=FILE",
     "Parquet with the probability of every pair.  [default: RUN/audit/probabilities.parquet]",
@@ -46,7 +46,6 @@ NO_BROWSER = option("--no-browser", "Print the address of the page only.")
 @option("--thresholds", "Without labels: what the scores alone let expect.")
 @option("--threshold=P", "Pairs below are flagged.  [default: RUN's]", click.FloatRange(0, 1))
 @option("--overwrite", "Draw anew, if nobody has given labels, or replace --probabilities.")
-@TRUST
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
     """Label the sample, judge by labels, or say what to expect; see AUDIT_HELP."""
@@ -61,7 +60,7 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
             raise click.UsageError(f"--{name.replace('_', '-')} is for drawing, not for --{mode}")
     if mode == "thresholds" and options["probabilities"] is not None:
         raise click.UsageError("--probabilities goes with labels")
-    chosen = existing_run(run, options["trusted"])
+    chosen = existing_run(run)
     if mode == "thresholds":
         y = chosen.scores().correspondence
         print_result(expected_quality(y, chosen.calibration(), threshold=_threshold(chosen, options)))
@@ -145,12 +144,11 @@ def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any
 
 
 @click.command(cls=PathsCommand)
-@RUN
-@option("--plan=FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]")
+@run_argument
+@option("--plan=FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]", Reads())
 @option("--write only_write", "Write the plan with what was decided, without a page.")
-@NO_BROWSER
-@TRUST
-def review(run: str | None, plan: str | None, only_write: bool, no_browser: bool, trusted: bool) -> None:
+@no_browser_option
+def review(run: str | None, plan: str | None, only_write: bool, no_browser: bool) -> None:
     """Decide about the flagged pairs and the repairs of RUN (or runs/latest) on a local page.
 
     Every answer is on the disk, in RUN/review/decisions.jsonl, before the next pair is shown. The same command goes on
@@ -160,7 +158,7 @@ def review(run: str | None, plan: str | None, only_write: bool, no_browser: bool
     from cleanpairs.repair.plan import RepairPlan
     from cleanpairs.review.session import Session
 
-    opened = existing_run(run, trusted)
+    opened = existing_run(run)
     folder, pairs, y = opened.path / "review", opened.load_input(), opened.scores().correspondence
     chosen = _plan(opened, folder) if plan is None else RepairPlan.load(plan)
     if "data" not in chosen.settings:
@@ -173,7 +171,7 @@ def review(run: str | None, plan: str | None, only_write: bool, no_browser: bool
         done = session.write_plan(folder / "plan.parquet")
         text = f"{plural(done['decided'], 'pair')} decided -> {done['plan']}: {done['kept']:,} kept, "
         text += f"{done['repaired']:,} repaired, {done['dropped']:,} dropped"
-        return done, f"{text}\nnext:  cleanpairs export --plan {quote(done['plan'])} --repaired out.parquet"
+        return done, f"{text}\nnext:  cleanpairs export --plan {quote(done['plan'])} --out out.parquet"
 
     if not only_write:
         for pair in session.queue()[:1].tolist():

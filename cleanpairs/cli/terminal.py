@@ -1,7 +1,7 @@
-"""What is printed, and how far it is: nothing that a terminal would obey, no more than there is room for, and no end
-where nobody reads; bars on a terminal, or where they are asked for, else a line now and then.
+"""Printing and progress.
 
-Every command prints by :func:`echo`: names, captions, and what a run or a manifest says may hold anything.
+Every command prints by :func:`echo`, since names, captions, runs and manifests may hold what a terminal would obey.
+Progress is a bar on a terminal, or where ``CLEANPAIRS_PROGRESS=1`` asks for one, else a line every 30 seconds.
 """
 
 import errno
@@ -22,9 +22,6 @@ import click
 from cleanpairs.core.errors import OutputError
 from cleanpairs.core.limits import memory_is_capped
 from cleanpairs.core.plain import plain
-
-FIRST, EVERY = 5.0, 30.0  # seconds until something is shown on a terminal, and between lines
-VARIABLE = "CLEANPAIRS_PROGRESS"
 
 
 def plural(count: int, noun: str) -> str:
@@ -78,9 +75,10 @@ def print_result(value: Any, text: object = None) -> None:
         echo(str(value if text is None else text))
 
 
-class _Steady:
-    """A standard stream that may end before the work does: what is written after its end goes nowhere. Only of standard
-    output, and only a full disk, is it an error, once the work is done.
+class _GuardedStream:
+    """A standard stream that may end before the work does: what is written after its end is dropped.
+
+    A full disk under standard output is an error, once the work is done.
     """
 
     def __init__(self, stream: Any, name: str) -> None:
@@ -118,15 +116,15 @@ class _Steady:
 
 
 @contextmanager
-def steady_streams() -> Iterator[Any]:
-    """Standard output and error that may be closed, or end, without an end of the command; given is the output."""
+def guard_std_streams() -> Iterator[Any]:
+    """Standard output and error may be closed, or end, and the command goes on; yields standard output."""
     for number in range(3):  # else the next file that is opened is standard error to every library
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     with open(os.devnull, "w", encoding="utf-8") as null:
-        out, err = (cast(Any, _Steady(getattr(sys, name) or null, name)) for name in ("stdout", "stderr"))
+        out, err = (cast(Any, _GuardedStream(getattr(sys, name) or null, name)) for name in ("stdout", "stderr"))
         with redirect_stdout(out), redirect_stderr(err):
             yield out
 
@@ -147,26 +145,29 @@ def cut(text: str, end: str, width: int) -> str:
     return text[: bisect_right(taken, room - 3) - 1] + "..." + end
 
 
-def flag(name: str, help: str = f"Bars also where standard error is no terminal (or {VARIABLE}=1).") -> click.Option:
-    """``--json``, ``--quiet`` or ``--progress``: for :func:`asked`, no parameter of a command."""
+def flag(name: str, help: str) -> click.Option:
+    """A flag for :func:`asked`, which is no parameter of a command: ``--json``, ``--quiet``."""
 
     def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         context.meta[name] = value
-        if value and name != "progress":
-            Progress(enabled=False)  # no line now and then either
+        if value and name in ("json", "quiet"):
+            Progress(enabled=False)  # no periodic line either
 
     return click.Option([f"--{name}"], is_flag=True, callback=note, expose_value=False, help=help)
 
 
 class Progress:
-    """A bar for the images, a bar for the training with loss, pairs/s and time left, a line an epoch."""
+    """A bar for the images, a bar for the training with loss, pairs/s and time left, a line an epoch.
 
-    latest: "Progress | None" = None  # what the lines now and then are about
+    ``delay``: seconds until a bar is shown that nobody asked for.
+    """
 
-    def __init__(self, enabled: bool = True) -> None:
-        shown = asked("progress") or bool(os.environ.get(VARIABLE))
-        self.silent, self.said = not enabled or asked("quiet") or asked("json"), ""
-        self.delay, self.enabled = 0.0 if shown else FIRST, not self.silent and (shown or sys.stderr.isatty())
+    latest: "Progress | None" = None  # what the periodic lines are about
+
+    def __init__(self, enabled: bool = True, delay: float = 5.0) -> None:
+        shown = bool(os.environ.get("CLEANPAIRS_PROGRESS"))
+        self.silent, self.status = not enabled or asked("quiet") or asked("json"), ""
+        self.delay, self.enabled = 0.0 if shown else delay, not self.silent and (shown or sys.stderr.isatty())
         Progress.latest = self
         self.bar: Any = None
         self.stage = ""
@@ -187,7 +188,7 @@ class Progress:
             self.stage = stage
             look = {"desc": f"{stage:<8}", "unit": f" {unit}", "mininterval": 0.5, "delay": self.delay}
             self.bar = tqdm(total=total, file=sys.stderr, **look)
-        self.said = f": {stage}, {done:,} of {total:,} {unit}"
+        self.status = f": {stage}, {done:,} of {total:,} {unit}"
         if self.bar is not None:
             self.bar.total = total  # methods that split learn only then how many pairs an epoch has
             self.bar.update(done - self.bar.n)
@@ -210,18 +211,18 @@ class Progress:
                 self.bar.write(f"  note: {record.note}", file=sys.stderr)
 
     def close(self) -> None:
-        """End the bar, and what the lines say."""
-        self.said = self.stage = ""
+        """End the bar, and the status of the periodic lines."""
+        self.status = self.stage = ""
         if self.bar is not None:
             self.bar.close()
             self.bar = None
 
 
 @contextmanager
-def lines_now_and_then(command: str) -> Iterator[None]:
-    """Every half a minute a line about how far the command is, where there is no bar; on a terminal one after 5 s.
-
-    None where memory is capped: see :func:`cleanpairs.core.limits.memory_is_capped`.
+def periodic_progress(command: str, first: float = 5.0, every: float = 30.0) -> Iterator[None]:
+    """A line about how far the command is, where there is no bar: on a terminal after ``first`` seconds, then, and
+    elsewhere, after ``every`` seconds. None where memory is capped: see
+    :func:`cleanpairs.core.limits.memory_is_capped`.
     """
     if memory_is_capped():
         yield
@@ -229,14 +230,14 @@ def lines_now_and_then(command: str) -> Iterator[None]:
     ended, began = threading.Event(), time.monotonic()
     Progress.latest = None
 
-    def tell() -> None:
-        wait = FIRST if sys.stderr.isatty() else EVERY
+    def report() -> None:
+        wait = first if sys.stderr.isatty() else every
         while not ended.wait(wait):
-            wait, shown = EVERY, Progress.latest
+            wait, shown = every, Progress.latest
             if shown is None or not (shown.silent or shown.bar):
-                echo(f"{command}{shown.said if shown else ''}, {time.monotonic() - began:.0f} s so far", err=True)
+                echo(f"{command}{shown.status if shown else ''}, {time.monotonic() - began:.0f} s so far", err=True)
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=report, daemon=True)
     thread.start()
     try:
         yield

@@ -68,7 +68,7 @@ def result_table(found: Mapping[str, Any]) -> str:
     for k, count in enumerate(found["histogram"]):
         lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
     run = "" if is_latest(found["run"]) else f"{shlex.quote(found['run'])} "
-    lines += ["", f"{'run':<16}{found['run']}", f"{'next':<16}cleanpairs export {run}--repaired out.parquet"]
+    lines += ["", f"{'run':<16}{found['run']}", f"{'next':<16}cleanpairs export {run}--out out.parquet"]
     return "\n".join(lines)
 
 
@@ -168,7 +168,7 @@ def _read(recipe: Recipe, estimator: PairScorer, backbone_named: bool) -> tuple[
         instead = estimator.encoder or "vectors of both sides, which the data brings,"
         raise ConfigError(
             f"--backbone {estimator.backbone} would train nothing: {instead} take its place, with a small head; "
-            "leave --backbone out, or read the captions by --text-encoder words"
+            "leave --backbone out, or read the captions by --set text_encoder=words"
         )
     if data.val is not None:
         val = load_pairs(data.val, **_val_options(data))

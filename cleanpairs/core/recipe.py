@@ -205,21 +205,38 @@ def _settings_of(recipe: str | Path) -> list[_Setting]:
     return settings
 
 
-def _check_section(section: Any, origin: str) -> None:
-    known = [*_ESTIMATOR_SECTIONS, *_OPTION_SECTIONS]
+def _check_section(section: Any, origin: str, known: Sequence[str] = (*_ESTIMATOR_SECTIONS, *_OPTION_SECTIONS)) -> None:
     if section not in known:
         raise ConfigError(
-            f"{origin}: unknown section {section!r}{nearest(str(section), known)} (known: {', '.join(known)})"
+            f"{origin}: unknown section {section!r}{nearest(str(section), list(known))} (known: {', '.join(known)})"
         )
 
 
-def _setting_of_override(text: str) -> _Setting:
+def override_values(overrides: Sequence[str], **known: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Section -> key -> value of ``--set`` where there is no recipe; ``known``: the keys of each section.
+
+    Raises ConfigError: a key or a section is not known, or a value of ``data`` is of another type.
+    """
+    found: dict[str, dict[str, Any]] = {section: {} for section in known}
+    for text in overrides:
+        setting = _setting_of_override(text, list(known))
+        names = [key for section in known if setting.section in (None, section) for key in known[section]]
+        if setting.key not in names:
+            near = nearest(setting.key, names)
+            raise ConfigError(f"--set: unknown key {setting.key!r}{near} (known: {', '.join(sorted(names))})")
+        section = setting.section or next(section for section in known if setting.key in known[section])
+        value = _checked("data", setting.key, setting, {}) if section == "data" else setting.value
+        found[section][setting.key] = value
+    return found
+
+
+def _setting_of_override(text: str, sections: Sequence[str] = (*_ESTIMATOR_SECTIONS, *_OPTION_SECTIONS)) -> _Setting:
     name, equals, value = text.partition("=")
     section, dot, key = name.strip().rpartition(".")
     if not equals or not key or (dot and not section):
         raise ConfigError(f"--set takes key=value or section.key=value, found {text!r}")
     if section:
-        _check_section(section, "--set")
+        _check_section(section, "--set", sections)
     return _Setting("--set", section or None, key, parse_yaml(value, f"--set {name.strip()}"))
 
 

@@ -126,8 +126,9 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
         found.pop("features", None)  # asked for the images, so the vectors beside them are not used
     if "text" not in found and not {"features", "text_features"} <= found.keys():
         raise DataError(
-            f"{where} has no column of captions{_unfit('text', schema)}; name one with --text-column, or bring vectors "
-            f"of both sides, in columns like image_emb and text_emb or by --text-vectors (columns: {listed})"
+            f"{where} has no column of captions{_unfit('text', schema)}; name one with --column text=NAME, or bring "
+            "vectors of both sides, in columns like image_emb and text_emb or by --column text-vectors=NAME (columns: "
+            f"{listed})"
         )
     if "image" not in found and "features" not in found:
         if urls := [n for n in names if _URLS.fullmatch(n)]:
@@ -139,7 +140,7 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
                 "give shards/"
             )
         raise DataError(
-            f"{where} has no column of images or vectors{_unfit('image', schema)}; name one with --image-column "
+            f"{where} has no column of images or vectors{_unfit('image', schema)}; name one with --column image=NAME "
             f"(columns: {listed})"
         )
     if "text" in found and is_list(schema.field(found["text"]).type):

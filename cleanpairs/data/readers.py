@@ -100,7 +100,7 @@ def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
         what = f"{source.inputs[-1]}, column {name!r} of type {found.type},"
         with reading(what, "joined as texts", pa.ArrowException):
             if pa.types.is_nested(found.type):
-                raise pa.ArrowNotImplementedError("a value of it is several; leave it out of --text-column")
+                raise pa.ArrowNotImplementedError("a value of it is several; leave it out of --column text=")
             text = found.cast(pa.string())
         return pc.if_else(pc.equal(text, ""), None, text)
 

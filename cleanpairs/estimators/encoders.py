@@ -116,7 +116,7 @@ class Encoders:
                 return self, f"learned words (backbone {estimator.backbone} takes nothing else)"
             return self, f"learned words ({SHIPPED} is not installed; for captions in English: {INSTALL})"
         if isinstance(self.text, str):
-            return self, "vectors of the data, both sides (--text-encoder words: learned words)"
+            return self, "vectors of the data, both sides (--set text_encoder=words: learned words)"
         beside = "learned words and " if takes_sentences(estimator.backbone) else ""
         if estimator.text_encoder != AUTO:
             return self, f"{beside}vectors of {self.text.name}"

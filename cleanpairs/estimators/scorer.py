@@ -248,7 +248,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         many = len(bad) > n * most
         if many or not usable:
             pair, reason = next(iter((bad if many else self.quarantined_).items()))
-            share = f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (max_bad_share, --max-bad-share)"
+            share = f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (--set max_bad_share=SHARE)"
             said = share if many else f"all of {n} pairs are unusable"
             raise DataError(f"{said}; the first is pair {pair}: {reason}{_where(pairs, reason)}")
 

@@ -95,7 +95,7 @@ def _need_images(pairs: Pairs, name: str) -> None:
     ):
         raise ConfigError(
             f"the encoder {name} looks at the images, and the data has vectors only: name images with image_column "
-            "(--image-column), or leave the encoder out"
+            "(--column image=NAME), or leave the encoder out"
         )
 
 

@@ -197,7 +197,7 @@ class Trainer:
         if (self.settings.micro_batch is not None or distributed.world_size() > 1) and procedure.needs_whole_graph:
             raise ConfigError(
                 "this method takes gradients of gradients, which need the whole batch in one graph: train it in one "
-                "process and without micro_batch (--micro-batch), or take another method"
+                "process and without micro_batch, or take another method"
             )
         self.data, self.procedure, self.build, self.validate = data, procedure, build, validate
         self.optimizers: list[Any] = []
@@ -438,7 +438,7 @@ class Trainer:
         if at_once <= LEAST_PIECE or self.procedure.needs_whole_graph or world > 1:  # others may be further already
             raise ResourceError(
                 f"the memory of the device does not hold {at_once} pairs of a batch ({shortage}): take a smaller model "
-                "or batch_size, with several processes a smaller micro_batch (--micro-batch), fewer or smaller images, "
+                "or batch_size, with several processes a smaller micro_batch, fewer or smaller images, "
                 "or device='cpu' (--device cpu)"
             )
         self.micro_batch = self.view.micro_batch = max(LEAST_PIECE, -(-at_once // 2))

@@ -64,7 +64,7 @@ def test_bench_prints_the_table_and_goes_on(command: Command, data: Path) -> Non
 def test_bench_as_json(command: Command, data: Path) -> None:
     code, out, err = command(
         "bench", data, "--methods", "infonce", "--noise", "0.4", "--seeds", 2, "--per", "image", "--limit", 20,
-        "--backbone", "vse_inf", "--device", "cpu", "--out", "o", "--json", *SMALL,
+        "--set", "backbone=vse_inf", "--set", "device=cpu", "--out", "o", "--json", *SMALL,
     )  # fmt: skip
     found = json.loads(out)
     assert code == 0 and err == "" and found["out"] == "o"
@@ -129,18 +129,18 @@ def test_bench_of_other_kinds(command: Command, data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "kind"),
+    ("given", "kind"),
     [
-        (["--within", "half"], "within:half"),
-        (["--shift"], "shift:1"),
-        (["--shift", "2"], "shift:2"),
-        (["--collapse"], "collapse:1"),
-        (["--collapse", "3"], "collapse:3"),
-        (["--partial"], "partial:0.5"),
-        (["--partial", "0.7"], "partial:0.7"),
+        ("within:half", "within:half"),
+        ("shift", "shift:1"),
+        ("shift:2", "shift:2"),
+        ("collapse", "collapse:1"),
+        ("partial", "partial:0.5"),
+        ("partial:0.7", "partial:0.7"),
     ],
 )
-def test_corrupt_in_other_ways(command: Command, data: Path, argv: list[str], kind: str) -> None:
+def test_corrupt_in_other_ways(command: Command, data: Path, given: str, kind: str) -> None:
+    argv = ["--kind", given]
     table = pq.read_table(data)
     pq.write_table(table.append_column("half", pa.array([i % 2 == 0 for i in range(32)])), "d.parquet")
     code, out, err = command("corrupt", "d.parquet", "--noise", "0.5", *argv, "--out", "n.parquet", "--seed", "7")
@@ -158,14 +158,13 @@ def test_corrupt_in_other_ways(command: Command, data: Path, argv: list[str], ki
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--noise", "0.4", "--shift", "--partial"], "only one of --shift, --partial"),
-        (["--noise-file", "n.npy", "--collapse", "2"], "only one of --collapse, --noise-file"),
-        (["--noise", "0.4", "--shift", "--per", "image"], "leave per out"),
-        (["--noise", "0.4", "--shift", "0"], "at least 1"),
-        (["--noise", "0.4", "--partial", "50"], "at most 1"),
-        (["--noise", "0.4", "--within", "nowhere"], "no such column"),
-        (["--noise", "0.4", "--within", ""], "within:COLUMN"),
-        (["--shift"], "either --noise or --noise-file"),
+        (["--noise-file", "n.npy", "--kind", "collapse:2"], "only one of --kind, --noise-file"),
+        (["--noise", "0.4", "--kind", "shift", "--per", "image"], "leave per out"),
+        (["--noise", "0.4", "--kind", "shift:0"], "at least 1"),
+        (["--noise", "0.4", "--kind", "partial:50"], "at most 1"),
+        (["--noise", "0.4", "--kind", "within:nowhere"], "no such column"),
+        (["--noise", "0.4", "--kind", "within:"], "within:COLUMN"),
+        (["--kind", "shift"], "either --noise or --noise-file"),
     ],
 )
 def test_corrupt_refuses(command: Command, data: Path, argv: list[str], words: str) -> None:
@@ -174,9 +173,9 @@ def test_corrupt_refuses(command: Command, data: Path, argv: list[str], words: s
 
 
 def test_a_corrupted_copy_can_be_fitted_repaired_and_judged(command: Command, data: Path) -> None:
-    for kind in ("--shift", "--collapse", "--partial"):
-        out = f"{kind[2:]}.parquet"
-        assert command("corrupt", data, "--noise", "0.4", "--out", out, kind)[0] == 0
+    for kind in ("shift", "collapse", "partial"):
+        out = f"{kind}.parquet"
+        assert command("corrupt", data, "--noise", "0.4", "--out", out, "--kind", kind)[0] == 0
         about = ("--method", "crcl", "--out", f"run{kind}", "--device", "cpu", "--quiet", "--drop", "none")
         assert command("fit", out, *about, *SMALL, *CRCL)[0] == 0
         code, found, err = command("evaluate", f"run{kind}", out, "--json")

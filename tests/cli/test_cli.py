@@ -108,7 +108,7 @@ def test_an_unknown_command_suggests_the_nearest(command: Command) -> None:
     [
         (["fit"], 2, ["DATA"]),
         (["fit", "nowhere.parquet"], 3, ["nowhere.parquet"]),
-        (["fit", "data.parquet", "--text-column", "captoin"], 3, ["captoin", "did you mean 'caption'", "extra"]),
+        (["fit", "data.parquet", "--column", "text=captoin"], 3, ["captoin", "did you mean 'caption'", "extra"]),
         (["fit", "data.parquet", "--set", "epoch=3"], 2, ["epoch", "did you mean 'epochs'"]),
         (["fit", "data.parquet", "--set", "lr"], 2, ["key=value", "'lr'"]),
         (["fit", "data.parquet", "--epochs", "0"], 2, ["epochs", "found 0"]),
@@ -222,9 +222,9 @@ def test_end_to_end(command: Command, data: Path) -> None:
     assert counts["flagged"] == sum(scores["is_mismatch"].to_pylist())
 
     done = command(
-        "export", "--run", "run", "--repairs", "plausible", "--repaired", "out.parquet", "--ledger", "ledger.parquet",
+        "export", "run", "--repairs", "plausible", "--repaired", "out.parquet", "--ledger", "ledger.parquet",
         "--dropped", "d.parquet",
-        "--min-repair-score", "0.1", "--json",
+        "--set", "min_repair_score=0.1", "--json",
     )  # fmt: skip
     assert done.code == 0, done.err
     summary = json.loads(done.out)
@@ -245,7 +245,7 @@ def test_end_to_end(command: Command, data: Path) -> None:
     for argv in (
         ["fit", data, "--out", "run", *SMALL],
         ["score", "run", data, "--out", "scores.parquet"],
-        ["export", "--run", "run", "--repaired", "out.parquet"],
+        ["export", "run", "--repaired", "out.parquet"],
         ["report", "run", "--out", "report.html"],
     ):
         done = command(*argv)
@@ -262,7 +262,7 @@ def test_runs_and_plans_of_before_have_no_sentences(command: Command, data: Path
     plan = pq.read_table("new.parquet")
     pq.write_table(plan.drop_columns("why"), "plan.parquet")
     pq.write_table(pq.read_table("run/scores.parquet").drop_columns("why"), "run/scores.parquet")
-    for k, argv in enumerate((["--run", "run"], ["--plan", "plan.parquet", "--trust-stored-paths"])):
+    for k, argv in enumerate((["run"], ["--plan", "plan.parquet", "--trust-stored-paths"])):
         done = command("export", *argv, "--repaired", f"{k}.parquet")
         assert done.code == 0, done.err
         assert pq.read_table(f"{k}.parquet.ledger.parquet")["why"].null_count == N
@@ -281,7 +281,7 @@ def test_what_filters_drop_is_in_the_ledger_with_its_reason(command: Command, da
     assert "  blank*                    0  the image shows one colour\n" in shown and "(pair 102, key k102)" in shown
     assert "typo" in command("fit", data, "--drop", "typo").err
     assert command("fit", data, "--out", "run", *SMALL, "--set", "epochs=1", "--drop", "all").code == 0
-    assert command("export", "--run", "run", "--repaired", "out.parquet", "--trust-stored-paths").code == 0
+    assert command("export", "run", "--repaired", "out.parquet", "--trust-stored-paths").code == 0
     ledger = pq.read_table("out.parquet.ledger.parquet").to_pylist()
     aside = {line["pair_id"]: line["reason"].split(":")[0] for line in ledger if line["action"] == "quarantine"}
     assert aside == {100: "filter language", 101: "filter mojibake", 102: "filter caption_length"}
@@ -373,7 +373,7 @@ def test_ctrl_c_then_resume_is_the_uninterrupted_run(command: Command, data: Pat
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     early = len((run / "metrics.jsonl").read_text().splitlines())
     assert 1 <= early < 23
-    done = command("export", "--run", "stopped", "--repaired", "o.parquet")
+    done = command("export", "stopped", "--repaired", "o.parquet")
     assert done.code == 3 and "--resume" in done.err  # not finished: it says how to go on
 
     done = command("fit", "--resume", "--out", "stopped", "--set", "lr=0.5")

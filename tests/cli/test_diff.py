@@ -139,15 +139,15 @@ def test_json_and_csv_have_all_of_it(command: Callable[..., Result], tmp_path: P
     }  # fmt: skip
     assert len(json.loads(command("out.parquet", "--json", "--limit", "1").stdout)["changes"]) == 1
 
-    result = command("out.parquet", "--csv", "changes.csv")
+    result = command("out.parquet", "--out", "changes.csv")
     assert result.stdout == "7 changes -> changes.csv\n"
     with open("changes.csv", encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["before"] for row in rows] == [f"'{c}" if c.startswith("=") else c for c in CAPTIONS[:7]]
-    again = command("out.parquet", "--csv", "changes.csv")
+    again = command("out.parquet", "--out", "changes.csv")
     assert isinstance(again.exception, OutputExistsError)
-    assert command("out.parquet", "--csv", "changes.csv", "--overwrite", "--limit", "1").exit_code == 0
-    assert command("out.parquet", "--csv", "x.csv", "--json").exit_code == 2
+    assert command("out.parquet", "--out", "changes.csv", "--overwrite", "--limit", "1").exit_code == 0
+    assert command("out.parquet", "--out", "x.csv", "--json").exit_code == 2
 
 
 def test_python_has_the_same(exported: Path) -> None:

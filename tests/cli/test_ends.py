@@ -21,7 +21,7 @@ import pytest
 
 import cleanpairs.cli
 import cleanpairs.cli.listing
-from cleanpairs.cli.terminal import safe, steady_streams
+from cleanpairs.cli.terminal import guard_std_streams, safe
 from cleanpairs.core.errors import OutputError
 
 from .conftest import Command
@@ -115,8 +115,8 @@ def test_many_columns_take_no_longer_than_few(tmp_path: Path) -> None:
     [
         ("inspect", f"{EVIL}.parquet"), ("verify", EVIL), ("diff", EVIL), ("methods", EVIL), (EVIL,),
         ("inspect", f"--{EVIL}"), ("--debug", "inspect", EVIL), ("inspect", "n.parquet"),
-        ("inspect", "n.parquet", "--text-column", "key"), ("verify", "n.parquet"),
-        ("inspect", "n.parquet", "--text-column", EVIL),
+        ("inspect", "n.parquet", "--column", "text=key"), ("verify", "n.parquet"),
+        ("inspect", "n.parquet", "--column", f"text={EVIL}"),
     ],
 )  # fmt: skip
 def test_nothing_printed_is_obeyed(
@@ -171,7 +171,7 @@ def test_work_goes_on_where_nobody_reads(
             lost = broken and name == "stdout"
             with (
                 pytest.raises(broken, match="output cannot be written") if lost else nullcontext(),
-                steady_streams() as output,
+                guard_std_streams() as output,
             ):
                 for _ in range(3):
                     getattr(sys, name).write("words")

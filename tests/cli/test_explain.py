@@ -72,7 +72,8 @@ def test_a_key_of_several_pairs_is_told_with_the_numbers_of_the_others(
     monkeypatch.setattr(Run, "load_input", lambda self: replace(pairs, keys=["same", "k001"] * (N // 2)))
     code, out, err = command("explain", run, "same", "--limit", 1, "--trust-stored-paths")
     assert code == 0 and out.startswith("pair 0, key same")
-    assert "48 pairs have the key 'same': taken is pair 0; the others, with --number: 2, 4, 6, 8, 10, ..." in err
+    others = "pair_id:2, pair_id:4, pair_id:6, pair_id:8, pair_id:10, ..."
+    assert f"48 pairs have the key 'same': taken is pair 0; the others: {others}" in err
 
 
 def test_keys_that_are_numbers_do_not_hide_the_numbers_of_pairs(
@@ -82,13 +83,13 @@ def test_keys_that_are_numbers_do_not_hide_the_numbers_of_pairs(
     monkeypatch.setattr(Run, "load_input", lambda self: replace(pairs, keys=[str(N + 10 - i) for i in range(N)]))
     code, out, err = command("explain", run, "40", "--trust-stored-paths")
     assert code == 0 and out.startswith("pair 66, key 40:")
-    assert "40 is the key of pair 66, which is taken; --number takes pair 40" in err
+    assert "40 is the key of pair 66, which is taken; pair_id:40 takes pair 40" in err
     for name in ("explain", "neighbours"):
-        code, out, err = command(name, run, "40", "--number", "--trust-stored-paths")
+        code, out, err = command(name, run, "pair_id:40", "--trust-stored-paths")
         assert code == 0 and out.startswith("pair 40, key 66:") and not err
     assert command("explain", run, "5", "--trust-stored-paths")[1].startswith("pair 5, key 101:")  # nobody's key
-    code, _, err = command("explain", run, "k", "--number", "--trust-stored-paths")
-    assert code == 2 and "'k' is no number of a pair" in err
+    code, _, err = command("explain", run, "pair_id:k", "--trust-stored-paths")
+    assert code == 2 and "no pair has the key 'pair_id:k'" in err
     assert "pair 0, key 106:" in command("worst", run, "--n", 1, "--trust-stored-paths")[1]
 
 

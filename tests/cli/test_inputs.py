@@ -26,7 +26,7 @@ from cleanpairs.datasets import clipart_path
 
 N = 40
 FIT = (
-    "--backbone mlp --image-size 16 --epochs 1 --batch-size 16 --device cpu --seed 1 --quiet --set dim=16 "
+    "--backbone mlp --set image_size=16 --epochs 1 --batch-size 16 --device cpu --seed 1 --quiet --set dim=16 "
     "--method crcl --set dim_word=8 --set refine_epochs=[1] --set freeze=1 --set eval_group_size=8 --set threshold=0.3"
 ).split()
 
@@ -103,7 +103,7 @@ def as_images(root: Path, table: pa.Table) -> list[str]:
 def as_jsonl(root: Path, table: pa.Table) -> list[str]:
     frame = pd.DataFrame({"picture": write_files(root / "images", table), "words": table["caption"].to_pylist()})
     frame.to_json(root / "pairs.jsonl", orient="records", lines=True)
-    return [str(root / "pairs.jsonl"), "--text-column", "words", "--image-column", "picture"]
+    return [str(root / "pairs.jsonl"), "--column", "text=words", "--column", "image=picture"]
 
 
 def as_coco(root: Path, table: pa.Table) -> list[str]:
@@ -143,7 +143,7 @@ def as_arrays(root: Path, table: pa.Table) -> list[str]:
     np.save(images, vectors)
     np.save(texts, vectors)
     captions.write_text("".join(f"{caption}\n" for caption in table["caption"].to_pylist()), encoding="utf-8")
-    return [str(images), "--text-vectors", str(texts), "--captions", str(captions)]
+    return [str(images), "--column", f"text-vectors={texts}", "--column", f"captions={captions}"]
 
 
 def as_research(root: Path, table: pa.Table) -> list[str]:
@@ -205,12 +205,12 @@ def test_inspect_fit_and_export(write: Any, tmp_path: Path, command: Callable[..
     vectors = KINDS[write] in ("precomp", "clip-retrieval", "npy")
     assert (seen["decoded"] is None) == vectors and (vectors or seen["decoded"]["failures"] == [])
 
-    encoder = [] if vectors else ["--image-encoder", "cnn"]
+    encoder = [] if vectors else ["--set", "image_encoder=cnn"]
     fit = (
         FIT[2:] if KINDS[write] in ("clip-retrieval", "npy") else FIT
     )  # vectors of both sides take the backbone's place
     command("fit", *data, *encoder, *fit, "--out", "run")
-    command("export", "--run", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet")
+    command("export", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet")
     out, ledger = pq.read_table("out.parquet"), pq.read_table("ledger.parquet")
     counts = json.loads(Path("out.parquet.manifest.json").read_text())["counts"]
     assert len(ledger) == N == sum(v for k, v in counts.items() if k != "pairs")

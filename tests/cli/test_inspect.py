@@ -148,9 +148,9 @@ def test_vectors_only(command: Command, tmp_path: Path) -> None:
 def test_arrays_are_files_and_nothing_else(command: Command, tmp_path: Path) -> None:
     for name in ("image", "text"):
         np.save(tmp_path / f"{name}.npy", np.eye(3, dtype=np.float32))
-    code, out, _ = command(tmp_path / "image.npy", "--text-vectors", tmp_path / "text.npy")
+    code, out, _ = command(tmp_path / "image.npy", "--column", f"text-vectors={tmp_path / 'text.npy'}")
     assert code == 0 and out.count("\nfiles ") == 1 and "files        2 files" in out
-    assert "--reader takes" not in out  # Parquet takes any file, and would fail on this one
+    assert "--set reader=" not in out  # Parquet takes any file, and would fail on this one
 
 
 def test_what_is_not_recognised(command: Command, tmp_path: Path) -> None:

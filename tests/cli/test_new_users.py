@@ -50,9 +50,9 @@ def test_the_research_layout_is_one_whatever_lies_beside_it(command: Command, fo
     (folder / "notes.jsonl").write_text('{"image": "0.jpg", "caption": "a dog"}\n')
     code, out, err = command(folder)
     assert code == 0, err
-    assert "reader       precomp" in out and "--reader takes it as folder instead" in out
-    assert "reader       folder" in command(folder, "--reader", "folder")[1]
-    code, _, err = command(folder, "--reader", "coco")
+    assert "reader       precomp" in out and "--set reader= takes it as folder instead" in out
+    assert "reader       folder" in command(folder, "--set", "reader=folder")[1]
+    code, _, err = command(folder, "--set", "reader=coco")
     assert code == 2 and "'coco' is not one for" in err and "precomp, folder would be" in err
 
 
@@ -64,7 +64,7 @@ def test_images_with_a_text_each(command: Command, folder: Path) -> None:
     assert pairs.images.read([1]) == [jpeg(1)] and not pairs.reasons
     first = pairs.source.fingerprint
     (folder / "1.txt").write_bytes("größer".encode("cp1252"))
-    assert re.search(r"1\.txt is not UTF-8; it may be .*--encoding", load_pairs(folder).reasons[1])
+    assert re.search(r"1\.txt is not UTF-8; it may be .*--set encoding", load_pairs(folder).reasons[1])
     again = load_pairs(folder, encoding="cp1252")
     assert again.captions[1] == "größer" and again.source.fingerprint != first
 
@@ -145,7 +145,7 @@ def test_other_encodings(command: Command, folder: Path, encoding: str) -> None:
     lines = ["image,caption", *(f"{i}.jpg,一条狗在雪地里奔跑，旁边有一个孩子 {i}" for i in range(4))]
     (folder / "in.csv").write_bytes("\n".join(lines).encode(encoding))
     _, out, err = command(folder / "in.csv")
-    assert encoding == "utf-16" or "--encoding gb" in out + err  # UTF-16 has a mark
+    assert encoding == "utf-16" or "--set encoding gb" in out + err  # UTF-16 has a mark
     pairs = load_pairs(folder / "in.csv", encoding=None if encoding == "utf-16" else encoding)
     assert pairs.captions[3].endswith("孩子 3") and not pairs.reasons
     for unknown in ("klingon", "base64", "hex", "rot13", "undefined"):

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.cli import COMMANDS, cli
-from cleanpairs.cli.options import PathsCommand, Writes, reads_a_path, written_and_read
+from cleanpairs.cli.options import PathsCommand, Reads, Writes, written_and_read
 from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.repair.plan import METADATA_KEY, PLAN_SCHEMA
@@ -25,9 +25,8 @@ Command = Callable[..., tuple[int, str, str]]
 
 # Options that take text which is no path: names, columns, numbers in words.
 WORDS = {
-    *("method", "methods", "backbone", "image_encoder", "tune", "overrides", "noise", "kind", "within", "slice_by"),
-    *("encoding", "chosen", "drop"),
-    *("split", "image_column", "text_column", "key_column", "ray_address", "threshold", "license", "repo"),
+    *("method", "methods", "backbone", "noise", "kind", "slice_by", "chosen", "drop"),
+    *("split", "engine", "threshold", "license", "repo"),
 }
 
 
@@ -42,7 +41,7 @@ def writes(command: click.Command) -> list[click.Parameter]:
 
 
 def reads(command: click.Command) -> list[click.Parameter]:
-    return [p for p in command.params if reads_a_path(p)]
+    return [p for p in command.params if isinstance(p.type, Reads) and p.name not in ("columns", "overrides")]
 
 
 PAIRS = [(name, out.name, into.name) for name, c in commands().items() for out in writes(c) for into in reads(c)]
@@ -53,12 +52,10 @@ def test_every_option_is_known_to_read_to_write_or_to_be_no_path(name: str) -> N
     command = commands()[name]
     for param in command.params:
         text = isinstance(param.type, click.types.StringParamType | click.Path)
-        known = reads_a_path(param) or isinstance(param.type, Writes) or param.name in WORDS
-        assert known or not text, (
-            f"--{param.name} of {name}: give it the type Writes, a placeholder FILE, or add it here"
-        )
-        assert not (param.name in WORDS and reads_a_path(param))
-        if text and param.name in ("out", "to", "csv") and name not in ("diff", "restore"):
+        known = isinstance(param.type, Reads | Writes) or param.name in WORDS
+        assert known or not text, f"--{param.name} of {name}: give it the type Writes or Reads, or add it here"
+        assert not (param.name in WORDS and isinstance(param.type, Reads))
+        if text and param.name == "out":
             assert isinstance(param.type, Writes), f"--{param.name} of {name} seems to write"
     assert isinstance(command, PathsCommand) or not writes(command)
 
@@ -184,8 +181,8 @@ def test_the_data_of_a_run_is_kept_by_what_reads_the_run(here: Path, in_process:
         ("audit", "--labels", "dropped", "--probabilities", "first.parquet"),
         ("score", "file.parquet", "--out", "first.parquet"),
         ("export", "--repaired", "first.parquet"),
-        ("restore", "kept.parquet", "--to", "dropped"),
-        ("diff", "kept.parquet", "--csv", "kept.parquet"),
+        ("restore", "kept.parquet", "--out", "dropped"),
+        ("diff", "kept.parquet", "--out", "kept.parquet"),
         ("fit", "run/model/config.json", "--out", "run"),
         ("fit", "file.parquet", "--val", "folder", "--out", "folder"),
         ("fit", "file.parquet", "--set", "data.val=folder", "--out", "folder/run"),

@@ -66,7 +66,7 @@ def command(fitted: Path, monkeypatch: pytest.MonkeyPatch, in_process: Callable[
 
 @pytest.mark.parametrize("strategy", ["ot", "nearest", "half-replace", "pseudo-caption", "method"])
 def test_every_strategy_plans(command: Callable[..., Any], strategy: str, tmp_path: Path) -> None:
-    code, out, err = command(*PLAUSIBLE, "--out", tmp_path / "plan.parquet", "--strategy", strategy, "--json")
+    code, out, err = command(*PLAUSIBLE, "--out", tmp_path / "plan.parquet", "--set", f"strategy={strategy}", "--json")
     assert code == 0, err
     counts = json.loads(out)
     plan = RepairPlan.load(tmp_path / "plan.parquet")
@@ -81,7 +81,7 @@ def test_a_cut_of_the_users_own_is_no_threshold_that_does_not_hold(command: Call
 
 def test_review_edit_apply(command: Callable[..., Any], tmp_path: Path) -> None:
     plan_file = tmp_path / "plan.csv"
-    code, out, err = command(*PLAUSIBLE, "run", "--out", plan_file, "--min-repair-score", "0.1")
+    code, out, err = command(*PLAUSIBLE, "run", "--out", plan_file, "--set", "min_repair_score=0.1")
     assert code == 0, err
     assert "new caption" in out and f"cleanpairs export --plan {plan_file}" in out
     searches = RepairPlan.load(plan_file).settings["searches"]
@@ -112,22 +112,23 @@ def test_what_a_format_cannot_hold_is_refused_before_the_planning(
     command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("cleanpairs.commands.rematch.rematch_run", lambda *given, **named: pytest.fail("it planned"))
-    code, _, err = command("export", "--run", "run", "--repaired", tmp_path / "ids.npy")
+    code, _, err = command("export", "run", "--repaired", tmp_path / "ids.npy")
     assert code == 2 and "made of the column 'uid'" in err and "or export Parquet" in err
-    code, _, err = command("export", "--run", "run", "--repaired", tmp_path / "tars", "--format", "webdataset")
+    code, _, err = command("export", "run", "--repaired", tmp_path / "tars", "--format", "webdataset")
     assert code == 2 and "webdataset holds images" in err
     assert not list(tmp_path.iterdir())
 
 
-def test_the_run_of_an_export_is_an_argument_and_was_an_option(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_output_of_an_export_has_two_names_and_a_plan_needs_no_run(
+    command: Callable[..., Any], tmp_path: Path
+) -> None:
     outs = tmp_path / "a.parquet", tmp_path / "b.parquet"
-    for out, named in zip(outs, (["run"], ["--run", "run"]), strict=True):
-        code, _, err = command("export", *named, "--repaired", out)
+    for out, named in zip(outs, ("--out", "--repaired"), strict=True):
+        code, _, err = command("export", "run", named, out)
         assert code == 0, err
     assert outs[0].read_bytes() == outs[1].read_bytes()
-    for more, says in ((["--run", "run"], "one of them"), (["--plan", "p.parquet"], "RUN: --plan has decided that")):
-        code, _, err = command("export", "run", *more, "--repaired", tmp_path / "c.parquet")
-        assert code == 2 and says in err
+    code, _, err = command("export", "run", "--plan", "p.parquet", "--out", tmp_path / "c.parquet")
+    assert code == 2 and "RUN: --plan has decided that" in err
     code, _, err = command("export", "nowhere", "--repaired", tmp_path / "c.parquet")
     assert code == 3 and "nowhere" in err
 
@@ -151,11 +152,11 @@ def test_what_cannot_be(command: Callable[..., Any], tmp_path: Path) -> None:
     code, _, err = command(*PLAUSIBLE, "--out", plan_file)
     assert code == 5 and "--overwrite" in err
     assert command(*PLAUSIBLE, "--out", plan_file, "--overwrite")[0] == 0
-    code, _, err = command("export", "--plan", plan_file, "--repaired", tmp_path / "o.parquet", "--max-reuse", "2")
-    assert code == 2 and "--max-reuse" in err and "rematch" in err
+    code, _, err = command("export", "--plan", plan_file, "--repaired", tmp_path / "o.parquet", "--set", "max_reuse=2")
+    assert code == 2 and "--set: --plan has decided" in err and "rematch" in err
     code, _, err = command(*PLAUSIBLE, "a", "b", "c", "--out", tmp_path / "x.parquet")
     assert code == 2
-    code, _, err = command(*PLAUSIBLE, "--out", tmp_path / "x.parquet", "--strategy", "best")
+    code, _, err = command(*PLAUSIBLE, "--out", tmp_path / "x.parquet", "--set", "strategy=best")
     assert code == 2 and "half-replace" in err
     code, _, err = command("export", "--plan", "data.parquet", "--repaired", tmp_path / "o.parquet")
     assert code == 3 and "no repair plan" in err
@@ -176,7 +177,7 @@ def test_a_purity_or_a_share_that_is_asked_for(command: Callable[..., Any], fitt
     import shutil
 
     run = Path(shutil.copytree(fitted / "run", tmp_path / "run"))
-    argv = ["export", "--run", run, "--repaired", tmp_path / "out.parquet", "--overwrite"]
+    argv = ["export", run, "--repaired", tmp_path / "out.parquet", "--overwrite"]
     code, out, err = command(*argv, "--keep", "0.5")
     assert code == 0 and "60 of 120 pairs" in out and "undetermined" in out, err
     code, _, err = command(*argv, "--max-wrong", "0.1")
@@ -208,7 +209,7 @@ def test_auto_says_what_to_expect(command: Callable[..., Any], fitted: Path, tmp
         write_scores(run / "scores.parquet", keys, scores, 0.1, {}, overwrite=True)
         for argv in (
             [*PLAUSIBLE, run, "--out", tmp_path / f"{name}.parquet"],
-            ["export", "--run", run, "--repairs", "plausible", "--repaired", tmp_path / f"{name}-out.parquet"],
+            ["export", run, "--repairs", "plausible", "--repaired", tmp_path / f"{name}-out.parquet"],
         ):
             got, out, err = command(*argv, "--threshold", "auto")
             assert got == code, err
@@ -251,7 +252,7 @@ def test_two_workers_plan_what_one_does(
 def test_an_edited_plan_of_a_run_is_never_replaced(command: Callable[..., Any], fitted: Path, tmp_path: Path) -> None:
     run, out = tmp_path / "mine", tmp_path / "out.parquet"
     shutil.copytree(fitted / "run", run)
-    export = ("export", "--run", run, "--repaired", out, "--threshold", "0.5")
+    export = ("export", run, "--repaired", out, "--threshold", "0.5")
     assert command(*export)[0] == 0 and command(*export, "--overwrite", "--threshold", "0.4")[0] == 0
     written = (run / "plan.parquet").read_bytes()
     assert command(*export)[0] == 5  # an export that is refused leaves the plan of the one before
@@ -277,7 +278,7 @@ def test_files_beside_an_output_that_are_somebody_elses_stay(
     theirs.parent.mkdir(exist_ok=True)
     theirs.write_text("mine")
     argv = [*PLAUSIBLE, "--workers", "2", fitted / "run", "--out", out]
-    argv = argv if plan else ["export", "--run", fitted / "run", "--repaired", out]
+    argv = argv if plan else ["export", fitted / "run", "--repaired", out]
     for more in ([], ["--overwrite"]):
         code, _, err = command(*argv, *more)
         assert code == 5 and theirs.parent.name in err and "move it away" in err

@@ -48,7 +48,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
 
 
 def test_there_and_back(command: Callable[..., Result]) -> None:
-    result = command("out.parquet", "--to", "back/in.parquet")
+    result = command("out.parquet", "--out", "back/in.parquet")
     assert result.exit_code == 0, result.output
     assert result.stdout == (
         "5 rows of 3 columns restored: 3 had not been changed, 0 were changed back, 2 had been dropped and are there "
@@ -58,25 +58,25 @@ def test_there_and_back(command: Callable[..., Result]) -> None:
 
 
 def test_as_json(command: Callable[..., Result]) -> None:
-    result = command("out.parquet", "--to", "back.parquet", "--json")
+    result = command("out.parquet", "--out", "back.parquet", "--json")
     counts = {"rows": 5, "columns": 3, "unchanged": 3, "undone": 0, "returned": 2}
     assert json.loads(result.stdout) == {"path": "back.parquet"} | counts
 
 
 def test_what_exists_stays_without_overwrite(command: Callable[..., Result]) -> None:
     before = Path("in.parquet").read_bytes()
-    error = command("out.parquet", "--to", "in.parquet").exception
+    error = command("out.parquet", "--out", "in.parquet").exception
     assert isinstance(error, OutputExistsError) and "--overwrite" in str(error)
     assert Path("in.parquet").read_bytes() == before
-    assert command("out.parquet", "--to", "in.parquet", "--overwrite").exit_code == 0
-    assert command("out.parquet").exit_code == 2  # --to is not guessed
+    assert command("out.parquet", "--out", "in.parquet", "--overwrite").exit_code == 0
+    assert command("out.parquet").exit_code == 2  # --out is not guessed
 
 
 def test_a_ledger_that_was_moved(command: Callable[..., Result]) -> None:
     Path("out.parquet.ledger.parquet").rename("ledger.parquet")
-    error = command("out.parquet", "--to", "back.parquet").exception
+    error = command("out.parquet", "--out", "back.parquet").exception
     assert isinstance(error, DataError) and "--ledger" in str(error)
-    assert command("out.parquet", "--to", "back.parquet", "--ledger", "ledger.parquet").exit_code == 0
+    assert command("out.parquet", "--out", "back.parquet", "--ledger", "ledger.parquet").exit_code == 0
 
 
 def test_the_research_layout(command: Callable[..., Result], tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_research_layout(command: Callable[..., Result], tmp_path: Path) -> 
     for name in ("out.parquet", "out.parquet.manifest.json", "out.parquet.ledger.parquet"):
         (tmp_path / name).unlink()
     export(str(folder))
-    assert command("out.parquet", "--to", "back.parquet").exit_code == 0
+    assert command("out.parquet", "--out", "back.parquet").exit_code == 0
     back = pq.read_table("back.parquet")
     assert back["caption"].to_pylist() == ["a", "b", "c", "d"]
     vectors = np.stack(back["image_features"].to_pylist()).reshape(4, 2)

@@ -81,9 +81,9 @@ def test_a_command_that_is_killed_goes_on(here: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
-        (["--engine", "spark"], 2, "'spark' is not one of 'local', 'ray'"),
+        (["--engine", "spark"], 2, "unknown engine 'spark' (known: local, ray)"),
         (["--workers", "0"], 2, "x>=1"),
-        (["--ray-address", "auto"], 2, "use 'ray'"),
+        (["--engine", "local=auto"], 2, "use 'ray'"),
     ],
 )
 def test_engines_that_cannot_be(

@@ -23,7 +23,7 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 
 from cleanpairs.cli import COMMANDS, SECTIONS, cli, terminal
 from cleanpairs.cli.fit import fit
-from cleanpairs.cli.terminal import Progress, lines_now_and_then, print_result
+from cleanpairs.cli.terminal import Progress, periodic_progress, print_result
 from cleanpairs.core import errors
 from cleanpairs.core.plain import plain
 from cleanpairs.core.recipe import find_recipes
@@ -55,6 +55,44 @@ def test_help_fits_a_screen_and_groups_the_commands(command: Command, monkeypatc
             assert f"{error.exit_code} " in out.split("Exit codes:")[1]
 
 
+def test_options_are_few_and_stand_in_groups(command: Command) -> None:
+    context = click.Context(cli)
+    commands = {name: found for name in COMMANDS if (found := cli.get_command(context, name)) is not None}
+    assert sum(isinstance(p, click.Option) for found in commands.values() for p in found.params) <= 170
+    for name, titles in {
+        "fit": ["Data", "Model", "Training", "Output"],
+        "export": ["Repair", "Output"],
+        "rematch": ["Data", "Repair", "Output"],
+    }.items():
+        out = command(name, "--help")[1]
+        assert re.findall(r"^(\w[\w ]*):$", out, flags=re.MULTILINE) == [*titles, "Every command"]
+        assert "--trust-stored-paths" in out and "--out" in out
+    assert all("--out" in p.opts for found in commands.values() for p in found.params if p.name == "out")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--column", "txt=a"], "'txt=a' is not ROLE=NAME, with a ROLE of image, text, key, text-vectors, captions"),
+        (["--column", "text="], "'text=' is not ROLE=NAME"),
+        (["--column", "key=a", "--column", "key=b"], "key is given twice"),
+        (["--set", "encodin=cp1252"], "unknown key 'encodin'; did you mean 'encoding'?"),
+        (["--set", "repair.strategy=ot"], "unknown section 'repair'"),
+        (["--set", "data.encoding=3"], "data.encoding must be text"),
+        (["--allow-urls", "--debu"], "No such option '--debu'"),
+    ],
+)
+def test_settings_of_the_data_that_are_none(in_process: Any, argv: list[str], says: str) -> None:
+    code, _, err = in_process("inspect", "data.parquet", *argv)
+    assert code == 2 and says in err, err
+
+
+def test_columns_by_their_roles_become_parameters() -> None:
+    argv = "d.parquet --column text=title --column text=alt --column text-vectors=a.npy --column captions=c.txt"
+    made = fit.make_context("fit", argv.split())
+    assert made.params["columns"] == {"text_column": "title,alt", "text_vectors": "a.npy", "captions": "c.txt"}
+
+
 def test_help_takes_no_scikit_learn() -> None:
     code = "import sys, cleanpairs.cli, cleanpairs.cli.fit, cleanpairs.core.recipe\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -84,7 +122,7 @@ def test_commands_and_options_are_completed() -> None:
     assert offered("") == list(COMMANDS)
     assert offered("re") == [name for name in COMMANDS if name.startswith("re")]
     assert "--debug" in offered("--")
-    assert {"--method", "--backbone", "--json", "--progress"} <= set(offered("fit", "--"))
+    assert {"--method", "--backbone", "--json", "--column"} <= set(offered("fit", "--"))
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -151,11 +189,11 @@ def test_an_error_says_its_kind(
     command: Command, monkeypatch: pytest.MonkeyPatch, error: Any, code: int, kind: str
 ) -> None:
     def fail() -> None:
-        raise error("f.parquet: no column 'caption'; name it by --text-column")
+        raise error("f.parquet: no column 'caption'; name it by --column text=")
 
     monkeypatch.setattr("cleanpairs.core.recipe.find_recipes", fail)
     assert command("recipes") == (
-        code, "", f"Error [{kind}]: f.parquet: no column 'caption'; name it by --text-column\n",
+        code, "", f"Error [{kind}]: f.parquet: no column 'caption'; name it by --column text=\n",
     )  # fmt: skip
 
 
@@ -259,10 +297,8 @@ def test_plain_knows_numpy_paths_and_nothing_that_is_not_finite(capsys: pytest.C
 def test_no_bar_without_a_terminal_unless_asked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def show(asked: bool = False, enabled: bool = True) -> str:
-        with click.Context(cli) as ctx:
-            ctx.meta["progress"] = asked
-            progress = Progress(enabled)
+    def show(**how: Any) -> str:
+        progress = Progress(**how)
         progress.started("runs/x")
         progress.step(5, 10, 0.5)
         progress.close()
@@ -270,14 +306,12 @@ def test_no_bar_without_a_terminal_unless_asked(
 
     monkeypatch.delenv("CLEANPAIRS_PROGRESS", raising=False)
     assert show() == ""
-    assert "runs/x" in show(asked=True) and "training" in show(asked=True)
     monkeypatch.setenv("CLEANPAIRS_PROGRESS", "1")
-    assert "training" in show() and show(enabled=False) == ""
+    assert "runs/x" in show() and "training" in show() and show(enabled=False) == ""
     monkeypatch.delenv("CLEANPAIRS_PROGRESS")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert "training" not in show()  # not before it has taken 5 s
-    monkeypatch.setattr(terminal, "FIRST", 0.0)
-    assert "training" in show()
+    assert "training" in show(delay=0.0)
 
 
 def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
@@ -286,7 +320,6 @@ def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
     monkeypatch.delenv("CLEANPAIRS_PROGRESS", raising=False)
     told = threading.Event()
     said: list[str] = []
-    monkeypatch.setattr(terminal, "EVERY", 0.01)
     monkeypatch.setattr(terminal, "echo", lambda text, err: (said.append(text), told.set()))
 
     def during(progress: Progress | None) -> str:
@@ -297,22 +330,22 @@ def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
         assert told.wait(60)
         return said[0]
 
-    with lines_now_and_then("fit"):
+    with periodic_progress("fit", every=0.01):
         assert re.fullmatch(r"fit, \d+ s so far", during(None))
-    with lines_now_and_then("fit"):
+    with periodic_progress("fit", every=0.01):
         assert re.fullmatch(r"fit: training, 1,500 of 20,000 pairs, \d+ s so far", during(Progress()))
-    with lines_now_and_then("demo"):  # a stage that has ended is not told of for ever
+    with periodic_progress("demo", every=0.01):  # a stage that has ended is not told of for ever
         ended = Progress()
         ended.step(2, 2, 0.5)
         ended.close()
         assert re.fullmatch(r"demo, \d+ s so far", during(None))
     said.clear()
-    with lines_now_and_then("fit"):  # while nothing but the options is read yet
+    with periodic_progress("fit", every=0.01):  # while nothing but the options is read yet
         fit.make_context("fit", ["data.parquet", "--quiet"])
         said.clear()
         threading.Event().wait(0.2)
     assert not said
-    with lines_now_and_then("fit"):
+    with periodic_progress("fit", every=0.01):
         Progress(enabled=False).step(1, 2, 0.5)
         said.clear()
         threading.Event().wait(0.2)
@@ -322,9 +355,9 @@ def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
 def test_no_thread_is_started_where_memory_is_capped(tmp_path: Path) -> None:
     """Python waits for ever for a thread that finds no memory for its own start."""
     code = (
-        "import threading, resource; from cleanpairs.cli.terminal import lines_now_and_then\n"
+        "import threading, resource; from cleanpairs.cli.terminal import periodic_progress\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (2**33, resource.getrlimit(resource.RLIMIT_DATA)[1]))\n"
-        "with lines_now_and_then('fit'): print(threading.active_count())\n"
+        "with periodic_progress('fit'): print(threading.active_count())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout == "1\n"
@@ -358,8 +391,8 @@ def test_variables_are_named_by_the_options(command: Command, monkeypatch: pytes
     monkeypatch.setenv("CLEANPAIRS_METHODS_JSON", "1")
     code, out, err = command("methods")
     assert code == 0 and json.loads(out), err
-    monkeypatch.setenv("CLEANPAIRS_EXPORT_REPAIRED", "clean.parquet")
-    monkeypatch.setenv("CLEANPAIRS_EXPORT_MIN_CONFIDENCE", "0.25")
+    monkeypatch.setenv("CLEANPAIRS_EXPORT_OUT", "clean.parquet")
+    monkeypatch.setenv("CLEANPAIRS_EXPORT_MAX_WRONG", "0.25")
     monkeypatch.setenv("CLEANPAIRS_FIT_SET", "epochs=2 seed=3")
     context = click.Context(cli, info_name="cleanpairs", auto_envvar_prefix="CLEANPAIRS")
     found: dict[str, dict[str, Any]] = {}
@@ -367,5 +400,5 @@ def test_variables_are_named_by_the_options(command: Command, monkeypatch: pytes
         made = cli.get_command(context, name)
         assert made is not None
         found[name] = made.make_context(name, argv, parent=context).params
-    assert found["export"]["out"] == "clean.parquet" and found["export"]["min_confidence"] == 0.25
+    assert found["export"]["out"] == "clean.parquet" and found["export"]["max_wrong"] == 0.25
     assert found["fit"]["overrides"] == ("epochs=2", "seed=3")

@@ -156,7 +156,7 @@ def test_from_vectors_without_captions_to_the_list_of_ids(tmp_path: Path, monkey
     rows = {row["uid"]: row["text_emb"] for row in pq.read_table("out.parquet").to_pylist()}
     for pair in donor_values:
         np.testing.assert_array_equal(rows[pair["key"]], given[pair["donor_pair_id"]])
-    run("restore", "out.parquet", "--to", "back.parquet")
+    run("restore", "out.parquet", "--out", "back.parquet")
     assert pq.read_table("back.parquet").equals(pq.read_table("data.parquet"))
     run("report", "--out", "report.html")
     run("export", "--repaired", "ids.npy")
@@ -226,7 +226,7 @@ def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
     image = tmp_path / "image.npy"
     with pytest.raises(DataError, match=r"image\.npy has 120, .*text_1\.npy has 50"):
         load_pairs(image, text_vectors=tmp_path / "text_1.npy")
-    with pytest.raises(DataError, match="--text-vectors"):
+    with pytest.raises(DataError, match="--column text-vectors"):
         load_pairs(image)
     with pytest.raises(DataError, match="one a line"):
         load_pairs(image, text_vectors=tmp_path / "text.npy", captions=tmp_path / "captions.docx")
@@ -244,13 +244,23 @@ def test_several_arrays_on_the_command_line(tmp_path: Path, monkeypatch: pytest.
     pq.write_table(table().select(["uid"]), tmp_path / "rows.parquet")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    images = [word for k in (9, 10, 11) for word in ("--image-vectors", f"image_{k}.npy")]
-    texts = ["--text-vectors", "text_0.npy", "--text-vectors", "text_1.npy"]
+    images = [f"image_{k}.npy" for k in (9, 10, 11)]
+    texts = ["--column", "text-vectors=text_0.npy", "--column", "text-vectors=text_1.npy"]
     run(
-        "fit", *images, *texts, "--captions", "rows.parquet", "--method", "infonce", "--set", "epochs=1", "--out", "run"
+        "fit",
+        *images,
+        *texts,
+        "--column",
+        "captions=rows.parquet",
+        "--method",
+        "infonce",
+        "--set",
+        "epochs=1",
+        "--out",
+        "run",
     )
     monkeypatch.chdir(tmp_path / "elsewhere")
-    run("export", "--run", "../run", "--repaired", "out.parquet")
+    run("export", "../run", "--repaired", "out.parquet")
     assert set(pq.read_table("out.parquet")["uid"].to_pylist()) <= set(table()["uid"].to_pylist())
 
 

@@ -69,7 +69,7 @@ def test_any_column_and_any_delimiter(folder: Path, ending: str) -> None:
         rows.writerows([f"{i}.png", f"words, {i}; more\tof them", f"k{i}"] for i in range(3))
     pairs = load_pairs(folder, text_column="words", image_column="picture")
     assert pairs.captions == [f"words, {i}; more\tof them" for i in range(3)] and pairs.keys == ["k0", "k1", "k2"]
-    with pytest.raises(DataError, match=r"no column of captions; name one with --text-column.*\(columns: picture"):
+    with pytest.raises(DataError, match=r"no column of captions; name one with --column text=NAME.*\(columns: picture"):
         load_pairs(folder)
 
 

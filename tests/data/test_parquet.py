@@ -188,12 +188,12 @@ def test_a_wrong_column_name_lists_the_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "in.parquet", {"image": [png(0)], "headline": ["a"], "site": [1]})
     with pytest.raises(DataError, match=r"no column 'hedline'; did you mean 'headline'\?.*image.*headline.*site"):
         load_pairs(path, text_column="hedline")
-    with pytest.raises(DataError, match=r"--text-column.*headline.*site"):
+    with pytest.raises(DataError, match=r"--column text=.*headline.*site"):
         load_pairs(path)
     with pytest.raises(DataError, match="'site'"):
         load_pairs(path, text_column="site")
     assert load_pairs(path, text_column="headline").captions == ["a"]
-    with pytest.raises(DataError, match="--image-column"):
+    with pytest.raises(DataError, match="--column image="):
         load_pairs(write(tmp_path / "text.parquet", {"caption": ["a"]}))
 
 

@@ -196,13 +196,14 @@ def test_commands_and_options_that_the_docs_name_exist() -> None:
     from cleanpairs.cli import cli
 
     context, swept = click.Context(cli), 0
+    shared = {option for parameter in cli.params for option in parameter.opts} | {"--help"}
     for file in [REPO / "README.md", *DOCS.rglob("*.md")]:
         for name, rest in re.findall(r"\bcleanpairs ([a-z]+)\b([^\n`|#;)]*)", file.read_text(encoding="utf-8")):
             if name not in COMMANDS:
                 continue
             command = cli.get_command(context, name)
             assert command is not None
-            known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+            known = {option for parameter in command.params for option in parameter.opts} | shared
             used = set(re.findall(r"(?<=\s)--[a-z-]+[a-z]", rest.split("&&")[0]))
             assert used <= known, f"{file.name}: cleanpairs {name}{rest}: {used - known}"
             swept += 1

@@ -499,8 +499,8 @@ def test_fit_score_evaluate_and_export(
             str(colored),
             "--encoder",
             str(tiny_clip),
-            "--tune",
-            tune,
+            "--set",
+            f"tune={tune}",
             "--method",
             "crcl",
             *options,
@@ -510,7 +510,7 @@ def test_fit_score_evaluate_and_export(
         ],
         ["score", "run", str(colored), "--out", "scores.parquet"],
         ["evaluate", "run", str(colored)],
-        ["export", "--run", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet"],
+        ["export", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet"],
     ]
     for command in commands:
         result = CliRunner().invoke(cli, command, catch_exceptions=False)

@@ -167,7 +167,7 @@ def test_torchrun_fits_and_the_first_process_reports(
         "run",
         "--json",
     ]
-    more = ["--set", "method.refine_epochs=[1]", "--batch-size", "16", "--micro-batch", "4"]
+    more = ["--set", "method.refine_epochs=[1]", "--batch-size", "16", "--set", "micro_batch=4"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run([*launch, *fit, *more], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
     assert ran.returncode == 0, ran.stderr

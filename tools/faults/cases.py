@@ -49,12 +49,12 @@ def _words(text: str) -> tuple[str, ...]:
 
 def _export(name: str, out: str, more: str = "", dropped: str = "") -> Case:
     outputs = (out, f"{out}.manifest.json", f"{out}.ledger.parquet", *([dropped] if dropped else []))
-    told = f"export --run run --repaired {out} {more} {f'--dropped {dropped}' if dropped else ''}"
+    told = f"export run --repaired {out} {more} {f'--dropped {dropped}' if dropped else ''}"
     return Case(
         name,
-        _words(f"{told} --overwrite --threshold 0.02 --min-repair-score 0"),
+        _words(f"{told} --overwrite --threshold 0.02 --set min_repair_score=0"),
         outputs,
-        before=(_words(f"{told} --threshold 0.035 --min-repair-score 0"),),
+        before=(_words(f"{told} --threshold 0.035 --set min_repair_score=0"),),
         inputs=("data.parquet",),
         verified=out,
     )
@@ -75,9 +75,9 @@ CASES = (
     ),
     Case(
         "rematch",
-        _words("rematch run --out plan.csv --overwrite --threshold 0.02 --min-repair-score 0"),
+        _words("rematch run --out plan.csv --overwrite --threshold 0.02 --set min_repair_score=0"),
         ("plan.csv",),
-        before=(_words("rematch run --out plan.csv --threshold 0.035 --min-repair-score 0"),),
+        before=(_words("rematch run --out plan.csv --threshold 0.035 --set min_repair_score=0"),),
     ),
     _export("export", "out.parquet", dropped="dropped.parquet"),
     _export("export webdataset", "shards", "--format webdataset"),
@@ -98,18 +98,20 @@ CASES = (
     ),
     Case(
         "restore",
-        _words("restore kept.parquet --to back.parquet --overwrite"),
+        _words("restore kept.parquet --out back.parquet --overwrite"),
         ("back.parquet",),
         inputs=("kept.parquet", "kept.parquet.ledger.parquet", "kept.parquet.manifest.json"),
         made={"back.parquet": "old"},
     ),
     Case(
         "bench",
-        _words("bench clean.parquet --methods infonce --noise 0.4 --seeds 1 --device cpu --out bench --quiet")
+        _words("bench clean.parquet --methods infonce --noise 0.4 --seeds 1 --set device=cpu --out bench --quiet")
         + _words("--set epochs=1 --set dim=8 --set dim_word=4 --set batch_size=16"),
         ("bench",),
         inputs=("clean.parquet",),
-        resume=_words("bench clean.parquet --methods infonce --noise 0.4 --seeds 1 --device cpu --out bench --quiet")
+        resume=_words(
+            "bench clean.parquet --methods infonce --noise 0.4 --seeds 1 --set device=cpu --out bench --quiet"
+        )
         + _words("--set epochs=1 --set dim=8 --set dim_word=4 --set batch_size=16"),
         run=True,
     ),
@@ -151,9 +153,11 @@ def prepare(base: Path) -> None:
     in_child(write_corpus, str(base / "clean.parquet"), 48, 0)
     fit = ["fit", "data.parquet", "--method", "infonce", "--seed", "0", "--out", "run", *SETTINGS]
     _must(run_command([*fit, "--epochs", "12", "--set", "lr=0.01"], base))
-    _must(run_command(["export", "--run", "run", "--repaired", "kept.parquet"], base))
+    _must(run_command(["export", "run", "--repaired", "kept.parquet"], base))
     for name in ("plan.csv", "plan.parquet"):
-        _must(run_command(["rematch", "run", "--out", name, "--threshold", "0.02", "--min-repair-score", "0"], base))
+        _must(
+            run_command(["rematch", "run", "--out", name, "--threshold", "0.02", "--set", "min_repair_score=0"], base)
+        )
 
 
 def build(prepared: Path, folder: Path, case: Case) -> Path:

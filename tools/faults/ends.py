@@ -97,7 +97,7 @@ def trials() -> Iterator[Trial]:
 # Where a file is expected, and the commands that read it.
 READ = {
     "data.parquet": (FIT.format("data.parquet"), SCORE.format("data.parquet"), "inspect data.parquet",
-                     "verify data.parquet", "export --run run --repaired new.parquet",
+                     "verify data.parquet", "export run --repaired new.parquet",
                      "corrupt data.parquet --noise 0.4 --out new.parquet", "evaluate run data.parquet"),
     "f.arrow": ("inspect f.arrow", FIT.format("f.arrow")),
     "f.csv": ("inspect f.csv", FIT.format("f.csv")),
@@ -119,22 +119,22 @@ READ = {
     "r.yaml": (f"{FIT.format('data.parquet')} --recipe r.yaml",),
     "plan.csv": ("export --plan plan.csv --repaired new.parquet",),
     "plan.parquet": ("export --plan plan.parquet --repaired new.parquet",),
-    "run/run.json": ("report run --out new.html", "export --run run --repaired new.parquet", "verify run",
+    "run/run.json": ("report run --out new.html", "export run --repaired new.parquet", "verify run",
                      "fit --resume --out run --quiet"),
     "run/recipe.yaml": ("verify run", "fit --resume --out run --quiet"),
     "run/metrics.jsonl": ("report run --out new.html", "verify run"),
     "run/scores.parquet": ("report run --out new.html", "verify run", "audit run --n 6 --out new",
-                           "rematch run --out new.csv", "export --run run --repaired new.parquet"),
+                           "rematch run --out new.csv", "export run --repaired new.parquet"),
     "run/model/config.json": (SCORE.format("data.parquet"), "verify run", "verify run/model"),
     "run/model/vocabulary.json": (SCORE.format("data.parquet"), "verify run/model"),
     "run/model/model.safetensors": (SCORE.format("data.parquet"), "verify run/model"),
     "run/model/bank.safetensors": (SCORE.format("data.parquet"), "verify run/model"),
     "run/audit/labels.csv": ("audit run --labels run/audit/labels.csv", "report run --out new.html"),
     "run/audit/result.json": ("report run --out new.html",),
-    "kept.parquet": ("verify kept.parquet", "restore kept.parquet --to new.parquet", "diff kept.parquet"),
-    "kept.parquet.manifest.json": ("verify kept.parquet", "restore kept.parquet --to new.parquet",
+    "kept.parquet": ("verify kept.parquet", "restore kept.parquet --out new.parquet", "diff kept.parquet"),
+    "kept.parquet.manifest.json": ("verify kept.parquet", "restore kept.parquet --out new.parquet",
                                    "diff kept.parquet"),
-    "kept.parquet.ledger.parquet": ("verify kept.parquet", "restore kept.parquet --to new.parquet",
+    "kept.parquet.ledger.parquet": ("verify kept.parquet", "restore kept.parquet --out new.parquet",
                                     "diff kept.parquet"),
     "noise.npy": ("corrupt data.parquet --noise-file noise.npy --out new.parquet",
                   f"{FIT.format('data.parquet')} --noise-file noise.npy"),
@@ -275,8 +275,8 @@ def _wide_file(name: str, work: Path, twice: bool = False) -> None:
 # -- ends --------------------------------------------------------------------------------------------------------------
 
 COMMANDS = ("inspect data.parquet", "verify kept.parquet", "diff kept.parquet", SCORE.format("data.parquet"),
-            FIT.format("data.parquet") + " --progress", "report run --out new.html",
-            "export --run run --repaired new.pq --format parquet")  # fmt: skip
+            FIT.format("data.parquet"), "report run --out new.html",
+            "export run --repaired new.pq --format parquet")  # fmt: skip
 
 
 def closed(*numbers: int) -> None:
@@ -341,12 +341,12 @@ def _odd_inputs() -> Iterator[Trial]:
         yield Trial(ENDS, f"arrow.{kind}: Arrow", ("inspect", "odd.arrow"), make, codes=(0,))
         for format in formats:
             yield Trial(ENDS, f"arrow.{kind}: export {format}",
-                        ("export", "--run", "run", "--repaired", "new", "--format", format, "--overwrite"),
+                        ("export", "run", "--repaired", "new", "--format", format, "--overwrite"),
                         partial(_extension, kind, of_run=True), codes=(0,))  # fmt: skip
     name = os.fsdecode(b"caf\xe9")
     for command in (FIT.format("X.parquet"), SCORE.format("X.parquet"), "inspect X.parquet", "verify X.parquet",
                     "inspect X", FIT.format("X"), "score X data.parquet --out new.parquet", "verify X",
-                    "report run --out X/new.html", f"{FIT.format('data.parquet')}X", "export --run run --repaired X/o",
+                    "report run --out X/new.html", f"{FIT.format('data.parquet')}X", "export run --repaired X/o",
                     "export --plan X.csv --repaired new.parquet", "diff X.parquet", "rematch run --out X/plan.csv",
                     "corrupt data.parquet --noise 0.4 --out X.pq", "audit run --out X2", "inspect in"):  # fmt: skip
         argv = tuple(word.replace("X", name) for word in command.split())
@@ -415,17 +415,17 @@ def _nested(place: str, text: str, work: Path) -> None:
 def _escapes() -> Iterator[Trial]:
     file = EVIL.replace("/", "")
     for command in ("inspect X.parquet", FIT.format("X.parquet"), "verify X.parquet", "diff X.parquet",
-                    "restore X.parquet --to new.parquet", "report X --out new.html", "score X data.parquet --out n",
+                    "restore X.parquet --out new.parquet", "report X --out new.html", "score X data.parquet --out n",
                     "export --plan X.csv --repaired new.parquet", "evaluate run X.parquet", "corrupt X.parquet --out n",
                     f"{FIT.format('data.parquet')} --recipe X.yaml", "X", "inspect --X", "rematch run --out X.csv",
-                    f"{FIT.format('data.parquet')} --set X=1", f"{FIT.format('data.parquet')} --text-column X",
-                    "methods X", "export --run run --repaired X.parquet", "report run --out X.html",
+                    f"{FIT.format('data.parquet')} --set X=1", f"{FIT.format('data.parquet')} --column text=X",
+                    "methods X", "export run --repaired X.parquet", "report run --out X.html",
                     "audit run --out X", "doctor X", f"{SCORE.format('X')}",
                     f"{FIT.format('data.parquet')}X", "score run data.parquet --out X.pq"):  # fmt: skip
         argv = tuple(word.replace("X", file) for word in command.split())
         yield Trial(ESCAPES, f"an argument: {command}", argv)
     commands = ("inspect n.parquet", FIT.format("n.parquet"), "verify n.parquet",
-                f"{FIT.format('n.parquet')} --text-column nothing", SCORE.format("n.parquet"),
+                f"{FIT.format('n.parquet')} --column text=nothing", SCORE.format("n.parquet"),
                 "evaluate run n.parquet", "corrupt n.parquet --noise 0.4 --out new.parquet")  # fmt: skip
     for what, change in (("a column", _evil_column), ("columns", _evil_columns), ("captions and keys", _evil_values),
                          ("the captions' column", _evil_captions)):  # fmt: skip
@@ -433,21 +433,21 @@ def _escapes() -> Iterator[Trial]:
             yield Trial(ESCAPES, f"{what}: {' '.join(command.split()[:2])} {command[-12:]}", tuple(command.split()),
                         table("n.parquet", change))  # fmt: skip
     for what in ("method", "status", "input", "result", "versions"):
-        for command in ("report run --out new.html", "verify run", "export --run run --repaired new.parquet",
+        for command in ("report run --out new.html", "verify run", "export run --repaired new.parquet",
                         "rematch run --out new.csv", "audit run --n 6 --out new"):  # fmt: skip
             yield Trial(ESCAPES, f"run.json's {what}: {command.split()[0]}", tuple(command.split()),
                         partial(_evil_run, what))  # fmt: skip
-    for command in ("verify kept.parquet", "diff kept.parquet", "restore kept.parquet --to new.parquet"):
+    for command in ("verify kept.parquet", "diff kept.parquet", "restore kept.parquet --out new.parquet"):
         for what in ("file", "format", "counts", "all"):
             yield Trial(ESCAPES, f"the manifest's {what}: {command.split()[0]}", tuple(command.split()),
                         partial(_evil_manifest, what))  # fmt: skip
     for what in ("method", "input", "result", "versions"):
-        for command in ("report run --out new.html", "export --run run --repaired new.parquet --card new.html",
-                        "export --run run --repaired new --format datasets"):  # fmt: skip
+        for command in ("report run --out new.html", "export run --repaired new.parquet --card new.html",
+                        "export run --repaired new --format datasets"):  # fmt: skip
             yield Trial(ESCAPES, f"HTML in run.json's {what}: {command}", tuple(command.split()),
                         partial(_evil_run, what, text=HTML), after=_unescaped)  # fmt: skip
-    for command in ("report run --out new.html", "export --run run --repaired new.parquet --card new.html",
-                    "export --run run --repaired new --format datasets"):  # fmt: skip
+    for command in ("report run --out new.html", "export run --repaired new.parquet --card new.html",
+                    "export run --repaired new --format datasets"):  # fmt: skip
         yield Trial(ESCAPES, f"HTML in columns, captions and keys: {command}", tuple(command.split()), _html_data,
                     codes=(0,), after=_unescaped)  # fmt: skip
     for what in ("threshold", "settings", "data"):

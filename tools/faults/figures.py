@@ -32,9 +32,7 @@ def account(prepared: Path, scratch: Path, thresholds: tuple[str, ...] = THRESHO
     base = copy(prepared, scratch / "work")
     problems, tried = [], 0
     for threshold, score, (out, more) in itertools.product(thresholds, SCORES, FORMATS):
-        told = (
-            f"export --run run --repaired {out} {more} --threshold {threshold} --min-repair-score {score} --overwrite"
-        )
+        told = f"export run --repaired {out} {more} --threshold {threshold} --set min_repair_score={score} --overwrite"
         done, tried = run_command(told.split(), base), tried + 1
         if done.code != 0:
             problems.append(f"`{told}` ends with {done.code}: {done.err.strip()[-200:]}")

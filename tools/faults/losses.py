@@ -62,18 +62,18 @@ READS = {
         "run/model/config.json",
         "data.parquet",
     ),
-    "export --run run --repaired OUT": ("data.parquet", "run/scores.parquet", "run"),
-    "export --run run --repaired new --dropped OUT": ("data.parquet", "run/model/model.safetensors"),
-    "export --run run --repaired new --ledger OUT": ("data.parquet", "run/model/bank.safetensors"),
-    "export --run run --repaired new.parquet --card OUT": ("data.parquet", "run/metrics.jsonl"),
+    "export run --repaired OUT": ("data.parquet", "run/scores.parquet", "run"),
+    "export run --repaired new --dropped OUT": ("data.parquet", "run/model/model.safetensors"),
+    "export run --repaired new --ledger OUT": ("data.parquet", "run/model/bank.safetensors"),
+    "export run --repaired new.parquet --card OUT": ("data.parquet", "run/metrics.jsonl"),
     "export --plan plan.csv --repaired OUT": ("plan.csv", "data.parquet"),
     "export --plan plan.csv --repaired new --dropped OUT": ("plan.csv", "data.parquet"),
     "report run --out OUT": ("data.parquet", "run/run.json", "run/scores.parquet", "run"),
     "report run --truth clean.parquet --out OUT": ("clean.parquet",),
     "audit run --out OUT": ("run", "run/model", "data.parquet"),
     "audit run --labels labels.csv --probabilities OUT": ("labels.csv", "data.parquet", "run/scores.parquet"),
-    "diff kept.parquet --csv OUT": ("kept.parquet", "kept.parquet.ledger.parquet", "kept.parquet.manifest.json"),
-    "restore kept.parquet --to OUT": ("kept.parquet", "kept.parquet.ledger.parquet", "kept.parquet.manifest.json"),
+    "diff kept.parquet --out OUT": ("kept.parquet", "kept.parquet.ledger.parquet", "kept.parquet.manifest.json"),
+    "restore kept.parquet --out OUT": ("kept.parquet", "kept.parquet.ledger.parquet", "kept.parquet.manifest.json"),
     "corrupt clean.parquet --noise 0.4 --out OUT": ("clean.parquet",),
     "corrupt folder --noise 0.4 --out OUT": ("folder", "folder/a.parquet", "folder/new.parquet"),
     "bench clean.parquet --methods infonce --noise 0.4 --out OUT": ("clean.parquet", "."),
@@ -142,7 +142,7 @@ REFIT = (*_words("fit data.parquet --out run --overwrite"), *FIT)
 
 def _foreign() -> Iterator[Loss]:
     kind = "files that nobody named, edited plans, labels given by hand"
-    export, again = "export --run run --repaired", "--threshold 0.02 --overwrite"
+    export, again = "export run --repaired", "--threshold 0.02 --overwrite"
     for part in ("part-00000.parquet", "part-000000", "image.f32", "manifest.json", "notes/mine.txt"):
         yield Loss(
             kind, _words("score run data.parquet --out new.parquet --workers 2"), _put(f"new.parquet.parts/{part}")
@@ -225,7 +225,7 @@ def _switched() -> Iterator[Loss]:
         for bad in ("--set dim=-1", "--set no=1", "--method no", "--set lr=nan"):
             yield Loss(kind, (*REFIT, *_words(bad)), make, (2,))
         yield Loss(kind, (*REFIT, "--limit", "1"), make, (3, 7))
-        yield Loss(kind, (*REFIT, "--image-encoder", "nowhere"), make, (2, 3))
+        yield Loss(kind, (*REFIT, "--set", "image_encoder=nowhere"), make, (2, 3))
     if os.geteuid():
         yield Loss(kind, REFIT, _unwritable, (4,))
 
@@ -235,10 +235,10 @@ def _switched() -> Iterator[Loss]:
 
 def _permitted() -> Iterator[Loss]:
     for told in (
-        "score run data.parquet --out OUT", "rematch run --out OUT", "export --run run --repaired OUT --format parquet",
-        "export --run run --repaired new.parquet --dropped OUT", "export --run run --repaired new.parquet --card OUT",
-        "corrupt clean.parquet --noise 0.4 --out OUT", "report run --out OUT", "restore kept.parquet --to OUT",
-        "diff kept.parquet --csv OUT",
+        "score run data.parquet --out OUT", "rematch run --out OUT", "export run --repaired OUT --format parquet",
+        "export run --repaired new.parquet --dropped OUT", "export run --repaired new.parquet --card OUT",
+        "corrupt clean.parquet --noise 0.4 --out OUT", "report run --out OUT", "restore kept.parquet --out OUT",
+        "diff kept.parquet --out OUT",
     ):  # fmt: skip
         for mode in (0o600, 0o664):
             words = (*_words(told.replace("OUT", "old.parquet")), "--overwrite")

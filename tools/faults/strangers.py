@@ -31,12 +31,12 @@ STARTERS = {  # commands that start children, in a folder with data.parquet, run
     "score": "score run data.parquet --out new.parquet --workers 2",
     "rematch": "rematch run --out new.parquet --workers 2",
     "export": "export --plan plan.parquet --repaired new.parquet",
-    "fit": "fit data.parquet --method infonce --image-encoder cnn --image-size 32 --out new --epochs 1 --set dim=8 "
-    "--set dim_word=4 --batch-size 16 --device cpu --quiet",
+    "fit": "fit data.parquet --method infonce --set image_encoder=cnn --set image_size=32 --out new --epochs 1 "
+    "--set dim=8 --set dim_word=4 --batch-size 16 --device cpu --quiet",
     "inspect": "inspect data.parquet",
     "doctor": "doctor",
     "report": "report run --out new.html",  # matplotlib reads a matplotlibrc of the working directory
-    "export datasets": "export --run run --repaired new --format datasets",
+    "export datasets": "export run --repaired new --format datasets",
 }
 PARTED = {"CLEANPAIRS_DECODE_WORKERS": "2"}
 
@@ -107,8 +107,8 @@ URLS = (
 )  # fmt: skip
 ROOTS = ("/", "..", "../private", "{work}/../private", "link", "images/../../private")
 READS = {  # of what a run names
-    "export": "export --run run --repaired new.parquet",
-    "export webdataset": "export --run run --repaired new --format webdataset",
+    "export": "export run --repaired new.parquet",
+    "export webdataset": "export run --repaired new --format webdataset",
     "rematch": "rematch run --out new.parquet",
     "report": "report run --out new",
     "audit": "audit run --n 5 --out new",
@@ -119,10 +119,10 @@ PLANNED = {
     "plan webdataset": "export --plan plan.parquet --repaired new --format webdataset",
     "plan csv": "export --plan plan.csv --repaired new.parquet",
 }
-MODELS = {"score": "score run data.parquet --out new.parquet", "export": "export --run run --repaired new.parquet"}
+MODELS = {"score": "score run data.parquet --out new.parquet", "export": "export run --repaired new.parquet"}
 MANIFESTS = {
     "verify": "verify kept.parquet",
-    "restore": "restore kept.parquet --to new.parquet",
+    "restore": "restore kept.parquet --out new.parquet",
     "diff": "diff kept.parquet",
 }
 

@@ -86,9 +86,9 @@ def try_tables(numbers: range, folder: Path) -> list[Figure]:
 FITTED = (
     "fit in.parquet --method infonce --out run --epochs 1 --batch-size 64 --device cpu --quiet --set dim=4",
     "score run in.parquet --out scores.parquet",
-    "rematch run --out plan.parquet --threshold 0.5 --min-repair-score 0",
+    "rematch run --out plan.parquet --threshold 0.5 --set min_repair_score=0",
     "export --plan plan.parquet --repaired out.parquet --dropped gone.parquet",
-    "restore out.parquet --to back.parquet",
+    "restore out.parquet --out back.parquet",
     "verify out.parquet --quiet",
 )
 

@@ -281,7 +281,7 @@ def _likely_encoding(path: str) -> str:
 
     with _opened(path, "unknown") as file:
         found = from_bytes(file.read(65_536)).best()
-    return "of any encoding" if found is None else f"{found.encoding} (--encoding {found.encoding})"
+    return "of any encoding" if found is None else f"{found.encoding} (--set encoding={found.encoding})"
 
 
 def _iter_json(path: str) -> Iterator[Record]:
