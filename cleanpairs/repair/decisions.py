@@ -191,7 +191,7 @@ def transport_shares(
         C = - cosine,    lambda = temperature / 2,    xi = - (w + 0.3 (t - w))
 
     with w and t the median cosines of mismatched and trusted pairs: an edge pays off above w + 0.3 (t - w). The two
-    constants were chosen on photographs (docs/log.md).
+    constants were chosen on photographs (dev/LOG.md).
     """
     share = np.zeros(paired.count, np.float32)
     if not len(paired.lead):
