@@ -145,7 +145,7 @@ class ModelSettings(Estimator):
 
     section: ClassVar[str] = "backbone"
 
-    backbone: str = "vse_inf"
+    backbone: str = "mlp"
     image_size: int | None = whole(None, 1, none=True)
     image_transform: Any = None
     tune: str = "head"

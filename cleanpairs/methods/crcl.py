@@ -115,8 +115,8 @@ class CRCL(PairCleaner):
     label_pass: str = choice("eval", "batch")
 
     _paper: ClassVar[dict[str, Any]] = {  # supplement, table 5
-        "dim": 1024, "epochs": 32, "refine_epochs": (7, 7, 7), "label_epochs": None, "tau": 0.05, "lr_update": 15,
-        "batch_size": 128, "label_pass": "batch", "eval_group_size": 128, "exclude_duplicates": False,
+        "backbone": "vse_inf", "dim": 1024, "epochs": 32, "refine_epochs": (7, 7, 7), "label_epochs": None, "tau": 0.05,
+        "lr_update": 15, "batch_size": 128, "label_pass": "batch", "eval_group_size": 128, "exclude_duplicates": False,
         "near_duplicates": False, "standardise": False, "image_drop": 0.2,
         "weight_decay": 0.01,  # the public code leaves AdamW its default
     }  # fmt: skip
