@@ -116,20 +116,19 @@ def restore(export: str, out: str, ledger: str | None, overwrite: bool) -> None:
 
 @click.command(cls=PathsCommand, flags=[flag("quiet", "Print only what is wrong.")])
 @click.argument("path", metavar="PATH", type=Reads())
-@option("--data=PATH", "The input of the export PATH, where it lies in another folder.", Reads())
-def verify(path: str, data: str | None) -> None:
+def verify(path: str) -> None:
     """Check PATH against what it says of itself, and name what is wrong: file, row group, row, column.
 
     PATH is the cleaned data of an export (or its manifest), a run directory, a saved model, a Parquet file, or a
-    directory of such. Of an export: sizes and SHA-256 of the manifest, the page checksums, every pair of the input
-    exactly once, and every value against the input, where that is still as it was. Of a run: its files, their SHA-256,
-    the scores' rows and ranges, and that the model loads.
+    directory of such. Of an export: sizes and SHA-256 of the manifest, the page checksums, the counts, and a ledger
+    with every pair of the input exactly once. Of a run: its files, their SHA-256, the scores' rows and ranges, and that
+    the model loads.
 
     Exit code 3 if anything is wrong.
     """
     from cleanpairs.verification import verify_path
 
-    found = verify_path(path, data)
+    found = verify_path(path)
     if asked("json"):
         print_result({**vars(found), "ok": found.ok})
     elif not asked("quiet"):

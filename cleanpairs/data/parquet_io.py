@@ -66,6 +66,7 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
     """A whole file, or some of its columns, in memory. Raises DataError: it cannot be read, or is damaged."""
     with open_parquet(str(path)) as file, _named(str(path)):
         table = file.read(columns=None if columns is None else list(columns))
+        table = table if columns is None else table.select(list(columns))  # see _batches
         table.validate(full=True)
         return table
 
@@ -192,4 +193,6 @@ def _batches(
     kinds = [field.type for field in file.schema_arrow if chosen is None or field.name in chosen]
     apart = any("dictionary" in str(kind) and not pa.types.is_dictionary(kind) for kind in kinds)
     for some in [[group] for group in groups] if apart else [list(groups)]:
-        yield from file.iter_batches(batch_size=rows, columns=columns, row_groups=some)
+        for batch in file.iter_batches(batch_size=rows, columns=columns, row_groups=some):
+            # The name "image.bytes" stands for a part of the struct "image", too.
+            yield batch if columns is None or batch.num_columns <= len(columns) else batch.select(columns)

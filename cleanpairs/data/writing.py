@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from cleanpairs.core.regular import sha256_of, writing
 from cleanpairs.data.atomic import scratch_directory, staged_file
 from cleanpairs.data.source import TABLES, cache_folder, is_intact
-from cleanpairs.ops.columns import as_schema
+from cleanpairs.ops.columns import as_schema, nullable_type, plain_type
 
 GROUP_BYTES = 64 * 2**20
 GROUP_ROWS = 65_536
@@ -31,7 +31,7 @@ def with_image_feature(schema: pa.Schema) -> pa.Schema:
     ]
     if not images and b"huggingface" not in metadata:
         return schema
-    from datasets import Features, Image
+    from datasets import Image
 
     for name in images:
         at = schema.get_field_index(name)
@@ -41,11 +41,28 @@ def with_image_feature(schema: pa.Schema) -> pa.Schema:
             schema = schema.set(at, schema.field(at).with_type(pa.struct(parts)))
     for noted in (schema, schema.remove_metadata()):  # notes that cannot be read, of another version, are left out
         with suppress(KeyError, TypeError, AttributeError, ValueError, NotImplementedError):
-            found = Features.from_arrow_schema(noted)
-            found |= dict.fromkeys(images, Image())
+            found = noted_features(noted)
+            found |= {name: Image() for name in images if isinstance(found[name], dict)}  # it may be Audio
             metadata[b"huggingface"] = json.dumps({"info": {"features": found.to_dict()}}).encode()
             return schema.with_metadata(metadata)
     return schema  # it has a type that `datasets` cannot open whatever we note: a map, a view
+
+
+def noted_features(schema: pa.Schema) -> Any:
+    """The :class:`datasets.Features` of a schema: of a column the one that its metadata notes, where that is stored so.
+
+    `datasets` itself forgets the note of a column that may not be null, or of a type of its own, such as Array2D.
+    """
+    from datasets import Features
+
+    found = Features.from_arrow_schema(schema)
+    note = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+    noted = Features.from_dict(note.get("info", {}).get("features") or {})
+    for field in noted.arrow_schema:
+        at = schema.get_field_index(field.name)
+        if at >= 0 and nullable_type(plain_type(schema.field(at).type)) == nullable_type(plain_type(field.type)):
+            found[field.name] = noted[field.name]
+    return found
 
 
 class Sink(ABC):

@@ -14,10 +14,10 @@ from cleanpairs.core.regular import read_json, reading, sha256_of, writing
 from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.datasets_directory import count_arrow_rows
 from cleanpairs.data.table_reader import IMAGE_TYPE
-from cleanpairs.data.writing import with_image_feature
+from cleanpairs.data.writing import noted_features, with_image_feature
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
-from cleanpairs.ops.columns import as_schema, one_array
+from cleanpairs.ops.columns import as_schema, one_array, repeats_names
 
 SHARD_BYTES = 500 * 2**20  # of a file in memory, as `datasets` has it
 STATE = "state.json"
@@ -60,6 +60,9 @@ class DatasetsOutput(Output):
             )
             table = table.set_column(table.schema.get_field_index(self._image), self._image, struct)
         table = as_schema(table, self._schema)
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            with reading(f"column {name!r}", "held by `datasets` (export Parquet)", pa.ArrowInvalid):
+                column.validate(full=True)  # text that is not UTF-8
         if self._stream is None or self._bytes >= SHARD_BYTES:
             self._next()
         with writing(self._folder):
@@ -99,18 +102,20 @@ class DatasetsOutput(Output):
 
 
 def features_of(schema: pa.Schema) -> Any:
-    """The :class:`datasets.Features` of a schema, those noted in its metadata first."""
-    from datasets import Features
-
+    """The :class:`datasets.Features` of a schema. Raises ConfigError: `datasets` cannot hold a column."""
     for field in schema:
+        what = f"column {field.name!r} is {field.type}"
         try:
-            Features.from_arrow_schema(pa.schema([field]))
-        except (ValueError, NotImplementedError) as error:
-            raise ConfigError(
-                f"column {field.name!r} is {field.type}, which `datasets` cannot hold: leave it out of the input, "
-                "or export Parquet"
-            ) from error
-    return Features.from_arrow_schema(schema)
+            held = noted_features(pa.schema([field])).arrow_schema
+        except (ValueError, NotImplementedError):
+            held = None
+        if "\0" in f"{field.name} {field.type}":
+            what, held = f"the name of column {field.name!r}, or of a part of it, has a NUL", None
+        elif repeats_names(field.type):
+            what, held = f"column {field.name!r} has two parts of one name ({field.type})", None
+        if held is None:
+            raise ConfigError(f"{what}, which `datasets` cannot hold: leave it out of the input, or export Parquet")
+    return noted_features(schema)
 
 
 def stored_files(folder: Path) -> list[str]:

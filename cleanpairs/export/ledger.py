@@ -21,7 +21,7 @@ from cleanpairs.data import Source
 from cleanpairs.data.parquet_io import common_schema
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, Decided, Layout
 from cleanpairs.ops.cells import list_lengths
-from cleanpairs.ops.columns import taken
+from cleanpairs.ops.columns import nullable_type, recast, taken
 from cleanpairs.repair.actions import NEW_CAPTION, WRITTEN, acted
 
 LEDGER_SCHEMA = pa.schema(
@@ -85,7 +85,7 @@ class LedgerNote:
             if (version := note["version"]) == _VERSION:
                 schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(note["schema"], validate=True)))
                 return cls(int(note["rows"]), dict(note["renamed"]), schema)
-        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
             raise DataError(f"{path} is a damaged ledger: its note {name!r} is not as written") from error
         raise DataError(
             f"{path} is a ledger of version {version}; this cleanpairs reads version {_VERSION}: use the other one"
@@ -109,7 +109,7 @@ class Ledger:
 
     @cached_property
     def _stored(self) -> list[pa.Field]:
-        return [pa.field(f.name, f.type) for f in self.layout.schema]  # null where not needed, whatever the input says
+        return [pa.field(f.name, nullable_type(f.type)) for f in self.layout.schema]  # null where not needed
 
     def lines(self, table: pa.RecordBatch, of: Decided, out_row: np.ndarray) -> pa.Table:
         """One line a pair of input rows; ``out_row`` (P,): in the cleaned rows of the batch, -1 where not written."""
@@ -138,8 +138,10 @@ class Ledger:
         first[1:] = row[1:] != row[:-1]
         wanted = needed[:, row] & first  # (columns, P)
         children = [  # to take nothing from a column of vectors is slow
-            taken(table.column(i), pa.array(row, mask=~own)) if own.any() else pa.nulls(len(row), self._stored[i].type)
-            for i, own in enumerate(wanted)
+            recast(taken(table.column(i), pa.array(row, mask=~own)), kept.type)
+            if own.any()
+            else pa.nulls(len(row), kept.type)
+            for i, (own, kept) in enumerate(zip(wanted, self._stored, strict=True))
         ]
         some = np.asarray(np.any(wanted, axis=0), bool)
         noted = taken(pa.array(names, pa.string()), np.nonzero(wanted.T)[1])

@@ -15,7 +15,7 @@ from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.export.datasets_format import stored_files
 from cleanpairs.export.ledger import REVERSIBLE, LedgerNote
 from cleanpairs.export.manifest import BATCH_ROWS, Exported, open_export
-from cleanpairs.ops.columns import filtered, one_array, taken
+from cleanpairs.ops.columns import filtered, nullable_type, one_array, taken
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np
                     f"{export.ledger.path} is damaged: it does not say what column {field.name!r} held in rows "
                     f"{first} to {last - 1} of the input"
                 )
-            pieces = [filtered(originals.field(field.name), aside)]
+            pieces = [_as_type(filtered(originals.field(field.name), aside), field.type)]
             if not aside.all():
                 rest = filtered(table[note.renamed.get(field.name, field.name)], ~aside[held])
                 pieces.append(_as_type(one_array(rest), field.type))
@@ -162,6 +162,19 @@ def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_struct(array.type) and not pa.types.is_struct(kind):  # bytes that `datasets` keeps as an Image
         return _as_type(array.field("bytes"), kind)
     if pa.types.is_struct(kind):
-        children = [_as_type(array.field(part.name), part.type) for part in kind]
+        names = [part.name for part in kind]
+        own = range(len(names)) if names == [part.name for part in array.type] else names  # names may be twice there
+        children = [_part(_as_type(array.field(name), part.type), part) for name, part in zip(own, kind, strict=True)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_nested(kind) and not nullable_type(kind).equals(kind):
+        return pa.array(array.to_pylist(), kind)
     return array.cast(kind)
+
+
+def _part(values: pa.Array, part: pa.Field) -> pa.Array:
+    """The values of a part of a struct; where the struct is null, any value if the part may not be null."""
+    if part.nullable or not values.null_count:
+        return values
+    other = pa.array([None], pa.struct([part])).field(0)
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    return taken(pa.concat_arrays([values, other]), np.where(valid, np.arange(len(values)), len(values)))

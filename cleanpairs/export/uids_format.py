@@ -14,6 +14,7 @@ import pyarrow as pa
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.registry import nearest
 from cleanpairs.core.regular import writing
+from cleanpairs.data.arrays import read_npy
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
 
@@ -56,7 +57,7 @@ class UidsOutput(Output):
     @staticmethod
     def count(path: Path) -> int:
         """By the file's header."""
-        return len(np.load(path, mmap_mode="r", allow_pickle=False))
+        return len(read_npy(path))
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add the rows' uids."""

@@ -8,7 +8,7 @@ import io
 import json
 import re
 import tarfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -108,8 +108,8 @@ class WebDatasetOutput(Output):
     def _add(self, part: pa.Table) -> None:
         image, text, key, features = map(self._columns.get, ("image", "text", "key", "features"))
         images = image_cells(part[image].combine_chunks())
-        captions = [""] * len(part) if text is None else part[text].to_pylist()
-        own = [None] * len(part) if key is None else part[key].to_pylist()
+        captions = [""] * len(part) if text is None else _cells(part[text].combine_chunks())
+        own = [None] * len(part) if key is None else _cells(part[key].combine_chunks())
         keys = [self._fresh_key(key, i) for i, key in enumerate(own)]
         table = part.drop_columns([image])
         table = table.rename_columns([self._renamed.get(name, name) for name in table.column_names])
@@ -180,13 +180,19 @@ def json_lines(table: pa.Table) -> list[bytes]:
 
 
 def _cells(column: pa.Array) -> list[Any]:
-    """The values of a column; of text that is not UTF-8 what can be read."""
+    """The values of a column; of text that is not UTF-8 what can be read, and null for what has no form in Python."""
     try:
         return list(column.to_pylist())
-    except UnicodeDecodeError:
-        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-            return [None] * len(column)  # deep in a nested value: the Parquet file beside the tar has it
-        return list(readable(column).to_pylist())
+    except (ValueError, OverflowError, pa.ArrowException):  # parts of one name, an unknown time zone, the year 300,000
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            return list(readable(column).to_pylist())
+        return [_cell(value) for value in column]
+
+
+def _cell(value: pa.Scalar) -> Any:
+    with suppress(ValueError, OverflowError, pa.ArrowException):
+        return value.as_py()
+    return None  # the Parquet file beside the tar has it
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Arrow columns: rows taken out, values replaced or regrouped into lists, views and extension types made plain ones."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,6 +62,13 @@ def _nested(kind: pa.DataType) -> bool:
     return any(map(_nested, parts))
 
 
+def repeats_names(kind: pa.DataType) -> bool:
+    """Whether a struct has two parts of one name, anywhere in the type: such a value has no form in Python."""
+    parts = [kind.field(i) for i in range(kind.num_fields)]
+    twice = pa.types.is_struct(kind) and len({part.name for part in parts}) < len(parts)
+    return twice or any(repeats_names(part.type) for part in parts)
+
+
 def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """``table`` with the types and metadata of ``schema``, whose columns it has; see :func:`recast`."""
     found = [table[field.name] for field in schema]
@@ -92,11 +99,21 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_dictionary(kind):
         return pa.dictionary(kind.index_type, plain_type(kind.value_type), kind.ordered)
+    return _with_parts(kind, lambda field: field.with_type(plain_type(field.type)))
+
+
+def nullable_type(kind: pa.DataType) -> pa.DataType:
+    """The type whose lists and structs may hold nulls, at every depth."""
+    return _with_parts(kind, lambda field: field.with_type(nullable_type(field.type)).with_nullable(True))
+
+
+def _with_parts(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> pa.DataType:
+    """A map, a struct or a list whose parts are changed; a view of a list becomes a list."""
     if pa.types.is_map(kind):
-        parts = (field.with_type(plain_type(field.type)) for field in (kind.key_field, kind.item_field))
-        return pa.map_(*parts, keys_sorted=kind.keys_sorted)
+        key, item = change(kind.key_field).with_nullable(False), change(kind.item_field)
+        return pa.map_(key, item, keys_sorted=kind.keys_sorted)
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
+        return pa.struct([change(field) for field in kind])
     for is_one, made in (
         (pa.types.is_fixed_size_list, lambda field: pa.list_(field, kind.list_size)),
         (pa.types.is_large_list, pa.large_list),
@@ -105,7 +122,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         (pa.types.is_large_list_view, pa.large_list),
     ):
         if is_one(kind):
-            return made(kind.value_field.with_type(plain_type(kind.value_type)))
+            return made(change(kind.value_field))
     return kind
 
 

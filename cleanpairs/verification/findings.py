@@ -84,12 +84,18 @@ def read_pages(path: Path, findings: Verification) -> int | None:
             return None
         metadata = file.metadata
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        odd: set[str] = set()
         for group, expected in enumerate(sizes):
             for name in dict.fromkeys(file.schema_arrow.names):
                 place, row = f"row group {group}, column {name!r}", 0
                 try:
                     for batch in file.iter_batches(batch_size=_ROWS, row_groups=[group], columns=[name]):
-                        batch.validate(full=True)
+                        try:
+                            batch.validate(full=True)
+                        except pa.ArrowInvalid as error:
+                            if "Invalid UTF8" not in str(error):
+                                raise
+                            odd.add(name)  # it was so in the input, where the file is whole
                         row += len(batch)
                 except (pa.ArrowException, OSError) as error:
                     findings.wrong(path, f"damaged after row {row} of it: {error_text(error)}", place)
@@ -98,6 +104,7 @@ def read_pages(path: Path, findings: Verification) -> int | None:
                     findings.wrong(path, f"has {row:,} rows, and its row group {expected:,}", place)
         if sum(sizes) != metadata.num_rows:
             findings.wrong(path, f"the row groups' rows do not add up to its {metadata.num_rows:,}", "footer")
+        findings.notes += [f"{path.name}: column {name!r} holds text that is not UTF-8" for name in sorted(odd)]
         return int(metadata.num_rows)
 
 

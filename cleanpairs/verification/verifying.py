@@ -43,9 +43,10 @@ def kind_of(path: Path) -> str:
     raise DataError(f"{path} is no Parquet file, and no {path.name}{_MANIFEST} lies beside it: it cannot be verified")
 
 
-def verify_path(path: str | Path, data: str | Path | None = None) -> Verification:
-    """Check an export (its cleaned data, or the manifest), a run, a model or Parquet, by what it says of itself; an
-    export by its input ``data`` too, found by itself in its folder or below. DataError: there is nothing to verify.
+def verify_path(path: str | Path) -> Verification:
+    """Check an export (its cleaned data, or the manifest), a run, a model or Parquet, by what it says of itself.
+
+    Raises DataError: there is nothing to verify.
     """
     path = Path(path) if Path(path).name else Path(path).absolute()  # "."
     kind = kind_of(path)
@@ -53,7 +54,7 @@ def verify_path(path: str | Path, data: str | Path | None = None) -> Verificatio
     if kind == "export":
         out = path.parent / path.name.removesuffix(_MANIFEST)
         with findings.section(f"{out.name}{_MANIFEST}: a manifest", manifest_of(out)):
-            verify_export(out, findings, data)
+            verify_export(out, findings)
     elif kind == "run":
         _verify_run(path.resolve(), findings)  # runs/latest is a link
     elif kind == "model":

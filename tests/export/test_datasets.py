@@ -68,6 +68,61 @@ def test_several_files(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypa
     assert sum(manifest[f"ds/{name}"]["rows"] for name in names) == 9
 
 
+FEATURES: dict[str, tuple[Any, list[Any]]] = {
+    "square": (datasets.Array2D((2, 2), "float32"), [[[i, 1], [2, 3]] for i in range(6)]),
+    "deep": (datasets.Array5D((None, 1, 1, 1, 1), "int8"), [[[[[[i]]]]] * i for i in range(6)]),
+    "squares": (datasets.List(datasets.Array2D((1, 1), "int64")), [[[[i]]] * (i % 3) for i in range(6)]),
+    "inside": (
+        {"x": datasets.Array3D((1, 1, 1), "uint8"), "y": datasets.Value("string")},
+        [{"x": [[[1]]], "y": "z"}] * 6,
+    ),
+    "json": (datasets.Json(), [{"a": i} for i in range(6)]),
+    "label": (datasets.ClassLabel(names=["x", "y"]), [0, 1, None, 0, 1, 0]),
+    "large": (datasets.LargeList(datasets.Value("int32")), [[i] for i in range(6)]),
+    "sound": (datasets.Audio(decode=False), [{"bytes": b"RIFF", "path": None}] * 6),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("strict", [False, True])
+def test_features_are_kept(make_plan: Any, tmp_path: Path, name: str, strict: bool) -> None:
+    """Those of Parquet, too, whose columns may not be null."""
+    feature, values = FEATURES[name]
+    captions = [f"text {i}" for i in range(6)]
+    features = {"image": datasets.Image(), "caption": datasets.Value("string"), name: feature}
+    made = {
+        "image": [{"bytes": b"\xff\xd8\xff" + bytes([i]), "path": None} for i in range(6)],
+        "caption": captions,
+        name: values,
+    }
+    parts = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}  # sound is not encoded here
+    stored = features | ({name: parts} if name == "sound" else {})
+    before = datasets.Dataset.from_dict(made, features=datasets.Features(stored)).cast(datasets.Features(features))
+    before.save_to_disk(str(tmp_path / "in"))
+    data = tmp_path / "in"
+    if strict:
+        before.to_parquet(data := tmp_path / "in.parquet")
+        table = pq.read_table(data)
+        stored = table.cast(
+            pa.schema([f.with_nullable(f.name == "label") for f in table.schema], table.schema.metadata)
+        )
+        pq.write_table(stored, data)
+    pairs, out = load_pairs(data), tmp_path / "out"
+    export_pairs(
+        pairs,
+        make_plan(pairs, ["keep", "rematch_text", "rematch_image", "drop", "keep", "keep"]),
+        out,
+        format="datasets",
+    )
+    found = datasets.load_from_disk(str(out))
+    assert {column: found.features[column] for column in features} == features
+    kept = before.select([0, 1, 2, 4, 5]).with_format("arrow")[:]
+    assert found.with_format("arrow")[:][name].to_pylist() == kept[name].to_pylist()
+    restore_export(out, tmp_path / "back.parquet")
+    restored = pq.read_table(tmp_path / "back.parquet")
+    assert restored[name].to_pylist() == before.with_format("arrow")[:][name].to_pylist()
+
+
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_few_rows(make_pairs: Any, make_plan: Any, tmp_path: Path, n: int) -> None:
     pairs = make_pairs(n, struct=True)

@@ -147,6 +147,25 @@ def strict() -> pa.Table:
     return pa.table({"caption": made["caption"], "image": made["image"], "id": list(range(N))}, schema=schema)
 
 
+def strict_inside() -> pa.Table:
+    """Parts that may not be null, at every depth; a struct that holds them is null in some rows."""
+    image = pa.struct([pa.field("bytes", pa.binary(), False), pa.field("path", pa.string())])
+    number = pa.field("item", pa.float32(), nullable=False)
+    twice = pa.StructArray.from_arrays(
+        [pa.array(range(N)), pa.array(range(N))], fields=[pa.field("x", pa.int64(), False), pa.field("x", pa.int64())]
+    )
+    images = [{"bytes": png(i), "path": None} for i in range(N)]
+    made = columns(N, image=pa.array(images, image)) | {
+        "image_features": pa.array([[i, 1, 2] for i in range(N)], pa.list_(number, 3)),
+        "text_features": pa.array([[i, 1] for i in range(N)], pa.list_(number)),
+        "others": pa.array([[images[i]] * (i % 3) for i in range(N)], pa.list_(pa.field("item", image, False))),
+        "by name": pa.array([[("a", images[i])] for i in range(N)], pa.map_(pa.string(), image)),
+        "maybe": pa.array([None if i % 2 else images[i] for i in range(N)], image),
+        "twice": twice,
+    }
+    return pa.table(made)
+
+
 def with_truth() -> pa.Table:
     wrong = [None if i == 2 else i % 3 == 0 for i in range(N)]
     return pa.table(
@@ -181,6 +200,7 @@ INPUTS: dict[str, Callable[[], pa.Table]] = {
     "names of the ledger": lambda: pa.table(columns(N, row=[5] * N, original_row=["a"] * N, out_row=[None] * N)),
     "many types": many_types,
     "not null": strict,
+    "not null inside": strict_inside,
     "truth": with_truth,
     "truth of lists": truth_of_lists,
 }

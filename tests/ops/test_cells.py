@@ -1,14 +1,11 @@
-"""Codes of cells and plain types are right for slices of lists of the type null, which pyarrow gets wrong."""
+"""Plain types are right for slices of lists of the type null, which pyarrow gets wrong."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pytest
 
-from cleanpairs.ops.cells import codes
 from cleanpairs.ops.columns import as_schema, plain_batch
 
 INNER = pa.struct([("a", pa.binary_view()), ("b", pa.list_(pa.null()))])
@@ -17,19 +14,6 @@ PLAIN = pa.struct([("a", pa.binary()), ("b", pa.list_(pa.null()))])
 
 def cell(i: int) -> Any:
     return None if i % 5 == 0 else {"a": b"%d" % i, "b": None if i % 4 == 0 else [None] * (i % 3)}
-
-
-@pytest.mark.parametrize("kind", [PLAIN, pa.map_(pa.string(), PLAIN), pa.list_(PLAIN)], ids=str)
-def test_a_cell_has_one_code_wherever_it_lies(kind: pa.DataType) -> None:
-    many = [None if i % 7 == 3 else [cell(i + j) for j in range(i % 4)] for i in range(60)]
-    if pa.types.is_struct(kind):
-        many = [cell(i) for i in range(60)]
-    elif pa.types.is_map(kind):
-        many = [None if some is None else [(f"k{j}", value) for j, value in enumerate(some)] for some in many]
-    whole = pa.array(many, kind)
-    alone = np.array([codes(pa.array([one], kind))[0] for one in many])
-    for first, n in ((0, 60), (1, 20), (33, 27), (59, 1)):
-        assert np.array_equal(codes(whole.slice(first, n)), alone[first : first + n])
 
 
 def test_slices_of_lists_of_nulls_get_another_type() -> None:
