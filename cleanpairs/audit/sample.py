@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.parameters import check_number, check_seed, check_whole
 
 STRATA = 8
 LEAST_LABELS = 4  # of every stratum, where n allows it
@@ -80,10 +81,9 @@ def draw_sample(correspondence: ArrayLike, n: int, *, threshold: float, seed: in
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     usable = np.flatnonzero(np.isfinite(y))
-    if n < 1:
-        raise ConfigError(f"an audit draws at least 1 pair, n is {n}")
-    if not 0 <= threshold <= 1:
-        raise ConfigError(f"the threshold of an audit must be in [0, 1], found {threshold}")
+    check_whole("an audit", "n", n, 1)
+    check_number("an audit", "threshold", threshold, least=0, most=1)
+    check_seed("an audit", seed)
     if not len(usable):
         raise DataError("there is no pair with a score to audit: all are quarantined, or there are none")
     if y[usable].min() < 0 or y[usable].max() > 1:

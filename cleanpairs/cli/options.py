@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
+from math import isfinite
 from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from click.shell_completion import CompletionItem
 
 from cleanpairs.cli.terminal import asked, echo, flag
 from cleanpairs.core.errors import CleanpairsError
+from cleanpairs.core.parameters import LARGEST_COUNT, LARGEST_SEED
 from cleanpairs.core.recipe import DataOptions, find_recipes, override_values, recipe_header
 from cleanpairs.core.registry import BACKBONES, METHODS, nearest
 from cleanpairs.core.regular import read_json
@@ -99,8 +101,31 @@ def option(names: str, help: str | None = None, what: Any = None, **more: Any) -
         more["is_flag"] = True
     if name in ("--method", "--backbone", "--recipe"):
         more["shell_complete"] = complete
+    if what is int or isinstance(what, click.IntRange):
+        what = Whole(getattr(what, "min", 0), getattr(what, "max", None))
+    elif what is float or isinstance(what, click.FloatRange):
+        what = Real(getattr(what, "min", None), getattr(what, "max", None))
     kind = click.Choice(what) if isinstance(what, list) else what
     return click.option(name, *others, help=help, type=kind, **more)
+
+
+class Whole(click.IntRange):
+    """A whole number, as large as the libraries take one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does; a larger number is a usage error."""
+        found = super().convert(value, param, ctx)
+        most = LARGEST_SEED if param is not None and param.name == "seed" else LARGEST_COUNT
+        return found if found <= most else self.fail(f"{found} is larger than {most}.", param, ctx)
+
+
+class Real(click.FloatRange):
+    """A finite number: NaN is in every range of click's."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does; NaN and infinity are usage errors."""
+        found = super().convert(value, param, ctx)
+        return found if isfinite(found) else self.fail(f"{found} is no finite number.", param, ctx)
 
 
 def group(title: str, *options: Decorator) -> Decorator:

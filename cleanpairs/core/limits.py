@@ -28,7 +28,7 @@ class Limit:
 
 
 _ALLOWED: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "count": ("a whole number, at least 0", lambda value: value >= 0 and value.is_integer()),
+    "count": ("a whole number, at least 0", lambda value: 0 <= value < 2**63 and value.is_integer()),
     "seconds": ("a number of seconds above 0", lambda value: 0 < value < math.inf),
     "share": ("a share from 0 to 1", lambda value: 0 <= value <= 1),
 }
@@ -60,10 +60,12 @@ def limit(name: str) -> Any:
 def parse_bytes(text: str, name: str = "a number of bytes") -> int:
     """Bytes of ``4GB``, ``512MiB``, ``1.5g`` or a plain number; MB is a million, MiB 2^20. ConfigError for others."""
     match = _BYTES.fullmatch(text.strip())
-    value = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
-    if value < 1:
-        raise ConfigError(f"{name} must be a number of bytes above 0, like 4GB, 512MiB or 1000000, found {text!r}")
-    return value
+    value = float(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0
+    if not 1 <= value < 2**63:
+        raise ConfigError(
+            f"{name} must be a number of bytes above 0 and below 2^63, like 4GB, 512MiB or 1000000, found {text!r}"
+        )
+    return int(value)
 
 
 def cap_memory(size: str | None = None) -> None:
@@ -72,6 +74,7 @@ def cap_memory(size: str | None = None) -> None:
     """
     variable = LIMITS["memory"].variable
     if size is not None:
+        parse_bytes(size, "--memory-cap")
         os.environ[variable] = size
     if (value := limit("memory")) is not None:
         if value < 2**30:  # torch itself would not start

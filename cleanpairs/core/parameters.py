@@ -2,7 +2,7 @@
 checks of it. A field whose default is True or False is a flag and needs no more than that.
 """
 
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import field, fields
 from functools import partial
@@ -11,6 +11,9 @@ from operator import ge, gt, le, lt
 from typing import Any
 
 from cleanpairs.core.errors import ConfigError
+
+LARGEST_COUNT = 2**31 - 1  # libraries count no further
+LARGEST_SEED = 2**32 - 1
 
 
 def number(default: Any, **limits: Any) -> Any:
@@ -46,16 +49,24 @@ def _refuse(owner: str, name: str, allowed: str, value: Any) -> None:
 
 def is_share(value: Any) -> bool:
     """Whether it is a number in [0, 1], such as a threshold that somebody's file holds."""
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) <= 1
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(0 <= value <= 1)  # type: ignore[operator]
 
 
-def check_whole(owner: str, name: str, value: Any, least: int, *, most: float = math.inf, none: bool = False) -> None:
+def check_whole(
+    owner: str, name: str, value: Any, least: int, *, most: int = LARGEST_COUNT, none: bool = False
+) -> None:
     """A whole number from ``least`` to ``most``, numpy's too; None where ``none``. Else ConfigError, as of others."""
     if value is None and none:
         return
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
-        upper = f" and <= {most}" if most < math.inf else ""
+        beyond = isinstance(value, Integral) and int(value) > most
+        upper = f" and <= {most}" if beyond or most < LARGEST_COUNT else ""
         _refuse(owner, name, f"a whole number >= {least}{upper}" + (" or None" if none else ""), value)
+
+
+def check_seed(owner: str, value: Any) -> None:
+    """A seed that numpy, scikit-learn and torch take; else ConfigError."""
+    check_whole(owner, "seed", value, 0, most=LARGEST_SEED)
 
 
 _LIMITS = {"above": (">", gt), "least": (">=", ge), "most": ("<=", le), "below": ("<", lt)}
@@ -66,7 +77,7 @@ def check_number(owner: str, name: str, value: Any, *, also: Sequence[Any] = (),
     if any(value is other or (isinstance(other, str) and value == other) for other in also):
         return
     known = [(*_LIMITS[key], limit) for key, limit in limits.items() if limit is not None]
-    real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    real = isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max  # type: ignore[operator]
     if not real or not all(fits(value, limit) for _, fits, limit in known):
         allowed = "a number " + " and ".join(f"{sign} {limit:g}" for sign, _, limit in known)
         _refuse(owner, name, " or ".join([allowed, *(repr(other) for other in also)]), value)

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.parameters import check_seed
 from cleanpairs.core.regular import reading
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_directory, staged_file
@@ -122,6 +123,7 @@ def inject_noise(
     """
     if not 0 <= rate <= 1:
         raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
+    check_seed("corrupt", seed)
     kind, rng = NoiseKind.parse(kind) if isinstance(kind, str) else kind, np.random.default_rng(seed)
     if per not in ("caption", "image"):
         raise ConfigError(f"noise is per 'caption' or per 'image', found {per!r}")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.parameters import choice, number, whole
+from cleanpairs.core.parameters import LARGEST_SEED, choice, number, whole
 from cleanpairs.core.registry import nearest
 from cleanpairs.data import load_pairs
 from cleanpairs.data.readers import as_dataset
@@ -136,7 +136,7 @@ class RunSettings(Estimator):
 
     near_duplicates: bool = True
     device: str = choice("auto", "cpu", "cuda")
-    random_state: int = whole(0, 0)
+    random_state: int = whole(0, 0, most=LARGEST_SEED)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

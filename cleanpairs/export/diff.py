@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.parameters import check_whole
 from cleanpairs.core.registry import nearest
 from cleanpairs.data import staged_file
 from cleanpairs.data.parquet_io import iter_batches
@@ -76,8 +77,7 @@ def diff_export(
     Raises ConfigError: an unknown action, or a negative limit; DataError: a file is missing, the ledger is not as it
     was exported (SHA-256), or ``out`` has not the size that it had.
     """
-    if limit is not None and limit < 0:
-        raise ConfigError(f"limit is a number of changes, 0 or more; found {limit}")
+    check_whole("diff", "limit", limit, 0, none=True)
     wanted = (actions,) if isinstance(actions, str) else tuple(actions or CHANGES)
     for action in set(wanted) - set(CHANGES):
         known = f"{nearest(action, list(CHANGES))} (known: {', '.join(CHANGES)})"

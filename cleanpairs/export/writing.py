@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
+from cleanpairs.core.parameters import check_whole
 from cleanpairs.core.regular import read_json, reading, writing
 from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, iter_tables, staged_set
 from cleanpairs.data.atomic import scratch_directory
@@ -249,11 +250,9 @@ class _Export:
         self.format: type[Output] = FORMATS.load(self.name)
         self.output: Callable[[Path, Layout], Output] = self.format
         if settings.shard_size is not None:
-            if self.name != "webdataset" or settings.shard_size < 1:
-                raise ConfigError(
-                    f"--shard-size is a number of samples to a tar of webdataset, at least 1: found "
-                    f"{settings.shard_size}, and the format {self.name}"
-                )
+            check_whole("export", "shard_size", settings.shard_size, 1)
+            if self.name != "webdataset":
+                raise ConfigError(f"--shard-size is of the tars of webdataset, and the format is {self.name}")
             self.output = partial(self.format, shard_rows=settings.shard_size)
         self.one_row_a_pair = settings.explode or not source.explicit_lists
         if self.format.directory and settings.card is not None:

@@ -40,8 +40,8 @@ class RepairSettings:
     donors: str = choice("both", "mismatched", "trusted")
     targets: str = choice("both", "text", "image")
     max_reuse: int = whole(1, 1)
-    mismatched_bonus: float = 0.3
-    image_margin: float = 0.05
+    mismatched_bonus: float = number(0.3)
+    image_margin: float = number(0.05)
     max_trusted: int = whole(100_000, 1)
     strategy: str = choice(*STRATEGIES)
 

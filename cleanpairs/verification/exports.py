@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import reading, sha256_of

@@ -75,7 +75,7 @@ def test_small_and_equal_scores(values: list[float]) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ConfigError, match="at least 1 pair, n is 0"):
+    with pytest.raises(ConfigError, match="n of an audit must be a whole number >= 1, found 0"):
         draw_sample([0.5], 0, threshold=0.5)
     with pytest.raises(ConfigError, match="threshold"):
         draw_sample([0.5], 1, threshold=1.5)

@@ -14,12 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.cli import COMMANDS, main
+from cleanpairs.cli import COMMANDS, cli, main
+from cleanpairs.cli.options import Real, Whole
 
 WORDS = [f"word{k}" for k in range(24)]
 N, WRONG = 150, 30
@@ -136,6 +138,37 @@ def test_misuse(command: Command, data: Path, argv: list[str], code: int, words:
     assert all(word in done.err for word in words), done.err
     assert done.out == ""
     assert sorted(p.name for p in Path().iterdir() if p.name != ".cache") == before  # nothing was left behind
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_number_is_one_that_the_libraries_take(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    for param in command.params:
+        kind = param.type
+        if not isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+            continue
+        assert isinstance(kind, Whole | Real), f"declare --{param.name} by cleanpairs.cli.options.option"
+        for value in ("nan", "inf", "1e400", *([str(10**20), str(-(10**20)), "-1"] if isinstance(kind, Whole) else [])):
+            with pytest.raises(click.BadParameter):
+                kind.convert(value, param, None)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("corrupt data.parquet --noise 0.5 --out n.parquet --seed -1", ["--seed", "-1"]),
+        (f"fit data.parquet --seed {10**20}", ["--seed", str(10**20)]),
+        (f"fit data.parquet --set random_state={10**20}", ["random_state", str(10**20)]),
+        (f"fit data.parquet --set epochs={10**20}", ["epochs", str(10**20)]),
+        ("fit data.parquet --set lr=.nan", ["lr", "nan"]),
+        (f"--memory-cap {10**20} fit data.parquet", ["--memory-cap", str(10**20)]),
+        ("corrupt data.parquet --noise nan --out n.parquet", ["--noise", "nan"]),
+    ],
+)
+def test_a_number_that_is_none_is_a_usage_error(command: Command, data: Path, argv: str, words: list[str]) -> None:
+    done = command(*argv.split())
+    assert done.code == 2 and all(word in done.err for word in words), done.err
 
 
 def test_input_that_is_not_parquet_is_named(command: Command) -> None:

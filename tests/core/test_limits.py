@@ -140,7 +140,7 @@ def test_the_command_line_caps_memory_and_refuses_a_cap_that_is_none() -> None:
     for size in ("12MB", "none"):
         bad = subprocess.run([*command, size, "methods"], capture_output=True, text=True)
         assert bad.returncode == 2
-        assert "CLEANPAIRS_MEMORY" in bad.stderr
+        assert "--memory-cap" in bad.stderr
 
 
 @pytest.mark.parametrize(
