@@ -118,7 +118,7 @@ def repair_keys() -> list[str]:
     option(
         "--max-unknown=SHARE",
         "Stop if more than this share of the words is unknown to the model.",
-        click.FloatRange(0, 1),
+        float,
         default=0.5,
     ),
     *engine_options,

@@ -31,7 +31,7 @@ from cleanpairs.core.plain import plain
 @group(
     "Judgement",
     option("--truth=FILE", "True mismatches: .npy (booleans, or a permutation) or Parquet.", Reads()),
-    option("--threshold=P", "For precision and recall.  [default: the run's]", click.FloatRange(0, 1)),
+    option("--threshold=P", "For precision and recall.  [default: the run's]", float),
     option(
         "--folds=N",
         "Mean R@K and rSum of N parts of neighbouring images: 5 for MS-COCO 1K.",

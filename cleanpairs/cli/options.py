@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
-from math import isfinite
 from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +90,8 @@ def complete(context: click.Context, parameter: click.Parameter, incomplete: str
 def option(names: str, help: str | None = None, what: Any = None, **more: Any) -> Decorator:
     """:func:`click.option` of ``names``, blanks between, the first perhaps with its placeholder: ``--out=FILE``.
 
-    It takes ``what``: one of a list, or a value of a type; else text where it has a placeholder; else it is a flag.
+    It takes ``what``: one of a list, or a value of a type, of which int is a count and float a share; else text where
+    it has a placeholder; else it is a flag.
     """
     first, *others = names.split()
     name, _, place = first.partition("=")
@@ -103,8 +103,8 @@ def option(names: str, help: str | None = None, what: Any = None, **more: Any) -
         more["shell_complete"] = complete
     if what is int or isinstance(what, click.IntRange):
         what = Whole(getattr(what, "min", 0), getattr(what, "max", None))
-    elif what is float or isinstance(what, click.FloatRange):
-        what = Real(getattr(what, "min", None), getattr(what, "max", None))
+    elif what is float:
+        what = Share(0, 1)
     kind = click.Choice(what) if isinstance(what, list) else what
     return click.option(name, *others, help=help, type=kind, **more)
 
@@ -119,13 +119,13 @@ class Whole(click.IntRange):
         return found if found <= most else self.fail(f"{found} is larger than {most}.", param, ctx)
 
 
-class Real(click.FloatRange):
-    """A finite number: NaN is in every range of click's."""
+class Share(click.FloatRange):
+    """A number from 0 to 1, without NaN, which click's ranges let through."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click does; NaN and infinity are usage errors."""
+        """As click does; NaN is a usage error."""
         found = super().convert(value, param, ctx)
-        return found if isfinite(found) else self.fail(f"{found} is no finite number.", param, ctx)
+        return found if found == found else self.fail(f"{found} is no number.", param, ctx)
 
 
 def group(title: str, *options: Decorator) -> Decorator:

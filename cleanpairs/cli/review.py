@@ -44,7 +44,7 @@ no_browser_option = option("--no-browser", "Print the address of the page only."
     Writes(),
 )
 @option("--thresholds", "Without labels: what the scores alone let expect.")
-@option("--threshold=P", "Pairs below are flagged.  [default: RUN's]", click.FloatRange(0, 1))
+@option("--threshold=P", "Pairs below are flagged.  [default: RUN's]", float)
 @option("--overwrite", "Draw anew, if nobody has given labels, or replace --probabilities.")
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:

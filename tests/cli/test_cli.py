@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.cli import COMMANDS, cli, main
-from cleanpairs.cli.options import Real, Whole
+from cleanpairs.cli.options import Share, Whole
 
 WORDS = [f"word{k}" for k in range(24)]
 N, WRONG = 150, 30
@@ -148,7 +148,7 @@ def test_every_number_is_one_that_the_libraries_take(name: str) -> None:
         kind = param.type
         if not isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
             continue
-        assert isinstance(kind, Whole | Real), f"declare --{param.name} by cleanpairs.cli.options.option"
+        assert isinstance(kind, Whole | Share), f"declare --{param.name} by cleanpairs.cli.options.option"
         for value in ("nan", "inf", "1e400", *([str(10**20), str(-(10**20)), "-1"] if isinstance(kind, Whole) else [])):
             with pytest.raises(click.BadParameter):
                 kind.convert(value, param, None)

@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import reading
 
 MAX_FILES = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -52,13 +53,13 @@ def expand_files(data: str, ending: str) -> list[str]:
 
 def files_below(folder: Path, ending: str = "", depth: int = 4) -> Iterator[Path]:
     """The files in a folder, and in those below it down to ``depth``, sorted, by their ``ending``; no hidden ones."""
-    with os.scandir(folder) as entries:
+    with reading(folder), os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
         if entry.name.startswith(".") or entry.name == "__MACOSX":
             continue
-        if entry.is_dir():
-            if depth and not entry.is_symlink():
+        if entry.is_dir(follow_symlinks=False):
+            if depth:
                 yield from files_below(folder / entry.name, ending, depth - 1)
-        elif entry.name.endswith(ending):
+        elif entry.name.endswith(ending) and not os.path.isdir(entry.path):
             yield folder / entry.name
