@@ -85,7 +85,7 @@ def fit(**options: Any) -> None:
     began, progress = time.time(), Progress(enabled=first)
     begun = Path(out or recipe.output.out or "")
     saved = (begun / "checkpoints").rglob("*.safetensors")
-    if options["resume"] and not progress.silent and (begun / "run.json").exists() and not any(saved):
+    if options["resume"] and not progress.silent and begun.is_dir() and not any(saved):
         echo(f"{begun} has no checkpoint yet: its training begins anew", err=True)
     named = options["backbone"] is not None or any(o.startswith("backbone") for o in options["overrides"])
     files = {"out": out, "resume": options["resume"], "noise_file": options["noise_file"]}

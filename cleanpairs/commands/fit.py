@@ -4,7 +4,7 @@ import hashlib
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
@@ -25,8 +25,10 @@ from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.display import visible
+from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters
 from cleanpairs.data.formats.vectors import splits_of
 from cleanpairs.data.guard import data_inputs, refuse_inputs
+from cleanpairs.data.inspection import grouped
 from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
 from cleanpairs.estimators import PairCleaner, PairScorer
@@ -53,8 +55,12 @@ def result_table(found: Mapping[str, Any]) -> str:
     known = {
         "method": found["method"],
         "pairs": f"{found['pairs']:,}  ({found['quarantined']:,} quarantined)",
+        "set aside": _set_aside(found["set_aside"]),
+        "not set aside": "; ".join(
+            f"{n:,} x {FILTERS[name].reason} (--drop {name})" for name, n in found["doubtful"].items()
+        ),
         "noise rate": noise,
-        "similar pairs": with_similar_pairs(found) or None,
+        "similar pairs": with_similar_pairs(found),
         "flagged": f"{found['flagged']:,}  (correspondence below {found['threshold']:.3g})",
         "captions": found["captions"],
         "validation": None if found["val_rsum"] is None else f"rSum {found['val_rsum']:.1f} at the best epoch",
@@ -62,7 +68,7 @@ def result_table(found: Mapping[str, Any]) -> str:
         "worst": found["worst"],
         "issues": f"{'; '.join(others) or 'no others found'}  (issues.csv; cleanpairs worst)",
     }
-    lines = [f"{name:<16}{text}" for name, text in known.items() if text is not None]
+    lines = [f"{name:<16}{text}" for name, text in known.items() if text]
     lines += ["", "correspondence"]
     top = max([*found["histogram"], 1])
     for k, count in enumerate(found["histogram"]):
@@ -70,6 +76,14 @@ def result_table(found: Mapping[str, Any]) -> str:
     run = "" if is_latest(found["run"]) else f"{shlex.quote(found['run'])} "
     lines += ["", f"{'run':<16}{found['run']}", f"{'next':<16}cleanpairs export {run}--out out.parquet"]
     return "\n".join(lines)
+
+
+def _set_aside(kinds: Sequence[Mapping[str, Any]], most: int = 3) -> str:
+    """The commonest reasons for which pairs are set aside, and the option that changes it."""
+    told = [f"{kind['pairs']:,} x {visible(kind['reason'], 120)}" for kind in kinds[:most]]
+    told += ["others: see scores.parquet"] if len(kinds) > most else []
+    filtered = any(kind["reason"].startswith(PREFIX) for kind in kinds)
+    return "; ".join(told) + "; --drop none keeps what filters set aside" * filtered
 
 
 def fit_run(
@@ -272,7 +286,8 @@ def _result(
     run: str, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool, issues: pa.Table
 ) -> dict[str, Any]:
     """``histogram``: pairs in ten equal bins of the correspondence; ``captions``: what they became; ``issues``: pairs
-    in ``issues.csv`` by kind; ``detection``: of what a noise file has mismatched.
+    in ``issues.csv`` by kind; ``set_aside``: kinds of reasons; ``doubtful``: a filter of captions that was not asked
+    for -> how many other pairs it finds; ``detection``: of what a noise file has mismatched.
     """
     y = estimator.correspondence_
     known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
@@ -288,6 +303,8 @@ def _result(
         "method": method,
         "pairs": len(pairs),
         "quarantined": len(estimator.quarantined_),
+        "set_aside": grouped(pairs, sorted(estimator.quarantined_.items())),
+        "doubtful": _doubtful(pairs, estimator),
         "flagged": int((known < estimator.threshold_).sum()),
         "threshold": float(estimator.threshold_),
         "noise_rate": plain(float(estimator.noise_rate_)),
@@ -301,6 +318,12 @@ def _result(
         "worst": worst,
         "issues": {name: counts[name] for name in ISSUES},
     }
+
+
+def _doubtful(pairs: Pairs, estimator: PairScorer) -> dict[str, int]:
+    unasked = [name for name in ("hashtags", "mojibake") if name not in chosen_filters(estimator.drop)]
+    found = {name: set(FILTERS[name].find(pairs, 0.0).tolist()) - estimator.quarantined_.keys() for name in unasked}
+    return {name: len(rows) for name, rows in found.items() if rows}
 
 
 def _corrupted(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:

@@ -168,7 +168,7 @@ FILTERS = {
     "no_word": Filter("the caption has no letter", None, True,
         _by_caption(lambda caption, _: not _LETTER.search(caption))),
     "url": Filter("the caption is an address, or the name of a file", None, True, _by_caption(_is_address)),
-    "hashtags": Filter("the caption is #tags, @names and addresses", None, True,
+    "hashtags": Filter("the caption is #tags, @names and addresses", None, False,
         _by_caption(lambda caption, _: _is_tags_or_addresses(caption, 0) and not _is_address(caption, 0))),
     "caption_length": Filter("the caption has fewer than {:g} characters", 10, False,
         _by_caption(lambda caption, n: len(caption.strip()) < n)),

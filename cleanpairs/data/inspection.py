@@ -58,7 +58,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
         "corrupted": None if pairs.true_mismatch is None else int(pairs.true_mismatch.sum()),
         "first": list(_first(pairs, rows)),
         "quarantined": len(pairs.reasons),
-        "reasons": _grouped(pairs, sorted(pairs.reasons.items())),
+        "reasons": grouped(pairs, sorted(pairs.reasons.items())),
         "decoded": _decoded(pairs, decode),
         "filters": None if filters is None else list(_counted(pairs, filters)),
     }
@@ -128,11 +128,11 @@ def _decoded(pairs: Pairs, decode: str) -> Found | None:
             failed += [(first_pair[int(chosen[k])], why) for k, why in batch.failures.items()]
     table = np.array(sizes).reshape(-1, 2)
     width, height = ([int(s.min()), int(np.median(s)), int(s.max())] if len(s) else None for s in table.T)
-    failures = _grouped(pairs, failed)
+    failures = grouped(pairs, failed)
     return {"images": len(chosen), "of": len(rows), "failures": failures, "width": width, "height": height}
 
 
-def _grouped(pairs: Pairs, found: Sequence[tuple[int, str]]) -> list[Found]:
+def grouped(pairs: Pairs, found: Sequence[tuple[int, str]]) -> list[Found]:
     """(Pair, reason): reasons that differ in names and numbers only, counted as one, the commonest first."""
     kinds: dict[str, list[tuple[int, str]]] = {}
     for each in found:

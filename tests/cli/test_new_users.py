@@ -233,3 +233,29 @@ def test_data_without_a_pair_is_named(in_process: Command, folder: Path) -> None
     (folder / "in.csv").write_text("image,caption\n")
     code, _, err = in_process("fit", folder / "in.csv", "--out", folder.parent / "run")
     assert code == 3 and "in.csv holds no pair" in err
+
+
+@pytest.mark.parametrize("drop", [None, "none", "hashtags,mojibake"])
+def test_fit_says_what_it_sets_aside_why_and_what_changes_it(
+    in_process: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    captions: list[str | None] = [f"word{i % 7} and word{i % 5}" for i in range(40)]
+    captions[:5] = ["#cats #dogs", "2019", "@me #cats", "a cafÃ© in town", None]
+    features = np.random.default_rng(0).normal(size=(40, 8)).tolist()
+    pq.write_table(pa.table({"caption": captions, "image_features": features}), "data.parquet")
+    argv = ["fit", "data.parquet", "--method", "infonce", "--epochs", "1", "--device", "cpu"]
+    code, out, err = in_process(*argv, *([] if drop is None else ["--drop", drop]))
+    assert code == 0, err
+    lines = {line[:16].strip(): line[16:] for line in out.splitlines()}
+    no_word = "1 x filter no_word: the caption has no letter"
+    assert ("no caption" if drop != "hashtags,mojibake" else "others: see scores.parquet") in lines["set aside"]
+    assert (no_word in lines["set aside"]) == (drop != "none")
+    assert ("--drop none keeps what filters set aside" in lines["set aside"]) == (drop != "none")
+    if drop == "hashtags,mojibake":
+        assert "2 x filter hashtags: " in lines["set aside"] and "1 x filter mojibake: " in lines["set aside"]
+        assert "not set aside" not in lines
+    else:
+        assert "2 x the caption is #tags, @names and addresses (--drop hashtags)" in lines["not set aside"]
+        assert "1 x the caption was read in another encoding" in lines["not set aside"]
+        assert lines["not set aside"].endswith("(--drop mojibake)")

@@ -90,7 +90,7 @@ def corpus(n: int = 200, dim: int = 16) -> Pairs:
 
 
 def test_what_most_pairs_have_is_no_reason() -> None:
-    assert sorted(filter_reasons(corpus(), "")) == [*range(25), 30, 31, 32]
+    assert sorted(filter_reasons(corpus(), "")) == [*range(25), 30, 32]
     assert not filter_reasons(Pairs.from_arrays(["one class", "another"] * 30, image_vectors=np.eye(60)))
     assert 12 in filter_reasons(corpus(), "caption_length=14") and 40 not in filter_reasons(
         corpus(), "caption_length=99"
@@ -116,7 +116,7 @@ def test_boilerplate_stands_out_and_titles_repeat(copies: list[int], times: dict
 
 def test_names_and_settings() -> None:
     usual = chosen_filters("")
-    assert set(usual) == {"blank", "no_word", "url", "hashtags", "repeated_caption"}
+    assert set(usual) == {"blank", "no_word", "url", "repeated_caption"}
     assert set(chosen_filters("all")) == set(FILTERS) and chosen_filters("none") == {}
     assert chosen_filters("none, small=128 ,aspect") == {"small": 128, "aspect": 3}
     for wrong in ("smal", "small=x", "small=-1", "url=3", "none;small"):
