@@ -4,7 +4,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -46,15 +46,36 @@ def captions_of(value: Any, depth: int = 3) -> list[tuple[str | None, str | None
     return [(plain_text(json.dumps(value, ensure_ascii=False, default=repr)), f"the caption is {kind}, not text")]
 
 
+def is_listed(value: Any) -> bool:
+    """Whether a value is a list of captions, or spells one."""
+    return isinstance(value if isinstance(value, list) else spelt_out(value), list)
+
+
+def caption_cell(value: Any, lists: bool) -> tuple[str | list[str | None] | None, dict[int, str]]:
+    """The captions of a value in a column of texts, or of lists of them; and place -> why that is no caption."""
+    found = captions_of(value)
+    faults = {k: why for k, (_, why) in enumerate(found) if why}
+    if lists:
+        return None if found == [(None, None)] else [text for text, _ in found], faults
+    if len(found) > 1:
+        faults = {0: f"the caption is a list of {len(found)}, and others have one"}
+    return found[0][0], faults
+
+
 def caption_column(values: Sequence[Any]) -> tuple[pa.Array, Faults]:
     """A column of captions out of values of any kind: of texts, or of lists of texts where one value is a list."""
-    found = [captions_of(value) for value in values]
-    faults = {(i, k): why for i, cell in enumerate(found) for k, (_, why) in enumerate(cell) if why}
-    if not any(isinstance(v, list) or isinstance(spelt_out(v), list) for v in values):
-        return pa.array([cell[0][0] for cell in found], pa.string()), faults
-    none = [(None, None)]
-    lists = [None if cell == none else [text for text, _ in cell] for cell in found]
-    return pa.array(lists, pa.list_(pa.string())), faults
+    lists = any(map(is_listed, values))
+    cells = [caption_cell(value, lists) for value in values]
+    faults = {(i, k): why for i, (_, spoilt) in enumerate(cells) for k, why in spoilt.items()}
+    return pa.array([cell for cell, _ in cells], pa.list_(pa.string()) if lists else pa.string()), faults
+
+
+def caption_field(record: Mapping[str, Any]) -> Any:
+    """The first value in an object that holds a caption, by the usual names of its field; else None."""
+    values = (record.get(name) for name in USUAL_NAMES["text"])
+    return next(
+        (value for value in values if value not in ("", [], {}) and captions_of(value)[0] != (None, None)), None
+    )
 
 
 def spelt_out(text: Any) -> list[Any] | dict[str, Any] | None:

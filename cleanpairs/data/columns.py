@@ -34,7 +34,8 @@ _SCORE_NAME = re.compile(r"similarity|(cosine|clip)_?(similarity|score)|clip_\w*
 _URLS = re.compile(r"((image|img|photo|picture)_?)?(urls?|links?|uri)", re.IGNORECASE)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type are texts."""
     if pa.types.is_dictionary(kind):  # a pandas category
         kind = kind.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
@@ -49,15 +50,15 @@ def is_bytes(kind: pa.DataType) -> bool:
 def _fits(role: str, kind: pa.DataType) -> bool:
     inner = kind.value_type if is_list(kind) else kind
     if role == "text":
-        return _is_text(inner)
+        return is_text(inner)
     if role == "key":
-        return _is_text(kind) or bool(pa.types.is_integer(kind))
+        return is_text(kind) or bool(pa.types.is_integer(kind))
     if role in ("features", "text_features"):
         inner = inner.value_type if is_list(inner) and role == "features" else inner
         return is_list(kind) and bool(pa.types.is_floating(inner))
     if pa.types.is_struct(inner):
         return any(inner.field(i).name in ("bytes", "path") for i in range(inner.num_fields))
-    return is_bytes(inner) or _is_text(inner)
+    return is_bytes(inner) or is_text(inner)
 
 
 def is_score(name: str, kind: pa.DataType) -> bool:

@@ -18,13 +18,16 @@ from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.registry import READERS
 from cleanpairs.core.regular import reading
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.columns import is_bytes
+from cleanpairs.data.captions import caption_column, is_listed
+from cleanpairs.data.columns import USUAL_NAMES, is_text
 from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
+from cleanpairs.data.image_paths import LOOK_AT
 from cleanpairs.data.images import IMAGES
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read_cached, write_cached
+from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables
 
 _HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
@@ -201,13 +204,12 @@ def load_pairs(
         return data
     if isinstance(data, str | Path):
         return load_source(open_source(data, **options))
-    path, options["split"] = _written(data, split), None
+    path, options["split"] = _written(data, split, text_column), None
     try:
-        source = open_source(path, **options)
-        if image_root is None and (name := source.columns.get("image")):
-            kind = pq.read_schema(path).field(name).type
-            if not pa.types.is_nested(kind) and not is_bytes(kind):  # paths
-                source = open_source(path, **options | {"image_root": Path.cwd()})
+        source = open_source(path, **options | {"image_root": image_root or Path.cwd()})
+        name = source.columns.get("image")
+        if image_root is None and (name is None or not is_text(pq.read_schema(path).field(name).type)):  # no paths
+            source = open_source(path, **options)
         return load_source(source)
     except CleanpairsError as error:  # about the file in the cache: it is to speak of the object, in Python's words
         said = str(error).replace(f"--url_list {path}", "--url_list FILE")
@@ -221,12 +223,32 @@ def reader_of(source: Source) -> Any:
 
 
 def load_source(source: Source) -> Pairs:
-    """The pairs of an input that was opened by :func:`open_source`."""
-    return reader_of(source).load(source)
+    """The pairs of an input that was opened by :func:`open_source`. Raises DataError: there is no caption in the column
+    of captions, and there are other columns of texts.
+    """
+    pairs: Pairs = reader_of(source).load(source)
+    reasons = pairs.reasons.values()
+    if len(pairs) and len(reasons) == len(pairs) and all(map(concerns_caption, reasons)):
+        texts = [field.name for field in next(iter(iter_tables(source, 1))).schema if is_text(field.type)]
+        others = [
+            n for n in texts if re.search("caption|text|title|alt|desc", n.lower()) and n not in source.columns.values()
+        ]
+        if others:
+            raise DataError(
+                f"no row of {source.files[0]} has a caption in its column {source.columns.get('text')!r} "
+                f"({pairs.reasons[0]}); other columns hold texts ({', '.join(others)}): name one with --text-column"
+            )
+    return pairs
 
 
-def _written(data: Any, split: str | None) -> Path:
+def _written(data: Any, split: str | None, text: str | None) -> Path:
     """A table of any kind as a Parquet file in the cache directory, named by its content."""
+    if isinstance(data, pa.Array | pa.ChunkedArray) or (hasattr(data, "to_frame") and not hasattr(data, "columns")):
+        raise DataError(
+            f"the {type(data).__name__} is one column, and pairs take two: give a DataFrame or a dict with images and "
+            "captions"
+        )
+    data = _with_captions(data, text)
     dataset = as_dataset(data, split)
     if dataset is None and hasattr(data, "columns") and hasattr(getattr(data, "dtypes", None), "items"):
         if len(data.columns) and not len(data):
@@ -248,6 +270,37 @@ def _written(data: Any, split: str | None) -> Path:
     if path is None:
         raise DataError("the dataset holds no row")
     return path
+
+
+def _with_captions(data: Any, text: str | None) -> Any:
+    """A DataFrame, a dict of columns or a list of dicts with captions that are texts, or lists of texts where one value
+    is a list. Raises DataError: one is something else.
+    """
+    rows = isinstance(data, list) and all(isinstance(row, Mapping) for row in data)
+    if type(data).__module__.startswith("datasets") or not (
+        rows or isinstance(data, Mapping) or hasattr(data, "assign")
+    ):
+        return data
+    for name in dict.fromkeys(name for row in data for name in row) if rows else list(data):
+        values = [row.get(name) for row in data] if rows else data[name]
+        if not (name == text or str(name).lower() in USUAL_NAMES["text"]) or not hasattr(values, "__len__"):
+            continue
+        cells = [getattr(value, "tolist", lambda value=value: value)() for value in values]
+        cells = [list(cell) if isinstance(cell, tuple) else cell for cell in cells]
+        cells = [None if type(cell).__name__ in ("NAType", "NaTType") else cell for cell in cells]
+        plain = all(isinstance(cell, str) or cell is None for cell in cells)
+        if isinstance(values, pa.Array | pa.ChunkedArray) or (plain and not any(map(is_listed, cells[:LOOK_AT]))):
+            continue
+        column, faults = caption_column(cells)
+        if faults:
+            (row, _), why = min(faults.items())
+            raise DataError(f"the {type(data).__name__}, row {row}, column {name!r}: {why}")
+        found = column.to_pylist()
+        if rows:
+            data = [{**row, name: cell} for row, cell in zip(data, found, strict=True)]
+        else:
+            data = {**data, name: found} if isinstance(data, Mapping) else data.assign(**{name: found})
+    return data
 
 
 def as_dataset(data: Any, split: str | None = None) -> Any:

@@ -3,9 +3,10 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, starmap
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -15,13 +16,14 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with
-from cleanpairs.data.captions import Faults
-from cleanpairs.data.columns import check_truth, find_columns, score_columns
+from cleanpairs.data.captions import Faults, caption_cell, is_listed
+from cleanpairs.data.columns import check_truth, find_columns, is_text, score_columns
 from cleanpairs.data.formats.file_names import expand_files
+from cleanpairs.data.image_paths import LOOK_AT, with_images
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, rows_by_file, vector_groups
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import BATCH_BYTES, common_schema, count_rows, group_sizes, iter_batches, parquet_files
-from cleanpairs.data.rows import RowBatch, Shape, convert, row_numbers, vector_shape
+from cleanpairs.data.rows import RowBatch, Shape, convert, row_numbers, texts_of, vector_shape
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
 from cleanpairs.data.text import NOT_FINITE_TEXT, text_groups
 from cleanpairs.ops.columns import is_list
@@ -225,11 +227,17 @@ class ParquetReader(TableReader):
                 raise DataError(f"{data} has no splits; leave --split (split) out")
             options["split"] = chosen_split(request.split, known, data)
             paths = [path for path, found in of.items() if found is not None and found[1] == options["split"]]
+        request, spelt = _looked_at(paths, request, data)
+        options |= {"captions": "lists"} if spelt else {}
         return self.described(data, paths, sum(count_rows(paths)), request, **options)
 
     def schema(self, source: Source) -> pa.Schema:
-        """The one that the files share."""
-        return common_schema(source.paths)
+        """The one that the files share; texts that spell lists of captions are lists."""
+        schema = common_schema(source.paths)
+        at = schema.get_field_index(source.columns.get("text", ""))
+        if at < 0 or "captions" not in source.options:
+            return schema
+        return schema.set(at, schema.field(at).with_type(pa.list_(pa.string())))
 
     def batches(
         self,
@@ -241,7 +249,15 @@ class ParquetReader(TableReader):
     ) -> Iterator[Rows]:
         """See :class:`TableReader`; of ``rows`` rows from ``first`` on: the row groups before them are not read."""
         rows = source.n_rows if rows is None else rows
-        return starmap(Rows, iter_batches(source.paths, columns, batch_rows, rows, first))
+        text = source.columns.get("text") if "captions" in source.options else None
+        for path, batch in iter_batches(source.paths, columns, batch_rows, rows, first):
+            if text is None or text not in batch.schema.names:
+                yield Rows(path, batch)
+                continue
+            cells = [caption_cell(value, True) for value in texts_of(batch[text])]
+            spoilt = {(i, k): why for i, (_, each) in enumerate(cells) for k, why in each.items()}
+            values = dict(zip(batch.schema.names, batch.columns, strict=True)) | {text: [cell for cell, _ in cells]}
+            yield Rows(path, record_batch(self.schema(source), values, columns), {}, spoilt)
 
     def iter_range(
         self, source: Source, first: int, rows: int, batch_rows: int, *, hash_vectors: bool = True
@@ -258,6 +274,25 @@ class ParquetReader(TableReader):
     def _around(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
         for _, first, rows in rows_by_file(self.row_groups(source), wanted):
             yield first, self.batches(source, BATCH, columns, first, int(rows[-1]) + 1)
+
+
+def _looked_at(paths: Sequence[str], request: DataOptions, data: str) -> tuple[DataOptions, bool]:
+    """By the first rows: the request with the column of images that are there, and whether captions spell lists."""
+    if "://" in paths[0]:
+        return request, False
+    schema, file = common_schema(paths), Path(paths[0])
+
+    def column(name: str) -> list[Any]:
+        found = (image_cells(batch.column(0)) for _, batch in iter_batches(paths, [name], LOOK_AT, LOOK_AT))
+        return list(chain.from_iterable(found))
+
+    with suppress(DataError):  # images that are missing are said to be, row by row
+        found = with_images(schema, column, file, request)
+        if found.image_column != request.image_column or found.image_root != str(file.parent):
+            request = found
+    text = find_columns(schema, vars(request), data).get("text")
+    is_one = text is not None and is_text(schema.field(text).type)
+    return request, is_one and any(map(is_listed, column(str(text))))
 
 
 def load_rows(

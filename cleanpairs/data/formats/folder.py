@@ -28,16 +28,14 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with, cached_by_file, read_json, reading
 from cleanpairs.data.captions import captions_of, plain_text
-from cleanpairs.data.columns import USUAL_NAMES, find_columns
 from cleanpairs.data.formats.records import ENDINGS, file_kind, read_records
+from cleanpairs.data.image_paths import found_root, with_images
 from cleanpairs.data.images import embedded, encoded_bytes, resolve_path
 from cleanpairs.data.source import Source, fingerprint_of
 from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded, chosen_split, record_batch
 from cleanpairs.ops.columns import taken
 
 FIRST = ("metadata.csv", "metadata.jsonl", "captions.txt")
-SUBFOLDERS = ("", "images", "Images", "image", "img", "imgs")
-LOOK_AT = 100  # images of which one at least must be there
 _SCHEMA = pa.schema(
     [("key", pa.string()), ("image", pa.string()), ("captions", pa.list_(pa.string())), ("split", pa.string())]
 )
@@ -116,40 +114,6 @@ def _named_images(schema: pa.Schema, source: Source) -> str | None:
     return name if name is not None and pa.types.is_string(schema.field(name).type) else None
 
 
-def _found_root(paths: pa.ChunkedArray, file: Path, given: str | None, also: Sequence[Path] = ()) -> str:
-    """The folder that image ``paths`` are relative to: ``given``, or the first of the usual ones that has some."""
-    first = [path for path in paths.slice(0, LOOK_AT).to_pylist() if path]
-    if given is not None:
-        folders, beside = [Path(given).absolute()], []
-    else:
-        folders = [p for p in [*(file.parent / name for name in SUBFOLDERS), *also] if p.is_dir()]
-        beside = sorted(p for p in file.parent.glob("[!.]*") if p.is_dir() and p not in folders) if first else []
-    for folder in folders:
-        if not first or any(_is_there(path, folder) for path in first):
-            return str(folder)
-    counts = Counter({folder: sum(_is_there(path, folder) for path in first) for folder in beside})
-    best = [folder for folder, count in counts.items() if count and count == max(counts.values())]
-    if len(best) == 1:
-        return str(best[0])
-    if best:
-        remedy = f"as many are in {best[0]} as in {best[1]}: name their folder with --image-root"
-    elif "://" in first[0]:
-        remedy = "they are URLs: download them by img2dataset"
-    else:
-        above = [p for p in (Path.cwd(), *file.parent.parents) if _is_there(first[0], p)]
-        remedy = f"name their folder with --image-root{f' {above[0]}' if above else ''}"
-    raise DataError(
-        f"none of the first {len(first)} images that {file} names is in {folders[0]} (the first: "
-        f"{first[0][:200]!r}); {remedy}"
-    )
-
-
-def _is_there(path: str, folder: Path) -> bool:
-    with suppress(DataError, OSError):
-        return embedded(path) is not None or resolve_path(path, folder).is_file()
-    return False
-
-
 class FolderReader(ListingReader):
     """Reads a file of records, and the images that it names; ``image`` holds their bytes."""
 
@@ -175,7 +139,7 @@ class FolderReader(ListingReader):
         if (split := _split_of(table, request.split, str(path))) is not None:
             options["split"] = split
         table = _of_split(Listing(table), split).table
-        request = _with_images(table, path, request)
+        request = with_images(table.schema, lambda name: table[name].to_pylist(), path, request)
         return self.described(str(path), [str(path)], len(table), request, **options)
 
     def listing(self, source: Source) -> Listing:
@@ -240,32 +204,6 @@ def _split_of(table: pa.Table, asked: str | None, where: str) -> str | None:
     return split
 
 
-def _with_images(table: pa.Table, file: Path, request: DataOptions) -> DataOptions:
-    """The request with the folder of the images, and with the first column of which some are there."""
-
-    def usual(role: str) -> list[str]:
-        fields = [table.schema.field(n) for want in USUAL_NAMES[role] for n in table.column_names if n.lower() == want]
-        return [field.name for field in fields if pa.types.is_string(field.type)]
-
-    missing: DataError | None = None
-    try:
-        found = find_columns(table.schema, vars(request), str(file))
-        name = found.get("image")
-        if name is None or not pa.types.is_string(table.schema.field(name).type):
-            return request
-        names = [name] if request.image_column or "features" in found else list(dict.fromkeys([name, *usual("image")]))
-        names.sort(key=lambda other: "://" in next(filter(None, table[other].to_pylist()), ""))  # addresses last
-    except DataError as error:  # a column of names may be one of keys
-        name, names, missing = None, [] if request.image_column else usual("key"), error
-    for other in names:
-        try:
-            root = _found_root(table[other], file, request.image_root)
-            return replace(request, image_root=root, image_column=request.image_column if other == name else other)
-        except DataError as error:
-            missing = missing or error
-    raise missing or DataError(f"{file} has no column of images")
-
-
 class CaptionJsonReader(ListingReader):
     """Reads COCO's and Karpathy's JSON; images lie under ``image_root``, or where these corpora usually have them."""
 
@@ -296,7 +234,7 @@ class CaptionJsonReader(ListingReader):
         stem, above = path.stem.removeprefix("captions_"), path.parent.parent  # captions_train2017, dataset_coco
         usual = [path.parent / f"{path.stem.removeprefix('dataset_')}{end}" for end in ("-images", "_images")]
         usual += [above / stem, above / "images" / stem, path.parent / stem, above, above / "images"]
-        request = replace(request, image_root=_found_root(table["image"], path, request.image_root, usual))
+        request = replace(request, image_root=found_root(table["image"].to_pylist(), path, request.image_root, usual))
         return self.described(str(path), [str(path)], len(table), request, **options)
 
     def listing(self, source: Source) -> Listing:

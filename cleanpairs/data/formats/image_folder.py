@@ -11,7 +11,7 @@ import re
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,11 +20,12 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import cached_by_file, open_regular, read_json, reading
+from cleanpairs.data.captions import caption_column, caption_field, plain_text
 from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.folder import Listing, ListingReader, annotation_files
 from cleanpairs.data.formats.records import undecodable
-from cleanpairs.data.formats.webdataset import CAPTIONS, caption_field
+from cleanpairs.data.formats.webdataset import CAPTIONS
 from cleanpairs.data.images import IMAGES
 from cleanpairs.data.parquet_io import common_schema, parquet_files, read_table
 from cleanpairs.data.source import Source, copied
@@ -118,7 +119,7 @@ def _listing(path: str) -> Listing:
 
 def _of_names(folder: Path, encoding: str | None) -> tuple[pa.Table, list[Path]]:
     """The rows of a folder, ``key``, ``file_name``, ``caption`` and what is wrong; and the files of its captions."""
-    rows: list[tuple[str, str | None, str | None, str | None]] = []
+    rows: list[tuple[str, str | None, Any, str | None]] = []
     files: list[Path] = []
     for name, (images, captions, notes) in _named_alike(folder).items():
         if not images and not captions:
@@ -132,17 +133,16 @@ def _of_names(folder: Path, encoding: str | None) -> tuple[pa.Table, list[Path]]
         for image in images:
             key = name if len(images) == 1 else f"{name}{image.suffix}"
             rows.append((key, image.relative_to(folder).as_posix(), caption, fault))
-    values = [[None if value is None else _utf8(value) for value in column] for column in zip(*rows, strict=True)]
-    names = ["key", "file_name", "caption", FAULT]
-    return pa.table({name: pa.array(some, pa.string()) for name, some in zip(names, values, strict=True)}), files
+    keys, names, values, faults = map(list, zip(*rows, strict=True))
+    column, spoilt = caption_column(values)
+    for (i, k), why in spoilt.items():  # one caption that is none costs the row
+        faults[i] = faults[i] or (f"caption {k + 1}: {why}" if k else why)
+    table = {"key": keys, "file_name": names, FAULT: faults}  # an image whose name is not UTF-8 is said to be missing
+    texts = {name: [None if t is None else plain_text(t) for t in some] for name, some in table.items()}
+    return pa.table({name: pa.array(some, pa.string()) for name, some in texts.items()} | {"caption": column}), files
 
 
-def _utf8(text: str) -> str:
-    """A name of a file, or a caption, as a table can hold it: an image of another name is said to be missing."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _caption(captions: list[Path], notes: list[Path], encoding: str | None) -> tuple[str | None, str | None]:
+def _caption(captions: list[Path], notes: list[Path], encoding: str | None) -> tuple[Any, str | None]:
     """The caption in the first of the files that holds one, and what is wrong with it."""
     try:
         for file in sorted(captions, key=lambda path: CAPTIONS.index(path.suffix[1:].lower())):
@@ -158,7 +158,7 @@ def _caption(captions: list[Path], notes: list[Path], encoding: str | None) -> t
         for file in notes:
             with reading(file, "read as JSON", ValueError):
                 record = read_json(file)
-            if isinstance(record, dict) and (found := caption_field(record)):
+            if isinstance(record, dict) and (found := caption_field(record)) is not None:
                 return found, None
     except DataError as error:  # one file, one row
         return None, str(error)

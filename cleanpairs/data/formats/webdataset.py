@@ -26,14 +26,15 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import cached_by_file, open_regular, reading
-from cleanpairs.data.columns import USUAL_NAMES, is_score
+from cleanpairs.data.captions import caption_cell, caption_field, is_listed
+from cleanpairs.data.columns import is_score, number_of
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.images import IMAGES, ImageSource
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded, record_batch
 from cleanpairs.data.text import NOT_UTF8, text_of
-from cleanpairs.ops.columns import one_array, recast, taken
+from cleanpairs.ops.columns import is_list, one_array, recast, taken
 
 TAR = (".tar", ".tar.gz", ".tgz")
 MAX_JSON_BYTES = 16 * 2**20
@@ -158,6 +159,8 @@ class WebDatasetReader(TableReader):
         sidecars = [p for p in map(_sidecar, tars) if p is not None]
         fields = [] if sidecars else _json_fields(tars, request.text_column)
         options = {"json": json.dumps(fields)} if fields else {}
+        if _has_lists(tars, sidecars, request.text_column or "caption"):
+            options["lists"] = "captions"
         n_rows = sum(len(_rows(tar)) for tar in tars)
         return self.described(data, [*tars, *sidecars], n_rows, request, **options)
 
@@ -165,15 +168,21 @@ class WebDatasetReader(TableReader):
         """``key``, ``image`` (bytes), ``caption``, and the columns of the sidecars or of the .json."""
         sidecars, fields = [p for p in source.paths if p.endswith(".parquet")], _fields_of(source)
         own = [pa.field("key", pa.string()), pa.field("image", IMAGE_TYPE), pa.field("caption", pa.string())]
+        text = pa.list_(pa.string()) if "lists" in source.options else pa.string()
         more = [f for f in common_schema(sidecars) if f.name not in OWN] if sidecars else []
         if fields:
             kinds = {name: pa.float64() if is_score(name, pa.float64()) else pa.string() for name in fields}
             more = [pa.field(name, kind) for name, kind in kinds.items()] + [pa.field("json", pa.string())]
-        return pa.schema([*own, *more])
+        found = pa.schema([*own, *more])
+        at = found.get_field_index(source.columns.get("text", "caption"))
+        return (
+            found if at < 0 or found.field(at).type != pa.string() else found.set(at, found.field(at).with_type(text))
+        )
 
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
-        schema, fields = self.schema(source), _fields_of(source)
+        schema, fields, lists = self.schema(source), _fields_of(source), "lists" in source.options
+        text = source.columns.get("text", "caption")
         wanted = set(schema.names if columns is None else columns)
         left = source.n_rows
         for tar in _tars(source):
@@ -183,14 +192,15 @@ class WebDatasetReader(TableReader):
             more = [f for f in schema if f.name in wanted and f.name not in OWN]
             with open_regular(tar) as file:
                 for batch in bounded(iter(samples), batch_rows, _image_size if "image" in wanted else lambda _: 0):
-                    found = [_cells(sample, file, wanted, fields) for sample in batch]
-                    values: dict[str, Any] = {name: [cells[name] for cells, _ in found] for name in found[0][0]}
-                    faults = {i: fault for i, (_, fault) in enumerate(found) if fault}
-                    _join(values, more, table)
+                    found = [_cells(sample, file, wanted, fields, text, lists) for sample in batch]
+                    values: dict[str, Any] = {name: [cells[name] for cells, *_ in found] for name in found[0][0]}
+                    faults = {i: fault for i, (_, fault, _) in enumerate(found) if fault}
+                    spoilt = {(i, k): why for i, (*_, each) in enumerate(found) for k, why in each.items()}
+                    _join(values, more, table, lists)
                     for i, caption in enumerate(values.get("caption", ())):
                         if caption is None:
                             faults.setdefault(i, f"there is no caption (the sample has: {_names(batch[i])})")
-                    yield Rows(tar, record_batch(schema, values, columns), faults)
+                    yield Rows(tar, record_batch(schema, values, columns), faults, spoilt)
 
     def encoded(self, source: Source) -> ImageSource:
         """The images, each read at its place in its tar."""
@@ -231,6 +241,18 @@ def _json_fields(tars: Sequence[str], text: str | None) -> list[str]:
     return [name for name in found if name not in (*OWN, "json")]
 
 
+def _has_lists(tars: Sequence[str], sidecars: Sequence[str], text: str) -> bool:
+    """Whether captions are lists, in the column ``text``, by the first samples of some of the tars."""
+    if sidecars and text in (schema := common_schema(sidecars)).names and is_list(schema.field(text).type):
+        return text == "caption"
+    for tar in tars[:: max(1, len(tars) // 10)]:
+        with open_regular(tar) as file:
+            for sample in read_index(tar)[:LOOK_AT]:
+                if is_listed(_text(sample, file)[0] if text == "caption" else _record(file, sample).get(text)):
+                    return True
+    return False
+
+
 def _image_size(sample: Sample) -> int:
     return sample.members[sample.image].size if sample.image else 0
 
@@ -254,14 +276,15 @@ def _record(file: BinaryIO, sample: Sample) -> dict[str, Any]:
 
 
 def _cells(
-    sample: Sample, file: BinaryIO, wanted: set[str], fields: Sequence[str]
-) -> tuple[dict[str, Any], str | None]:
-    """The cells of a sample that are in the tar, and what is wrong with it."""
+    sample: Sample, file: BinaryIO, wanted: set[str], fields: Sequence[str], text: str, lists: bool
+) -> tuple[dict[str, Any], str | None, dict[int, str]]:
+    """The cells of a sample that are in the tar, and what is wrong with it, or with its captions in ``text``."""
     cells: dict[str, Any] = {"key": sample.key}
-    from_json, fault = wanted.intersection(fields), None
+    from_json, fault, spoilt = wanted.intersection(fields), None, dict[int, str]()
     record = _record(file, sample) if from_json else {}
     for name in from_json:
-        cells[name] = (_number if is_score(name, pa.float64()) else _string)(record.get(name))
+        value = record.get(name)
+        cells[name] = value if name == text else (number_of if is_score(name, pa.float64()) else _string)(value)
     if fields and "json" in wanted:
         written = _json(file, sample)
         cells["json"] = None if written is None else written.decode("utf-8-sig", "replace")
@@ -271,7 +294,9 @@ def _cells(
         content, why = _content(sample, file)
         cells["image"] = {"bytes": content, "path": None if content is None else f"{sample.key}.{sample.image}"}
         fault = why or fault
-    return cells, sample.fault or fault
+    if text in cells:
+        cells[text], spoilt = caption_cell(cells[text], lists)
+    return cells, sample.fault or fault, spoilt
 
 
 def _content(sample: Sample, file: BinaryIO) -> tuple[bytes | None, str | None]:
@@ -284,7 +309,7 @@ def _content(sample: Sample, file: BinaryIO) -> tuple[bytes | None, str | None]:
     return member_bytes(file, sample.members[sample.image]), None
 
 
-def _text(sample: Sample, file: BinaryIO) -> tuple[str | None, str | None]:
+def _text(sample: Sample, file: BinaryIO) -> tuple[Any, str | None]:
     """The caption, and what is wrong with it: of the .txt, or else of the .json by the usual names of its field."""
     found = sample.among(CAPTIONS)
     if len(found) > 1:
@@ -295,28 +320,18 @@ def _text(sample: Sample, file: BinaryIO) -> tuple[str | None, str | None]:
             return None, f"the caption is longer than {most} bytes"
         raw = member_bytes(file, sample.members[found[0]])
     if not raw.strip():
-        return caption_field(_record(file, sample)) or ("" if found else None), None
+        value = caption_field(_record(file, sample))
+        return "" if found and value is None else value, None
     try:
         return text_of(raw), None
     except UnicodeDecodeError:
         return raw.decode("utf-8", "replace"), NOT_UTF8
 
 
-def caption_field(record: Mapping[str, Any]) -> str | None:
-    """The caption in the object of a .json, by the usual names of its field; None where there is none."""
-    values = (_string(record.get(name)) for name in USUAL_NAMES["text"])
-    return next((value for value in values if value), None)
-
-
 def _string(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return None if value is None else value.encode("utf-8", "replace").decode()
     return json.dumps(value)
-
-
-def _number(value: Any) -> float | None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and abs(value) < 1e308 else None  # JSON's whole numbers have no end
 
 
 def _rows(tar: str) -> list[Sample]:
@@ -351,7 +366,7 @@ def _places(keys: Sequence[str], table: pa.Table) -> pa.Array:
     return pc.index_in(pa.array(keys, pa.string()), table["key"].cast(pa.string()), skip_nulls=True)
 
 
-def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | None) -> None:
+def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | None, lists: bool) -> None:
     """Add the columns ``fields`` of a sidecar to those of samples, by their keys; null where it has no such row."""
     at = None if table is None else _places(values["key"], table)
     for field in fields:
@@ -360,5 +375,5 @@ def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | 
             found = pa.nulls(count, field.type) if table is None else one_array(taken(table[field.name], at))
             values[field.name] = recast(found, field.type)
     if table is not None and "caption" in table.column_names and None in values.get("caption", ()):
-        beside = one_array(taken(table["caption"].cast(pa.string()), at))
-        values["caption"] = pc.coalesce(pa.array(values["caption"], pa.string()), beside).to_pylist()
+        beside = [caption_cell(value, lists)[0] for value in taken(table["caption"], at).to_pylist()]
+        values["caption"] = [a if a is not None else b for a, b in zip(values["caption"], beside, strict=True)]

@@ -1,0 +1,81 @@
+"""Which column names the images, and the folder that its paths are relative to."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.recipe import DataOptions
+from cleanpairs.data.columns import USUAL_NAMES, find_columns, is_text
+from cleanpairs.data.images import embedded, resolve_path
+
+LOOK_AT = 100  # images of which one at least must be there
+
+
+def with_images(schema: pa.Schema, column: Callable[[str], list[Any]], file: Path, request: DataOptions) -> DataOptions:
+    """The request with the folder of the images, and with the first column of which some are there.
+
+    ``column``: the values of a column of ``schema``, the first rows at least. Raises DataError: no image is there.
+    """
+
+    def usual(role: str) -> list[str]:
+        fields = [schema.field(n) for want in USUAL_NAMES[role] for n in schema.names if n.lower() == want]
+        return [field.name for field in fields if is_text(field.type)]
+
+    missing: DataError | None = None
+    try:
+        found = find_columns(schema, vars(request), str(file))
+        name = found.get("image")
+        if name is None or not is_text(schema.field(name).type):
+            return request
+        names = [name] if request.image_column or "features" in found else list(dict.fromkeys([name, *usual("image")]))
+        names.sort(key=lambda other: "://" in next(filter(None, column(other)), "://"))  # addresses last
+    except DataError as error:  # a column of names may be one of keys
+        name, names, missing = None, [] if request.image_column else usual("key"), error
+    for other in names:
+        try:
+            root = found_root(column(other), file, request.image_root)
+            return replace(request, image_root=root, image_column=request.image_column if other == name else other)
+        except DataError as error:
+            missing = missing or error
+    raise missing or DataError(f"{file} has no column of images")
+
+
+def found_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequence[Path] = ()) -> str:
+    """The folder that image ``paths`` are relative to: ``given``, or the first of the usual ones that has some."""
+    first = [path for path in paths[:LOOK_AT] if path]
+    if given is not None:
+        folders, beside = [Path(given).absolute()], []
+    else:
+        usual = ("", "images", "Images", "image", "img", "imgs")
+        folders = [p for p in [*(file.parent / name for name in usual), *also] if p.is_dir()]
+        beside = sorted(p for p in file.parent.glob("[!.]*") if p.is_dir() and p not in folders) if first else []
+    for folder in folders:
+        if not first or any(_is_there(path, folder) for path in first):
+            return str(folder)
+    counts = Counter({folder: sum(_is_there(path, folder) for path in first) for folder in beside})
+    best = [folder for folder, count in counts.items() if count and count == max(counts.values())]
+    if len(best) == 1:
+        return str(best[0])
+    if best:
+        remedy = f"as many are in {best[0]} as in {best[1]}: name their folder with --image-root"
+    elif "://" in first[0]:
+        remedy = "they are URLs: download them by img2dataset"
+    else:
+        above = [p for p in (Path.cwd(), *file.parent.parents) if _is_there(first[0], p)]
+        remedy = f"name their folder with --image-root{f' {above[0]}' if above else ''}"
+    raise DataError(
+        f"none of the first {len(first)} images that {file} names is in {folders[0]} (the first: "
+        f"{first[0][:200]!r}); {remedy}"
+    )
+
+
+def _is_there(path: str, folder: Path) -> bool:
+    with suppress(DataError, OSError):
+        return embedded(path) is not None or resolve_path(path, folder).is_file()
+    return False
