@@ -203,8 +203,8 @@ def answers(n: int) -> None:
             timed("a list by words", f"queue?show=all&words=word{rng.randrange(100)}")
             i = rng.randrange(n)
             timed("a question with its evidence", f"question/{i}")
-            timed("an answer", "answer", {"pair": i, "action": "drop"})
-        made = timed("a batch of 2 %", "answer_all", {"alike": 5, "action": "drop"})
+            timed("an answer", "decide", {"pair": i, "action": "drop"})
+        made = timed("a batch of 2 %", "decide_all", {"alike": 5, "action": "drop"})
         timed("its undo", "undo", {"name": made["name"]})
         print(f"| of {n:,} pairs, milliseconds | median | largest | CPU, mean |\n|---|---|---|---|")
         for name, values in found.items():
@@ -229,7 +229,7 @@ def kill(times: int) -> None:
                     try:
                         get(
                             port,
-                            root + "answer",
+                            root + "decide",
                             {"pair": i, "action": "recaption", "caption": caption},
                         )
                     except (OSError, http.client.HTTPException):

@@ -118,7 +118,7 @@ async function act(work) {
 async function answer(action, more) {
   if (!shown) return;
   const pair = shown.pair;
-  const made = await ask("answer", { pair, action, words: $("words").value, ...more });
+  const made = await ask("decide", { pair, action, words: $("words").value, ...more });
   undoable.push([made.name, pair]);
   answered.add(pair);
   progress();
@@ -130,7 +130,7 @@ async function answer(action, more) {
 }
 
 async function answerAll(what, action) {
-  const pair = shown && shown.pair, made = await ask("answer_all", { ...what, action });
+  const pair = shown && shown.pair, made = await ask("decide_all", { ...what, action });
   if (made.name) undoable.push([made.name, pair]);
   await start();
   say(`${made.changed} pairs: ${DONE[action]}.` + (made.name ? " z takes that back." : ""));
@@ -184,7 +184,7 @@ $("words").addEventListener("input", () => { clearTimeout(waiting); waiting = se
 $("drop-alike").addEventListener("click", () => act(() => answerAll({ alike: shown.pair }, "drop")));
 for (const action of ["keep", "drop"]) $(action + "-all").addEventListener("click", () => act(() => answerAll({ show: $("show").value, words: $("words").value }, action)));
 $("finish").addEventListener("click", () => act(async () => {
-  const { text } = await ask("finish", {});
+  const { text } = await ask("write", {});
   $("result").hidden = false;
   $("result").textContent = text;
   $("result").scrollIntoView();

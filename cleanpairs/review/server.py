@@ -61,10 +61,10 @@ class LabelServer:
             Route("/state", self._asked(self._state)),
             Route("/queue", self._asked(self._queue)),
             Route("/question/{pair:int}", self._asked(session.question)),
-            Route("/answer", self._asked(self._answer), methods=["POST"]),
-            Route("/answer_all", self._asked(self._answer_all), methods=["POST"]),
+            Route("/decide", self._asked(self._answer), methods=["POST"]),
+            Route("/decide_all", self._asked(self._answer_all), methods=["POST"]),
             Route("/undo", self._asked(self._undo), methods=["POST"]),
-            Route("/finish", self._asked(lambda: {"text": finish()}), methods=["POST"]),
+            Route("/write", self._asked(lambda: {"text": finish()}), methods=["POST"]),
         ]
         bad = dict.fromkeys((ConfigError, ValueError, TypeError, KeyError, RecursionError, OverflowError), _refused)
         app = Starlette(

@@ -81,9 +81,9 @@ def test_it_serves_until_ctrl_c_and_ends_with_the_result(run: Path, tmp_path: Pa
 
     first, *_, last = ask("queue")["pairs"]
     assert ("similar_images" in ask(f"question/{first}")) == (name == "review")
-    ask("answer", {"pair": first, "action": "drop"})
-    assert ("plan.parquet" if name == "review" else f"1 of {N} drawn") in ask("finish", {})["text"]
-    ask("answer", {"pair": last, "action": "keep"})
+    ask("decide", {"pair": first, "action": "drop"})
+    assert ("plan.parquet" if name == "review" else f"1 of {N} drawn") in ask("write", {})["text"]
+    ask("decide", {"pair": last, "action": "keep"})
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=900)
     assert process.returncode == 0 and set(opened(run).decided()) == {first, last}

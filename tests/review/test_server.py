@@ -61,7 +61,7 @@ def test_only_who_knows_the_token_and_calls_it_by_its_name(client: Client) -> No
         assert client.ask(good, headers={"Host": host})[0] == 403
     for origin in ("http://evil.example", "null", f"https://127.0.0.1:{client.port}", "http://127.0.0.1:1"):
         assert client.ask(good, headers={"Origin": origin})[0] == 403
-        status = client.ask(f"/{client.token}/answer", {"pair": 1, "action": "drop"}, {"Origin": origin})[0]
+        status = client.ask(f"/{client.token}/decide", {"pair": 1, "action": "drop"}, {"Origin": origin})[0]
         assert status == 403 and client.get("queue")["answered"] == []
     assert client.ask(good, headers={"Sec-Fetch-Site": "cross-site"})[0] == 403
 
@@ -105,7 +105,7 @@ def test_queues_and_questions(client: Client) -> None:
     assert client.get("question/7")["key"] == "k007"
     for path, status in (
         ("queue?show=nothing", 400), ("queue?odd=1", 400), (f"question/{N}", 400), (f"question/{QUARANTINED}", 400),
-        ("question/x", 404), ("answer", 405),
+        ("question/x", 404), ("decide", 405),
     ):  # fmt: skip
         assert client.ask(f"/{client.token}/{path}")[0] == status, path
 
@@ -117,7 +117,7 @@ def test_queues_and_questions(client: Client) -> None:
              b'{"pair": 1, "action": "recaption", "caption": "a\\ud800b"}']
 )  # fmt: skip
 def test_what_is_no_answer(client: Client, body: bytes) -> None:
-    assert client.ask(f"/{client.token}/answer", body)[0] == 400
+    assert client.ask(f"/{client.token}/decide", body)[0] == 400
     assert client.get("queue")["answered"] == []
 
 
@@ -127,11 +127,11 @@ def test_what_is_no_answer(client: Client, body: bytes) -> None:
         (b"POST /x HTTP/1.1\r\nHost: evil\r\nContent-Length: -1\r\n\r\n", b"400"),
         (b"GET /x HTTP/1.1\r\nHost: evil\r\nContent-Length: abc\r\n\r\n", b"400"),
         (b"POST /x HTTP/1.1\r\nHost: evil\r\nContent-Length: 2000000000\r\n\r\nx", b"403"),
-        (b"POST /TOKEN/answer HTTP/1.1\r\nHost: HOST\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", b"400"),
-        (b"POST /TOKEN/answer HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100090\r\n\r\n" + b"x" * 100_090, b"413"),
-        (b"POST /TOKEN/answer HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n30000\r\n" + b"x" * 0x30000,
+        (b"POST /TOKEN/decide HTTP/1.1\r\nHost: HOST\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", b"400"),
+        (b"POST /TOKEN/decide HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100090\r\n\r\n" + b"x" * 100_090, b"413"),
+        (b"POST /TOKEN/decide HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n30000\r\n" + b"x" * 0x30000,
          b"413"),
-        (b"DELETE /TOKEN/answer HTTP/1.1\r\nHost: HOST\r\n\r\n", b"405"),
+        (b"DELETE /TOKEN/decide HTTP/1.1\r\nHost: HOST\r\n\r\n", b"405"),
         (b"GET /TOKEN/state HTTP/1.1\r\nHost: HOST\r\nHost: evil\r\n\r\n", b"400"),
         (b"\x16\x03\x01 no HTTP at all\r\n\r\n", b"400"),
     ],
@@ -157,21 +157,21 @@ def test_two_servers_of_one_run_lose_nothing_of_each_other(case: Case, tmp_path:
     with served(case.open(tmp_path), tmp_path) as address:
         other = Client(address)
         for i in range(10):
-            name = (client, other)[i % 2].get("answer", {"pair": i, "action": "drop"})["name"]
-        client.get("answer", {"pair": 3, "action": "keep"})
+            name = (client, other)[i % 2].get("decide", {"pair": i, "action": "drop"})["name"]
+        client.get("decide", {"pair": 3, "action": "keep"})
         assert (
             other.get("queue?show=answered")["pairs"] == client.get("queue?show=answered")["pairs"] == list(range(10))
         )
         assert other.get("question/3")["answer"]["action"] == "keep"
         assert client.get("undo", {"name": name})["pairs"] == [9]  # of the other
-        written = other.get("finish", {})["text"]
+        written = other.get("write", {})["text"]
     assert Path(written).exists() and client.get("queue?show=answered")["total"] == 9
 
 
 def test_batches(client: Client) -> None:
-    alike = client.get("answer_all", {"alike": 40, "action": "drop"})
+    alike = client.get("decide_all", {"alike": 40, "action": "drop"})
     assert alike["changed"] == 6
     total = client.get("queue?show=all&words=waves")["total"]
-    assert client.get("answer_all", {"show": "all", "words": "waves", "action": "keep"})["changed"] == total > 3
+    assert client.get("decide_all", {"show": "all", "words": "waves", "action": "keep"})["changed"] == total > 3
     assert client.get("undo", {"name": alike["name"]})["pairs"] == list(range(40, 46))
     assert client.get("undo", {"name": alike["name"]})["pairs"] == []
