@@ -55,8 +55,8 @@ class Decision:
 
 
 def is_text(text: str) -> bool:
-    """Whether a file can hold it: it has no lone surrogate, which is half of a character."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
+    """Whether every output can hold it: it has no lone surrogate, which is half of a character, and no NUL."""
+    return not any("\ud800" <= c <= "\udfff" or c == "\0" for c in text)
 
 
 class DecisionLog:
@@ -84,7 +84,9 @@ class DecisionLog:
 
     def __init__(self, path: str | Path, fingerprint: str, pairs: int) -> None:
         self.path, self._about, self._n = Path(path), {"data": fingerprint, "pairs": pairs}, pairs
-        self.damaged = 0  # lines that cannot be used: half written by a killed process, or with half of a character
+        self.damaged = (
+            0  # lines that cannot be used: half written by a killed process, or with a caption that is no text
+        )
         self._made: dict[str, Decision] = {}  # all that were ever made, by name, in order
         self._undone: set[str] = set()
         self._of: dict[int, list[Decision]] = {}  # by pair
@@ -157,8 +159,8 @@ class DecisionLog:
     def _take(self, line: bytes) -> Sequence[int]:
         try:
             told = json.loads(line)
-            if not is_text(json.dumps(told, ensure_ascii=False)):
-                raise ValueError("a lone surrogate")
+            if isinstance(told, dict) and not is_text(str(told.get("caption"))):
+                raise ValueError("the caption is no text")
         except (ValueError, RecursionError):
             self.damaged += 1
             return ()

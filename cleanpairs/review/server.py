@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -69,7 +69,7 @@ class LabelServer:
         bad = dict.fromkeys((ConfigError, ValueError, TypeError, KeyError, RecursionError, OverflowError), _refused)
         app = Starlette(
             routes=[Mount("/{token}", routes=routes)], middleware=[Middleware(_Guard, hosts=hosts, token=token)],
-            exception_handlers={CleanpairsError: _failed, **bad},
+            exception_handlers={CleanpairsError: _failed, ClientDisconnect: _failed, **bad},
         )  # fmt: skip
         self._uvicorn = uvicorn.Server(uvicorn.Config(
             app, http="h11", ws="none", lifespan="off", loop="asyncio", log_config=None, log_level="error",
@@ -116,12 +116,12 @@ class LabelServer:
         found = {"total": len(pairs), "pairs": shown.tolist(), "answered": answered.tolist()}
         return found if self.session.sample is not None else found | self.session.rate()
 
-    def _answer(self, pair: int, action: str, **about: Any) -> dict[str, Any]:
-        return {"name": self.session.answer(pair, action, **about).name}
+    def _answer(self, pair: int, action: str, words: str = "", **about: Any) -> dict[str, Any]:
+        return {"name": self.session.answer(pair, action, words=str(words), **about).name}
 
     def _answer_all(self, action: str, alike: int | None = None, show: str = "", words: str = "") -> dict[str, Any]:
         """Of all pairs with the caption of one, or of all that are listed."""
-        pairs = self.session.queue(show, words) if alike is None else self.session.alike(alike)
+        pairs = self.session.queue(show, str(words)) if alike is None else self.session.alike(alike)
         made = self.session.answer_all(pairs, action)
         return {"name": None, "changed": 0} if made is None else {"name": made.name, "changed": len(made.pairs)}
 

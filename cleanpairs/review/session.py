@@ -182,7 +182,7 @@ class Session:
         return np.flatnonzero(self.pairs.text_group == self.pairs.text_group[self._checked(pair)])
 
     def _checked(self, pair: int) -> int:
-        if not (0 <= (i := index(pair)) < len(self.pairs) and self.known[i]):
+        if isinstance(pair, bool) or not (0 <= (i := index(pair)) < len(self.pairs) and self.known[i]):
             raise ConfigError(f"there is no pair {pair}, or it is quarantined")
         return i
 
@@ -222,7 +222,7 @@ class Session:
         elif not (isinstance(caption, str) and 0 < len(caption := " ".join(caption.split())) <= 10_000):
             raise ConfigError("a caption has 1 to 10,000 characters")
         elif not is_text(caption):
-            raise ConfigError("the caption holds half of a character (a lone surrogate): type it anew")
+            raise ConfigError("the caption holds half of a character (a lone surrogate), or a NUL: type it anew")
         about = {"asked": not words.strip(), "drawn": self.sample is not None}
         made = self.log.decide([i], action, donor=donor, caption=caption, **about)
         self._note(made.pairs)

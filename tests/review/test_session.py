@@ -73,6 +73,7 @@ def test_a_batch_leaves_answers_alone_and_is_taken_back_as_one(case: Case, tmp_p
         (1, "rematch_text", {"donor": 1}), (1, "rematch_text", {"donor": QUARANTINED}), (1, "recaption", {}),
         (1, "recaption", {"caption": " \n"}), (1, "recaption", {"caption": "x" * 10_001}),
         (1, "recaption", {"caption": 7}), (1, "recaption", {"caption": "a\ud800b"}),
+        (1, "recaption", {"caption": "\0"}), (True, "keep", {}),
     ],
 )  # fmt: skip
 def test_what_is_no_answer(case: Case, tmp_path: Path, pair: int, action: str, more: dict) -> None:
