@@ -19,28 +19,26 @@ Sources: W. G. Cochran, Sampling Techniques, 3rd edition, 1977, chapters 5 and 6
 A. Agresti and D. B. Hitchcock, Statistical Methods and Applications 14, 2005 (Beta intervals of proportions).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import minimize
-from scipy.special import expit, logit
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.plain import plain
-from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, with_interval
+from cleanpairs.correspondence.calibration import (
+    UNDETERMINED,
+    Calibration,
+    Estimate,
+    calibrate,
+    positions,
+    with_interval,
+)
 
 LADDER = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-DRAWS = 1_000
-ECE_BINS = 5  # of a sample: with more of them, chance is most of what is measured
-CHANCE_DRAWS = 200
-CLIP = 1e-3  # scores nearer to 0 and 1 than this are alike: a logit of float32 rounding says nothing
-RIDGE = 1e-3  # on both coefficients, in labels: only where the labels leave them open
-
-Calibrator = Callable[[np.ndarray], np.ndarray]  # from scores (k,) in [0, 1] to probabilities (k,), never decreasing
 
 
 @dataclass(frozen=True)
@@ -57,15 +55,24 @@ class ThresholdEstimate:
 class AuditResult:
     """Figures of an audit.
 
-    - ``drawn``, ``labelled``, ``mismatched``: pairs of the sample, those with a label, and labels that say so
-    - ``noise_rate``: share of mismatched pairs among all that have a score
-    - ``at_threshold``, ``ladder``: at the run's threshold, and at others
-    - ``auroc``, ``ap``: of low correspondence, weighted; NaN where the labels are all alike
-    - ``calibration``, ``log_loss``: the map chosen; kind -> weighted log loss of labels that were left out, nats
-    - ``ece_before``, ``ece_after``, ``ece_chance``: expected calibration error of the correspondence; of the calibrated
-      probability, each label left out in its turn; and what that would be by chance if it were calibrated perfectly
-    - ``even_odds``: correspondence at which the calibrated probability passes 1/2; None where it never does
-    - ``probability`` (N,) float32: calibrated probability of being matched, NaN where quarantined
+    Attributes
+    ----------
+    drawn, labelled, mismatched : int
+        Pairs of the sample, those with a label, and those whose label is mismatched.
+    noise_rate : Estimate
+        Share of mismatched pairs among all that have a score.
+    at_threshold : ThresholdEstimate
+        At the run's threshold.
+    ladder : tuple of ThresholdEstimate
+        At others.
+    auroc, ap : float
+        Of low correspondence, weighted. NaN where the labels are all alike.
+    ece_before, ece_after : float
+        Expected calibration error of the correspondence, and of the calibrated probability of labels left out.
+    even_odds : float or None
+        Correspondence at which the calibrated probability passes 1/2, if it does.
+    probability : ndarray of float32, shape (N,)
+        Calibrated probability of being matched. NaN where quarantined.
     """
 
     drawn: int
@@ -76,11 +83,8 @@ class AuditResult:
     ladder: tuple[ThresholdEstimate, ...]
     auroc: float
     ap: float
-    calibration: str
-    log_loss: dict[str, float]
     ece_before: float
     ece_after: float
-    ece_chance: float
     even_odds: float | None
     probability: np.ndarray
 
@@ -99,10 +103,9 @@ class AuditResult:
             "",
             threshold_table([self.at_threshold, *self.ladder], mark=self.at_threshold.threshold),
             "",
-            f"calibration     {self.calibration}"
-            + ("" if self.even_odds is None else f"; as likely matched as not at correspondence {self.even_odds:.3g}"),
-            f"its error       {share(self.ece_after)} cross-validated (chance alone: {share(self.ece_chance)}), "
-            f"{share(self.ece_before)} before",
+            "calibration     " + ("none that passes 1/2" if self.even_odds is None else
+                                  f"as likely matched as not at correspondence {self.even_odds:.3g}"),
+            f"its error       {share(self.ece_after)} of labels left out, {share(self.ece_before)} before",
         ])  # fmt: skip
 
 
@@ -113,66 +116,6 @@ def threshold_table(rows: Sequence[ThresholdEstimate], mark: float) -> str:
         sign = "*" if r.threshold == mark else " "
         lines.append(f"{r.threshold:>9.3g}{sign}{r.flagged:>12,}   {r.precision!s:<26}{r.recall!s:<24}".rstrip())
     return "\n".join([*lines, "* the threshold of the run"])
-
-
-def _targets(matched: np.ndarray) -> np.ndarray:
-    """Platt's, instead of hard labels, so that no hundred labels give a probability of 0 or 1."""
-    positive = int(matched.sum())
-    return np.where(matched, (positive + 1) / (positive + 2), 1 / (len(matched) - positive + 2))
-
-
-def fit_isotonic(score: np.ndarray, matched: np.ndarray, weight: np.ndarray) -> Calibrator:
-    """The increasing step function of least weighted squares, through the centres of its steps (Oron and Flournoy,
-    2017), of k labels; ``score`` (k,), ``matched`` (k,) bool, ``weight`` (k,): the pairs that each stands for.
-    """
-    from sklearn.isotonic import isotonic_regression
-
-    s, at = np.unique(score, return_inverse=True)  # equal scores have one probability
-    w = np.bincount(at, weights=weight)
-    t = np.bincount(at, weights=weight * _targets(matched)) / w
-    fitted = isotonic_regression(t, sample_weight=w)
-    step = np.concatenate([[0], np.cumsum(np.diff(fitted) > 1e-12)])
-    mass = np.bincount(step, weights=w)
-    centres, heights = np.bincount(step, weights=w * s) / mass, np.bincount(step, weights=w * fitted) / mass
-    return lambda score: np.interp(score, centres, heights)
-
-
-def fit_logistic(score: np.ndarray, matched: np.ndarray, weight: np.ndarray) -> Calibrator:
-    """1 / (1 + exp(-(a logit(s) + b))), a >= 0, by weighted maximum likelihood (Platt, 1999)."""
-    x, t = logit(np.clip(score, CLIP, 1 - CLIP)), _targets(matched)
-    w = weight * len(weight) / weight.sum()
-
-    def loss(c: np.ndarray) -> tuple[float, np.ndarray]:
-        z = c[0] * x + c[1]
-        wrong = w * (expit(z) - t)
-        value = float((w * (np.logaddexp(0, z) - t * z)).sum() + 0.5 * RIDGE * (c @ c))
-        return value, np.array([wrong @ x, wrong.sum()]) + RIDGE * c
-
-    a, b = minimize(loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]).x
-    return lambda s: np.asarray(expit(a * logit(np.clip(s, CLIP, 1 - CLIP)) + b))
-
-
-FITS = {"isotonic": fit_isotonic, "logistic": fit_logistic}
-
-
-def calibrate(
-    score: np.ndarray, matched: np.ndarray, weight: np.ndarray
-) -> tuple[str, Calibrator, np.ndarray, dict[str, float]]:
-    """From scores to the probability of being matched, learnt from k labels; arguments as :func:`fit_isotonic`.
-
-    Each label is predicted by the maps fitted to all others, and the lower weighted log loss wins. Returns its name,
-    the map, what it said of each label that was left out (k,), 1/2 of an only one, and name -> log loss, nats.
-    """
-    from sklearn.metrics import log_loss
-
-    left_out = {name: np.full(len(score), 0.5) for name in FITS}
-    for i in range(len(score) if len(score) > 1 else 0):
-        rest = np.arange(len(score)) != i
-        for name, fit in FITS.items():
-            left_out[name][i] = fit(score[rest], matched[rest], weight[rest])(score[i : i + 1])[0]
-    losses = {name: log_loss(matched, p, sample_weight=weight, labels=[False, True]) for name, p in left_out.items()}
-    chosen = min(losses, key=losses.__getitem__)
-    return chosen, FITS[chosen](score, matched, weight), left_out[chosen], losses
 
 
 def calibration_error(
@@ -193,11 +136,21 @@ def calibration_error(
 def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold: float) -> AuditResult:
     """Judge a run by the labels of an audit.
 
-    - ``sample``: with labels; see :func:`cleanpairs.audit.read_labels`
-    - ``correspondence`` (N,) float in [0, 1]: of all pairs, NaN where quarantined: those that the sample was drawn from
-    - ``threshold`` in [0, 1]: the run's
+    Parameters
+    ----------
+    sample : AuditSample
+        With labels; see :func:`cleanpairs.audit.read_labels`.
+    correspondence : array_like of float in [0, 1], shape (N,)
+        Of all pairs that the sample was drawn from; NaN where quarantined.
+    threshold : float in [0, 1]
+        The run's.
 
-    Raises ConfigError: the threshold is not in [0, 1]; DataError: no label, or a sample of other pairs.
+    Raises
+    ------
+    ConfigError
+        The threshold is not in [0, 1].
+    DataError
+        There is no label, or the sample is of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     if not 0 <= threshold <= 1:
@@ -209,22 +162,22 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
     use = sample.labelled
     if not use.any():
         raise DataError("no pair of the audit is labelled yet: fill the column `matched` with 1 or 0")
-    # whom nobody labelled is taken to be like the labelled ones of the same stratum
+    # an unlabelled pair is taken to be like the labelled ones of its stratum
     given = AuditSample.of(sample.pair_id[use], sample.edges, y, sample.matched[use])
     score, matched, weight = given.correspondence, given.matched == 1, given.weight
-    kind, calibrated, left_out, losses = calibrate(score, matched, weight)
-    probability = np.full(len(y), np.nan, dtype=np.float32)
-    known = np.isfinite(y)
-    probability[known] = calibrated(y[known])
     auroc = ap = float("nan")
     if matched.any() and not matched.all():
         from sklearn.metrics import average_precision_score, roc_auc_score
 
         auroc = float(roc_auc_score(~matched, -score, sample_weight=weight))
         ap = float(average_precision_score(~matched, -score, sample_weight=weight))
-    # calibration errors of labels that are drawn from the probabilities themselves
-    drawn = np.random.default_rng(0).random((CHANCE_DRAWS, len(score))) < left_out
-    chance = [calibration_error(left_out, one, weight, bins=ECE_BINS) for one in drawn]
+    known = np.isfinite(y)
+    scores, rows = y[known], (np.cumsum(known) - 1)[given.pair_id]
+    probability, left_out = np.full(len(y), np.nan, dtype=np.float32), np.full(len(rows), 0.5)
+    probability[known] = _calibrated(scores, rows, matched)
+    fold = np.arange(len(rows)) % 5
+    for out in (fold == f for f in np.unique(fold) if len(rows) > 1):
+        left_out[out] = _calibrated(scores, rows[~out], matched[~out])[rows[out]]
     lower, upper = y[probability < 0.5], y[probability >= 0.5]
     ladder = [at_threshold(given, y, t) for t in sorted(set(LADDER) - {threshold})]
     return AuditResult(
@@ -236,20 +189,24 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
         ladder=tuple(t for t in ladder if t.flagged),
         auroc=auroc,
         ap=ap,
-        calibration=kind,
-        log_loss=losses,
-        ece_before=calibration_error(score, matched, weight, bins=ECE_BINS),
-        ece_after=calibration_error(left_out, matched, weight, bins=ECE_BINS),
-        ece_chance=float(np.mean(chance)),
+        ece_before=calibration_error(score, matched, weight, bins=5),
+        ece_after=calibration_error(left_out, matched, weight, bins=5),
         even_odds=float((lower.max() + upper.min()) / 2) if len(lower) and len(upper) else None,
         probability=probability,
     )
 
 
+def _calibrated(scores: np.ndarray, rows: np.ndarray, matched: np.ndarray) -> np.ndarray:
+    """P(matched) of all scores (N,), by the labels of some `rows` (k,)."""
+    found = calibrate(scores, labels=(rows, matched))
+    assert found is not None  # there are labels
+    return 1 - found.mismatched(positions(scores, scores))
+
+
 def _cells(
     sample: AuditSample, correspondence: np.ndarray, threshold: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of the C cells that hold pairs: how many (C,), how many wrong ones were drawn (DRAWS, C), and whether the cell
+    """Of the C cells that hold pairs: how many (C,), how many wrong ones were drawn (1000, C), and whether the cell
     lies below the threshold (C,) bool.
     """
     known = correspondence[np.isfinite(correspondence)]
@@ -261,7 +218,7 @@ def _cells(
     prior = 1 / max(1, int((count > 0).sum()))
     use = np.flatnonzero(size)  # most strata lie on one side
     a, b = wrong[use] + prior, count[use] - wrong[use] + prior
-    drawn = np.random.default_rng(0).beta(a, b, size=(DRAWS, len(use)))
+    drawn = np.random.default_rng(0).beta(a, b, size=(1_000, len(use)))
     return size[use], drawn * size[use], use % 2 == 1
 
 

@@ -71,7 +71,7 @@ def test_draw_label_judge(command: Command, run: Run) -> None:
     p = table["probability"].to_numpy()[:-1]
     assert ((p < 0.5) == truth).mean() > 0.95
     code, out, _ = command("audit", run.path, "--labels", labels, "--json")
-    assert code == 0 and json.loads(out)["calibration"] == result["calibration"]
+    assert code == 0 and json.loads(out)["even_odds"] == result["even_odds"]
 
 
 def test_a_draw_never_replaces_labels(command: Command, run: Run) -> None:
