@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from cleanpairs import Auto, Pairs, load_pairs
-from cleanpairs.audit.evaluation import calibration_error
 from cleanpairs.core.errors import RefusedError
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.repair.plan import truth_of
@@ -79,6 +78,12 @@ def repaired(model: Auto, noisy: Pairs) -> dict[str, Any]:
     allowed = np.flatnonzero(shares <= bad / n + MOST_ABOVE)
     found["possible"] = int((~wrong[: allowed[-1] + 1]).sum()) if len(allowed) else 0
     return found
+
+
+def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
+    """Expected calibration error (Naeini et al., 2015): mean distance of probability and share right, over ten bins."""
+    bins = np.array_split(np.argsort(probability, kind="stable"), 10)
+    return sum(len(b) * abs(probability[b].mean() - right[b].mean()) for b in bins if len(b)) / len(probability)
 
 
 def row(

@@ -67,8 +67,6 @@ class AuditResult:
         At others.
     auroc, ap : float
         Of low correspondence, weighted. NaN where the labels are all alike.
-    ece_before, ece_after : float
-        Expected calibration error of the correspondence, and of the calibrated probability of labels left out.
     even_odds : float or None
         Correspondence at which the calibrated probability passes 1/2, if it does.
     probability : ndarray of float32, shape (N,)
@@ -83,8 +81,6 @@ class AuditResult:
     ladder: tuple[ThresholdEstimate, ...]
     auroc: float
     ap: float
-    ece_before: float
-    ece_after: float
     even_odds: float | None
     probability: np.ndarray
 
@@ -103,9 +99,7 @@ class AuditResult:
             "",
             threshold_table([self.at_threshold, *self.ladder], mark=self.at_threshold.threshold),
             "",
-            "calibration     " + ("none that passes 1/2" if self.even_odds is None else
-                                  f"as likely matched as not at correspondence {self.even_odds:.3g}"),
-            f"its error       {share(self.ece_after)} of labels left out, {share(self.ece_before)} before",
+            f"even odds       at {'no correspondence' if self.even_odds is None else f'correspondence {self.even_odds:.3g}'}",
         ])  # fmt: skip
 
 
@@ -116,21 +110,6 @@ def threshold_table(rows: Sequence[ThresholdEstimate], mark: float) -> str:
         sign = "*" if r.threshold == mark else " "
         lines.append(f"{r.threshold:>9.3g}{sign}{r.flagged:>12,}   {r.precision!s:<26}{r.recall!s:<24}".rstrip())
     return "\n".join([*lines, "* the threshold of the run"])
-
-
-def calibration_error(
-    probability: np.ndarray, matched: np.ndarray, weight: np.ndarray | None = None, *, bins: int = 10
-) -> float:
-    """Expected calibration error (Naeini et al., 2015): mean distance of share ``matched`` (k,), bool or in [0, 1], and
-    mean ``probability`` (k,), over bins of equal ``weight`` (k,); pairs of equal probability are in one bin.
-    """
-    w = np.ones(len(probability)) if weight is None else np.asarray(weight, dtype=np.float64)
-    at = np.unique(probability, return_inverse=True)[1]
-    mass = np.bincount(at, weights=w)
-    middle = (np.cumsum(mass) - mass / 2) / mass.sum()
-    bin_of = np.minimum((middle * bins).astype(int), bins - 1)[at]
-    gap = np.bincount(bin_of, weights=w * (np.asarray(matched, dtype=np.float64) - probability), minlength=bins)
-    return float(np.abs(gap).sum() / w.sum())
 
 
 def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold: float) -> AuditResult:
@@ -171,13 +150,10 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
 
         auroc = float(roc_auc_score(~matched, -score, sample_weight=weight))
         ap = float(average_precision_score(~matched, -score, sample_weight=weight))
-    known = np.isfinite(y)
-    scores, rows = y[known], (np.cumsum(known) - 1)[given.pair_id]
-    probability, left_out = np.full(len(y), np.nan, dtype=np.float32), np.full(len(rows), 0.5)
-    probability[known] = _calibrated(scores, rows, matched)
-    fold = np.arange(len(rows)) % 5
-    for out in (fold == f for f in np.unique(fold) if len(rows) > 1):
-        left_out[out] = _calibrated(scores, rows[~out], matched[~out])[rows[out]]
+    known, probability = np.isfinite(y), np.full(len(y), np.nan, dtype=np.float32)
+    found = calibrate(y[known], labels=((np.cumsum(known) - 1)[given.pair_id], matched))
+    assert found is not None  # there are labels
+    probability[known] = 1 - found.mismatched(positions(y[known], y[known]))
     lower, upper = y[probability < 0.5], y[probability >= 0.5]
     ladder = [at_threshold(given, y, t) for t in sorted(set(LADDER) - {threshold})]
     return AuditResult(
@@ -189,18 +165,9 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
         ladder=tuple(t for t in ladder if t.flagged),
         auroc=auroc,
         ap=ap,
-        ece_before=calibration_error(score, matched, weight, bins=5),
-        ece_after=calibration_error(left_out, matched, weight, bins=5),
         even_odds=float((lower.max() + upper.min()) / 2) if len(lower) and len(upper) else None,
         probability=probability,
     )
-
-
-def _calibrated(scores: np.ndarray, rows: np.ndarray, matched: np.ndarray) -> np.ndarray:
-    """P(matched) of all scores (N,), by the labels of some `rows` (k,)."""
-    found = calibrate(scores, labels=(rows, matched))
-    assert found is not None  # there are labels
-    return 1 - found.mismatched(positions(scores, scores))
 
 
 def _cells(

@@ -12,8 +12,14 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from cleanpairs.audit import draw_sample, evaluate_audit
-from cleanpairs.audit.evaluation import LADDER, at_threshold, calibration_error, noise_estimate
+from cleanpairs.audit.evaluation import LADDER, at_threshold, noise_estimate
 from cleanpairs.core.errors import ConfigError, DataError
+
+
+def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
+    """Expected calibration error (Naeini et al., 2015): mean distance of probability and share right, over ten bins."""
+    bins = np.array_split(np.argsort(probability, kind="stable"), 10)
+    return sum(len(b) * abs(probability[b].mean() - right[b].mean()) for b in bins if len(b)) / len(probability)
 
 
 def truth(y: np.ndarray, wrong: np.ndarray, t: float) -> tuple[float, float]:
@@ -87,18 +93,11 @@ def test_probabilities_of_all_pairs_are_right_to_a_twentieth(
         before.append(calibration_error(y, ~wrong))
         after.append(calibration_error(r.probability.astype(float), ~wrong))
     assert np.mean(after) < 0.04 < 0.15 < np.mean(before) and np.max(after) < 0.1
-    assert r.ece_after < r.ece_before and r.even_odds is not None and 0.01 < r.even_odds < 0.6
+    assert r.even_odds is not None and 0.01 < r.even_odds < 0.6
     y[5] = np.nan
     r = evaluate_audit(labelled(draw_sample(y, 30, threshold=0.1), wrong), y, threshold=0.1)
     assert np.array_equal(np.isfinite(r.probability), np.isfinite(y)) and r.probability.dtype == np.float32
     assert (np.diff(r.probability[np.argsort(y)][:-1]) >= 0).all()
-
-
-def test_calibration_error_by_hand() -> None:
-    p = np.array([0.1, 0.1, 0.9, 0.9])
-    assert np.isclose(calibration_error(p, np.array([0, 0, 1, 1], bool), bins=2), 0.1)
-    assert np.isclose(calibration_error(p, np.array([1, 1, 0, 0], bool), bins=2), 0.9)
-    assert np.isclose(calibration_error(p, np.array([1, 0, 1, 0], bool), np.array([1, 9, 9, 1]), bins=2), 0.0)
 
 
 @pytest.mark.parametrize("verdict", [0.0, 1.0])

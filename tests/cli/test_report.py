@@ -100,7 +100,7 @@ def test_similar_pairs_stand_beside_the_interval(command: Command, run: Run, bou
     assert f"(25.0% to 37.0%) of the pairs are mismatched{more}" in unescape(Path("r.html").read_text(encoding="utf-8"))
 
 
-AUDIT = "drawn labelled mismatched noise_rate auroc ap ece_before ece_after even_odds"
+AUDIT = "drawn labelled mismatched noise_rate auroc ap even_odds"
 CUT = {"threshold": None, "flagged": None, "precision": None, "recall": None}
 NO_NUMBERS = json.dumps(dict.fromkeys(AUDIT.split()) | {"at_threshold": CUT, "ladder": []})
 

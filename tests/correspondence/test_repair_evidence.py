@@ -5,9 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cleanpairs.audit.evaluation import calibration_error
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.repair.decisions import Chance, _as_pure
+
+
+def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
+    """Expected calibration error (Naeini et al., 2015): mean distance of probability and share right, over ten bins."""
+    bins = np.array_split(np.argsort(probability, kind="stable"), 10)
+    return sum(len(b) * abs(probability[b].mean() - right[b].mean()) for b in bins if len(b)) / len(probability)
 
 
 def unit(x: np.ndarray) -> np.ndarray:
