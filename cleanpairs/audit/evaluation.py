@@ -99,7 +99,7 @@ class AuditResult:
             "",
             threshold_table([self.at_threshold, *self.ladder], mark=self.at_threshold.threshold),
             "",
-            f"even odds       at {'no correspondence' if self.even_odds is None else f'correspondence {self.even_odds:.3g}'}",
+            f"even odds       at correspondence {share(np.nan if self.even_odds is None else self.even_odds)}",
         ])  # fmt: skip
 
 
