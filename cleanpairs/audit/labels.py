@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,12 +16,12 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import read_bytes, reading
 from cleanpairs.data.atomic import staged_directory, updated_file
 from cleanpairs.data.display import visible
-from cleanpairs.data.guard import AUDIT_FILES
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.thumbnails import thumbnails
 from cleanpairs.repair.editing import same_key, write_csv
 
 COLUMNS = ("pair_id", "key", "stratum", "matched")  # that are read back
+AUDIT_FILES = re.compile(r"labels\.csv|label\.html|images/\d+\.jpg|result\.json|probabilities\.parquet")
 
 
 def write_labels(folder: str | Path, sample: AuditSample, pairs: Pairs, *, overwrite: bool = False) -> Path:

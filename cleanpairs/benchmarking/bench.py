@@ -24,7 +24,7 @@ from cleanpairs.core.registry import METHODS
 from cleanpairs.core.regular import read_bytes, reading, writing
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.guard import refuse_inputs
-from cleanpairs.data.locks import hold
+from cleanpairs.data.locks import output_lock
 from cleanpairs.data.noise import Noise, NoiseKind, category_codes, inject_noise, load_noise_file, noise_of
 from cleanpairs.data.pairs import Pairs
 
@@ -149,7 +149,7 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     for name in ("table.md", "table.csv", "plot.png"):
         if os.path.lexists(bench.directory / name) and not log.path.exists():
             raise OutputExistsError(f"{bench.directory} holds {name}, and no bench.jsonl: name another directory")
-    with hold([bench.directory]):
+    with output_lock([bench.directory]):
         with writing(log.path):
             bench.directory.mkdir(parents=True, exist_ok=True)
             log.path.open("ab").close()

@@ -263,13 +263,13 @@ class PathsCommand(click.Command):
             return super().invoke(ctx)
         from cleanpairs.core.distributed import rank_by_environment
         from cleanpairs.data.guard import refuse_inputs
-        from cleanpairs.data.locks import hold
+        from cleanpairs.data.locks import output_lock
 
         refuse_inputs([*outputs, *beside], inputs)
         for param in self.params:
             if isinstance(param.type, Writes) and (value := ctx.params.get(param.name or "")) is not None:
                 param.type.check_ending(value, param, ctx)
-        with hold([] if rank_by_environment() else outputs):  # of several processes that train together one writes
+        with output_lock([] if rank_by_environment() else outputs):  # one of several processes writes
             return super().invoke(ctx)
 
 
@@ -324,12 +324,14 @@ def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator["Input"]:
 
 
 def _kept_in_run(free: tuple[str, ...], inside: Path) -> bool:
-    from cleanpairs.commands.run import RUN_FILES
-
     name = inside.as_posix()
     if name in (*free, "audit/probabilities.parquet"):
         return False
-    return inside.parts[0] in ("model", "checkpoints") or RUN_FILES.fullmatch(name) is not None
+    if inside.parts[0] in ("model", "checkpoints"):
+        return True
+    from cleanpairs.commands.run import run_files
+
+    return run_files().fullmatch(name) is not None
 
 
 def _json(path: Path) -> dict[str, Any]:

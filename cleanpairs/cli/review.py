@@ -50,7 +50,7 @@ no_browser_option = option("--no-browser", "Print the address of the page only."
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
     """Label the sample, judge by labels, or say what to expect; see AUDIT_HELP."""
     from cleanpairs.audit import expected_quality
-    from cleanpairs.data.locks import hold
+    from cleanpairs.data.locks import output_lock
 
     if options["labels"] is not None and options["thresholds"]:
         raise click.UsageError("--labels and --thresholds exclude each other: labels measure what scores let expect")
@@ -65,7 +65,7 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
         y = chosen.scores().correspondence
         print_result(expected_quality(y, chosen.calibration(), threshold=_threshold(chosen, options)))
         return
-    with hold([chosen.path / "audit"] if mode == "labels" or options["out"] is None else []):
+    with output_lock([chosen.path / "audit"] if mode == "labels" or options["out"] is None else []):
         if mode == "labels":
             print_result(*_judged(chosen, options, Path(options["labels"])))
         else:

@@ -21,7 +21,7 @@ from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import Silent
 from cleanpairs.core.recipe import DataOptions, Recipe
 from cleanpairs.correspondence.calibration import with_similar_pairs
-from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_recorded
+from cleanpairs.data import Pairs, check_recorded, load_pairs, open_recorded, remember_user_path
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.display import visible
@@ -29,7 +29,7 @@ from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters
 from cleanpairs.data.formats.vectors import splits_of
 from cleanpairs.data.guard import data_inputs, refuse_inputs
 from cleanpairs.data.inspection import grouped
-from cleanpairs.data.locks import hold
+from cleanpairs.data.locks import output_lock
 from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
 from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
@@ -134,7 +134,7 @@ def fit_run(
                 refuse_inputs([path], reads)
             except OutputExistsError as error:
                 raise OutputExistsError(f"{error}: --out DIR, outside of the data") from None
-            held.enter_context(hold([path]))
+            held.enter_context(output_lock([path]))
             run = Run.create(path, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
             made = str(run.path.absolute())
         finally:
@@ -173,7 +173,7 @@ def _read(recipe: Recipe, estimator: PairScorer, backbone_named: bool) -> tuple[
     assert data.train is not None
     options = _options(data)
     pairs = load_pairs(data.train, **options)
-    note_named(data.train, options)
+    remember_user_path(data.train, options)
     if (
         backbone_named
         and isinstance(estimator, PairCleaner)
@@ -191,7 +191,7 @@ def _read(recipe: Recipe, estimator: PairScorer, backbone_named: bool) -> tuple[
                 f"{data.val} is what is trained on: the epoch that has learned it by heart would be taken; give other "
                 "pairs to --val, or leave it out (of a research directory the dev split is read then)"
             )
-        note_named(data.val, _val_options(data))
+        remember_user_path(data.val, _val_options(data))
         return pairs, val
     known = splits_of(Path(data.train)) if pairs.source.kind == "precomp" and data.split in (None, "train") else []
     own = next((split for split in ("dev", "val") if split in known), None)

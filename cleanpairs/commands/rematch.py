@@ -17,7 +17,7 @@ import pyarrow as pa
 from cleanpairs.commands.run import Run
 from cleanpairs.commands.score import roles_of, threshold_of_rows
 from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
-from cleanpairs.data import Source, load_source, note_named, open_source, staged_file
+from cleanpairs.data import Source, load_source, open_source, remember_user_path, staged_file
 from cleanpairs.data.readers import reader_of
 from cleanpairs.data.table_reader import Rows, load_rows
 from cleanpairs.engine import Engine, make_engine
@@ -129,7 +129,7 @@ def _opened(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tuple
     if data is None:
         return run.open_input(), {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
     source = open_source(data, **columns)
-    note_named(data, columns)
+    remember_user_path(data, columns)
     name = str(data) if "://" in str(data) else str(Path(data).absolute())
     return source, {"data": name, "columns": columns}
 

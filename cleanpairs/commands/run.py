@@ -29,7 +29,7 @@ from cleanpairs.core.parameters import is_share
 from cleanpairs.core.regular import read_json, read_text, reading, sha256_of, writing
 from cleanpairs.data import ParquetSink, load_source, open_recorded, staged_file
 from cleanpairs.data.atomic import write_whole
-from cleanpairs.data.guard import AUDIT_FILES, MODEL_FILES, holds, refuse_foreign, refuse_labels
+from cleanpairs.data.guard import holds, refuse_foreign, refuse_labels
 from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.repair.plan import refuse_edited
@@ -39,11 +39,6 @@ if TYPE_CHECKING:
 
 PLAN = "plan.parquet"
 LATEST = Path("runs/latest")
-# What cleanpairs leaves in a run, by its names in the run.
-RUN_FILES = re.compile(
-    rf"run\.json|recipe\.yaml|metrics\.jsonl|scores\.parquet|issues\.csv|{re.escape(PLAN)}|(fold-\d+/)?checkpoints/last\.safetensors"
-    rf"|model/({MODEL_FILES.pattern})|audit/({AUDIT_FILES.pattern})"
-)
 SCORES_SCHEMA = pa.schema(
     [
         ("pair_id", pa.int64()),
@@ -76,6 +71,17 @@ def mistyped(info: dict[str, Any]) -> list[str]:
         if not (value is None or (is_share(value) if kind is float else isinstance(value, kind))):
             found.append(key)
     return found
+
+
+def run_files() -> re.Pattern[str]:
+    """What cleanpairs leaves in a run, by its names in the run."""
+    from cleanpairs.audit.labels import AUDIT_FILES
+    from cleanpairs.estimators.persistence import MODEL_FILES
+
+    return re.compile(
+        r"(run\.json|recipe\.yaml|metrics\.jsonl|(scores|plan)\.parquet|issues\.csv"
+        rf"|(fold-\d+/)?checkpoints/last\.safetensors|model/({MODEL_FILES.pattern})|audit/({AUDIT_FILES.pattern}))"
+    )
 
 
 class Scores:
@@ -367,7 +373,7 @@ def refuse_precious(folder: Path) -> None:
     """OutputExistsError where a run that is to be removed holds what no fit has left: files, labels, an edited plan."""
     if folder.exists():
         refuse_labels(folder)
-        refuse_foreign(folder, RUN_FILES)
+        refuse_foreign(folder, run_files())
         refuse_edited(folder / PLAN)
 
 

@@ -20,8 +20,6 @@ from cleanpairs.core.limits import no_thread
 AnyPath = str | os.PathLike[str]
 F = TypeVar("F", bound=Callable[..., Any])
 
-_KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
-
 
 class _NotRegularError(DataError, OSError):
     """Caught, and said, wherever a file that cannot be read is."""
@@ -69,7 +67,8 @@ def check_regular(path: AnyPath, mode: int | None = None) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "no file")
+        kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
         raise _NotRegularError(f"{os.fspath(path)} is {kind}, not a regular file: copy what it gives into one")
 
 

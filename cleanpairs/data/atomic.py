@@ -7,17 +7,17 @@ directory whose lock is free, which the next writer of that name collects.
 
 import ctypes
 import errno
-import fcntl
 import os
 import re
 import shutil
 import stat
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
 from cleanpairs.core.regular import error_text, writing
@@ -27,20 +27,16 @@ from cleanpairs.data.locks import make_parents
 AnyPath = str | os.PathLike[str]
 Paths = Sequence[AnyPath]
 Names = re.Pattern[str]
-_STAGING = ".cleanpairs-{}-"
-_AT_FDCWD = -100
-_LOCKED_WITHIN = 600  # seconds: a living writer locks its staging directory at once
-_NOREPLACE, _EXCHANGE = 1, 2
-_MISSING = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}  # the filesystem or the kernel has no renameat2
 
 
-def _renameat2(source: Path, target: Path, flags: int) -> None:
+def _renameat2(source: Path, target: Path, exchange: bool) -> None:
+    """Rename ``source`` if there is no ``target``, or exchange the two."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         raise OSError(errno.ENOSYS, "renameat2 is missing")
-    if libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(target))
+    here, flags = -100, 2 if exchange else 1  # AT_FDCWD; RENAME_EXCHANGE, RENAME_NOREPLACE
+    if libc.renameat2(here, os.fsencode(source), here, os.fsencode(target), flags) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(target))
 
 
 def _sync(path: Path) -> None:
@@ -76,38 +72,27 @@ def _is_empty(target: Path) -> bool:
     return target.is_dir() and not target.is_symlink() and not any(target.iterdir())
 
 
-def _collect_stale(parent: Path, name: str) -> None:
-    """Remove staging directories of the target ``name`` whose writer is dead: its lock is free."""
-    ours = re.compile(re.escape(_STAGING.format(name)) + r"[a-z0-9_]{8}")  # as mkdtemp has it; "out" is not "out-2"
-    for folder in [p for p in parent.iterdir() if ours.fullmatch(p.name)]:
-        with suppress(OSError):  # somebody writes there
-            if not (folder / ".lock").exists():  # its writer died before it held it, if that is long ago
-                old = time.time() - folder.stat().st_mtime > _LOCKED_WITHIN
-                if old and {p.name for p in folder.iterdir()} <= {".locking"}:
-                    shutil.rmtree(folder, ignore_errors=True)
-                continue
-            fd = os.open(folder / ".lock", os.O_RDWR)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(fd)
-
-
 @contextmanager
 def scratch_directory(name: str, near: AnyPath | None = None) -> Iterator[Path]:
     """A directory for files of a while, in ``near`` or TMPDIR; one that a kill has left goes when the next is made."""
-    parent = Path(near or tempfile.gettempdir())
-    _collect_stale(parent, name)
-    path = Path(tempfile.mkdtemp(prefix=_STAGING.format(name), dir=parent))
-    try:
-        with open(path / ".locking", "wb") as lock:
-            with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            os.rename(path / ".locking", path / ".lock")  # seen only when it is held
-            yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+    parent, prefix = Path(near or tempfile.gettempdir()), f".cleanpairs-{name}-"
+    for left in [p for p in parent.iterdir() if re.fullmatch(re.escape(prefix) + "[a-z0-9_]{8}", p.name)]:
+        with suppress(OSError):  # somebody writes there: its lock is held
+            if (left / ".lock").exists() or not any(left.iterdir()):
+                with FileLock(left / ".lock", blocking=False, fallback_to_soft=False):
+                    shutil.rmtree(left, ignore_errors=True)
+    with ExitStack() as made:
+        while True:
+            path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+            made.callback(shutil.rmtree, path, ignore_errors=True)
+            try:
+                made.enter_context(FileLock(path / ".lock", fallback_to_soft=False))
+                break
+            except FileNotFoundError:  # another writer has taken it for one that a kill has left
+                pass
+            except OSError:  # a courtesy that some network filesystems do not know; the rename is the guarantee
+                break
+        yield path
 
 
 class _Output:
@@ -119,7 +104,6 @@ class _Output:
         self.target, self.overwrite, self.directory = Path(os.path.abspath(target)), overwrite, directory
         _refuse(self.target, overwrite, directory, inputs, ours)
         self._written: os.stat_result | None = None  # what is to be published, to know it again
-        self._final = False
         with writing(self.target):
             make_parents(self.target)
             self.scratch = stack.enter_context(scratch_directory(self.target.name, self.target.parent))
@@ -144,44 +128,41 @@ class _Output:
 
     def publish(self) -> None:
         self._written = os.lstat(self.staged)
+        if self.directory and _is_empty(self.target):
+            os.rename(self.staged, self.target)  # refuses one that holds something by now
+            return
         try:
-            if self.directory and _is_empty(self.target):
-                os.rename(self.staged, self.target)  # refuses one that holds something by now
-                return
             if os.path.lexists(self.target):
                 raise FileExistsError(self.target)
-            # Either refuses what is there, a file or a directory that is not empty.
-            self._rename(_NOREPLACE, os.rename if self.directory else os.link)
+            self._rename(exchange=False)
         except FileExistsError as error:
             if not self.overwrite:
                 raise OutputExistsError(f"{self.target} has appeared meanwhile; it is left as it is") from error
-            self._rename(_EXCHANGE, self._replace)
+            self._rename(exchange=True)
 
-    def _rename(self, flags: int, otherwise: Callable[[Path, Path], None]) -> None:
+    def _rename(self, exchange: bool) -> None:
         try:
-            _renameat2(self.staged, self.target, flags)
+            _renameat2(self.staged, self.target, exchange)
         except OSError as error:
-            if error.errno not in _MISSING:
+            if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
                 raise
-            otherwise(self.staged, self.target)
-
-    def _replace(self, staged: Path, target: Path) -> None:
-        if self.directory:
-            raise OutputExistsError(f"{target} cannot be replaced in one step on this filesystem; name another")
-        self._final = True  # the old file goes: this cannot be taken back
-        os.replace(staged, target)
+            if exchange and self.directory:
+                raise OutputExistsError(
+                    f"{self.target} cannot be replaced in one step on this filesystem; name another"
+                ) from error
+            if exchange:
+                self._written = None  # the old file goes: this cannot be taken back
+            os.replace(self.staged, self.target)
 
     def withdraw(self) -> None:
         """The old output back, if what is there was published by this one; there is an error already."""
         with suppress(OSError):
-            if self._written is None or self._final or not os.path.samestat(os.lstat(self.target), self._written):
+            if self._written is None or not os.path.samestat(os.lstat(self.target), self._written):
                 return
-            if not os.path.lexists(self.staged):
-                os.rename(self.target, self.staged)
-            elif os.path.samestat(os.lstat(self.staged), self._written):
-                os.unlink(self.target)  # both are names of the one file
+            if os.path.lexists(self.staged):
+                _renameat2(self.staged, self.target, True)
             else:
-                _renameat2(self.staged, self.target, _EXCHANGE)
+                os.rename(self.target, self.staged)
 
 
 class StagedSet:

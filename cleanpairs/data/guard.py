@@ -19,18 +19,6 @@ from cleanpairs.data.formats.file_names import expand_braces
 
 PathLike = str | os.PathLike[str]
 Kept = Callable[[Path], bool]
-_Output = tuple[Path, set[Path]]  # as it was named, and as it may be spelled
-
-_IMAGES = {".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
-_BRACES = re.compile(r"\{[^{}/]*\}")  # 00000..00012 and a,b
-_FOLDERS = re.compile(r"\{[^{}]*/[^{}]*\}")  # files of several folders
-# The files that a saved model and an audit consist of.
-MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
-AUDIT_FILES = re.compile(r"labels\.csv|label\.html|images/\d+\.jpg|result\.json|probabilities\.parquet")
-
-# What a killed writer has left: of cleanpairs.data.atomic and of cleanpairs.data.locks.
-_STAGING = re.compile(r"(^|/)(\.cleanpairs-|\.[^/]*\.cleanpairs-lock$)")
-_LABELS = {"pair_id", "key", "stratum", "matched"}  # columns of an audit's labels
 
 
 @dataclass(frozen=True)
@@ -52,84 +40,73 @@ def data_inputs(
     named = data, options.get("text_vectors"), options.get("captions")  # a column's name is no path
     paths = [os.fspath(p) for p in named if isinstance(p, str | os.PathLike) and "://" not in os.fspath(p)]
     for path in paths:
-        yield from map(Input, expand_braces(path) if _FOLDERS.search(path) else [path])
+        folders = re.search(r"\{[^{}]*/[^{}]*\}", path)  # files of several folders
+        yield from map(Input, expand_braces(path) if folders else [path])
     root = options.get("image_root")
     if root is None and str(data) in paths[:1] and os.path.isfile(paths[0]):
         root = os.path.dirname(os.path.abspath(paths[0]))
     if isinstance(root, str | os.PathLike):
-        folder = os.fspath(root)
-        yield Input(folder, lambda p: p.suffix.lower() in _IMAGES and os.path.lexists(os.path.join(folder, p)), False)
+        images = (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+        yield Input(root, lambda p: p.suffix.lower() in images and os.path.lexists(Path(root, p)), False)
     if isinstance(noise, Mapping) and isinstance(noise.get("file"), str):
         yield Input(noise["file"])  # type: ignore[arg-type]
 
 
 def refuse_inputs(outputs: Iterable[PathLike], inputs: Iterable[PathLike | Input]) -> None:
     """Raise :class:`OutputExistsError` where an output would replace an input, hold it, or lie in a directory of it."""
-    written = [(Path(output), _spellings(output)) for output in outputs]
+    written = {Path(output): _spellings(output) for output in outputs}
     for one in inputs if written else ():
         given = one if isinstance(one, Input) else Input(one)
-        for problem in _conflicts(written, given):
-            raise OutputExistsError(f"{problem}, which is never written; name another output")
+        for output, how, name in _conflicts(written, given):
+            raise OutputExistsError(f"{output} {how} the input {name}, which is never written; name another output")
 
 
-def _conflicts(written: list[_Output], given: Input) -> Iterator[str]:
+def _conflicts(written: dict[Path, set[Path]], given: Input) -> Iterator[tuple[Path, str, str]]:
+    """Outputs, what they are to the input, and its name. Of an output also the spellings are given."""
     name = os.fspath(given.path)
-    if os.path.lexists(name):
-        yield from _touched(written, name, given)
-        return
-    pattern = _BRACES.sub("*", name)
-    if not glob.has_magic(pattern):
-        return  # there is no such input, or it is the name of something else
-    whole = _real(pattern)
-    for output, spelled in written:
-        alike = (path for path in spelled if "**" in whole.parts or len(path.parts) == len(whole.parts))
-        if any(fnmatchcase(str(path), str(whole)) for path in alike):
-            yield f"{output} would be read as a part of the input {name}"
-    for found in glob.iglob(pattern, recursive=True):
-        yield from _touched(written, found, given)
+    pattern = re.sub(r"\{[^{}/]*\}", "*", name)  # 00000..00012 and a,b
+    found: Iterable[str] = [name] if os.path.lexists(name) else ()
+    if not found and glob.has_magic(pattern):  # else there is no such input, or it is the name of something else
+        found, whole = glob.iglob(pattern, recursive=True), _real(pattern)
+        for output, spelled in written.items():
+            alike = (path for path in spelled if "**" in whole.parts or len(path.parts) == len(whole.parts))
+            if any(fnmatchcase(str(path), str(whole)) for path in alike):
+                yield output, "would be read as a part of", name
+    for path in found:
+        inputs = _spellings(path)
+        for output, outputs in written.items():
+            if outputs & inputs or _same(output, path):
+                yield output, "is", path
+            elif any(one.is_relative_to(out) for out in outputs for one in inputs):
+                yield output, "holds", path
+            elif any(given.keeps(out.relative_to(one)) for out in outputs for one in inputs if out.is_relative_to(one)):
+                yield output, "lies in", path
+        if given.deep and os.path.isdir(path):
+            for linked, entry in _links(written, path):
+                if given.keeps(Path(entry).relative_to(path)):
+                    yield linked, "is linked from", path
 
 
-def _touched(written: list[_Output], name: str, given: Input) -> Iterator[str]:
-    inputs = _spellings(name)
-    for output, outputs in written:
-        if outputs & inputs or _same(output, name):
-            yield f"{output} is the input {name}"
-        elif any(one.is_relative_to(out) for out in outputs for one in inputs):
-            yield f"{output} holds the input {name}"
-        elif any(given.keeps(out.relative_to(one)) for out in outputs for one in inputs if out.is_relative_to(one)):
-            yield f"{output} lies in the input {name}"
-    if not given.deep or not os.path.isdir(name):
-        return
-    inodes = {os.stat(output).st_ino: output for output, _ in written if os.path.exists(output)}
-    for entry in _entries(name):
-        linked = inodes.get(entry.inode())  # by another name
-        if linked is None or not _same(linked, entry.path):
-            linked = next((output for output, outputs in written if _leads_to(entry, outputs)), None)
-        if linked is not None and given.keeps(Path(entry.path).relative_to(name)):
-            yield f"{linked} is linked from the input {name}"
-
-
-def _leads_to(entry: os.DirEntry[str], outputs: set[Path]) -> bool:
-    """Whether an entry of an input directory is a symbolic link to the output, into it, or to a folder around it."""
-    if not entry.is_symlink():
-        return False
-    real = Path(os.path.realpath(entry.path))
-    return any(real.is_relative_to(out) or (real.is_dir() and out.is_relative_to(real)) for out in outputs)
+def _links(written: dict[Path, set[Path]], folder: str) -> Iterator[tuple[Path, str]]:
+    """Outputs to which an entry of a directory leads: by another name, or by a link to them, into or around them."""
+    inodes = {os.stat(output).st_ino: output for output in written if os.path.exists(output)}
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            real = Path(os.path.realpath(entry.path)) if entry.is_symlink() else None
+            if (output := inodes.get(entry.inode())) is not None and _same(output, entry.path):
+                yield output, entry.path
+            elif real is not None:
+                for output, outputs in written.items():
+                    if any(real.is_relative_to(o) or (real.is_dir() and o.is_relative_to(real)) for o in outputs):
+                        yield output, entry.path
+            elif entry.is_dir(follow_symlinks=False):
+                yield from _links(written, entry.path)
 
 
 def _same(a: PathLike, b: PathLike) -> bool:
     with suppress(OSError):
         return os.path.samefile(a, b)  # through links and mounts as well
     return False
-
-
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Everything in a directory and below; links are not followed."""
-    with suppress(OSError), os.scandir(folder) as found:
-        for entry in found:
-            yield entry
-            if entry.is_dir(follow_symlinks=False):
-                yield from _entries(entry.path)
 
 
 def _spellings(path: PathLike) -> set[Path]:
@@ -143,28 +120,31 @@ def _real(path: PathLike) -> Path:
     return Path(os.path.realpath(folder), name)
 
 
-def refuse_unless(ours: Kept, path: Path, whose: str) -> None:
-    """OutputExistsError where a file beside an output, which nobody has named, is there and none of ``ours``."""
-    if not path.is_file():
-        return
-    known = False
-    with suppress(Exception):  # what cannot be read is none of ours, whatever says so
-        known = ours(path)
+def require_own_file(path: Path, is_ours: Kept, kind: str) -> None:
+    """OutputExistsError where a file beside an output, which nobody has named, is there and is not ours."""
+    known = not path.is_file()
+    with suppress(Exception):  # what cannot be read is not ours, whatever says so
+        known = known or is_ours(path)
     if not known:
         raise OutputExistsError(
-            f"{path} exists and is no {whose}: it would be replaced by one; move it away, or name another output"
+            f"{path} exists and is no {kind}: it would be replaced by one; move it away, or name another output"
         )
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a killed writer has left a path: one of :mod:`cleanpairs.data.atomic` or :mod:`cleanpairs.data.locks`."""
+    return re.search(r"(^|/)(\.cleanpairs-|\.[^/]*\.cleanpairs-lock$)", name) is not None
 
 
 def holds(folder: Path) -> list[str]:
     """The sorted names in a directory, without what a killed writer of ours has left there."""
-    return sorted(p.name for p in folder.iterdir() if not _STAGING.match(p.name))
+    return sorted(p.name for p in folder.iterdir() if not is_leftover(p.name))
 
 
 def refuse_foreign(folder: Path, ours: re.Pattern[str]) -> None:
     """OutputExistsError where a directory holds files whose names, relative to it, ``ours`` does not fit."""
     inside = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
-    if foreign := [name for name in inside if not (ours.fullmatch(name) or _STAGING.search(name))]:
+    if foreign := [name for name in inside if not (ours.fullmatch(name) or is_leftover(name))]:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise OutputExistsError(
             f"{folder} holds {foreign[0]!r}{more}, which is no part of what would be written: it is not replaced; "
@@ -188,6 +168,6 @@ def _labels_in(file: Path) -> int:
         head = stream.readline(10_000)
         mark = max(",;\t", key=head.count)
         names: Sequence[str] = next(csv.reader([head], delimiter=mark), [])
-        labels = csv.DictReader(stream, names, delimiter=mark) if set(names) >= _LABELS else ()
-        return sum(bool((row["matched"] or "").strip()) for row in labels)
+        if {"pair_id", "key", "stratum", "matched"} <= set(names):
+            return sum(bool((row["matched"] or "").strip()) for row in csv.DictReader(stream, names, delimiter=mark))
     return 0

@@ -19,12 +19,9 @@ from cleanpairs.data.readers import open_source
 from cleanpairs.data.source import Source, cache_dir, cache_folder
 
 TRUST = "--trust-stored-paths"
-_FILES = ("text_vectors", "captions")  # beside the data
-_TEXTS = ("reader", "encoding", "split", "image_column", "text_column", "key_column", "image_root", *_FILES)
-_TYPES = dict.fromkeys(_TEXTS, str) | {"allow_urls": bool, "limit": int}
 
 
-def note_named(data: str | Path, options: Mapping[str, Any] | None = None) -> None:
+def remember_user_path(data: str | Path, options: Mapping[str, Any] | None = None) -> None:
     """Remember, in the cache directory, that the user has named this input (or file) with these options."""
     note = _note(str(data), options or {})
     with suppress(OSError, CleanpairsError):
@@ -39,22 +36,28 @@ def _note(data: str, options: Mapping[str, Any]) -> Path:
         data if "://" in data else os.path.abspath(data),
         None if root is None else os.path.abspath(root),
         bool(options.get("allow_urls")),
-        *(str(options[name]) for name in _FILES if options.get(name) is not None),
+        *(str(name) for name in _files(options)),
     ]
     return cache_dir() / "named" / hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+
+
+def _files(options: Mapping[str, Any]) -> list[Any]:
+    """What is read beside the data."""
+    return [options[name] for name in ("text_vectors", "captions") if options.get(name) is not None]
 
 
 def check_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool = False) -> bool:
     """Whether ``data`` may be read with any ``options``, as ``where`` records; False: locally only. Raises DataError:
     they are not what a file records; ConfigError: a URL, or the hub, that the user has not named.
     """
+    texts = "reader encoding split image_column text_column key_column image_root text_vectors captions".split()
+    types = dict.fromkeys(texts, str) | {"allow_urls": bool, "limit": int}
     known = isinstance(data, str) and isinstance(options, Mapping)
-    known = known and all(value is None or type(value) is _TYPES.get(name) for name, value in options.items())
-    if not known:
+    if not (known and all(value is None or type(value) is types.get(name) for name, value in options.items())):
         raise DataError(f"{where} does not say which data it is of, as it was written: {data!r:.100} {options!r:.200}")
     if trusted or _note(data, options).exists():
         return True
-    if urls := [name for name in (data, *map(options.get, _FILES)) if name is not None and "://" in name]:
+    if urls := [name for name in (data, *_files(options)) if "://" in name]:
         raise ConfigError(
             f"{where} names the data {urls[0]!r:.200}, which would be fetched, and nobody has named it here: a "
             f"stranger's file may name anything. Fetch it yourself, or give {TRUST} if you know who made the file"

@@ -22,7 +22,7 @@ from cleanpairs.core.registry import ENGINES
 from cleanpairs.core.regular import sha256_of, writing
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.guard import holds
-from cleanpairs.data.locks import hold
+from cleanpairs.data.locks import output_lock
 from cleanpairs.data.source import read_cached, write_cached
 
 ROWS = 65_536  # of a partition, about: minutes of work for a slow model, seconds for a fast one
@@ -133,7 +133,7 @@ def run_partitions(
     """
     name = hashlib.sha256(json.dumps([job, [asdict(p) for p in partitions]]).encode()).hexdigest()
     claim_folder(folder)
-    with hold([folder]):
+    with output_lock([folder]):
         done = _begin(folder, name, overwrite)
         _note(folder, name, done)
         left = [p for p in partitions if p.number not in done]

@@ -9,6 +9,7 @@ vocabulary.json      the tokens, of one that has learned words
 import inspect
 import json
 import platform
+import re
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -26,13 +27,13 @@ from cleanpairs.core.regular import check_regular, read_object
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.arrays import write_tensors
 from cleanpairs.data.atomic import staged_directory
-from cleanpairs.data.guard import MODEL_FILES
 from cleanpairs.scoring import Bank, Embeddings
 
 if TYPE_CHECKING:  # it stands above: a method is found by its registered name
     from cleanpairs.estimators.scorer import PairScorer
 
 FORMAT = 2
+MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
 _SIDES = ("images", "texts")  # of the bank
 _STATE = ("threshold_", "noise_rate_", "separated_", "image_encoder_", "image_size_", "tau_", "fingerprint_")
 

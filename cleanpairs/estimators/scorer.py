@@ -510,7 +510,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
         if not Path(path).exists() and "/" in str(path):
             path = download(str(path), None, ("*.json", "*.safetensors"))
-        if (Path(path) / "run.json").is_file():
+        if (Path(path) / "model" / "config.json").is_file():
             path = Path(path) / "model"
         model = load_estimator(Path(path), image_encoder=image_encoder, image_transform=image_transform)
         if not isinstance(model, cls):

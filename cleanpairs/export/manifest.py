@@ -13,7 +13,7 @@ import pyarrow as pa
 import cleanpairs
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import read_json, reading, sha256_of
-from cleanpairs.data import Source, note_named
+from cleanpairs.data import Source, remember_user_path
 from cleanpairs.data.recorded import check_inside
 
 # Input rows in memory at once: a row may hold an image of many megabytes.
@@ -47,7 +47,7 @@ def write_manifest(
     entries, home = {}, files["out"][0].parent
     for role, (target, where, rows) in files.items():
         if target.parent != home:
-            note_named(target)  # so that `verify` and `restore` may follow the manifest there
+            remember_user_path(target)  # so that `verify` and `restore` may follow the manifest there
         inside = sorted(p for p in where.rglob("*") if p.is_file()) if where.is_dir() else [where]
         for file in inside:
             held = rows if file == where else parts.get(file.name)

@@ -22,7 +22,7 @@ from cleanpairs.core.parameters import check_whole
 from cleanpairs.core.regular import read_json, reading, writing
 from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, iter_tables, staged_set
 from cleanpairs.data.atomic import scratch_directory
-from cleanpairs.data.guard import holds, refuse_foreign, refuse_unless
+from cleanpairs.data.guard import holds, refuse_foreign, require_own_file
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.data.writing import Sink
@@ -79,9 +79,9 @@ def _output_paths(out: Path, directory: bool, settings: "ExportSettings") -> dic
         if directory and name != "out" and whole.is_relative_to(out.resolve()):
             raise ConfigError(f"{name} would be {path}, in the output {out}, which is written as a whole: name another")
         seen[whole] = name
-    refuse_unless(lambda path: {"files", "counts"} <= read_json(path).keys(), targets["manifest"], "export's")
+    require_own_file(targets["manifest"], lambda path: {"files", "counts"} <= read_json(path).keys(), "export's")
     if settings.ledger is None:
-        refuse_unless(lambda p: {"pair_id", "action"} <= set(pq.read_schema(p).names), targets["ledger"], "export's")
+        require_own_file(targets["ledger"], lambda p: {"pair_id", "action"} <= set(pq.read_schema(p).names), "export's")
     return targets
 
 

@@ -218,7 +218,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 
 
 def test_one_writer_at_a_time(data: Path) -> None:
-    code = "import sys\nfrom cleanpairs.data.locks import hold\nwith hold(sys.argv[1:]):\n print(flush=True); input()"
+    code = "import sys, cleanpairs.data.locks as own\nwith own.output_lock(sys.argv[1:]):\n print(flush=True); input()"
     argv = [sys.executable, "-c", code, str(data.parent / "out")]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdin is not None and other.stdout is not None

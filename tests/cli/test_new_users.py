@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.data import load_pairs, note_named
+from cleanpairs.data import load_pairs, remember_user_path
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -124,7 +124,7 @@ def test_the_cache_directory_may_lie_in_the_root(folder: Path, monkeypatch: pyte
         shutil.rmtree(cache)
         assert load_pairs(pa.table({"image": [jpeg(0)], "caption": ["z"]})).captions == ["z"]
         shutil.rmtree(cache)
-        note_named("data.parquet", {"image_root": "elsewhere"})
+        remember_user_path("data.parquet", {"image_root": "elsewhere"})
         assert list((cache / "named").iterdir())
     finally:
         shutil.rmtree(cache, ignore_errors=True)

@@ -195,7 +195,7 @@ def test_the_data_of_a_run_is_kept_by_what_reads_the_run(here: Path, in_process:
 
 def test_one_writer_at_a_time_in_every_command(here: Path, in_process: Command) -> None:
     outputs = sorted({(name, out) for name, out, _ in PAIRS})
-    code = "import sys\nfrom cleanpairs.data.locks import hold\nwith hold(sys.argv[1:]):\n print(flush=True); input()"
+    code = "import sys, cleanpairs.data.locks as own\nwith own.output_lock(sys.argv[1:]):\n print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code, "held", "run/audit"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -156,37 +156,48 @@ def test_a_directory_that_holds_the_input_is_not_replaced(tmp_path: Path) -> Non
         (path / "a").write_text("x")
 
 
-def test_only_dead_staging_of_the_same_target_is_collected(tmp_path: Path) -> None:
-    def dead(name: str) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / ".lock").touch()
-        return folder
-
-    own, other = dead(".cleanpairs-out[1]-abcdefgh"), dead(".cleanpairs-out[1]-2-abcdefgh")
-    strange = [dead(".cleanpairs-out1-abcdefgh"), other]
-    unlocked = tmp_path / ".cleanpairs-out[1]-ijklmnop"
-    unlocked.mkdir()
-    with staged_file(tmp_path / "out[1]") as path:
-        assert not own.exists()
-        path.touch()
-    assert all(folder.exists() for folder in (*strange, unlocked))
-
-
-def test_staging_is_locked_from_the_moment_that_its_lock_can_be_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "inside", "goes"),
+    [
+        ("out[1]-abcdefgh", [".lock", "out[1]"], True),
+        ("out[1]-abcdefgh", [], True),  # killed before it was locked
+        ("out[1]-abcdefgh", ["something"], False),
+        ("out[1]-2-abcdefgh", [".lock"], False),
+        ("out1-abcdefgh", [".lock"], False),
+        ("out[1]-of-mine", [".lock"], False),
+    ],
+)
+def test_only_dead_staging_of_the_same_target_is_collected(
+    tmp_path: Path, name: str, inside: list[str], goes: bool
 ) -> None:
-    real = atomic.fcntl.flock
+    folder = tmp_path / f".cleanpairs-{name}"
+    folder.mkdir()
+    for file in inside:
+        (folder / file).touch()
+    with scratch_directory("out[1]", tmp_path) as living, staged_file(tmp_path / "out[1]") as path:
+        path.touch()
+        assert folder.exists() != goes and living.is_dir()
 
-    def look_first(fd: int, operation: int) -> None:
-        atomic._collect_stale(tmp_path, "out")  # as another writer does, at the worst moment
-        real(fd, operation)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(atomic.fcntl, "flock", lambda fd, how: look_first(fd, how) if how == 2 else real(fd, how))
-        with staged_file(tmp_path / "out") as path:
-            path.write_text("x")
-    assert (tmp_path / "out").read_text() == "x"
+@pytest.mark.parametrize("error", [None, OSError(errno.EIO, "disk"), KeyboardInterrupt()])
+def test_a_fault_while_staging_is_locked_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None
+) -> None:
+    """None: another writer collects at the worst moment, between the making of the directory and its lock."""
+    real = atomic.FileLock.acquire
+
+    def first(lock: Any, *args: Any, **how: Any) -> Any:
+        monkeypatch.undo()
+        if error is not None:
+            raise error
+        with scratch_directory("out", tmp_path):
+            return real(lock, *args, **how)
+
+    monkeypatch.setattr(atomic.FileLock, "acquire", first)
+    interrupted = isinstance(error, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext(), staged_file(tmp_path / "out") as path:
+        path.write_text("x")
+    assert names(tmp_path) == ([] if interrupted else ["out"])
 
 
 def test_without_renameat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,35 +337,6 @@ def test_of_two_processes_on_one_name_exactly_one_wins(tmp_path: Path, kind: str
     assert written.read_text() == str(codes.index(0)) and names(tmp_path) == ["out"]
 
 
-def test_staging_of_a_writer_that_died_before_it_held_its_lock_is_collected_later(tmp_path: Path) -> None:
-    """Without a lock nobody can tell whether the writer lives: for ten minutes it is left in peace."""
-    for name, inside, hours in (("aaaaaaaa", ".locking", 1), ("bbbbbbbb", None, 1), ("cccccccc", ".locking", 0),
-                                ("dddddddd", "something", 1)):  # fmt: skip
-        folder = tmp_path / f".cleanpairs-out-{name}"
-        folder.mkdir()
-        if inside is not None:
-            (folder / inside).touch()
-        then = folder.stat().st_mtime - 3600 * hours
-        os.utime(folder, (then, then))
-    with staged_file(tmp_path / "out") as path:
-        path.touch()
-    assert names(tmp_path) == [".cleanpairs-out-cccccccc", ".cleanpairs-out-dddddddd", "out"]
-
-
-@pytest.mark.parametrize("error", [OSError(errno.EIO, "disk"), KeyboardInterrupt()])
-def test_a_fault_before_the_lock_is_held_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    def fail(*_: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(os, "rename", fail)
-    wanted = OutputError if isinstance(error, OSError) else KeyboardInterrupt
-    with pytest.raises(wanted), staged_file(tmp_path / "out"):
-        raise AssertionError("never entered")
-    assert names(tmp_path) == []
-
-
 def _three(folder: Path, text: str, **options: Any) -> None:
     """A file, a directory and another file, published together."""
     with staged_set() as outputs:
@@ -453,17 +435,3 @@ def test_a_set_stops_at_a_target_that_appears_meanwhile(tmp_path: Path) -> None:
     assert _texts(tmp_path) == ["theirs", "", ""] and names(tmp_path) == ["a"]
     with staged_set():
         pass
-
-
-def test_scratch_that_a_kill_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    with scratch_directory("donors", tmp_path) as living:
-        dead = tmp_path / ".cleanpairs-donors-abcdefgh"
-        dead.mkdir()
-        (dead / ".lock").write_text("")
-        (dead / "images.arrow").write_text("of nobody")
-        foreign = tmp_path / ".cleanpairs-donors-of-mine"
-        foreign.mkdir()
-        with scratch_directory("donors", tmp_path) as other:
-            assert living.is_dir() and other.is_dir() and living != other
-            assert not dead.exists() and foreign.is_dir()
-    assert list(tmp_path.iterdir()) == [foreign]

@@ -22,7 +22,7 @@ from cleanpairs import PairCleaner, load_pairs
 from cleanpairs.commands.export import export_plan, push_run
 from cleanpairs.commands.run import Run
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.data import note_named
+from cleanpairs.data import remember_user_path
 from cleanpairs.data.recorded import TRUST
 from cleanpairs.export import push_export
 from cleanpairs.export.manifest import open_export
@@ -95,7 +95,7 @@ def test_what_the_user_has_named_himself_is_read_again(bundle: Path, tmp_path: P
     options = {"image_root": str(bundle.parent / "private")}
     plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options)
     monkeypatch.chdir(bundle)
-    note_named("data.parquet", {"image_root": "../private", "text_column": "caption"})
+    remember_user_path("data.parquet", {"image_root": "../private", "text_column": "caption"})
     export_plan(plan, tmp_path / "out", format="webdataset")
     assert set(pixels(tmp_path / "out")) == {200}
     other = plan_of(bundle / "data.parquet", tmp_path / "other.parquet", {"image_root": str(bundle.parent)})

@@ -143,7 +143,7 @@ def test_a_folder_with_something_else_in_it_keeps_that(tmp_path: Path) -> None:
 
 
 def test_two_processes_do_not_do_the_same_job(tmp_path: Path) -> None:
-    code = "import sys\nfrom cleanpairs.data.locks import hold\nwith hold(sys.argv[1:]):\n print(flush=True); input()"
+    code = "import sys, cleanpairs.data.locks as own\nwith own.output_lock(sys.argv[1:]):\n print(flush=True); input()"
     argv = [sys.executable, "-c", code, str(tmp_path / "job")]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "\n"
@@ -172,7 +172,7 @@ def test_two_threads_do_not_do_the_same_job(tmp_path: Path) -> None:
     first = Squares(done=Meanwhile())
     run_partitions(first, PARTITIONS, tmp_path / "job", job="a", engine=LOCAL)
     assert first.done == [0, 1, 2, 3, 4] and len(refused) == 5
-    assert f"{tmp_path / 'job'} is being written by another thread of this process: wait" in str(refused[0])
+    assert f"{tmp_path / 'job'} is being written by process {os.getpid()} on " in str(refused[0])
     assert len(json.loads(read_cached(tmp_path / "job" / MANIFEST) or b"")["done"]) == 5
     second()
     assert len(refused) == 5 and text(tmp_path / "job") == WHOLE  # let go of at the end

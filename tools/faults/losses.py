@@ -314,11 +314,11 @@ def _hold(work: Path, outputs: Sequence[str]) -> tuple[int, int]:
     ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        from cleanpairs.data.locks import hold
+        from cleanpairs.data.locks import output_lock
 
         os.close(there)
         os.chdir(work)
-        with hold(outputs):
+        with output_lock(outputs):
             os.write(tell, b"x")
             os.read(here, 1)
         os._exit(0)
