@@ -27,7 +27,8 @@ from cleanpairs.data.formats.folder import Listing, ListingReader, annotation_fi
 from cleanpairs.data.formats.records import undecodable
 from cleanpairs.data.formats.webdataset import CAPTIONS
 from cleanpairs.data.images import IMAGES
-from cleanpairs.data.parquet_io import common_schema, parquet_files, read_table
+from cleanpairs.data.parquet_io import common_schema, input_table, parquet_files
+from cleanpairs.data.rows import texts_of
 from cleanpairs.data.source import Source, copied
 from cleanpairs.data.text import NO_CAPTION_FILE, text_of
 from cleanpairs.data.writing import cached_tables
@@ -112,7 +113,7 @@ class ImageFolderReader(ListingReader):
 
 @cached_by_file(2)
 def _listing(path: str) -> Listing:
-    table = read_table(path)
+    table = input_table(path)
     faults = {i: fault for i, fault in enumerate(table[FAULT].to_pylist()) if fault is not None}
     return Listing(table.drop_columns([FAULT]), faults)
 
@@ -170,12 +171,12 @@ def _of_shards(files: list[Path]) -> tuple[pa.Table, str]:
     tables = []
     name = fresh_names(["file_name"], common_schema([str(file) for file in files]).names).get("file_name", "file_name")
     for file in files:
-        table, folder = read_table(file), file.with_suffix("")
+        table, folder = input_table(file), file.with_suffix("")
         images = {p.stem: f"{folder.name}/{p.name}" for p in sorted(folder.glob("*")) if _is_image(p)}
         kind = table["key"].type
         if pa.types.is_integer(kind):  # it has lost the zeros before it
             images = {str(int(key)): path for key, path in images.items() if re.fullmatch("[0-9]{1,18}", key)}
-        keys = [str(key) for key in table["key"].to_pylist()]
+        keys = [str(key) for key in texts_of(table["key"].combine_chunks())]
         paths = [images.pop(key, None) for key in keys]
         found = zip(keys, paths, strict=True)
         faults = [None if path else f"{folder.name} has no image of the key {key!r}" for key, path in found]
