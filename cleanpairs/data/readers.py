@@ -149,7 +149,8 @@ def _opened(data: str | Path, **options: Any) -> Source:
     chosen = READERS.load(kind)()
     if given.split is not None and not chosen.splits:
         raise DataError(f"{data} ({kind}) has no splits; leave --split (split) out")
-    source: Source = chosen.open(path, given)
+    with reading(path[:300]):
+        source: Source = chosen.open(path, given)
     if text_vectors is not None and "text_features" not in source.columns:
         raise ConfigError(f"{data} ({kind}) takes no other vectors of captions than its own: leave {text_vectors} out")
     return source

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cleanpairs.benchmarking import Bench, run_bench
 from cleanpairs.cli import cli
-from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
+from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.data.noise import apply_noise, corrupt, inject_noise
@@ -105,7 +105,7 @@ def test_vectors_that_are_all_the_same_are_refused(side: str, method: Any) -> No
     arrays = dict(zip(("image", "text"), vectors(), strict=True))
     arrays[side][:] = arrays[side][3]
     pairs = Pairs.from_arrays(image_vectors=arrays["image"], text_vectors=arrays["text"])
-    with pytest.raises(DataError, match=f"the {side} vectors of all {N} usable pairs are the same"):
+    with pytest.raises(RefusedError, match=f"the {side} vectors of the {N} usable pairs are the same"):
         method(text_encoder="features", device="cpu").fit(pairs)
 
 

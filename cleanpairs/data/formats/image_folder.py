@@ -7,6 +7,7 @@ img2dataset leaves ``00000.parquet`` beside the folder ``00000``. Then the rows 
 images are found by their keys.
 """
 
+import os
 import re
 import unicodedata
 from dataclasses import replace
@@ -54,6 +55,11 @@ def _named_alike(folder: Path) -> dict[str, _Named]:
         if kind is not None:
             name = unicodedata.normalize("NFC", path.relative_to(folder).with_suffix("").as_posix())
             found.setdefault(name, _Named([], [], []))[kind].append(path)
+    for name, named in found.items():  # a.jpg.txt beside a.jpg
+        stem, _, ending = name.rpartition(".")
+        if not named.images and stem in found and not found[stem].captions:
+            named.images.extend(image for image in found[stem].images if image.suffix == f".{ending}")
+            found[stem].images[:] = [image for image in found[stem].images if image not in named.images]
     return {name: found[name] for name in sorted(found)}
 
 
@@ -126,19 +132,22 @@ def _of_names(folder: Path, encoding: str | None) -> tuple[pa.Table, list[Path]]
         if not images and not captions:
             continue  # a .json about something else
         caption, fault = _caption(captions, notes, encoding)
-        files += captions or notes
+        files += [file for file in captions or notes if file.is_file() and os.access(file, os.R_OK)]
         if not images:
             rows.append((name, None, caption, f"there is no image beside {captions[0].name!r}"))
         elif not captions and not notes:
             fault = f"{NO_CAPTION_FILE} beside {images[0].name!r}"
         for image in images:
             key = name if len(images) == 1 else f"{name}{image.suffix}"
-            rows.append((key, image.relative_to(folder).as_posix(), caption, fault))
+            path = image.relative_to(folder).as_posix()
+            plain = plain_text(path)
+            odd = None if plain == path else f"the name of its file is not UTF-8: {plain!r}; rename it"
+            rows.append((key, path, caption, odd or fault))
     keys, names, values, faults = map(list, zip(*rows, strict=True))
     column, spoilt = caption_column(values)
     for (i, k), why in spoilt.items():  # one caption that is none costs the row
         faults[i] = faults[i] or (f"caption {k + 1}: {why}" if k else why)
-    table = {"key": keys, "file_name": names, FAULT: faults}  # an image whose name is not UTF-8 is said to be missing
+    table = {"key": keys, "file_name": names, FAULT: faults}
     texts = {name: [None if t is None else plain_text(t) for t in some] for name, some in table.items()}
     return pa.table({name: pa.array(some, pa.string()) for name, some in texts.items()} | {"caption": column}), files
 
