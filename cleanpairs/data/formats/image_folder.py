@@ -180,7 +180,7 @@ def _of_shards(files: list[Path]) -> tuple[pa.Table, str]:
     tables = []
     name = fresh_names(["file_name"], common_schema([str(file) for file in files]).names).get("file_name", "file_name")
     for file in files:
-        table, folder = input_table(file), file.with_suffix("")
+        table, folder = input_table(str(file)), file.with_suffix("")
         images = {p.stem: f"{folder.name}/{p.name}" for p in sorted(folder.glob("*")) if _is_image(p)}
         kind = table["key"].type
         if pa.types.is_integer(kind):  # it has lost the zeros before it
