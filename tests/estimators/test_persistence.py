@@ -125,7 +125,7 @@ def test_another_method_is_said(saved: Path, tmp_path: Path) -> None:
 
 def test_a_run_directory_is_its_model(saved: Path, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(DataError, match=r"/model is no model.*config\.json is missing"):
+    with pytest.raises(DataError, match=r"is no model of cleanpairs: config\.json is missing"):
         InfoNCE.from_pretrained(tmp_path)
     shutil.copytree(saved, tmp_path / "model")
     assert InfoNCE.from_pretrained(tmp_path).threshold_ == InfoNCE.from_pretrained(saved).threshold_
