@@ -431,8 +431,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 for member in members or [shape]
             ]
             network = Ensemble(each, shape.get("weights")) if members else each[0]
+            heads = [self.head(member) for member in members_of(network)]
         weights = saved.tensors("model.safetensors", "torch")
-        heads = [self.head(member) for member in members_of(network)]
         for k, head in enumerate(heads):
             if head is not None:
                 prefix = f"head.{k}."
