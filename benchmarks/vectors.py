@@ -29,7 +29,7 @@ from sklearn.metrics import roc_auc_score
 from cleanpairs import Auto, Pairs
 from cleanpairs.methods.clip_score import ClipScore
 from cleanpairs.ops.mapped import release
-from cleanpairs.ops.normalised_similarity import Background, normalised_similarity
+from cleanpairs.ops.normalised_similarity import VectorPairs, normalised_similarity
 from cleanpairs.ops.search import top_k
 
 
@@ -150,7 +150,7 @@ def by_people(x: np.ndarray, t: np.ndarray, labels: np.ndarray, name: str) -> No
     true = np.flatnonzero(labels == "true")
     some = true[np.intersect1d(once(x[true]), once(t[true]))]
     groups = [np.unique(v.round(3), axis=0, return_inverse=True)[1].ravel() for v in (x, t)]
-    background = Background(x[some], t[some], groups[0][some], groups[1][some])
+    background = VectorPairs(x[some], t[some], groups[0][some], groups[1][some])
     scores = {"cosine": (x * t).sum(1)} | {
         kind: normalised_similarity(x, t, *groups, kind=kind, background=background) for kind in ("csls", "softmax")
     }

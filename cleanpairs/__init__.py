@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cleanpairs.methods.gsc import GSC
     from cleanpairs.methods.in2r import IN2R
     from cleanpairs.methods.l2rm import L2RM
+    from cleanpairs.methods.lemon import LEMoN
     from cleanpairs.methods.mscn import MSCN
     from cleanpairs.methods.ncr import NCR
     from cleanpairs.methods.npc import NPC
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_METHODS = "Auto BiCro CRCL CREAM DECL GSC IN2R L2RM MSCN NCR NPC PC2 RCL REPAIR".split()
+_METHODS = "Auto BiCro CRCL CREAM DECL GSC IN2R L2RM LEMoN MSCN NCR NPC PC2 RCL REPAIR".split()
 _HOME = {
     **{name: f"cleanpairs.methods.{name.lower()}" for name in _METHODS},
     "ClipScore": "cleanpairs.methods.clip_score",
@@ -57,7 +58,7 @@ _HOME = {
 
 __all__ = [
     "CRCL", "CREAM", "DECL", "GSC", "IN2R", "L2RM", "MSCN", "NCR", "NPC", "PC2", "RCL", "REPAIR", "Auto", "BiCro",
-    "CleanpairsError", "ClipScore", "InfoNCE", "PairCleaner", "PairScorer", "Pairs", "RepairPlan", "Triplet",
+    "CleanpairsError", "ClipScore", "InfoNCE", "LEMoN", "PairCleaner", "PairScorer", "Pairs", "RepairPlan", "Triplet",
     "__version__", "load_pairs",
 ]  # fmt: skip
 

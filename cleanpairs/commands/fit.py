@@ -276,7 +276,12 @@ def _fit(
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:
         write_csv(issues, staged)
     result = _result(str(run.path), recipe.method, estimator, pairs, bool(noise), issues)
-    ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result}
+    ended = {
+        "status": "complete",
+        "seed": estimator.random_state_,
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "result": result,
+    }
     run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
     run.forget_replaced()
     return result

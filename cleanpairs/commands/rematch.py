@@ -209,7 +209,7 @@ class _Planning:
 
     def _judge(self, given: PlanInput, settings: RepairSettings) -> RepairJudge | None:
         """As :meth:`cleanpairs.estimators.PairScorer.rematch` has it, of the rows that it is learned from."""
-        threshold, seed = settings.resolved_threshold, self.model.random_state
+        threshold, seed = settings.resolved_threshold, self.model.random_state_
         pairs = judged_pairs(given.correspondence, threshold, seed)
         if pairs is None:
             return None

@@ -174,7 +174,7 @@ def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data
         return None
     images, texts, image_group, text_group, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
     both = Embeddings(images), Embeddings(texts)
-    return unseen_threshold(bank, *both, image_group, text_group, scores, model.random_state)
+    return unseen_threshold(bank, *both, image_group, text_group, scores, model.random_state_)
 
 
 def _by_row_group(runs: list[range], groups: list[int]) -> list[list[range]]:

@@ -128,6 +128,12 @@ METHODS = Registry(
                 "vectors of both sides"
             },
         ),
+        "lemon": (
+            "lemon:LEMoN",
+            "distances to the neighbours of image and caption in a frozen space: nothing trained",
+            "LEMoN, ICML 2025",
+            {"model": "as of clip-score"},
+        ),
     },
     "cleanpairs.methods",
 )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.correspondence.calibration import Estimate
-from cleanpairs.ops.normalised_similarity import RIVALS, Background, among_all, cosines
+from cleanpairs.ops.normalised_similarity import RIVALS, VectorPairs, among_all, cosines
 
 TAU = 0.15  # of the kernel; .1 asks fewer neighbours and finds less where many are wrong (docs/log.md)
 AMONG_TAU = 2.0  # of the sum of four agreements, in deviations, among those with all captions and all images
@@ -164,10 +164,10 @@ def normalised_agreement(
     of_image = _Expected(images, texts, image_group, asked, right, some)
     of_text = _Expected(texts, images, text_group, asked, right, some)
 
-    def among(rows: np.ndarray) -> Background:
+    def among(rows: np.ndarray) -> VectorPairs:
         image = np.concatenate([of_image(rows), np.tile(of_text.space.vectors[rows], 2)], axis=1)
         text = np.concatenate([np.tile(of_image.space.vectors[rows], 2), of_text(rows)], axis=1)
-        return Background(image, text, image_group[rows], text_group[rows])
+        return VectorPairs(image, text, image_group[rows], text_group[rows])
 
     observed, shared = among_all(among, n, tau=AMONG_TAU, seed=seed)
     found = -(shared[0, pairs[0]] + shared[1, pairs[1]]) / 2

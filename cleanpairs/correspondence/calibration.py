@@ -311,6 +311,41 @@ def calibrate(
     return Calibration(theta, found, scores)
 
 
+@dataclass(frozen=True)
+class ScoreProbability:
+    """P(matched) of a score: log odds ``logits`` (k,) at rising scores ``knots`` (k,), linear between and beyond."""
+
+    noise_rate: float
+    knots: np.ndarray
+    logits: np.ndarray
+
+    @classmethod
+    def of(cls, observed: np.ndarray, null: np.ndarray, rate: float | None = None) -> "ScoreProbability | None":
+        """By N observed and K null scores, and the noise rate where it is known; None of fewer than 80 of either."""
+        found = calibrate(observed, null, by_score=True, draws=0) if min(len(observed), len(null)) >= 80 else None
+        if found is None:
+            return None
+        found = found if rate is None else found.shifted(rate)
+        knots = np.unique(np.quantile(np.concatenate([observed, null]), np.linspace(0, 1, 2001)))
+        wrong = found.mismatched(positions(knots, observed))
+        logits = np.log((1 - wrong) / wrong) + ORDER * np.linspace(-0.5, 0.5, len(knots))
+        return cls(found.rate, knots, logits)
+
+    def __call__(self, score: np.ndarray) -> np.ndarray:
+        """(n,) float64 in (0, 1), rising with the score (n,)."""
+        from scipy.special import expit
+
+        width = max(float(self.knots[-1] - self.knots[0]), 1e-12)
+        near = np.clip(score, self.knots[0], self.knots[-1])
+        beyond = np.clip((score - near) / width, -1, 1)
+        return np.asarray(expit(np.interp(near, self.knots, self.logits) + ORDER * beyond))
+
+    def threshold(self) -> float:
+        """The score below which a pair is more likely wrong; -inf where none is."""
+        above_all = np.nextafter(self.knots[-1], np.inf)
+        return float(np.interp(0, self.logits, self.knots, left=-np.inf, right=above_all))
+
+
 def noise_rate(found: Calibration | None, n: int) -> Estimate:
     """The noise rate of n pairs; NaN where nothing was calibrated, or the interval is wider than .3: undetermined."""
     if found is None:

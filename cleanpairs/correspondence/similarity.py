@@ -12,7 +12,7 @@ import numpy as np
 
 from cleanpairs.correspondence.agreement import Agreement, Centred, ridge
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
-from cleanpairs.ops.normalised_similarity import EXACT_UP_TO, Background, balanced, cosines
+from cleanpairs.ops.normalised_similarity import EXACT_UP_TO, VectorPairs, balanced, cosines
 from cleanpairs.ops.search import top_k
 
 LEAST_PAIRS = 80  # of fewer nothing is known
@@ -40,7 +40,7 @@ def null_pairs(image_group: np.ndarray, text_group: np.ndarray, seed: int = 0) -
     return image[different][:MOST_NULLS], text[different][:MOST_NULLS]
 
 
-def scores_and_null(pairs: Background, kind: str, tau: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def scores_and_null(pairs: VectorPairs, kind: str, tau: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Similarities (N,) of the pairs among themselves, and of null pairs (K,); cosines where ``kind`` is empty."""
     image, text = null_pairs(pairs.image_group, pairs.text_group, seed)
     observed = cosines(pairs.images, pairs.texts).astype(np.float64)
@@ -89,7 +89,7 @@ def similarity_evidence(
     nulls = [np.stack([rows[r] for r in null_pairs(image_group[rows], text_group[rows], seed)]) for rows in folds]
     null = np.concatenate(nulls, axis=1)
     near = _near_pairs(texts, image_group, text_group, seed)
-    pairs = Background(images, texts, image_group, text_group)
+    pairs = VectorPairs(images, texts, image_group, text_group)
     of_image, of_text = pairs.shared(pairs) if n > EXACT_UP_TO else balanced(pairs)
 
     def similarity(image: np.ndarray, text: np.ndarray) -> np.ndarray:
@@ -141,7 +141,7 @@ def _near_pairs(texts: np.ndarray, image_group: np.ndarray, text_group: np.ndarr
     return np.stack([some[there], found[there, other[there].argmax(axis=1)]])
 
 
-def _predicted(pairs: Background, right: np.ndarray, fold: np.ndarray, asked: list[np.ndarray]) -> list[np.ndarray]:
+def _predicted(pairs: VectorPairs, right: np.ndarray, fold: np.ndarray, asked: list[np.ndarray]) -> list[np.ndarray]:
     """How well captions and images of each of ``asked`` (2, k) fit what the others predict, by the image's fold."""
     image, text = (x - x.mean(axis=0) for x in (pairs.images, pairs.texts))
     out = [np.zeros(rows.shape[1]) for rows in asked]

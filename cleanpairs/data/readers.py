@@ -149,8 +149,7 @@ def _opened(data: str | Path, **options: Any) -> Source:
     chosen = READERS.load(kind)()
     if given.split is not None and not chosen.splits:
         raise DataError(f"{data} ({kind}) has no splits; leave --split (split) out")
-    with reading(path[:300]):
-        source: Source = chosen.open(path, given)
+    source: Source = chosen.open(path, given)
     if text_vectors is not None and "text_features" not in source.columns:
         raise ConfigError(f"{data} ({kind}) takes no other vectors of captions than its own: leave {text_vectors} out")
     return source
@@ -215,8 +214,7 @@ def load_pairs(
     except CleanpairsError as error:  # about the file in the cache: it is to speak of the object, in Python's words
         said = str(error).replace(f"--url_list {path}", "--url_list FILE")
         said = said.replace(str(path), f"the {type(data).__name__}")
-        said = said.replace("--column text-vectors=NAME", "text_vectors")
-        raise type(error)(re.sub(r"--column (image|text|key)=(NAME)?", r"\1_column", said)) from error
+        raise type(error)(re.sub(r"--(image|text|key)-(\w+)", r"\1_\2", said)) from error
 
 
 def reader_of(source: Source) -> Any:
@@ -238,8 +236,7 @@ def load_source(source: Source) -> Pairs:
         if others:
             raise DataError(
                 f"no row of {source.files[0]} has a caption in its column {source.columns.get('text')!r} "
-                f"({pairs.reasons[0]}); other columns hold texts ({', '.join(others)}): "
-                "name one with --column text=NAME"
+                f"({pairs.reasons[0]}); other columns hold texts ({', '.join(others)}): name one with --text-column"
             )
     return pairs
 

@@ -1,6 +1,7 @@
-"""Scorers of pairs: what all have (``PairScorer``), and those that train a dual encoder (``PairCleaner``)."""
+"""Scorers of pairs: ``PairScorer`` is what all have, ``PairCleaner`` trains, ``FrozenScorer`` trains nothing."""
 
 from cleanpairs.estimators.cleaner import PairCleaner
+from cleanpairs.estimators.frozen import FrozenScorer
 from cleanpairs.estimators.scorer import Embedded, PairScorer
 
-__all__ = ["Embedded", "PairCleaner", "PairScorer"]
+__all__ = ["Embedded", "FrozenScorer", "PairCleaner", "PairScorer"]

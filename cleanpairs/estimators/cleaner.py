@@ -51,7 +51,7 @@ class Trained:
     model_: Any  # the dual encoder (the mean of two, where the method trains two)
     tokenizer_: Captions  # what makes tables of captions
     heads_: list[Any]  # what was learned beside each network
-    encoders_ = Encoders()  # the pretrained networks before it: none, until a fit or a saved model names some
+    encoders_: Encoders  # the pretrained networks before it
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -139,7 +139,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _settings(self) -> TrainingSettings:
         shared = {f.name: getattr(self, f.name) for f in fields(TrainingSettings) if hasattr(self, f.name)}
-        where = {"device": self.resolved_device(), "precision": self.resolved_precision(), "seed": self.random_state}
+        where = {"device": self.resolved_device(), "precision": self.resolved_precision(), "seed": self.random_state_}
         return TrainingSettings(**{**shared, **where})
 
     def fit(
@@ -163,10 +163,10 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         """
         self.validate()
         with own_modes(), distributed.process_group(self.resolved_device()):
-            self._forget()
+            self._begin()
             pairs = load_pairs(pairs)
             plain = {k: v for k, v in self.get_params().items() if isinstance(v, (str, int, float, tuple, list))}
-            work = f"{self.method_name}:{pairs.source.fingerprint}:{sorted(plain.items())!r}"
+            work = f"{self.method_name}:{pairs.source.fingerprint}:{sorted(plain.items())!r}:{self.random_state_}"
             if distributed.most(distributed.of_first(work) != work):
                 raise ConfigError(
                     f"the {distributed.world_size()} processes were started with different data or settings: they "
@@ -176,14 +176,14 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 told = (on_encode, on_encode_texts) if distributed.rank() == 0 else (None, None)
                 pairs, matrix, usable, data = self._training_data(pairs, *told)
             self.evidence_ = evidence_of(
-                matrix.array, data.tokens, data.image_index, data.image_group, data.text_group, seed=self.random_state
+                matrix.array, data.tokens, data.image_index, data.image_group, data.text_group, seed=self.random_state_
             )
             if self.require_evidence:
                 refuse_without(self.evidence_, len(usable), self.method_name, pixels=matrix.array.ndim == 4)
             checkpoint = None
             if run_dir is not None:
                 settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v))
-                key = f"{pairs.source.fingerprint}:{settings!r}:{self.encoders_.to_dict()!r}"
+                key = f"{pairs.source.fingerprint}:{settings!r}:{self.encoders_.to_dict()!r}:{self.random_state_}"
                 checkpoint = Checkpoint(Path(run_dir) / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
             trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
             procedure = self._procedure(data)  # some know their stages only when they have seen the pairs
@@ -311,7 +311,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         assert texts is not None
         y, rows = self.correspondence_[data.pair_id], data.tokens.ids[data.tokens.offsets[:-1]]
         vectors = images[data.image_index, 0], texts[rows]
-        found = null_threshold(y, *vectors, data.image_group, data.text_group, seed=self.random_state)
+        found = null_threshold(y, *vectors, data.image_group, data.text_group, seed=self.random_state_)
         if found is not None:
             self.threshold_, self.noise_rate_ = found
 

@@ -18,7 +18,7 @@ import numpy as np
 from cleanpairs.correspondence.calibration import Estimate, calibrate, noise_rate
 from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space, scores_and_null
 from cleanpairs.ops.matching import places, unit_rows
-from cleanpairs.ops.normalised_similarity import TAU, Background
+from cleanpairs.ops.normalised_similarity import TAU, VectorPairs
 from cleanpairs.scoring import Bank, Embeddings
 
 MOST = 0.8  # a null that takes more pairs for wrong does not tell the right ones
@@ -81,7 +81,7 @@ def null_threshold(
     if len(y) < LEAST_PAIRS:
         return None
     image, text = unit_rows(images), unit_rows(texts)
-    observed, null = scores_and_null(Background(image, text, image_group, text_group), "softmax", TAU, seed)
+    observed, null = scores_and_null(VectorPairs(image, text, image_group, text_group), "softmax", TAU, seed)
     found = calibrate(observed, null, by_score=True, draws=30) if one_space(observed, null) else None
     if found is None:
         return None

@@ -70,7 +70,7 @@ def save_estimator(estimator: "PairScorer", path: Path, *, overwrite: bool = Fal
         "parameters": parameters | own.parameters,
         **own.config,
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
-        "state": {name: getattr(estimator, name) for name in _STATE},
+        "state": {name: getattr(estimator, name) for name in (*_STATE, "random_state_")},
         "calibration": None if estimator.calibration_ is None else estimator.calibration_.to_dict(),
     }
     with staged_directory(path, overwrite=overwrite, ours=MODEL_FILES) as staging:
@@ -129,6 +129,7 @@ class Saved:
     def state(self) -> dict[str, Any]:
         """What fitting found; ValueError where a rate or the threshold is none."""
         state = {name: self.config["state"][name] for name in _STATE}
+        state["random_state_"] = self.config["state"].get("random_state_") or 0
         for name, other in (("threshold_", False), ("noise_rate_", state["noise_rate_"] is None)):
             if not (other or is_share(state[name])):
                 raise ValueError(f"its {name.rstrip('_')} is {state[name]!r}, not a number in [0, 1]")
@@ -176,6 +177,7 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
         given = {"image_encoder": image_encoder, "image_transform": image_transform}
         with_module = "image_encoder" in saved.config.get("encoders", ())
         estimator: PairScorer = method(**saved.parameters(method) | (given if with_module else {}))
+        estimator._begin()
         for name, value in saved.state().items():
             setattr(estimator, name, value)
         estimator.calibration_ = saved.calibration()

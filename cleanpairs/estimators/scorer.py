@@ -97,17 +97,18 @@ class Fitted:
 
     correspondence_: np.ndarray  # (N,) float32 in [0, 1], low = bad, NaN where quarantined
     threshold_: float  # below which a pair is flagged
+    random_state_: int  # the seed
     noise_rate_: float  # estimated share of wrong pairs; NaN where undetermined, or the method has none
-    noise_rate_interval_: tuple[float, float] = (float("nan"), float("nan"))  # its 95 % interval
-    noise_rate_bound_: float = float("nan")  # its upper 95 % bound, if wrong captions can be those of similar pairs
+    noise_rate_interval_: tuple[float, float]  # its 95 % interval, NaN where undetermined
+    noise_rate_bound_: float  # its upper 95 % bound, if wrong captions can be those of similar pairs
     quarantined_: dict[int, str]  # pair_id -> reason
     history_: list[dict[str, Any]]  # one an epoch, if there are any
-    best_val_rsum_: float | None = None
-    text_encoder_: str | Path | None = None  # its name, "features" (the data's vectors), "words"; None beside `encoder`
-    captions_: str | None = None  # what the captions became (learned words, vectors of which encoder), and why
+    best_val_rsum_: float | None
+    text_encoder_: str | Path | None  # its name, "features" (the data's vectors), "words"; None beside `encoder`
+    captions_: str | None  # what the captions became (learned words, vectors of which encoder), and why
     bank_: Bank  # the trusted pairs that scores refer to
-    calibration_: Calibration | None = None  # of a method whose correspondence is a probability
-    versions_: dict[str, str] | None = None  # package -> version, that a loaded model was made with
+    calibration_: Calibration | None  # of a method whose correspondence is a probability
+    versions_: dict[str, str] | None  # package -> version, that a loaded model was made with
     fingerprint_: str
     image_encoder_: str
     image_size_: int | None
@@ -120,6 +121,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     """Base of all methods: it scores pairs, plans repairs, and is saved. See :class:`Fitted`."""
 
     method_name: ClassVar[str]
+    needs_training: ClassVar[bool] = True
 
     def fit(
         self,
@@ -155,7 +157,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def takes_own_threshold(self, fingerprint: str) -> bool:
         """Whether a trained model has another threshold for data of this fingerprint: not ``fit``'s, and none given."""
-        return hasattr(self, "model_") and self.threshold is None and fingerprint != self.fingerprint_
+        return self.needs_training and self.threshold is None and fingerprint != self.fingerprint_
 
     def row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """What scores rows of which this is known (roles of columns) in a stream; None: they are loaded whole."""
@@ -201,8 +203,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self.resolved_device()
 
     def _validate(self) -> None:
-        if self.random_state is None or isinstance(self.random_state, np.random.Generator):
-            self.random_state = int(np.random.default_rng(self.random_state).integers(2**31))
         if not isinstance(self.drop, str):
             raise ConfigError(
                 f"drop of {self.method_name} must be names of filters with commas between them, found {self.drop!r}"
@@ -218,10 +218,15 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             raise ConfigError("device 'cuda' is not available here: use device='cpu' or 'auto'")
         return "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
 
-    def _forget(self) -> None:
-        """A fit that fails half-way must not leave the words of one with the weights of another."""
+    def _begin(self) -> None:
+        """Forget what was fitted: a fit that fails must not leave the words of one with the weights of another."""
         for name in [n for n in vars(self) if n.endswith("_")]:
             delattr(self, name)
+        self.noise_rate_interval_, self.noise_rate_bound_ = (float("nan"), float("nan")), float("nan")
+        self.best_val_rsum_ = self.text_encoder_ = self.captions_ = self.calibration_ = self.versions_ = None
+        given = self.random_state
+        drawn = given is None or isinstance(given, np.random.Generator)
+        self.random_state_ = int(np.random.default_rng(given).integers(2**31)) if drawn else int(given)
 
     def _quarantine(self, pairs: Pairs, matrix: ImageMatrix) -> dict[int, str]:
         reasons = dict(pairs.reasons)
@@ -251,14 +256,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             share = f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (--set max_bad_share=SHARE)"
             said = share if many else f"all of {n} pairs are unusable"
             raise DataError(f"{said}; the first is pair {pair}: {reason}{_where(pairs, reason)}")
-        if usable < 2 or not self.require_evidence:
-            return
-        rows = [i for i in range(n) if i not in self.quarantined_]
-        sides = {"image": (pairs.images.array(), pairs.image_index), "text": (pairs.text_vectors, pairs.pair_id)}
-        for side, (array, index) in sides.items():
-            if array is not None and all(np.array_equal(array[index[i]], array[index[rows[0]]]) for i in rows):
-                same = f"the {side} vectors of the {usable} usable pairs are the same"
-                raise RefusedError(f"all rows are alike: {same}; encode them again")
 
     def _set_threshold(self, y: np.ndarray) -> None:
         density_minimum = find_density_minimum(y)
@@ -284,7 +281,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """The bank, of M images and the n usable captions; ``image_index``, ``image_group``, ``text_group`` (n,)."""
         rows = trusted_rows(
             image_group, text_group, self.correspondence_[usable], group_size=self.eval_group_size - 1,
-            groups=1 if model is not None and model.local else 8, seed=self.random_state,
+            groups=1 if model is not None and model.local else 8, seed=self.random_state_,
         )  # fmt: skip
         known = images.take(image_index[rows]), texts.take(rows), image_group[rows], text_group[rows]
         device = "cpu" if model is None else self.resolved_device()
@@ -369,7 +366,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         given = PlanInput.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen)
         judge = None
         if of_fit and chosen.repairs != "none":
-            rows = judged_pairs(given.correspondence, chosen.resolved_threshold, self.random_state)
+            rows = judged_pairs(given.correspondence, chosen.resolved_threshold, self.random_state_)
             if rows is not None:
                 y = given.correspondence[rows]
                 judge = RepairJudge(self.repair_evidence(found.take(rows), y, chosen.resolved_threshold), rows)
@@ -401,7 +398,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         rows = np.flatnonzero(chosen[pairs.image_index])
         return unseen_threshold(
             self.bank_, found.images.take(pairs.image_index[rows]), found.texts.take(rows),
-            pairs.pair_image_group[rows], pairs.text_group[rows], scores[rows], self.random_state,
+            pairs.pair_image_group[rows], pairs.text_group[rows], scores[rows], self.random_state_,
         )  # fmt: skip
 
     def applied_threshold(self, unseen: UnseenThreshold | None) -> float:
@@ -481,12 +478,16 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         from cleanpairs.report import plot_pairs
 
+        pairs = load_pairs(pairs)
+        return plot_pairs(pairs, *self._judged(pairs), which=which, count=count)
+
+    def _judged(self, pairs: Pairs) -> tuple[np.ndarray, float]:
+        """The correspondence (n,) of pairs, and the threshold: those of ``fit`` for its pairs."""
         self._fitted()
-        pairs, y, cut = load_pairs(pairs), self.correspondence_, self.threshold_
-        if pairs.source.fingerprint != self.fingerprint_ or len(y) != len(pairs):
-            found, y = self.scored(pairs)
-            cut = self.applied_threshold(self.threshold_of(found, y))
-        return plot_pairs(pairs, y, cut, which=which, count=count)
+        if pairs.source.fingerprint == self.fingerprint_ and len(self.correspondence_) == len(pairs):
+            return self.correspondence_, self.threshold_
+        found, y = self.scored(pairs)
+        return y, self.applied_threshold(self.threshold_of(found, y))
 
     def save_pretrained(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model directory: safetensors and JSON, nothing that can run."""

@@ -5,17 +5,16 @@ scikit-learn asks of an estimator, without importing it: that takes as long as h
 """
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.parameters import LARGEST_SEED, choice, number, whole
+from cleanpairs.core.parameters import LARGEST_SEED, check_whole, choice, number, whole
 from cleanpairs.core.registry import nearest
 from cleanpairs.data import load_pairs
-from cleanpairs.data.readers import as_dataset
 from cleanpairs.encoders.tokenizer import KINDS
 
 
@@ -63,44 +62,32 @@ class Estimator:
 
         return str(estimator_html_repr(self)) if get_config()["display"] == "diagram" else None
 
-    def decision_function(self: Any, pairs: Any) -> np.ndarray:
-        """How far each pair is below the threshold, (n,) float32: mismatched above 0; NaN where quarantined.
-
-        The threshold is :meth:`own_threshold`'s, which goes by all these pairs together, so that a pair among others
-        may be judged otherwise; else that of ``fit``.
-        """
-        self._fitted()
-        found, scores = self.scored(pairs)
-        return np.asarray(self.applied_threshold(self.threshold_of(found, scores)) - scores, np.float32)
-
     def predict(self: Any, pairs: Any) -> np.ndarray:
-        """(n,) bool: which pairs are mismatched, by :meth:`decision_function`; those that are quarantined are."""
-        return ~(self.decision_function(pairs) <= 0)
+        """Which pairs are mismatched.
+
+        Parameters
+        ----------
+        pairs : n pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+
+        Returns
+        -------
+        (n,) bool
+            Pairs of ``fit`` are judged by its correspondence and threshold. Others are judged by :meth:`score_pairs`
+            and :meth:`own_threshold`, which goes by all of them together. Quarantined pairs count as mismatched.
+        """
+        y, threshold = self._judged(load_pairs(pairs))
+        return np.asarray(~(y >= threshold))
 
     def fit_predict(self: Any, pairs: Any, y: Any = None) -> np.ndarray:
-        """(n,) bool, as :meth:`predict`, by the correspondence that ``fit`` gives these pairs themselves."""
-        return np.asarray(~(self.fit(pairs, y).correspondence_ >= self.threshold_))
-
-    def score(self: Any, pairs: Any, y: Any = None) -> float:
-        """AUROC of detection against ``y`` (n,) bool (or the data's ``true_mismatch``); where none is known the mean of
-        R@1, R@5 and R@10 of both directions, in [0, 1]. ConfigError: ``y`` has another length, or only one class.
-        """
+        """(n,) bool: :meth:`predict` after :meth:`fit`."""
         pairs = load_pairs(pairs)
-        truth = pairs.true_mismatch if y is None else np.asarray(y, bool)
-        if truth is None:
-            return float(self.evaluate(pairs).rsum) / 600
-        if truth.shape != (len(pairs),) or truth.all() or not truth.any():
-            found = f"{truth.size} values, {int(truth.sum())} of them mismatched"
-            raise ConfigError(f"y must hold both matched and mismatched among {len(pairs)} pairs; found {found}")
-        from cleanpairs.scoring.evaluate import detection
+        return np.asarray(self.fit(pairs, y).predict(pairs))
 
-        return float(detection(self.score_pairs(pairs), truth, self.threshold_).auroc)
 
-    def transform(self: Any, dataset: Any) -> Any:
-        """A ``datasets.Dataset`` of one pair a row with a column ``correspondence``; of other data the (n,) scores."""
-        scores = self.score_pairs(dataset)
-        found = as_dataset(dataset)
-        return scores if not hasattr(found, "add_column") else found.add_column("correspondence", scores)
+def _check_seed(owner: str, name: str, value: Any) -> None:
+    if not isinstance(value, np.random.Generator):
+        check_whole(owner, name, value, 0, most=LARGEST_SEED, none=True)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -136,7 +123,7 @@ class RunSettings(Estimator):
 
     near_duplicates: bool = True
     device: str = choice("auto", "cpu", "cuda")
-    random_state: int = whole(0, 0, most=LARGEST_SEED)
+    random_state: Any = field(default=0, metadata={"check": _check_seed})
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -37,7 +37,7 @@ from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators import Embedded, PairCleaner
 from cleanpairs.estimators.refusal import caption_spaces
 from cleanpairs.objectives import InfoNCEWithRCE
-from cleanpairs.ops.normalised_similarity import Background, among_all, cosines
+from cleanpairs.ops.normalised_similarity import VectorPairs, among_all, cosines
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.decisions import KEEP_MARGIN, TRANSPORT_TEMPERATURE
@@ -167,17 +167,17 @@ class _Weighing(TrainingStrategy):
     def __init__(self, data: TrainingData, method: "Auto") -> None:
         n = len(data)
         self.label_epochs = min(method.label_epochs, method.epochs)
-        rng = np.random.default_rng(step_seed(method.random_state, 18))
+        rng = np.random.default_rng(step_seed(method.random_state_, 18))
         share = method.planted if self.label_epochs > 1 else 0.0
         groups, similar, self.of_similar = (data.image_group, data.text_group), None, method.mismatches == "similar"
         if self.of_similar:
-            images, texts = frozen_spaces(data.images, data.tokens, method.random_state)
+            images, texts = frozen_spaces(data.images, data.tokens, method.random_state_)
             similar = agreement.similar_pairs(images[data.image_index], texts, *groups, rng)
         self.captions, self.planted = plant(*groups, share, rng, similar)
         self.exchanged = np.stack([self.planted, self.captions[self.planted]])
         found = nothing_known(n, len(self.planted))
         if method.untrained_evidence:
-            found = evidence_of(data, method.random_state, self.exchanged)
+            found = evidence_of(data, method.random_state_, self.exchanged)
         of_similarity = found if isinstance(found, SimilarityEvidence) else None
         self.similarity, self.settled = of_similarity is not None, of_similarity is not None and of_similarity.settled
         self.calibration: Calibration | None = None
@@ -191,7 +191,7 @@ class _Weighing(TrainingStrategy):
         self.observed, right = found.observed.copy(), found.right.copy()
         if self.similarity and len(self.planted):
             changed = replace(data, tokens=data.tokens.take(self.captions), text_group=data.text_group[self.captions])
-            again = evidence_of(changed, method.random_state)
+            again = evidence_of(changed, method.random_state_)
             self.observed, right = again.observed, again.right
             self.null = again.similar if self.of_similar else again.null
         elif len(self.planted) and len(found.planted):
@@ -263,7 +263,7 @@ class _Weighing(TrainingStrategy):
         """P(matched) (N,) of scores (N,), and the calibration by those of the planted pairs."""
         observed = np.delete(order, self.planted)
         known = positions(self.observed[self.planted], self.null) if len(self.null) else None
-        seed = self.method.random_state
+        seed = self.method.random_state_
         found = calibrate(observed, order[self.planted], known=known, draws=draws, seed=seed)
         assert found is not None  # there are enough of both
         return self.probability(found, order, observed), found
@@ -289,7 +289,7 @@ class _Weighing(TrainingStrategy):
             order += joint * similarity_to_neighbours(image, text, *groups, trusted, seed=view.seed(8))
         if not self.similarity and len(self.null):
             # The spaces are made again: kept through the training they are 3 KB a pair.
-            seed = self.method.random_state
+            seed = self.method.random_state_
             images, captions = frozen_spaces(d.images, d.tokens, seed)
             spaces = images[d.image_index], captions, d.image_group, d.text_group
             observed, of_null = normalised_agreement(*spaces, right, null, seed=seed)
@@ -305,9 +305,9 @@ class _Weighing(TrainingStrategy):
             p = [view.probability(k, self.method.tau, pairs=(own, texts)) for k in range(self.networks)]
             return np.asarray(sum(p))
 
-        def pairs_of(rows: np.ndarray) -> Background:
+        def pairs_of(rows: np.ndarray) -> VectorPairs:
             joint = self.joint(view, d.image_index[rows], texts[rows])
-            return Background(*joint, d.image_group[rows], d.text_group[texts[rows]])
+            return VectorPairs(*joint, d.image_group[rows], d.text_group[texts[rows]])
 
         return among_all(pairs_of, len(own), tau=AMONG_TAU, seed=view.seed(7))[0]
 
@@ -421,11 +421,11 @@ class Auto(PairCleaner):
         networks, tau = super()._model_and_temperature(networks, y, data)
         if not self.regression or self._trained.similarity or networks.local or data.images.ndim != 3 or not y.any():
             return networks, tau
-        device, seed = self.resolved_device(), self.random_state
+        device, seed = self.resolved_device(), self.random_state_
         linear = Linear.fit(
             data.images, data.tokens, data.image_index, y, vocabulary=len(self.tokenizer_), seed=seed
         ).to(device)
-        rng = np.random.default_rng(step_seed(self.random_state, 19))
+        rng = np.random.default_rng(step_seed(self.random_state_, 19))
         some = np.sort(rng.choice(len(data), min(len(data), SAMPLE), replace=False))
         images, tokens = data.images[data.image_index[some]], data.tokens.take(some)
         S, L = (
@@ -448,8 +448,8 @@ class Auto(PairCleaner):
         assert images is not None and tokens is not None
         both = vectors_of_both(images, tokens)
         joint = both if both is not None and both[0].shape[1] == both[1].shape[1] else None
-        spaces = frozen_spaces(images, tokens, self.random_state)
+        spaces = frozen_spaces(images, tokens, self.random_state_)
         groups = pairs.pair_image_group, pairs.text_group
         return RepairEvidence(
-            *spaces, pairs.image_index, *groups, correspondence, threshold, joint=joint, seed=self.random_state
+            *spaces, pairs.image_index, *groups, correspondence, threshold, joint=joint, seed=self.random_state_
         )

@@ -47,7 +47,7 @@ class _Repairing(Splitting):
             z_image, z_text = (torch.from_numpy(z).to(view.device) for z in view.pair_vectors(k))  # (N, E)
             if not len(memory):  # nothing was trained on clean pairs yet: they are taken as they stand
                 clean = np.flatnonzero(self.w[k] > self.clean_above)
-                chosen = np.random.default_rng([self.method.random_state, k]).permutation(clean)[: memory.size]
+                chosen = np.random.default_rng([self.method.random_state_, k]).permutation(clean)[: memory.size]
                 memory.push(z_image[chosen], z_text[chosen], chosen)
             c = self.correlation(memory, z_image, z_text, np.arange(self.n))
             self.ends[k] = ends_of_ranks(c)

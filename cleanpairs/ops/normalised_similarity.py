@@ -51,10 +51,10 @@ _Side = tuple[np.ndarray, np.ndarray, _Same]  # who asks (n, d), who answers (m,
 
 
 @dataclass(frozen=True)
-class Background:
-    """m pairs with which others are compared."""
+class VectorPairs:
+    """m pairs of unit vectors in one space, and which of them show one image or one text."""
 
-    images: np.ndarray  # (m, d): unit vectors
+    images: np.ndarray  # (m, d)
     texts: np.ndarray
     image_group: np.ndarray  # (m,) int64, equal ones of the same image
     text_group: np.ndarray
@@ -62,18 +62,18 @@ class Background:
     def __len__(self) -> int:
         return len(self.images)
 
-    def take(self, rows: np.ndarray) -> "Background":
+    def take(self, rows: np.ndarray) -> "VectorPairs":
         """Chosen pairs, (b,) int64."""
-        return Background(self.images[rows], self.texts[rows], self.image_group[rows], self.text_group[rows])
+        return VectorPairs(self.images[rows], self.texts[rows], self.image_group[rows], self.text_group[rows])
 
-    def shared(self, pairs: "Background", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
+    def shared(self, pairs: "VectorPairs", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
         """What the image and the caption of each of n ``pairs``, maybe of these, share with all, (2, n) float64."""
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         own = cosines(pairs.images, pairs.texts)
         return np.stack([self._shared(side, own, kind, tau) for side in self._sides(pairs)])
 
-    def scores(self, pairs: "Background", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
+    def scores(self, pairs: "VectorPairs", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
         """Normalised similarity (n,) float64 of n ``pairs``, which may be of this background."""
         return np.asarray(cosines(pairs.images, pairs.texts) - self.shared(pairs, kind=kind, tau=tau).mean(axis=0))
 
@@ -109,7 +109,7 @@ class Background:
             release(asking)
         return out
 
-    def _sides(self, pairs: "Background") -> list[_Side]:
+    def _sides(self, pairs: "VectorPairs") -> list[_Side]:
         def same(mine: np.ndarray, theirs: np.ndarray) -> _Same:
             return lambda block, at: np.asarray(theirs[at] == mine[block, None])
 
@@ -127,22 +127,22 @@ def normalised_similarity(
     *,
     kind: str = "softmax",
     tau: float = TAU,
-    background: Background | None = None,
+    background: VectorPairs | None = None,
 ) -> np.ndarray:
     """Normalised similarity (n,) float64 of n pairs of unit vectors (n, d) of one space; see the module's head.
 
-    - ``image_group``, ``text_group`` (n,) int64: as of :class:`Background`; None: all are different
+    - ``image_group``, ``text_group`` (n,) int64: as of :class:`VectorPairs`; None: all are different
     - ``kind`` {"softmax", "csls"}; ``tau``: temperature of "softmax": that of the model which made the vectors
     - ``background``: with which pairs they are compared; with each other when None
     """
     n = len(images)
     none = -1 - np.arange(n) if background is not None else np.arange(n)  # content hashes of a background may be small
-    pairs = Background(images, texts, *(none if g is None else g for g in (image_group, text_group)))
+    pairs = VectorPairs(images, texts, *(none if g is None else g for g in (image_group, text_group)))
     return (pairs if background is None else background).scores(pairs, kind=kind, tau=tau)
 
 
-def balanced(pairs: Background, *, tau: float = TAU, steps: int = STEPS) -> np.ndarray:
-    """As :meth:`Background.shared`, (2, N) float64: the mean of softmax and balanced.
+def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = STEPS) -> np.ndarray:
+    """As :meth:`VectorPairs.shared`, (2, N) float64: the mean of softmax and balanced.
 
     The softmax is the first of ``steps``: both sides take half a step at once. The largest similarities of each image
     and caption are kept, all up to some 2,900 pairs; the rest of a sum counts with the mean worth of what is kept.
@@ -164,7 +164,7 @@ def balanced(pairs: Background, *, tau: float = TAU, steps: int = STEPS) -> np.n
 
 
 def among_all(
-    pairs_of: Callable[[np.ndarray], Background], n: int, *, tau: float, seed: int = 0
+    pairs_of: Callable[[np.ndarray], VectorPairs], n: int, *, tau: float, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Normalised similarity (n,) float64 of n pairs, and what each side of them shares with all, (2, n) float64.
 

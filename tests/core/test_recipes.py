@@ -18,7 +18,9 @@ from cleanpairs.core.registry import METHODS
 
 SHIPPED = find_recipes()
 CORPORA = ("flickr30k", "coco", "cc152k", "now", "photos", "clipart")
-TRAINED = [name for name in METHODS if name not in ("clip-score", "gsc", "npc", "cream", "in2r")]  # docs/recipes.md
+TRAINED = [
+    name for name in METHODS if name not in ("clip-score", "lemon", "gsc", "npc", "cream", "in2r")
+]  # docs/recipes.md
 SMALL: dict[str, Any] = {
     "dim": 16, "dim_word": 8, "dim_sim": 4, "epochs": 2, "refine_epochs": (1,), "warmup": 1, "freeze": 1, "start": 1,
     "lr_update": 1, "batch_size": 16, "eval_group_size": 16, "memory": 64, "neighbours": 4,

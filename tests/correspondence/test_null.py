@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cleanpairs.correspondence.calibration import ScoreProbability
 from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs
-from cleanpairs.methods.clip_score import Probability
 
 
 def mixture(n: int, wrong: float, apart: float = 3.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -20,7 +20,7 @@ def mixture(n: int, wrong: float, apart: float = 3.0, seed: int = 0) -> tuple[np
 @pytest.mark.parametrize("apart", [2.5, 5.0])
 def test_the_rate_and_the_probabilities_are_right(wrong: float, apart: float) -> None:
     observed, is_wrong, null = mixture(4000, wrong, apart)
-    found = Probability.of(observed, null)
+    found = ScoreProbability.of(observed, null)
     assert found is not None and abs(found.noise_rate - is_wrong.mean()) < 0.03
     p = 1 - found(observed)
     bins = np.minimum((p * 10).astype(int), 9)
@@ -36,7 +36,7 @@ def test_the_rate_and_the_probabilities_are_right(wrong: float, apart: float) ->
 
 def test_neither_unit_nor_origin_of_the_scores_counts() -> None:
     observed, _, null = mixture(1000, 0.3)
-    plain, mapped = Probability.of(observed, null), Probability.of(7 * observed - 3, 7 * null - 3)
+    plain, mapped = ScoreProbability.of(observed, null), ScoreProbability.of(7 * observed - 3, 7 * null - 3)
     assert plain is not None and mapped is not None
     assert plain.noise_rate == pytest.approx(mapped.noise_rate, abs=1e-6)
     np.testing.assert_allclose(plain(observed), mapped(7 * observed - 3), atol=1e-5)
@@ -46,7 +46,7 @@ def test_the_threshold_lies_in_the_gap_of_few_pairs() -> None:
     errors = []
     for seed in range(12):
         observed, is_wrong, null = mixture(200, 0.2, apart=7.0, seed=seed)
-        found = Probability.of(observed, null)
+        found = ScoreProbability.of(observed, null)
         assert found is not None
         errors.append(int(((found(observed) < 0.5) != is_wrong).sum()))
     assert sum(errors) <= 4  # by quantiles alone, 7
@@ -54,7 +54,7 @@ def test_the_threshold_lies_in_the_gap_of_few_pairs() -> None:
 
 def test_probabilities_rise_strictly_also_beyond_what_was_seen() -> None:
     observed, _, null = mixture(500, 0.3)
-    found = Probability.of(observed, null)
+    found = ScoreProbability.of(observed, null)
     assert found is not None
     at = np.linspace(observed.min() - 2, observed.max() + 2, 400)
     p = found(at)
@@ -62,8 +62,8 @@ def test_probabilities_rise_strictly_also_beyond_what_was_seen() -> None:
 
 
 def test_few_pairs_tell_nothing() -> None:
-    assert Probability.of(np.zeros(LEAST_PAIRS - 1), np.zeros(1000)) is None
-    constant = Probability.of(np.zeros(200), np.zeros(800))
+    assert ScoreProbability.of(np.zeros(LEAST_PAIRS - 1), np.zeros(1000)) is None
+    constant = ScoreProbability.of(np.zeros(200), np.zeros(800))
     assert constant is not None and np.isfinite(constant(np.zeros(3))).all()
 
 

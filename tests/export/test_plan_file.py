@@ -184,7 +184,7 @@ def test_parts_put_together_are_the_same_files_and_a_stopped_job_goes_on(tmp_pat
             streamed(plan, tmp_path, InParts(stops=1), "parts")
         assert not (tmp_path / "parts.parquet").exists()
         left = sorted(p.name for p in (tmp_path / "parts.parquet.parts").iterdir())
-        assert left == [".job-lock", "manifest", "part-000002", "part-000003", "part-000004"]
+        assert left == [".job-lock", "manifest.json", "part-000002", "part-000003", "part-000004"]
     parts = streamed(plan, tmp_path, engine, "parts")
     assert engine.done == {0: 0, 1: 1, 61: 2}[n]  # of 61 pairs in five
     for role in ROLES:

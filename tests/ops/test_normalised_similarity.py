@@ -9,14 +9,14 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs.ops import normalised_similarity as module
-from cleanpairs.ops.normalised_similarity import NEIGHBOURS, TAU, Background, balanced, normalised_similarity
+from cleanpairs.ops.normalised_similarity import NEIGHBOURS, TAU, VectorPairs, balanced, normalised_similarity
 
 
 def unit(x: np.ndarray) -> np.ndarray:
     return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
 
 
-def corpus(n: int, dim: int = 24, seed: int = 0) -> Background:
+def corpus(n: int, dim: int = 24, seed: int = 0) -> VectorPairs:
     """Alike pairs in a cone, with hubs; every seventh image and every eleventh caption stands twice."""
     rng = np.random.default_rng(seed)
     topics = rng.normal(size=(max(2, n // 8), dim))[rng.integers(0, max(2, n // 8), n)]
@@ -24,10 +24,10 @@ def corpus(n: int, dim: int = 24, seed: int = 0) -> Background:
     texts = unit(images + 0.05 * rng.normal(size=(n, dim)) - 0.1)
     of_image, of_text = np.arange(n), np.arange(n)
     of_image[6::7], of_text[10::11] = of_image[5::7][: len(of_image[6::7])], of_text[9::11][: len(of_text[10::11])]
-    return Background(images[of_image], texts[of_text], of_image * 1000, of_text * 1000)
+    return VectorPairs(images[of_image], texts[of_text], of_image * 1000, of_text * 1000)
 
 
-def naive(pairs: Background, background: Background, kind: str, tau: float) -> np.ndarray:
+def naive(pairs: VectorPairs, background: VectorPairs, kind: str, tau: float) -> np.ndarray:
     out = []
     for i in range(len(pairs)):
         s = float(pairs.images[i].astype(np.float64) @ pairs.texts[i])
@@ -83,7 +83,7 @@ def test_a_search_finds_the_sum(kind: str, tau: float, monkeypatch: pytest.Monke
 def test_balancing_is_the_transport_of_all_images_and_captions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first step is the softmax; many make every row and column of the plan sum to 1; few kept ones do, too."""
     pairs = corpus(150)
-    pairs = Background(pairs.images, pairs.texts, np.arange(150), np.arange(150))
+    pairs = VectorPairs(pairs.images, pairs.texts, np.arange(150), np.arange(150))
     np.testing.assert_allclose(balanced(pairs, tau=0.1, steps=1), pairs.shared(pairs, tau=0.1), atol=2e-6)
     last = 2 * balanced(pairs, tau=0.1, steps=400) - balanced(pairs, tau=0.1, steps=1)
     S = pairs.images.astype(np.float64) @ pairs.texts.T.astype(np.float64)
@@ -100,7 +100,7 @@ def test_wrong_pairs_whose_partners_are_there_are_told_better_than_by_the_softma
     images, texts = (unit(z + 0.9 * rng.normal(size=z.shape)) for _ in range(2))
     wrong = np.arange(400) < 160
     texts[wrong] = np.roll(texts[wrong], 1, axis=0)
-    pairs = Background(images, texts, np.arange(400), np.arange(400))
+    pairs = VectorPairs(images, texts, np.arange(400), np.arange(400))
     own = (images * texts).sum(axis=1)
     error = [
         1 - roc_auc_score(~wrong, own - taken.mean(axis=0))
@@ -151,7 +151,7 @@ def test_an_image_is_compared_with_its_other_captions_and_a_caption_with_its_oth
         np.array([[0.6, 0.8, 0, 0]], np.float32),
         np.eye(4, dtype=np.float32)[:1],
     )
-    pairs = Background(np.repeat(image, 2, 0), np.concatenate([own, other]), np.zeros(2, np.int64), np.arange(2))
+    pairs = VectorPairs(np.repeat(image, 2, 0), np.concatenate([own, other]), np.zeros(2, np.int64), np.arange(2))
     of_image, of_text = pairs.shared(pairs, kind="csls")
     np.testing.assert_allclose(of_image, [0.8, 0.8], atol=1e-6)  # both captions: .6 and 1
     np.testing.assert_allclose(of_text, [0.6, 1.0], atol=1e-6)  # the same image once

@@ -1,0 +1,451 @@
+"""FrozenScorer: a :class:`PairScorer` that trains nothing. It compares vectors of one space.
+
+A method adds one hook, :meth:`FrozenScorer.score`. What its scores mean, the null tells: the same score of random wrong
+pairs. The threshold, the noise rate and the probability follow from it.
+"""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from cleanpairs.core.errors import ConfigError, DataError, RefusedError
+from cleanpairs.core.parameters import check_choice, number
+from cleanpairs.correspondence.calibration import ScoreProbability
+from cleanpairs.correspondence.density_minimum import DensityMinimum
+from cleanpairs.correspondence.repair_evidence import RepairEvidence
+from cleanpairs.correspondence.similarity import null_pairs, one_space
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data.filters import filter_reasons
+from cleanpairs.data.images import ImageSource
+from cleanpairs.data.rows import RowBatch
+from cleanpairs.encoders.pretrained import PretrainedCLIP
+from cleanpairs.estimators.batches import RowScorer, filled
+from cleanpairs.estimators.encoders import GIVEN, check_vectors, refuse_without_captions
+from cleanpairs.estimators.persistence import Saved, Stored
+from cleanpairs.estimators.refusal import evidence_of, refuse_without
+from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
+from cleanpairs.features import Captions, ImageMatrix, encoded_matrix
+from cleanpairs.features.rows import Progress
+from cleanpairs.ops.matching import unit_rows
+from cleanpairs.ops.normalised_similarity import VectorPairs
+from cleanpairs.repair.plan import RepairPlan
+from cleanpairs.repair.settings import RepairSettings
+from cleanpairs.scoring import Embeddings
+
+
+class GivenVectors:
+    """In place of a model: the vectors of both sides that the data brings."""
+
+    name, fingerprint = "the data", "given"
+    temperature = 0.01  # where CLIP ends: its logit scale is cut at 100
+    streams = True  # whether rows are scored a batch at a time
+    flagged: float | None = None  # share of the pairs that is flagged, where the null does not tell
+
+    def has_vectors(self, pairs: Pairs) -> bool:
+        """Whether there are single vectors of both sides, of one length."""
+        array, texts = pairs.images.array(), pairs.text_vectors
+        return array is not None and texts is not None and array.shape[1:] == (1, texts.shape[1])
+
+    def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+        """(M, E) and (N, E) unit vectors, and pair -> what it lacks; DataError where the data lacks all."""
+        return _unit_vectors(pairs.images.array(), pairs.text_vectors)
+
+    def correspondence(self, pairs: Pairs) -> np.ndarray | None:
+        """That of the pairs (N,), where the data brings it; NaN where it is missing."""
+        return None
+
+
+@dataclass(frozen=True)
+class GivenScores(GivenVectors):
+    """In place of a model: the cosines in a column of the data. Vectors, where there are any, serve repairs."""
+
+    column: str
+    streams, flagged = False, 0.3
+
+    def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+        """As of :class:`GivenVectors`; zeros where the data brings none."""
+        faults = {int(i): f"it has no {self.column}" for i in np.flatnonzero(np.isnan(self.correspondence(pairs)))}
+        if not self.has_vectors(pairs):
+            return np.zeros((len(pairs.images), 1), np.float32), np.zeros((len(pairs), 1), np.float32), faults
+        images, texts, missing = super().vectors(pairs)
+        return images, texts, faults | missing
+
+    def correspondence(self, pairs: Pairs) -> np.ndarray:
+        """Half of one more than the cosine, (N,) float32; DataError where the column holds no cosines."""
+        if self.column not in pairs.precomputed_scores:
+            known = ", ".join(pairs.precomputed_scores) or "none"
+            raise DataError(f"score_column of clip-score: the data has no scores {self.column!r} (found: {known})")
+        cosine = np.asarray(pairs.precomputed_scores[self.column], dtype=np.float32)
+        beyond = np.flatnonzero(np.abs(cosine) > 1.0001)
+        if len(beyond):
+            raise DataError(
+                f"score_column of clip-score must hold cosines, from -1 to 1; {self.column!r} holds "
+                f"{cosine[beyond[0]]:g} at pair {beyond[0]}: divide by its scale first"
+            )
+        return np.asarray((1 + np.clip(cosine, -1, 1)) / 2)
+
+
+def _unit_vectors(images: np.ndarray | None, texts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+    """Of (m, 1, E) and (n, E), and what is wrong with captions; DataError where the two are not of one length."""
+    if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
+        sides = [None if x is None else " x ".join(map(str, x.shape[1:])) for x in (images, texts)]
+        raise DataError(
+            f"text_encoder='features' needs one vector an image and one a caption, of one length; found "
+            f"{sides[0] or 'none'} an image and {sides[1] or 'none'} a caption"
+        )
+    z_text = unit_rows(np.asarray(texts))
+    missing = {int(i): "its caption's vector is zero or not finite" for i in np.flatnonzero(~z_text.any(axis=1))}
+    return unit_rows(np.asarray(images)[:, 0]), z_text, missing
+
+
+def _vector_pairs(pairs: Pairs, images: Embeddings, texts: Embeddings) -> VectorPairs:
+    index = pairs.image_index
+    return VectorPairs(images.vectors[index], texts.vectors, pairs.image_group[index], pairs.text_group)
+
+
+class _FrozenState:
+    _model: PretrainedCLIP | GivenVectors
+    _background: VectorPairs | None  # some pairs of the fit
+    _of_fit: ScoreProbability | None  # what the scores of the fit mean
+    _later: ScoreProbability | None  # what scores by the background mean
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FrozenScorer(_FrozenState, PairScorer):
+    """Base of the methods that train nothing.
+
+    Parameters
+    ----------
+    model : str or Path, optional
+        CLIP or SigLIP: a directory, or a name on the Hugging Face hub. ``encoder`` says the same. Without either, the
+        data must bring vectors of both sides.
+    revision : str, optional
+        Branch, tag or commit on the hub.
+    text_encoder : {"features"}, optional
+        No model: the data brings vectors of both sides, of one space.
+    image_encoder : {"auto", "features"}
+        "features": the data's vectors of images are this model's own. "auto": the model looks at the images. The
+        vectors are taken only where there is no image.
+    quantile : float in [0, 1), optional
+        Share of the pairs that is flagged when ``threshold`` is None. None: those that are more likely mismatched.
+    label_tau : float, optional
+        Temperature of the probability that judges repairs; by default the model's own.
+
+    Notes
+    -----
+    Subclasses define :meth:`score`. The correspondence is the probability of being matched, by the null scores.
+    """
+
+    needs_training: ClassVar[bool] = False
+    _stored: ClassVar[int] = 4096  # pairs of the background
+
+    model: str | Path | None = None
+    revision: str | None = None
+    quantile: float | None = number(None, least=0, below=1, also=(None,))
+
+    def score(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Score pairs, and random wrong pairs of the same images and captions; the higher, the better matched.
+
+        Parameters
+        ----------
+        pairs : VectorPairs
+            N pairs.
+        background : VectorPairs
+            Pairs with which they are compared. These may be the same pairs, so a pair must leave itself out.
+        null : (2, K) int64
+            Rows of images and of captions of ``pairs`` that do not belong together.
+
+        Returns
+        -------
+        observed : (N,) float
+        null : (K,) float
+        """
+        raise NotImplementedError
+
+    def uncalibrated(self, score: np.ndarray) -> np.ndarray:
+        """Correspondence (n,) in [0, 1] of scores whose probability is not known: too few pairs, or no common space."""
+        from scipy.special import expit
+
+        return np.asarray(expit(score))
+
+    @property
+    def _alone(self) -> bool:
+        """Whether a pair is scored without a background, and its correspondence is :meth:`uncalibrated`."""
+        return False
+
+    @property
+    def _model_name(self) -> str | Path | None:
+        return self.encoder if self.model is None else self.model
+
+    def _validate(self) -> None:
+        super()._validate()
+        check_choice(self.method_name, "image_encoder", self.image_encoder, ("auto", "features"))
+        if self.text_encoder is not None:
+            check_choice(self.method_name, "text_encoder", self.text_encoder, (GIVEN,))
+        for name in ("model", "encoder"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
+                raise self._no_model(name)
+        if self._model_name is not None and self.text_encoder == GIVEN:
+            raise ConfigError(f"{self.method_name} takes a model or text_encoder='features', and found several")
+
+    def _no_model(self, name: str = "model") -> ConfigError:
+        return ConfigError(
+            f"{name} of {self.method_name} must be a directory or a name on the hub, like "
+            f"openai/clip-vit-large-patch14, found {getattr(self, name)!r}; none is needed where the data brings "
+            "vectors of both sides"
+        )
+
+    def _source(self, name: str | Path | None) -> PretrainedCLIP | GivenVectors:
+        """What makes the vectors: the model of a name, or the data."""
+        if name is None:
+            return GivenVectors()
+        path = str(Path(name).resolve()) if Path(name).is_dir() else str(name)
+        return PretrainedCLIP(path, self.resolved_device(), revision=self.revision)
+
+    def _default_threshold(self, density_minimum: DensityMinimum) -> float:
+        share = getattr(self._model, "flagged", None) if self.quantile is None else self.quantile
+        if share is not None:
+            return float(np.nanquantile(self.correspondence_, share))
+        if self._of_fit is None:
+            return 0.0
+        return float(self.uncalibrated(np.array(self._of_fit.threshold()))) if self._alone else 0.5
+
+    def _set_threshold(self, y: np.ndarray) -> None:
+        super()._set_threshold(y)
+        self.noise_rate_ = float("nan") if self._of_fit is None else self._of_fit.noise_rate
+
+    def fit(
+        self,
+        pairs: Any,
+        y: Any = None,
+        *,
+        val: Any = None,
+        on_encode: Progress | None = None,
+        on_encode_texts: Progress | None = None,
+    ) -> Self:
+        """Encode ``pairs``, set the threshold and the bank by them; see :meth:`cleanpairs.estimators.PairScorer.fit`.
+
+        Raises ConfigError: the model is not CLIP or SigLIP, or transformers is missing; DataError: there is no such
+        model, or it is damaged.
+        """
+        self.validate()
+        self._begin()
+        pairs = load_pairs(pairs)
+        self._background, self._of_fit, self._later = None, None, None
+        model = self._model = self._source(self._model_name)
+        if isinstance(model, PretrainedCLIP):
+            refuse_without_captions(pairs, model.name)
+        elif pairs.has_both_vectors:
+            self.text_encoder_, self.captions_ = GIVEN, "vectors of the data, both sides"
+        elif self.text_encoder is None and model.correspondence(pairs) is None:
+            raise self._no_model()
+        images, texts, self.quarantined_ = self._encode(pairs, on_encode, on_encode_texts)
+        usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
+        self._refuse_mostly_bad(pairs, len(usable))
+        if len(usable) < 2:
+            raise RefusedError(f"a threshold needs at least 2 usable pairs, found {len(usable)}: give more data")
+        groups, index = (pairs.pair_image_group[usable], pairs.text_group[usable]), pairs.image_index[usable]
+        given = self._given(pairs)
+        if self.require_evidence and given is None:
+            found = evidence_of(images.vectors[:, None], texts.vectors[usable], index, *groups, seed=self.random_state_)
+            refuse_without(found, len(usable), self.method_name)
+        self.correspondence_ = np.full(len(pairs), np.nan, np.float32)
+        self.correspondence_[usable] = (
+            self._calibrate(_vector_pairs(pairs, images, texts).take(usable)) if given is None else given[usable]
+        )
+        self._set_threshold(self.correspondence_[usable])
+        self.fingerprint_, self.history_, self.image_encoder_ = pairs.source.fingerprint, [], self.method_name
+        self.image_size_ = model.transform.output_size[0] if isinstance(model, PretrainedCLIP) else None
+        self.tau_ = self.label_tau or model.temperature
+        self._set_bank(images, texts.take(usable), index, *groups, usable)
+        if val is not None:
+            self.best_val_rsum_ = self.evaluate(val).rsum
+        return self
+
+    def _given(self, pairs: Pairs) -> np.ndarray | None:
+        """The correspondence (N,) that the data brings, where it is taken."""
+        return None if isinstance(self._model, PretrainedCLIP) else self._model.correspondence(pairs)
+
+    def _calibrate(self, pairs: VectorPairs) -> np.ndarray:
+        """Correspondence (N,) float32 of the pairs of a fit; some of these are the background of later ones."""
+        null = np.stack(null_pairs(pairs.image_group, pairs.text_group, self.random_state_))
+        observed, of_null = self.score(pairs, pairs, null)
+        self._of_fit = ScoreProbability.of(observed, of_null) if one_space(observed, of_null) else None
+        self._later = self._of_fit
+        rows = np.sort(np.random.default_rng(self.random_state_).permutation(len(pairs))[: self._stored])
+        some = self._background = pairs.take(rows[:0] if self._alone else rows)
+        if len(some) < len(pairs) and self._of_fit is not None and not self._alone:
+            null = np.stack(null_pairs(some.image_group, some.text_group, self.random_state_))
+            self._later = ScoreProbability.of(*self.score(some, some, null), self._of_fit.noise_rate)
+        return self._correspondence(observed, self._of_fit)
+
+    def _correspondence(self, score: np.ndarray, probability: ScoreProbability | None) -> np.ndarray:
+        known = probability is not None and not self._alone
+        return np.asarray(probability(score) if known else self.uncalibrated(score), np.float32)  # type: ignore[misc]
+
+    def score_vectors(self, pairs: VectorPairs) -> np.ndarray:
+        """Correspondence (n,) float32 of n pairs by the stored background."""
+        assert self._background is not None
+        observed, _ = self.score(pairs, self._background, np.empty((2, 0), np.int64))
+        return self._correspondence(observed, self._later)
+
+    def embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
+        """See :meth:`cleanpairs.estimators.PairScorer.embed`."""
+        self._fitted()
+        pairs = load_pairs(pairs)
+        if rows is not None and isinstance(self._model, GivenVectors):
+            pairs, used = with_images(pairs, rows)
+            array = pairs.images.array()
+            images = pairs.images if array is None else ImageSource(len(used), vectors=array[used])
+            pairs, rows = replace(pairs, images=images), None
+        found = Embedded(pairs, *self._encode(pairs))
+        return found if rows is None else found.take(rows)
+
+    def score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
+        """See :meth:`cleanpairs.estimators.PairScorer.score_embedded`; the bank is for repairs only."""
+        given = self._given(pairs)
+        return self.score_vectors(_vector_pairs(pairs, images, texts)) if given is None else given
+
+    def row_scorer(self, roles: Set[str]) -> RowScorer | None:
+        """Vectors of both sides stream; what a model encodes, or a column of scores judges, is loaded whole."""
+        self._fitted()
+        streams = isinstance(self._model, GivenVectors) and self._model.streams
+        return FrozenRows(self) if streams and {"features", "text_features"} <= roles else None
+
+    def _encode(
+        self, pairs: Pairs, progress: Progress | None = None, texts_progress: Progress | None = None
+    ) -> tuple[Embeddings, Embeddings, dict[int, str]]:
+        model = self._model
+        if isinstance(model, GivenVectors):
+            images, texts, faults = model.vectors(pairs)
+            self._check_size(images)
+            asked = filter_reasons(pairs, f"none,{self.drop}")  # as in a stream nothing is, unless it is asked for
+            return Embeddings(images), Embeddings(texts), dict(sorted({**asked, **faults, **pairs.reasons}.items()))
+        given, array = self.image_encoder == "features", pairs.images.array()
+        if given and array is None:
+            raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
+        chunks = (chunk for _, chunk in pairs.images.iter_encoded(1024))
+        if array is not None and (given or all(data is None for chunk in chunks for data in chunk)):
+            check_vectors(array, model)
+            matrix = ImageMatrix(array, {}, self.method_name, None)
+        else:
+            matrix = encoded_matrix(pairs, model, progress=progress)
+        table = Captions(frozen=model).table(pairs, progress=texts_progress)
+        assert table.vectors is not None
+        captions = np.asarray(table.vectors[table.ids])
+        return Embeddings(unit_rows(matrix.array[:, 0])), Embeddings(captions), self._quarantine(pairs, matrix)
+
+    def rematch(self, pairs: Any, settings: RepairSettings | None = None, **changes: Any) -> RepairPlan:
+        """As :meth:`cleanpairs.estimators.PairScorer.rematch`; without vectors what is flagged is dropped."""
+        self._fitted()
+        pairs = load_pairs(pairs)
+        if not self._has_vectors(pairs):
+            changes["repairs"] = "none"
+        return super().rematch(pairs, settings, **changes)
+
+    def repair_evidence(self, found: Embedded, correspondence: np.ndarray, threshold: float) -> RepairEvidence | None:
+        """See :meth:`cleanpairs.estimators.PairScorer.repair_evidence`."""
+        pairs = found.pairs
+        if not np.isfinite(self.noise_rate_):
+            return None
+        vectors = found.images.vectors, found.texts.vectors
+        groups = pairs.pair_image_group, pairs.text_group
+        return RepairEvidence(
+            *vectors, pairs.image_index, *groups, correspondence, threshold, joint=vectors, seed=self.random_state_
+        )
+
+    def _has_vectors(self, pairs: Pairs) -> bool:
+        return isinstance(self._model, PretrainedCLIP) or self._model.has_vectors(pairs)
+
+    def encode_images(self, images: Any) -> np.ndarray:
+        """Unit vectors (m, E) float32 of images.
+
+        ``images``: Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, E) or (m, 1, E) of this model's
+        vectors, or (m, 3, H, W) uint8 pixels.
+        """
+        self._fitted()
+        if not isinstance(images, np.ndarray):
+            return self._encode(load_pairs(images))[0].vectors
+        if isinstance(self._model, PretrainedCLIP):
+            if images.ndim == 4:
+                from PIL import Image
+
+                pictures = [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
+                return np.asarray(self._model.encode_images(pictures))
+            check_vectors(images, self._model)
+        vectors = unit_rows(images.reshape(len(images), -1))
+        self._check_size(vectors)
+        return vectors
+
+    def _check_size(self, vectors: np.ndarray) -> None:
+        known = self._background
+        if known is not None and known.images.shape[1] != vectors.shape[1]:
+            raise DataError(
+                f"the vectors of the fit have {known.images.shape[1]} dimensions, and this data has "
+                f"{vectors.shape[1]}: make them by the same model"
+            )
+
+    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit vectors (n, E) float32 of n captions."""
+        self._fitted()
+        if isinstance(self._model, GivenVectors):
+            raise ConfigError("the captions' vectors came with the data: there is no model that makes others")
+        return np.asarray(self._model.encode_texts(texts))
+
+    def stored(self) -> Stored:
+        """Of the pretrained model its name and its fingerprint only; the background, and what scores mean."""
+        about = {"name": self._model.name, "fingerprint": self._model.fingerprint}
+        arrays: dict[str, np.ndarray] = {}
+        if self._background is not None:
+            arrays |= {f"background.{name}": np.ascontiguousarray(x) for name, x in vars(self._background).items()}
+        if self._later is not None:
+            arrays |= {f"calibration.{name}": np.atleast_1d(value) for name, value in vars(self._later).items()}
+        return Stored({"pretrained": about}, arrays=arrays)
+
+    def restore(self, saved: Saved) -> None:
+        """See :meth:`cleanpairs.estimators.PairScorer.restore`."""
+        name, fingerprint = (saved.config["pretrained"][key] for key in ("name", "fingerprint"))
+        arrays = saved.tensors("bank.safetensors")
+        self.bank_ = saved.bank(arrays)
+        self._background, self._of_fit, self._later = None, None, None
+        if "background.images" in arrays:
+            self._background = VectorPairs(*(arrays[f"background.{f.name}"] for f in fields(VectorPairs)))
+        if "calibration.knots" in arrays:
+            rate, knots, logits = (arrays[f"calibration.{f.name}"] for f in fields(ScoreProbability))
+            self._later = ScoreProbability(float(rate[0]), knots, logits)
+        model = self._source(None if fingerprint == GivenVectors.fingerprint else name)
+        if model.fingerprint != fingerprint:
+            raise DataError(
+                f"{name} is not the model that {saved.path} was made with (its files have changed): fit again, or name "
+                f"the revision that was used"
+            )
+        self._model = model
+
+
+class FrozenRows(RowScorer):
+    """Scores given vectors, batch by batch; see :class:`cleanpairs.estimators.batches.RowScorer`."""
+
+    compares_vectors = True
+
+    def __init__(self, scorer: FrozenScorer) -> None:
+        self.scorer, self.hashes = scorer, not scorer._alone
+
+    def compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
+        """See :class:`cleanpairs.estimators.batches.RowScorer`."""
+        n = len(images)
+        groups = (batch.image_group[batch.row], batch.text_group) if self.hashes else (np.arange(n),) * 2
+        rows = (filled(x) if n else x for x in (images.vectors, texts.vectors, *groups))
+        scores = self.scorer.score_vectors(VectorPairs(*rows))[:n]
+        scores[list(batch.faults)] = np.nan
+        return scores
+
+    def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
+        """Unit vectors (k, E) float32 of both sides; a caption whose vector is zero is a fault."""
+        z_image, z_text, missing = _unit_vectors(batch.vectors, batch.text_vectors)
+        self.scorer._check_size(z_image)
+        batch.faults |= missing | batch.faults
+        return Embeddings(z_image), Embeddings(z_text)
