@@ -5,14 +5,14 @@ from typing import Any
 
 from cleanpairs.commands.run import PLAN, Run
 from cleanpairs.core.errors import DataError
-from cleanpairs.data import load_source, open_recorded, staged_file
+from cleanpairs.data import load_source, open_recorded
+from cleanpairs.data.atomic import StagedSet
 from cleanpairs.engine import Engine
-from cleanpairs.export import CardFacts, ExportSummary, Pushed, export_pairs
-from cleanpairs.export.decisions import PlanFile
-from cleanpairs.export.formats import choose_format
+from cleanpairs.export import CardFacts, ExportSummary, Pushed
+from cleanpairs.export.decisions import Decisions, PlanFile
 from cleanpairs.export.pushing import push_model
-from cleanpairs.export.writing import ExportSettings, check_export, export_file, streams
-from cleanpairs.repair.plan import RepairPlan, refuse_edited
+from cleanpairs.export.writing import Export, ExportSettings
+from cleanpairs.repair.plan import RepairPlan, check_data, refuse_edited, write_plan
 from cleanpairs.repair.settings import RepairSettings
 
 
@@ -40,8 +40,9 @@ def export_plan(
     trusted: bool = False,
     **written: Any,
 ) -> ExportSummary:
-    """Carry out a plan that was saved, and perhaps edited, on the data that it names; in memory that does not grow with
-    the rows, where it is Parquet that nobody has edited, and :func:`cleanpairs.export.writing.streams` says so.
+    """Carry out a plan that was saved, and perhaps edited, on the data that it names.
+
+    Memory does not grow with the rows, where the plan is Parquet that nobody has edited and the export streams.
 
     - ``license``: for the dataset card, an identifier of the hub; ``about`` CardFacts: all that it tells
     - ``engine``: who does the work; this process when None
@@ -50,7 +51,6 @@ def export_plan(
 
     Raises DataError: the file holds no plan, or its data has changed; else as reading, exporting and the engine do.
     """
-    about = about or CardFacts(license=license)
     plan = PlanFile.open(path)
     head = RepairPlan.load(path) if plan is None else plan.head
     settings = head.settings
@@ -59,10 +59,17 @@ def export_plan(
     source = open_recorded(settings["data"], settings.get("columns", {}), path, trusted=trusted)
     if source.fingerprint != head.fingerprint:
         raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
-    if plan is not None and streams(source, choose_format(out, written.get("format"))[0]):
-        return export_file(plan, source, out, ExportSettings(**written, about=about), engine)
-    whole = head if plan is None else RepairPlan.load(path)
-    return export_pairs(load_source(source), whole, out, about=about, engine=engine, **written)
+    export = Export(source, out, ExportSettings(**written, about=about or CardFacts(license=license)))
+    decisions = _decisions(export, plan) if plan is not None else export.decisions(head, load_source(source))
+    return export.run(lambda _: decisions, engine)
+
+
+def _decisions(export: Export, plan: PlanFile) -> Decisions:
+    """What a plan in a file decides: read with the rows where these are written one by one, else all at once."""
+    if not export.streams:
+        return export.decisions(RepairPlan.load(plan.path), load_source(export.source))
+    check_data(plan.head, plan.pairs, export.source.fingerprint, export.source.n_rows)
+    return plan
 
 
 def export_run(
@@ -72,22 +79,35 @@ def export_run(
     *,
     license: str | None = None,
     engine: Engine | None = None,
+    streamed_from: int = 250_000,
     **written: Any,
 ) -> ExportSummary:
     """Plan the repairs of a run's input and carry the plan out; parameters and errors as of :func:`export_plan`.
 
-    The plan is kept in the run, as ``plan.parquet``, if one that is there has not been edited.
+    The plan is kept in the run, as ``plan.parquet``, if one that is there has not been edited. It is in memory; that of
+    ``streamed_from`` rows and more is read from the file again, where the rows can be streamed.
     """
-    from cleanpairs.commands.rematch import rematch_run
+    from cleanpairs.commands.rematch import Planning, recorded_input
 
-    refuse_edited(run.path / PLAN)  # before the planning, which takes its time
-    check_export(run.open_input(), out, ExportSettings(**written))
-    near, explode = Path(out).with_name(Path(out).name + ".search"), bool(written.get("explode"))
-    with staged_file(run.path / PLAN, overwrite=True) as saved:  # there when the export is
-        rematch_run(run, saved, settings, explode=explode, parts=near, overwrite=True, engine=engine)
-        refuse_edited(run.path / PLAN)
-        about = card_facts(run, license)
-        return export_plan(saved, out, about=about, engine=engine, trusted=run.trusted, **written)
+    kept, source = run.path / PLAN, run.open_input()
+    refuse_edited(kept)  # before the planning, which takes its time
+    export = Export(source, out, ExportSettings(**written, about=card_facts(run, license)))
+
+    def decide(outputs: StagedSet) -> Decisions:
+        search = Path(out).absolute().with_name(Path(out).name + ".search")
+        planning = Planning.of_run(run, source, recorded_input(run), settings, search, engine)
+        saved = outputs.file(kept, overwrite=True)
+        if source.n_rows >= streamed_from and (scorer := planning.row_scorer()) is not None:
+            head, _ = planning.streamed(scorer, saved)
+            decisions = _decisions(export, PlanFile(str(saved), source.n_rows, head))
+        else:
+            plan, pairs = planning.in_memory(None, export.settings.explode)
+            write_plan(saved, plan, [plan.table])
+            decisions = export.decisions(plan, pairs)
+        refuse_edited(kept)
+        return decisions
+
+    return export.run(decide, engine)
 
 
 def push_run(path: str | Path, repo: str, *, license: str | None = None, private: bool = True) -> Pushed:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from cleanpairs.commands.run import Run
 from cleanpairs.commands.score import roles_of, threshold_of_rows
 from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
-from cleanpairs.data import Source, load_source, open_source, remember_user_path, staged_file
+from cleanpairs.data import Pairs, Source, load_source, open_source, remember_user_path, staged_file
 from cleanpairs.data.readers import reader_of
 from cleanpairs.data.table_reader import Rows, load_rows
 from cleanpairs.engine import Engine, make_engine
@@ -113,21 +113,25 @@ def rematch_run(
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
     folder = Path(parts or out.with_name(out.name + ".parts")).absolute()
     source, read = _opened(run, data, columns)
-    why = run.scores().why if data is None else None
-    planning = _Planning(
-        run.estimator(), settings or RepairSettings(), source, read, engine or make_engine("local"), folder, why
-    )
-    scorer = planning.row_scorer(out, recaption) if source.n_rows >= streamed_from else None
-    if scorer is not None:
-        return planning.streamed(scorer, out, overwrite)
-    plan = planning.in_memory(recaption, explode)
-    plan.save(out, overwrite=overwrite)
-    return WrittenPlan(plan.summary(), plan.settings, streamed=False)
+    planning = Planning.of_run(run, source, read, settings or RepairSettings(), folder, engine, fitted=data is None)
+    scorer = planning.row_scorer(recaption) if out.suffix != ".csv" and source.n_rows >= streamed_from else None
+    if scorer is None:
+        plan, _ = planning.in_memory(recaption, explode)
+        plan.save(out, overwrite=overwrite)
+        return WrittenPlan(plan.summary(), plan.settings, streamed=False)
+    with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
+        head, summary = planning.streamed(scorer, staged)
+    return WrittenPlan(summary, head.settings, streamed=True)
+
+
+def recorded_input(run: Run) -> dict[str, Any]:
+    """The data of a run, and how it is read, as a plan notes them."""
+    return {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
 
 
 def _opened(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
     if data is None:
-        return run.open_input(), {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
+        return run.open_input(), recorded_input(run)
     source = open_source(data, **columns)
     remember_user_path(data, columns)
     name = str(data) if "://" in str(data) else str(Path(data).absolute())
@@ -135,7 +139,7 @@ def _opened(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tuple
 
 
 @dataclass(frozen=True)
-class _Planning:
+class Planning:
     """A model, how it is to repair, what, who searches, and where; ``why`` (N,): what the run says against pairs."""
 
     model: PairScorer
@@ -146,8 +150,18 @@ class _Planning:
     parts: Path
     why: pa.ChunkedArray | None = None
 
-    def in_memory(self, recaption: str | Path | None, explode: bool) -> RepairPlan:
-        """The plan of pairs that are held."""
+    @classmethod
+    def of_run(
+        cls, run: Run, source: Source, read: Mapping[str, Any], settings: RepairSettings, parts: Path,
+        engine: Engine | None = None, *, fitted: bool = True,
+    ) -> "Planning":  # fmt: skip
+        """By the model of a run, of the ``source`` that it was ``fitted`` on, or of other data."""
+        scores = run.scores()
+        why = scores.why if fitted else None
+        return cls(run.estimator(scores), settings, source, read, engine or make_engine("local"), parts, why)
+
+    def in_memory(self, recaption: str | Path | None, explode: bool) -> tuple[RepairPlan, Pairs]:
+        """The plan of pairs that are held, and these."""
         settings, pairs = self.settings, load_source(self.source)
         if self.source.explicit_lists and not explode:
             settings = replace(settings, targets="text")
@@ -158,43 +172,45 @@ class _Planning:
         if recaption is not None:
             plan = self.model.recaption(pairs, plan, recaption, max_reuse=settings.max_reuse)
         (table,) = self._with_why(iter([plan.table]))
-        return replace(plan, table=table, settings={**plan.settings, **self.read})
+        return replace(plan, table=table, settings={**plan.settings, **self.read}), pairs
 
-    def row_scorer(self, out: Path, recaption: str | Path | None) -> RowScorer | None:
+    def row_scorer(self, recaption: str | Path | None = None) -> RowScorer | None:
         """What embeds and scores the rows one batch after another; None where that cannot be."""
         reader, roles = reader_of(self.source), roles_of(self.source)
         known = roles and not self.source.explicit_lists and "true_mismatch" not in reader.schema(self.source).names
-        at_once = recaption is not None or out.suffix == ".csv" or self.settings.strategy not in ("ot", "nearest")
+        at_once = recaption is not None or self.settings.strategy not in ("ot", "nearest")
         scorer = self.model.row_scorer(roles) if known and not at_once else None
         return scorer if scorer is not None and scorer.compares_vectors else None
 
-    def streamed(self, scorer: RowScorer, out: Path, overwrite: bool) -> WrittenPlan:
-        """The plan, in memory that grows with the mismatched pairs, and by some 30 bytes a row."""
+    def streamed(self, scorer: RowScorer, staged: Path) -> tuple[RepairPlan, PlanSummary]:
+        """Write the plan to ``staged``, in memory that grows with the mismatched pairs, and by some 30 bytes a row.
+
+        Returns the plan without its rows, and its counts.
+        """
         model, source = self.model, self.source
         unseen = None
         if self.settings.threshold is None:
             unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
         settings = self.settings.resolved(model.applied_threshold(unseen))
         engine_search = EngineSearch(self.parts, self.engine) if self.engine.remote else None
-        with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
-            fitted = source.fingerprint == model.fingerprint_ and source.n_rows == len(model.correspondence_)
-            known = model.correspondence_ if fitted else None
-            rows = self._rows(scorer, known is not None)
-            given = PlanInput.from_rows(rows, source.n_rows, settings, staged.with_suffix(".texts"), known)
-            planned = plan_repairs(
-                given,
-                model.bank_.bound(Embeddings(given.z_image), Embeddings(given.z_text)),
-                settings,
-                fingerprint=source.fingerprint,
-                temperature=model.bank_.tau,
-                judge=self._judge(given, settings) if fitted and settings.repairs != "none" else None,
-                neighbour_search=engine_search or top_k,
-            )
-            head = replace(planned.head, settings={**planned.head.settings, **self.read})
-            summary = write_plan(staged, head, self._with_why(planned.tables()))
+        fitted = source.fingerprint == model.fingerprint_ and source.n_rows == len(model.correspondence_)
+        known = model.correspondence_ if fitted else None
+        rows = self._rows(scorer, known is not None)
+        given = PlanInput.from_rows(rows, source.n_rows, settings, staged.with_suffix(".texts"), known)
+        planned = plan_repairs(
+            given,
+            model.bank_.bound(Embeddings(given.z_image), Embeddings(given.z_text)),
+            settings,
+            fingerprint=source.fingerprint,
+            temperature=model.bank_.tau,
+            judge=self._judge(given, settings) if fitted and settings.repairs != "none" else None,
+            neighbour_search=engine_search or top_k,
+        )
+        head = replace(planned.head, settings={**planned.head.settings, **self.read})
+        summary = write_plan(staged, head, self._with_why(planned.tables()))
         if engine_search is not None:
             engine_search.remove()
-        return WrittenPlan(summary, head.settings, streamed=True)
+        return head, summary
 
     def _with_why(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         first = 0

@@ -312,10 +312,10 @@ class Run:
 
         return Saved(self.path / "model").calibration() if (self.path / "model").exists() else None
 
-    def estimator(self) -> Any:
-        """The fitted estimator, with the correspondence of its training pairs."""
+    def estimator(self, scores: Scores | None = None) -> Any:
+        """The fitted estimator, with the correspondence of its training pairs, out of its ``scores``."""
         estimator = self.model()
-        scores = self.scores()
+        scores = scores or self.scores()
         estimator.correspondence_ = scores.correspondence
         estimator.quarantined_ = scores.reasons
         return estimator

@@ -4,7 +4,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,25 +41,24 @@ def _named(path: str, what: str = "read as Parquet") -> AbstractContextManager[N
     return reading(where, what, *([pa.ArrowException, UnicodeDecodeError] if where == path else [Exception]))
 
 
-@contextmanager
-def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
-    """A Parquet file with page checksums verified and little read ahead; DataError names the file."""
-    with ExitStack() as stack:
-        with _named(path):
-            check_regular(path)
-            remote = open_remote(path)
-            if remote is not None:
-                stack.callback(remote.close)
-            # Through a buffer, also where a column would fit into memory: without, Arrow trusts the footer's offsets,
-            # and a damaged one ends the process (shown by `make faults`; with a buffer none of its files does).
-            file = pq.ParquetFile(
-                remote or path,
-                pre_buffer=False,
-                buffer_size=_BUFFER if remote is None else _REMOTE_BUFFER,
-                page_checksum_verification=True,
-            )
-        stack.callback(file.close, force=True)
-        yield file
+class _ParquetFile(pq.ParquetFile):
+    def __exit__(self, *_: object) -> None:
+        self.close(force=True)  # what is remote, too
+
+
+def open_parquet(path: str) -> pq.ParquetFile:
+    """A Parquet file with page checksums verified and little read ahead, to be closed; DataError names the file."""
+    with _named(path):
+        check_regular(path)
+        remote = open_remote(path)
+        # Through a buffer, also where a column would fit into memory: without, Arrow trusts the footer's offsets,
+        # and a damaged one ends the process (shown by `make faults`; with a buffer none of its files does).
+        return _ParquetFile(
+            remote or path,
+            pre_buffer=False,
+            buffer_size=_BUFFER if remote is None else _REMOTE_BUFFER,
+            page_checksum_verification=True,
+        )
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -73,13 +72,15 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
 
 def common_schema(paths: Sequence[str]) -> pa.Schema:
     """The Arrow schema that all Parquet files share; see :func:`shared_schema`."""
-    return shared_schema(paths, _schema_of)
+    return shared_schema(paths, lambda path: _footer(path)[0])
 
 
 @cached_by_file(4096)
-def _schema_of(path: str) -> pa.Schema:
+def _footer(path: str) -> tuple[pa.Schema, list[int]]:
+    """The schema of a file, and the rows of each row group; read again only where the file has changed."""
     with open_parquet(path) as file, _named(path):
-        return plain_schema(file.schema_arrow)
+        sizes = [int(file.metadata.row_group(g).num_rows) for g in range(file.metadata.num_row_groups)]
+        return plain_schema(file.schema_arrow), sizes
 
 
 def shared_schema(paths: Sequence[str], schema_of: Callable[[str], pa.Schema]) -> pa.Schema:
@@ -119,11 +120,9 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
-@cached_by_file(4096)
 def group_sizes(path: str) -> list[int]:
-    """Rows of each row group, by the file's footer, which is read again only where the file has changed."""
-    with open_parquet(path) as file:
-        return [int(file.metadata.row_group(g).num_rows) for g in range(file.metadata.num_row_groups)]
+    """Rows of each row group, by the file's footer."""
+    return _footer(path)[1]
 
 
 def count_rows(paths: Sequence[str]) -> list[int]:

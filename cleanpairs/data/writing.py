@@ -84,7 +84,7 @@ class Sink(ABC):
     def _finish(self) -> None:
         """Write and close what is still open."""
 
-    def _abandon(self) -> None:  # noqa: B027 - not every one has something to close
+    def abandon(self) -> None:  # noqa: B027 - not every one has something to close
         """Close what is open: the staging around it throws the files away."""
 
     def __enter__(self) -> Self:
@@ -95,7 +95,7 @@ class Sink(ABC):
             self._finish()
             return
         with suppress(OSError, pa.ArrowException):
-            self._abandon()
+            self.abandon()
 
 
 class ParquetSink(Sink):
@@ -147,7 +147,8 @@ class ParquetSink(Sink):
         with writing(self.path):
             self._writer.close()
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
+        """See :class:`cleanpairs.data.writing.Sink`."""
         self._writer.close()
 
 

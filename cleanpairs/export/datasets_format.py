@@ -97,7 +97,8 @@ class DatasetsOutput(Output):
         (self._folder / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
         DatasetInfo(features=self._features).write_to_directory(str(self._folder), pretty_print=True)
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
+        """See :class:`cleanpairs.data.writing.Sink`."""
         self._stack.close()
 
 

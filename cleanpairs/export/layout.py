@@ -172,58 +172,20 @@ class Layout:
         self, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]
     ) -> tuple[pa.Table, np.ndarray]:
         """The cleaned rows of a batch, and of each of its pairs its row among them or -1; ``donor_values``: lent."""
-
-        def lent(i: int, rows: np.ndarray) -> pa.Array:
-            name = self.schema.names[i]
-            return donor_values[name].values(name, rows)
-
-        def in_rows(values: pa.ChunkedArray | pa.Array, i: int | None = None) -> pa.Array:
-            """One value a pair, in lists of the kind that the input's column ``i`` has, where rows keep theirs."""
-            large = i is not None and pa.types.is_large_list(self.schema.field(i).type)
-            return one_array(values) if self.one_row_a_pair else grouped(values, counts, large=large)
-
-        row, truth = decided.row, decided.truth
-        left = np.flatnonzero(acted(decided.pairs, WRITTEN))
-        pairs, lenders = taken(decided.pairs, left), decided.donor_row[left]
-        rows, counts = row[left], np.ones(len(left), np.int64)
-        if not self.one_row_a_pair:
-            rows, counts = np.unique(rows, return_counts=True)
-        columns = [one_array(c) for c in taken(table, rows).columns]
-        replaces = acted(pairs, NEW_CAPTION)
-        for i in self.places(["text"]):
-            captions, where = one_array(pairs["caption"]).cast(self._flat), np.flatnonzero(replaces)
-            if self.source.explicit_lists:
-                columns[i] = in_rows(captions, i)
-            else:
-                columns[i] = replace_values(columns[i].cast(self._flat), where, taken(captions, where))
-        for name in self.truth:
-            i = self.schema.get_field_index(name)
-            columns[i] = in_rows(one_array(taken(truth[name], left)).cast(flat_type(self.schema.field(i).type)))
-        new_image = np.flatnonzero(acted(pairs, ["rematch_image"]))
-        for i in self.places(IMAGE_ROLES) if len(new_image) else ():
-            columns[i] = replace_values(columns[i], new_image, lent(i, lenders[new_image]))
-        new_text, written = (np.flatnonzero(acted(pairs, [action])) for action in NEW_CAPTION)
-        for i in self.places(TEXT_ROLES):
-            values = pa.nulls(len(written), columns[i].type)
-            if len(new_text):  # at once: each replacement copies the column
-                values = pa.concat_arrays([lent(i, lenders[new_text]), values])
-            columns[i] = replace_values(columns[i], np.concatenate([new_text, written]), values)
-        bare = acted(pairs, REPAIRED)  # of the pairs, and of the rows written
-        bare_rows = np.unique(np.repeat(np.arange(len(counts)), counts)[bare])
-        for i in self.scores:
-            if i in self.score_lists:
-                columns[i] = in_rows(_of_pairs(table.column(i), row[left], decided.position[left], bare), i)
-            else:
-                columns[i] = replace_values(columns[i], bare_rows, pa.nulls(len(bare_rows), columns[i].type))
-
-        originals = pc.if_else(pa.array(replaces, pa.bool_()), one_array(pairs["original_caption"]), None)
-        added = [pairs["correspondence"], pairs["action"], originals, pairs["donor_key"], pairs["repair_score"]]
-        if self.weighted:
-            added.append(pc.if_else(pc.equal(pairs["action"], "keep"), pa.scalar(1, pa.float32()), pairs["confidence"]))
-        columns += map(in_rows, added)
-        row_of_pair = np.full(len(row), -1, np.int64)
-        row_of_pair[left] = np.repeat(np.arange(len(rows)), counts)
-        return pa.Table.from_arrays(columns, schema=self.out_schema), row_of_pair
+        cleaned = _CleanedRows(self, table, decided, donor_values)
+        columns = [one_array(column) for column in taken(table, cleaned.rows).columns]
+        truth = [self.schema.get_field_index(name) for name in self.truth]
+        for places, made in (
+            (self.places(["text"]), cleaned.text),
+            (truth, cleaned.truth),
+            (self.places(IMAGE_ROLES), cleaned.image),
+            (self.places(TEXT_ROLES), cleaned.text_vectors),
+            (self.scores, cleaned.score),
+        ):
+            for i in places:
+                columns[i] = made(i, columns[i])
+        columns += map(cleaned.in_rows, cleaned.added())
+        return pa.Table.from_arrays(columns, schema=self.out_schema), cleaned.row_of_pair()
 
     def dropped(self, table: pa.RecordBatch, decided: Decided) -> pa.Table:
         """The dropped and quarantined pairs of a batch, one a row."""
@@ -233,7 +195,7 @@ class Layout:
         columns = [one_array(c) for c in taken(table, row[gone]).columns]
         for i in self.places(["text"]):
             text = pairs["original_caption"] if self.source.explicit_lists else columns[i]
-            columns[i] = one_array(text).cast(self._flat)
+            columns[i] = one_array(text).cast(self.flat_text)
         for i in self.score_lists:
             columns[i] = _of_pairs(table.column(i), row[gone], decided.position[gone], np.zeros(len(gone), bool))
         for name in self.truth:
@@ -243,7 +205,8 @@ class Layout:
         return pa.Table.from_arrays(columns, schema=self.dropped_schema)
 
     @cached_property
-    def _flat(self) -> pa.DataType:
+    def flat_text(self) -> pa.DataType:
+        """The type of one caption."""
         return flat_type(self.schema.field(self.source.columns["text"]).type)
 
     def _with_input(self, renamed: dict[str, str], added: Mapping[str, pa.DataType], one_row_a_pair: bool) -> pa.Schema:
@@ -260,6 +223,87 @@ class Layout:
             fields[i] = fields[i].with_nullable(True)  # whatever the input says: a repair leaves them unknown
         metadata = {k: v for k, v in (self.schema.metadata or {}).items() if k != b"pandas"}
         return pa.schema([*fields, *(pa.field(name, kind) for name, kind in added.items())], metadata or None)
+
+
+class _CleanedRows:
+    """The R rows that the k written pairs of a batch make; of each column of the input what they hold of it."""
+
+    def __init__(
+        self, layout: Layout, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]
+    ) -> None:
+        self.layout, self._table, self._decided, self._donor_values = layout, table, decided, donor_values
+        self._left = np.flatnonzero(acted(decided.pairs, WRITTEN))  # (k,): the written ones among the pairs
+        self._pairs = taken(decided.pairs, self._left)
+        self._row, self._donor_row = decided.row[self._left], decided.donor_row[self._left]
+        self.rows, self._counts = self._row, np.ones(len(self._left), np.int64)  # (R,): input rows, pairs in each
+        if not layout.one_row_a_pair:
+            self.rows, self._counts = np.unique(self._row, return_counts=True)
+
+    def in_rows(self, values: pa.ChunkedArray | pa.Array, i: int | None = None) -> pa.Array:
+        """Of (k,) values those of each row, in lists of the kind that the input's column ``i`` has."""
+        if self.layout.one_row_a_pair:
+            return one_array(values)
+        large = i is not None and pa.types.is_large_list(self.layout.schema.field(i).type)
+        return grouped(values, self._counts, large=large)
+
+    def text(self, i: int, column: pa.Array) -> pa.Array:
+        """The captions, those of repaired pairs replaced."""
+        captions, kind = one_array(self._pairs["caption"]).cast(self.layout.flat_text), self.layout.flat_text
+        if self.layout.source.explicit_lists:
+            return self.in_rows(captions, i)
+        replaced = self._where(NEW_CAPTION)
+        return replace_values(column.cast(kind), replaced, taken(captions, replaced))
+
+    def truth(self, i: int, column: pa.Array) -> pa.Array:
+        """What is known of the pairs, after the repair."""
+        field = self.layout.schema.field(i)
+        known = one_array(taken(self._decided.truth[field.name], self._left))
+        return self.in_rows(known.cast(flat_type(field.type)))
+
+    def image(self, i: int, column: pa.Array) -> pa.Array:
+        """The images, or their vectors, some of them another row's."""
+        where = self._where(["rematch_image"])
+        return replace_values(column, where, self._lent(i, where)) if len(where) else column
+
+    def text_vectors(self, i: int, column: pa.Array) -> pa.Array:
+        """The vectors of captions: another row's beside its caption, null beside a caption that was written."""
+        lent, written = (self._where([action]) for action in NEW_CAPTION)
+        values = pa.nulls(len(written), column.type)
+        if len(lent):  # at once: each replacement copies the column
+            values = pa.concat_arrays([self._lent(i, lent), values])
+        return replace_values(column, np.concatenate([lent, written]), values)
+
+    def score(self, i: int, column: pa.Array) -> pa.Array:
+        """Given similarities, null where a pair, or one of the row's, was repaired."""
+        repaired = acted(self._pairs, REPAIRED)
+        if i in self.layout.score_lists:
+            position = self._decided.position[self._left]
+            return self.in_rows(_of_pairs(self._table.column(i), self._row, position, repaired), i)
+        rows = np.unique(np.repeat(np.arange(len(self.rows)), self._counts)[repaired])
+        return replace_values(column, rows, pa.nulls(len(rows), column.type))
+
+    def added(self) -> list[pa.Array]:
+        """The values (k,) of the columns that the input has not."""
+        pairs = self._pairs
+        replaced = pa.array(acted(pairs, NEW_CAPTION), pa.bool_())
+        originals = pc.if_else(replaced, one_array(pairs["original_caption"]), None)
+        added = [pairs["correspondence"], pairs["action"], originals, pairs["donor_key"], pairs["repair_score"]]
+        if self.layout.weighted:
+            added.append(pc.if_else(pc.equal(pairs["action"], "keep"), pa.scalar(1, pa.float32()), pairs["confidence"]))
+        return added
+
+    def row_of_pair(self) -> np.ndarray:
+        """(P,): of each pair of the batch its row, -1 where it is not written."""
+        found = np.full(len(self._decided.row), -1, np.int64)
+        found[self._left] = np.repeat(np.arange(len(self.rows)), self._counts)
+        return found
+
+    def _where(self, actions: Sequence[str]) -> np.ndarray:
+        return np.flatnonzero(acted(self._pairs, actions))
+
+    def _lent(self, i: int, where: np.ndarray) -> pa.Array:
+        name = self.layout.schema.names[i]
+        return self._donor_values[name].values(name, self._donor_row[where])
 
 
 def _of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, bare: np.ndarray) -> pa.Array:

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data import Source
 from cleanpairs.data.parquet_io import common_schema
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, Decided, Layout
 from cleanpairs.ops.cells import list_lengths
@@ -45,16 +44,6 @@ LEDGER_SCHEMA = pa.schema(
 REVERSIBLE = ("parquet", "datasets")  # the formats of output that hold the rows which the ledger does not
 _NOTE_KEY = b"cleanpairs.ledger"
 _VERSION = 1
-
-
-def input_schema(source: Source, first: pa.Schema) -> pa.Schema:
-    """The schema of all of the input's files, out of the first's: a column may be null where one of them lets it."""
-    for path in source.paths[1:] if source.kind == "parquet" else ():
-        other = common_schema([path])
-        for i, field in enumerate(first):
-            if other.field(field.name).nullable and not field.nullable:
-                first = first.set(i, field.with_nullable(True))
-    return first
 
 
 @dataclass(frozen=True)

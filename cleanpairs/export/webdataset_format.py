@@ -168,7 +168,8 @@ class WebDatasetOutput(Output):
                 self._next()  # no rows: an empty tar tells so, no file would look like a mistake
             self._stack.close()
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
+        """See :class:`cleanpairs.data.writing.Sink`."""
         self._stack.__exit__(OSError, OSError(), None)  # so that the sinks in it are abandoned as well
 
 

@@ -20,21 +20,22 @@ import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.core.parameters import check_whole
 from cleanpairs.core.regular import read_json, reading, writing
-from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, iter_tables, staged_set
-from cleanpairs.data.atomic import scratch_directory
+from cleanpairs.data import Pairs, ParquetSink, Source, iter_tables, staged_set
+from cleanpairs.data.atomic import StagedSet, scratch_directory
 from cleanpairs.data.guard import holds, refuse_foreign, require_own_file
 from cleanpairs.data.parquet_io import iter_batches
+from cleanpairs.data.readers import reader_of
 from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.data.writing import Sink
 from cleanpairs.engine import Engine, Partition, make_engine, plan_partitions, remove_job, run_partitions
-from cleanpairs.export.decisions import Decisions, PlanFile, PlanInMemory
+from cleanpairs.export.decisions import Decisions, PlanInMemory
 from cleanpairs.export.formats import FORMATS, Output, ParquetOutput, choose_format
 from cleanpairs.export.layout import Layout, StoredRows, donor_columns
-from cleanpairs.export.ledger import REVERSIBLE, Ledger, input_schema
+from cleanpairs.export.ledger import REVERSIBLE, Ledger
 from cleanpairs.export.manifest import BATCH_ROWS, CARD, manifest_of, write_manifest
 from cleanpairs.export.pushing import CardFacts, dataset_card
 from cleanpairs.repair.actions import ActionCounts, count_actions, why_none_is_repaired
-from cleanpairs.repair.plan import TRUTH, RepairPlan, check_data, counted
+from cleanpairs.repair.plan import TRUTH, RepairPlan, counted
 
 ROWS = 2048  # of a batch of Parquet at most: larger ones leave the processor's cache
 PARTITION = 65_536  # rows of a partition, about
@@ -45,7 +46,7 @@ OURS = re.compile(rf"\d{{5,}}\.(tar|parquet)|data-\d{{5,}}\.arrow|dataset_info\.
 
 def refuse_changed_input(source: Source) -> None:
     """Raise :class:`DataError` if the input is not as it was read."""
-    if fingerprint_of(source) != source.fingerprint:
+    if not source.is_unchanged():
         raise DataError(
             f"the input {', '.join(source.files)} has changed since it was read: read it, score it and plan again"
         )
@@ -156,36 +157,10 @@ def export_pairs(
     input; DataError: the plan is not for this data, or the input has changed; OutputExistsError; OutputError;
     CleanpairsError: the counts do not add up.
     """
-    export = _Export(pairs.source, out, ExportSettings(**settings))
-    decisions = PlanInMemory(plan, pairs, export.one_row_a_pair, export.format.selection)
+    export = Export(pairs.source, out, ExportSettings(**settings))
+    decisions = export.decisions(plan, pairs)
     refuse_changed_input(pairs.source)
-    return export.run(decisions, engine)
-
-
-def streams(source: Source, format: str) -> bool:
-    """Whether rows of the input are exported one by one; else by way of others, so that all pairs are held."""
-    if source.kind != "parquet" or source.explicit_lists or FORMATS.load(format).selection:
-        return False
-    return set(TRUTH).isdisjoint(ParquetReader().schema(source).names)
-
-
-def export_file(
-    plan: PlanFile, source: Source, out: str | Path, settings: ExportSettings, engine: Engine | None = None
-) -> ExportSummary:
-    """As :func:`export_pairs`, of a plan and an input that :func:`streams`, in memory of bounded size."""
-    check_data(plan.head, plan.pairs, source.fingerprint, source.n_rows)
-    return _Export(source, out, settings).run(plan, engine)
-
-
-def check_export(source: Source, out: str | Path, settings: ExportSettings) -> None:
-    """Raise ConfigError or OutputExistsError where :func:`export_pairs` would, but before there is a plan."""
-    export = _Export(source, out, settings)
-    with scratch_directory("check") as folder:
-        path = folder / "out"
-        if export.format.directory:
-            path.mkdir()
-        with export.output(path, Layout(source, export.schema(), export.one_row_a_pair)):
-            pass
+    return export.run(lambda _: decisions, engine)
 
 
 @dataclass(frozen=True)
@@ -243,7 +218,11 @@ class ExportWork:
             yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
 
-class _Export:
+class Export:
+    """An export that can be made: its outputs are told apart, and its format holds the input. Raises as of
+    :func:`export_pairs`, before there is a plan.
+    """
+
     def __init__(self, source: Source, out: str | Path, settings: ExportSettings) -> None:
         self.source, self.settings = source, settings
         self.name, self.out = choose_format(out, settings.format)
@@ -260,19 +239,38 @@ class _Export:
         if self.format.directory and settings.overwrite:
             _refuse_foreign_directory(self.out)
         self.targets = _output_paths(self.out, self.format.directory, settings)
+        if source.kind == "memory":
+            raise DataError("these pairs exist in memory only: there are no rows to export; save them as Parquet")
+        self.schema: pa.Schema = reader_of(source).schema(source)
+        with scratch_directory("check") as folder:
+            if self.format.directory:
+                (folder / "out").mkdir()
+            self.output(folder / "out", Layout(source, self.schema, self.one_row_a_pair)).abandon()
 
-    def run(self, plan: Decisions, engine: Engine | None) -> ExportSummary:
+    @property
+    def streams(self) -> bool:
+        """Whether rows of the input are written one by one; else by way of others, so that all pairs are held."""
+        plain = self.source.kind == "parquet" and not self.source.explicit_lists and not self.format.selection
+        return plain and set(TRUTH).isdisjoint(self.schema.names)
+
+    def decisions(self, plan: RepairPlan, pairs: Pairs) -> PlanInMemory:
+        """What a plan decides about the pairs. Raises DataError: it is for others."""
+        return PlanInMemory(plan, pairs, self.one_row_a_pair, self.format.selection)
+
+    def run(self, decide: Callable[[StagedSet], Decisions], engine: Engine | None = None) -> ExportSummary:
+        """Write the outputs. ``decide`` makes the plan when they are known to be writable, and may add an output."""
         source, settings, engine = self.source, self.settings, engine or make_engine("local")
-        schema, parts = self.schema(), self.out.with_name(self.out.name + PARTS)
-        known = plan.truth.column_names if isinstance(plan, PlanInMemory) else ()
-        truth = tuple(name for name in known if name in schema.names)
-        weighted = plan.head.settings.get("repairs") == "plausible"
-        layout = Layout(source, schema, self.one_row_a_pair, truth, weighted)
+        parts = self.out.with_name(self.out.name + PARTS)
         with staged_set() as outputs:  # renamed in the opposite order: out is the last
             staged: dict[str, Path] = {}
             for role, path in self.targets.items():
                 stage = outputs.directory if role == "out" and self.format.directory else outputs.file
                 staged[role] = Path(stage(path, overwrite=settings.overwrite, inputs=source.inputs))
+            plan = decide(outputs)
+            known = plan.truth.column_names if isinstance(plan, PlanInMemory) else ()
+            truth = tuple(name for name in known if name in self.schema.names)
+            weighted = plan.head.settings.get("repairs") == "plausible"
+            layout = Layout(source, self.schema, self.one_row_a_pair, truth, weighted)
             out_rows, texts, images = plan.scan()
             roles = tuple(role for role in ("out", "ledger", "dropped") if role in staged)
             near = self.out.absolute().parent if engine.remote else None  # where other machines see it
@@ -316,9 +314,6 @@ class _Export:
                 actions.update(counted(lines["action"]))
                 reasons.update(counted(lines.filter(pc.equal(lines["action"], "drop"))["reason"].drop_null()))
         return rows, out.parts, actions, reasons
-
-    def schema(self) -> pa.Schema:
-        return input_schema(self.source, next(iter_tables(self.source, batch_rows=1)).schema)
 
     def _check(
         self, written: Mapping[str, int], counts: Mapping[str, int], out: int, staged: Mapping[str, Path]

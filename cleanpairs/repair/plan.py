@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.core.parameters import check_number
-from cleanpairs.core.regular import reading
+from cleanpairs.core.regular import cached_by_file, reading
 from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.parquet_io import common_schema, open_parquet, read_table
@@ -314,12 +314,18 @@ def as_written(path: str | Path) -> RepairPlan | None:
     """The plan of a Parquet file that nobody has edited, without its rows; None of another plan. Raises DataError."""
     if Path(path).suffix == ".csv":
         return None
-    with open_parquet(str(path)) as file:
-        schema, written = file.schema_arrow, WRITTEN_KEY.encode() in (file.metadata.metadata or {})
+    schema, written = _stored(str(path))
     with suppress(KeyError, TypeError, ValueError, RecursionError):  # `RepairPlan.load` says what is wrong
         if written and set(PLAN_SCHEMA.names) <= set(schema.names):
             return RepairPlan(PLAN_SCHEMA.empty_table(), **json.loads(_note(schema) or ""))
     return None
+
+
+@cached_by_file(16)
+def _stored(path: str) -> tuple[pa.Schema, bool]:
+    """The schema of a Parquet file, and whether it is as we wrote it."""
+    with open_parquet(path) as file:
+        return file.schema_arrow, WRITTEN_KEY.encode() in (file.metadata.metadata or {})
 
 
 def refuse_edited(path: Path) -> None:

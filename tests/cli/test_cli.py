@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 import re
@@ -22,6 +23,7 @@ import pytest
 
 from cleanpairs.cli import COMMANDS, cli, main
 from cleanpairs.cli.options import Share, Whole
+from cleanpairs.data import source
 
 WORDS = [f"word{k}" for k in range(24)]
 N, WRONG = 150, 30
@@ -287,6 +289,30 @@ def test_end_to_end(command: Command, data: Path) -> None:
     assert command("score", "run", data, "--out", "scores.parquet", "--overwrite").code == 0
     assert command("score", "run", data, "--out", data, "--overwrite").code == 5  # the input is never an output
     assert data.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("how", "most"),
+    [("--repairs none", 6), ("--threshold 0.6 --repairs plausible --set min_repair_score=0", 7)],
+)
+def test_an_export_opens_its_parquet_few_times_and_hashes_the_input_once(
+    command: Command, monkeypatch: pytest.MonkeyPatch, how: str, most: int
+) -> None:
+    """The input for its footer, the pairs, what donors lend and the rows; the scores; and two outputs to count them."""
+    write_corpus(Path("data.parquet"), n=400, wrong=0)
+    small = "--method infonce --epochs 1 --device cpu --seed 0 --quiet --set dim=8 --set dim_word=4 --out run"
+    assert command("fit", "data.parquet", *small.split()).code == 0
+    opened: list[str] = []
+    hashed: list[str] = []
+    begin, digest = pq.ParquetFile.__init__, hashlib.file_digest
+    monkeypatch.setattr(source, "SETTLED", -10.0)  # the data has been written just now
+    monkeypatch.setattr(pq.ParquetFile, "__init__", lambda *a, **k: opened.append(str(a[1])) or begin(*a, **k))
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, *a: hashed.append(str(file.name)) or digest(file, *a))
+    done = command("export", "run", "--out", "out.parquet", *how.split())
+    assert done.code == 0 and (" 0 with a new caption" not in done.out) == (most > 6), done.err
+    assert len(opened) <= most and [Path(name).name for name in hashed].count("data.parquet") == 1
+    assert not [name for name in opened if "plan" in name] and Path("run/plan.parquet").is_file()
+    assert command("verify", "run").code == command("verify", "out.parquet").code == 0
 
 
 def test_runs_and_plans_of_before_have_no_sentences(command: Command, data: Path) -> None:

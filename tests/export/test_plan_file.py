@@ -26,7 +26,7 @@ from cleanpairs.engine import Engine, Partition, make_engine
 from cleanpairs.engine.work import carry_out
 from cleanpairs.export import export_pairs, restore_export, writing
 from cleanpairs.export.decisions import PlanFile
-from cleanpairs.export.writing import ExportSettings, export_file, streams
+from cleanpairs.export.writing import Export, ExportSettings
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.repair.plan import write_plan as write_plan_file
 
@@ -108,9 +108,10 @@ def streamed(
     opened = PlanFile.open(plan)
     assert opened is not None
     source, at = open_source(opened.head.settings["data"]), files(folder, name)
-    assert streams(source, "parquet")
     settings = ExportSettings(**{role: path for role, path in at.items() if role != "out"}, **more)
-    summary = export_file(opened, source, at["out"], settings, engine)
+    export = Export(source, at["out"], settings)
+    assert export.streams
+    summary = export.run(lambda _: opened, engine)
     assert summary.rows == len(pq.read_table(at["out"]))
     return at
 
@@ -184,7 +185,7 @@ def test_parts_put_together_are_the_same_files_and_a_stopped_job_goes_on(tmp_pat
             streamed(plan, tmp_path, InParts(stops=1), "parts")
         assert not (tmp_path / "parts.parquet").exists()
         left = sorted(p.name for p in (tmp_path / "parts.parquet.parts").iterdir())
-        assert left == [".job-lock", "manifest.json", "part-000002", "part-000003", "part-000004"]
+        assert left == [".job-lock", "manifest", "part-000002", "part-000003", "part-000004"]
     parts = streamed(plan, tmp_path, engine, "parts")
     assert engine.done == {0: 0, 1: 1, 61: 2}[n]  # of 61 pairs in five
     for role in ROLES:
@@ -302,7 +303,7 @@ def test_an_input_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch:
 def test_what_does_not_stream_is_exported_in_memory(tmp_path: Path) -> None:
     data = write_input(tmp_path / "in.parquet", 9, true_mismatch=[False] * 9, true_key=[f"k{i}" for i in range(9)])
     plan, source = write_plan(tmp_path / "plan.parquet", data), open_source(data)
-    assert not streams(source, "parquet") and not streams(source, "uids")
+    assert not Export(source, tmp_path / "out.parquet", ExportSettings()).streams
     assert export_plan(plan, tmp_path / "out.parquet").pairs == 9
     RepairPlan.load(plan).save(tmp_path / "plan.csv")
     assert PlanFile.open(tmp_path / "plan.csv") is None
