@@ -173,7 +173,8 @@ def _lines(found: dict[str, Any], decode: str, width: int) -> Iterator[str]:
     for column in found["columns"]:
         role = f"  <- {ROLES.get(column['role'], column['role'])}" if column["role"] else ""
         yield cut(f"  {safe(column['name']):<{min(wide, 40)}}  {safe(column['type'])}", role, width)
-    yield f"\nrows         {found['rows']:,}"
+    others = found["rows_of_all_splits"] - found["rows"] if "split" in found["options"] else 0
+    yield f"\nrows         {found['rows']:,}{f'  (and {others:,} of other splits)' if others else ''}"
     repeat = f"{found['duplicate_pairs']:,} repeat another"
     yield f"pairs        {found['pairs']:,}  ({found['quarantined']:,} quarantined, {repeat})"
     yield f"images       {found['images']:,}  ({found['distinct_images']:,} distinct)"

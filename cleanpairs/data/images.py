@@ -81,7 +81,7 @@ def resolve_path(path: str, root: Path) -> Path:
         base = root.resolve()
         file = (base / path).resolve()
         if not os.path.exists(file):
-            for meant in _meant(path):
+            for meant in _meant(path, base):
                 found = (base / meant).resolve()
                 if found.is_relative_to(base) and found.is_file():
                     return found
@@ -93,16 +93,16 @@ def resolve_path(path: str, root: Path) -> Path:
     return file
 
 
-def _meant(path: str) -> Iterator[str]:
+def _meant(path: str, base: Path) -> Iterator[str]:
     """Paths that one may mean: the first of ``a.jpg|b.jpg``, ``a.jpg`` by ``a.jpg#0``, ``12.jpg`` by ``12``, and the
-    ends of an absolute path or a Windows path, the longest first.
+    ends, the longest first, of an absolute path, a Windows path, or one whose first folder is not below ``base``.
     """
     plain = re.sub(r"#\d+$", "", path.partition("|")[0].strip())
-    ends = [plain]
-    if plain.startswith("/") or "\\" in plain:
-        parts = PureWindowsPath(plain).parts
+    parts = PureWindowsPath(plain).parts
+    ends = [plain] if plain else []
+    if plain.startswith("/") or "\\" in plain or (len(parts) > 1 and not (base / parts[0]).exists()):
         ends += ["/".join(parts[k:]) for k in range(len(parts))]
-    for end in ends if plain else ():
+    for end in ends:
         yield end
         if Path(plain).suffix.lower() not in IMAGES:
             yield from (end + ending for ending in IMAGES)

@@ -12,7 +12,7 @@ from cleanpairs.data.filters import FILTERS, MOST, chosen_filters
 from cleanpairs.data.formats.remote import bytes_of, location
 from cleanpairs.data.images import ImageSource, image_header
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.readers import iter_tables
+from cleanpairs.data.readers import iter_tables, reader_of
 
 SAMPLE = 1000  # images that are decoded, unless all of them are asked for
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -47,6 +47,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
         "fingerprint": source.fingerprint,
         "columns": [{"name": f.name, "type": str(f.type), "role": (role | _ROLES).get(f.name)} for f in schema],
         "rows": source.n_rows,
+        "rows_of_all_splits": source.n_rows if source.kind == "memory" else reader_of(source).total(source),
         "pairs": len(pairs),
         "images": len(pairs.images),
         "distinct_images": len(np.unique(pairs.image_group)),

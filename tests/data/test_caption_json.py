@@ -125,8 +125,8 @@ def test_karpathy(tmp_path: Path, flickr: bool) -> None:
         ('{"images": [{"id": 1}], "annotations": [{"image_id": 1, "bbox": []}]}', r"annotation 0: it has no caption"),
         ('{"images": [{"id": 1}], "annotations": [{"image_id": 2, "caption": "a"}]}', r"no image with the id 2"),
         ('{"images": [{"id": 1}], "annotations": [{"image_id": [], "caption": "a"}]}', r"no image with the id \[\]"),
-        ('{"images": [{"id": []}], "annotations": []}', "an image without an id of its own"),
-        ('{"images": [{"id": 1}, {"id": 1}], "annotations": []}', "an image without an id of its own"),
+        ('{"images": [{"id": []}], "annotations": []}', "no image with an id"),
+        ('{"images": [{"id": 1}, {"id": 1}], "annotations": []}', "several images with the id 1"),
     ],
 )
 def test_other_json(tmp_path: Path, content: str, words: str) -> None:

@@ -10,6 +10,7 @@ Karpathy's ``dataset_*.json`` has ``images`` alone, each with ``filename``, ``sp
 Either way a row is an image with its list of captions.
 """
 
+import os
 import re
 from abc import abstractmethod
 from collections import Counter
@@ -160,10 +161,16 @@ def _listing(
     table, faults, captions = read_records(path, encoding, text)
     found = _of_split(Listing(table, faults, captions.get(text or "", {})), split)
     table = found.table
-    if image is None or not pa.types.is_string(table.schema.field(image).type):
+    kind = None if image is None else table.schema.field(image).type
+    if kind is None or not (
+        pa.types.is_string(kind) or (pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
+    ):
         return found
-    paths = [path if path and embedded(path) is None else None for path in table[image].to_pylist()]
-    return found._replace(faults={**_one_file_twice(paths, root), **found.faults}, keys=_file_keys(paths))
+    cells = [cell.get("path") if isinstance(cell, dict) else cell for cell in table[image].to_pylist()]
+    paths = [cell if cell and embedded(cell) is None else None for cell in cells]
+    return found._replace(
+        faults={**_one_file_twice(paths, root or str(Path(path).parent)), **found.faults}, keys=_file_keys(paths)
+    )
 
 
 def _file_keys(paths: Sequence[str | None]) -> list[str | None]:
@@ -176,18 +183,17 @@ def _file_keys(paths: Sequence[str | None]) -> list[str | None]:
     return keys
 
 
-def _one_file_twice(paths: Sequence[str | None], root: str | None) -> dict[int, str]:
-    """Why rows are unusable whose absolute paths, of another machine, end in one file though they differ."""
+def _one_file_twice(paths: Sequence[str | None], root: str) -> dict[int, str]:
+    """Why rows are unusable whose paths, of another machine or folder, end in one file though they differ."""
+    here = {path: os.path.exists(os.path.join(root, path)) for path in paths if path}
+    named: dict[Path, set[str]] = {}
     files: dict[str, Path] = {}
-    meant: dict[Path, set[str]] = {}
-    for path in {path for path in paths if path and (path.startswith(("/", "file:")) or "\\" in path)}:
+    for path in here if not all(here.values()) else ():
         with suppress(DataError):
-            files[path] = resolve_path(path, Path(root or ""))
-            meant.setdefault(files[path], set()).add(re.sub(r"[#|].*", "", path))
-    several = {path: sorted(meant[file])[:2] for path, file in files.items() if len(meant[file]) > 1}
-    faults = {
-        path: "the paths {!r} and {!r} end in the name of one file".format(*some) for path, some in several.items()
-    }
+            files[path] = resolve_path(path, Path(root))
+            named.setdefault(files[path], set()).add(re.sub(r"[#|].*", "", path))
+    several = {path: sorted(named[file]) for path, file in files.items() if len(named[file]) > 1 and not here[path]}
+    faults = {path: f"{names[0]!r} and {names[1]!r} end in the name of one file" for path, names in several.items()}
     return {i: faults[path] for i, path in enumerate(paths) if path in faults}
 
 
@@ -212,9 +218,9 @@ class CaptionJsonReader(ListingReader):
 
     @staticmethod
     def recognises(data: str) -> bool:
-        """Whether ``data`` is a ``.json`` file that holds an object."""
+        """Whether ``data`` is a ``.json`` file that holds no list."""
         path = Path(data)
-        return path.suffix == ".json" and path.is_file() and begins_with(path, b"{")
+        return path.suffix == ".json" and path.is_file() and not begins_with(path, b"[")
 
     def open(self, data: str, request: DataOptions) -> Source:
         """The images of one split (``train`` by default; several with a plus), or all where there are no splits.
@@ -289,9 +295,12 @@ def _coco(path: str, images: list[Any], annotations: Any) -> tuple[list[dict[str
         rows.append({"key": key, "image": name, "captions": []})
         if key is not None and row_of.setdefault(key, rows[-1]) is rows[-1]:
             continue
-        if key is None or name is None or row_of[key]["image"] != name:
-            raise DataError(f"{path} has an image without an id of its own: its captions cannot be found")
-        faults[len(rows) - 1] = f"the image with the id {key} is listed twice: its captions are with the first"
+        if key is not None and (name is None or row_of[key]["image"] != name):
+            raise DataError(f"{path} has several images with the id {key}: whose its captions are cannot be told")
+        twice = f"the image with the id {key} is listed twice: its captions are with the first"
+        faults[len(rows) - 1] = "the image has no id: its captions cannot be found" if key is None else twice
+    if images and not row_of:
+        raise DataError(f"{path} has no image with an id: their captions cannot be found")
     numbers = {int(key): row for key, row in row_of.items() if key.isdecimal()}  # 000139 and 139 are one
     numbers = numbers if len(numbers) == sum(key.isdecimal() for key in row_of) else {}
     problems: list[str] = []

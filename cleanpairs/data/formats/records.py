@@ -149,9 +149,11 @@ def _header(path: str, encoding: str | None) -> _Head:
         return _Head(["image", "caption"], "\t", is_row=True)  # Flickr's .token
     tabs = file_kind(path) == ".tsv" and "\t" in line
     delimiter = "\t" if tabs else max(",\t;|", key=line.count)
-    names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
-    if not any(names) or _SPOILT.search(line) or "\0" in line:
-        raise DataError(f"{path} has no header of column names in line 1; found {line[:100]!r}")
+    names = [name.strip().lstrip("\ufeff") for name in next(csv.reader([line], delimiter=delimiter), [])]
+    strange = _SPOILT.search(line) or "\0" in line
+    if strange or not any(names):
+        hint = f"; it may be {_likely_encoding(path)}" if strange else ""
+        raise DataError(f"{path} has no header of column names in line 1; found {line[:100]!r}{hint}")
     if any(map(_IMAGE_NAME.search, names)):
         raise DataError(
             f"{path} has no header: line 1 is a pair already ({line[:100].strip()!r}); put names of the columns above "
@@ -243,7 +245,7 @@ def _is_quoted(text: str, delimiter: str) -> bool:
             if any(map(_BREAK.search, fields)):
                 if _holds_rows(fields, before or fields, delimiter):
                     return False
-            else:
+            elif row:
                 before = fields
             row, fields = row + 1, []
         at = match.end()
@@ -251,7 +253,7 @@ def _is_quoted(text: str, delimiter: str) -> bool:
 
 
 def _holds_rows(fields: Sequence[str], row: Sequence[str], delimiter: str) -> bool:
-    """Whether a field runs over lines that look like ``row``: as many fields, and where that has the name of an image,
+    """Whether a field runs over lines that look like ``row``: no fewer fields, and where that has the name of an image,
     an address or a long number, another one.
     """
 
@@ -263,7 +265,7 @@ def _holds_rows(fields: Sequence[str], row: Sequence[str], delimiter: str) -> bo
         lines = _BREAK.split(field)
         for k, line in enumerate(lines[1:], 2):
             parts = line.split(delimiter) + (list(fields[i + 1 :]) if k == len(lines) else [])
-            if len(parts) == len(row) and any(map(alike, parts, row)):
+            if len(parts) >= len(row) and any(map(alike, parts, row)):
                 return True
     return False
 
@@ -295,7 +297,7 @@ def _iter_json(path: str) -> Iterator[Record]:
                 continue
             record = _parsed(raw, number)
             if number == 1 and record[1]:
-                raise DataError(f"{path}, {record[1]}: it is no JSON Lines")
+                raise DataError(f"{path}, {record[1]}: it is no JSON Lines; name it .json where it holds one list")
             yield record
 
 

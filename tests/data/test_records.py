@@ -1,0 +1,342 @@
+"""Odd tables and JSON of captions: the right rows come out, or a refusal says what to do. No row is lost."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.data import Pairs, iter_tables, load_pairs
+
+
+def picture(number: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), (number * 37 % 256, number * 91 % 256, number % 256)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the images 0.png to 5.png, in which each test writes its own file."""
+    path = tmp_path_factory.mktemp("odd")
+    for i in range(6):
+        (path / f"{i}.png").write_bytes(picture(i))
+    return path
+
+
+DATA_URL = b'"data:image/png;base64,' + b64encode(picture(2)) + b'"'
+
+
+def usable(pairs: Pairs) -> list[str]:
+    return [caption for i, caption in enumerate(pairs.captions) if i not in pairs.reasons]
+
+
+def table(*captions: str, delimiter: str = ",") -> bytes:
+    """One row for each caption, as it is, of 0.png, 1.png and so on."""
+    lines = [f"image{delimiter}caption", *(f"{i % 6}.png{delimiter}{caption}" for i, caption in enumerate(captions))]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def lines(*captions: Any, name: str = "caption") -> bytes:
+    """JSON Lines with one object for each caption."""
+    rows = ({"image": f"{i % 6}.png", name: caption} for i, caption in enumerate(captions))
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def coco(images: list[Any], annotations: list[Any]) -> bytes:
+    named = [{"id": key, "file_name": f"{i}.png"} for i, key in enumerate(images)]
+    told = [{"image_id": key, "caption": caption} for key, caption in annotations]
+    return json.dumps({"images": named, "annotations": told}).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "captions", "reasons"),
+    [
+        # quotes are characters of a TSV, unless its fields are quoted as a whole
+        ("a.tsv", table('"a', 'b 24"', '"c" d', 'e "f"', delimiter="\t"), ['"a', 'b 24"', '"c" d', 'e "f"'], []),
+        ("a.tsv", table("a", '"b', delimiter="\t"), ["a", '"b'], []),
+        ("a.tsv", table('"hello"', "b", delimiter="\t"), ['"hello"', "b"], []),
+        ("a.tsv", table('"a, b"', "c, d", delimiter="\t"), ['"a, b"', "c, d"], []),
+        ("a.tsv", table('"a, b"', "c", delimiter="\t"), ["a, b", "c"], []),
+        ("a.tsv", table('"a ""b"" c"', "d", '"x\ty"', '"two\nlines"', delimiter="\t"), ['a "b" c', "d", "x\ty",
+         "two\nlines"], []),
+        ("a.tsv", b'"image"\t"caption"\n"0.png"\t"a"\n"1.png"\t"b"\n', ["a", "b"], []),
+        ("a.csv", table('"a', 'b"', delimiter="|"), ['"a', 'b"'], []),
+        ("a.csv", table('"two\nlines, three"', 'a 12" pipe', '"red" shoe'), ["two\nlines, three", 'a 12" pipe'],
+         ["line 5 cannot"]),
+        # delimiters, line ends, marks, encodings
+        ("a.csv", b"image, caption\n0.png, \"a, b\"\n1.png, c\n", ["a, b", "c"], []),
+        ("a.csv", b"image_name| comment_number| comment\n0.png| 0| a , b\n1.png| 4   c\n", ["a , b"],
+         ["2 fields, the header 3"]),
+        ("a.csv", table("a", "b").replace(b"\n", b"\r"), ["a", "b"], []),
+        ("a.tsv", table("a", "b"), ["a", "b"], []),
+        ("a.csv", b"\xef\xbb\xbf\xef\xbb\xbf" + table("a"), ["a"], []),
+        ("a.tsv", table("é", delimiter="\t").decode().encode("utf-16"), ["é"], []),
+        ("a.jsonl", lines("é").decode().encode("utf-16"), ["é"], []),
+        ("a.json", b"\xef\xbb\xbf" + b'[{"image": "0.png", "caption": "a"}]', ["a"], []),
+        ("a.csv.gz", gzip.compress(table("a", "b")), ["a", "b"], []),
+        ("a.jsonl.gz", gzip.compress(lines("a", ["b", "c"])), ["a", "b", "c"], []),
+        ("a.csv", b"image,caption\n\n0.png,a\n\n,\n1.png\n", ["a"], ["there is no image", "1 fields, the header 2"]),
+        # Flickr's annotations
+        ("a.token", b'0.png#0\ta "b\n0.png#1\tc", d\n1.png#0\te\n', ['a "b', 'c", d', "e"], []),
+        ("captions.txt", b"0.png#0\ta , b\n0.png#1\tc\n", ["a , b", "c"], []),
+        ("a.csv", b'raw,split,filename\n"[""a"", ""b""]",train,0.png\n"[""c""]",test,1.png\n', ["a", "b"], []),
+        # what is a caption
+        ("a.csv", table("nan", "None", "N/A", "<NA>", "a"), ["a"], ["stands for none"] * 4),
+        ("a.csv", table("\"['a', \"\"b's\"\"]\"", "\"['c' 'd']\"", "plain", "[]"), ["a", "b's", "c", "d", "plain"],
+         ["no caption"]),
+        ("a.csv", table("[a dog] barks", "[a dog]", "[1]", '"{""en"": ""x""}"'), ["[a dog] barks", "[a dog]", "[1]"],
+         ["an object"]),
+        (
+            "a.jsonl", lines("a", ["b", None, 3], float("nan"), True, {"en": "x"}, [], "", {"raw": "c"}),
+            ["a", "b", "c"],
+            ["no caption", "is 3, not text", "no caption", "is true", r"an object \('en'\)", "no caption", "is empty"],
+        ),
+        ("a.jsonl", lines([["a"], ["b", "c"]]), ["a", "b", "c"], []),
+        ("a.jsonl", lines('["a", "b"]'), ["a", "b"], []),
+        ("a.jsonl", lines([{"raw": "a", "sentid": 1}, {"tokens": ["b", "c"]}], name="sentences"), ["a", "b c"], []),
+        # which image
+        ("a.csv", b"image,image_path,caption\nhttps://a/0.png,0.png,a\nhttps://a/1.png,1.png,b\n", ["a", "b"], []),
+        ("a.csv", b"image,file_name,caption\n,0.png,a\n,1.png,b\n", ["a", "b"], []),
+        ("a.csv", b"image,caption\n/mnt/x/0.png,a\nC:\\y\\1.png,b\nfile:///mnt/x/2%2Epng,c\n", ["a", "b", "c"], []),
+        ("a.csv", b"image,caption\n/mnt/x/0.png,a\n/mnt/y/0.png,b\n1.png,c\n", ["c"],
+         ["end in the name of one file"] * 2),
+        ("a.csv", b"image,caption\ntrain/0.png,a\nval/0.png,b\ntrain/1.png,c\n", ["c"],
+         ["end in the name of one file"] * 2),
+        ("a.csv", b"image_id,caption\n0,a\n1,b\n", ["a", "b"], []),
+        ("a.csv", table(*(f'"{c}"' for c in "ab")).replace(b"0.png", b64encode(picture(1))).replace(b"1.png", DATA_URL),
+         ["a", "b"], []),
+        ("a.jsonl", b'{"images": ["0.png"], "text": "a"}\n{"images": [], "text": "b"}\n', ["a"], ["there is no image"]),
+        ("a.jsonl", b'{"images": ["0.png", "1.png"], "text": "a"}\n{"images": ["2.png"], "text": "b"}\n', ["b"],
+         ["holds 2 images"]),
+        # JSON that is no list of objects
+        ("a.json", lines("a", "b"), ["a", "b"], []),
+        ("a.json", b'{"info": 1, "data": [{"image": "0.png", "caption": "a"}]}', ["a"], []),
+        ("a.json", b'{"image": ["0.png", "1.png"], "caption": ["a", "b"]}', ["a", "b"], []),
+        ("a.json", b'{"image": {"0": "0.png", "1": "1.png"}, "caption": {"0": "a", "1": "b"}}', ["a", "b"], []),
+        ("a.json", b'{"0.png": "a", "1.png": ["b", "c"], "2.png": null}', ["a", "b", "c"], ["there is no caption"]),
+        # COCO and Karpathy
+        ("a.json", coco([1, 2], [("1", "a"), (2.0, ["b", "c"])]), ["a", "b", "c"], []),
+        ("a.json", coco(["0001", "0002"], [(1, "a"), (2, "b")]), ["a", "b"], []),
+        ("a.json", coco([1, 2], [(1, "a"), (9, "b"), (None, "c")]), ["a"], ["no caption", "image with the id 9",
+         "the id None"]),
+        ("a.json", coco([1, None], [(1, "a"), (1, {"x": 1}), (1, None)]), ["a"], ["an object", "no caption",
+         "has no id"]),
+        (
+            "a.json",
+            b'{"images": [{"id": 1, "file_name": "0.png"}, {"id": 1, "file_name": "0.png"}], "annotations":'
+            b' [{"image_id": 1, "caption": "a"}]}', ["a"], ["is listed twice"],
+        ),
+        ("a.json", b'{"images": [{"filename": "0.png", "sentences": [{"tokens": ["a", "b"]}, "c", {"raw": 1}]}]}',
+         ["a b", "c"], ["an object"]),
+    ],
+)  # fmt: skip
+def test_the_right_rows_come_out(
+    name: str, content: bytes, captions: list[str], reasons: list[str], folder: Path
+) -> None:
+    (folder / name).write_bytes(content)
+    pairs = load_pairs(folder / name)
+    assert usable(pairs) == captions
+    assert len(pairs.reasons) == len(reasons), pairs.reasons
+    assert all(re.search(words, why) for words, why in zip(reasons, pairs.reasons.values(), strict=True)), pairs.reasons
+    assert sum(map(len, iter_tables(pairs.source))) == pairs.source.n_rows == len(pairs.images)
+    assert all(pairs.images.read([int(pairs.image_index[i])])[0] for i in range(len(pairs)) if i not in pairs.reasons)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", table('"a', "b", 'c"', "d"), r"line 2: a quote opens here and is closed in line 4"),
+        ("a.csv", table('"a', '"b"', "c"), r"line 2: a quote opens here and is closed in line 3"),
+        ("a.csv", b'caption,image\n"a,0.png\nb,1.png\nc",2.png\n', r"line 2: .* closed in line 4"),
+        ("a.csv", b'id,caption\n100,a\n101,"b\n102,c\n103,d"\n', r"line 3: .* closed in line 5"),
+        ("a.csv", table("a", '"b', "c"), "line 3: a quoted field is not closed"),
+        ("a.csv", "image,caption\n0.png,a\n".encode("utf-16-le"), r"it may be utf.16"),
+        ("a.csv.gz", gzip.compress(table("a", "b"))[:-4], "a.csv.gz cannot be read"),
+        ("a.csv.gz", table("a"), "Not a gzipped file"),
+        ("a.jsonl", lines(1, 2), "no column of captions: 'caption' is int64, not text"),
+        ("a.jsonl", b'[\n{"image": "0.png"}]', "name it .json"),
+        ("a.json", b"", "cannot be read as JSON"),
+        ("a.json", b"3", "holds no list of objects"),
+        ("a.csv", b"image,caption\n9.png,a\n", "name their folder with"),
+        ("a.json", coco([1, 1], [(1, "a")]), "several images with the id 1"),
+    ],
+)
+def test_a_refusal_says_where_and_what(name: str, content: bytes, words: str, folder: Path) -> None:
+    (folder / name).write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        load_pairs(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "keys"),
+    [
+        (b"file_name,caption\n0.png,a\n1.png,b\n", {}, ["0.png", "1.png"]),
+        (b"file_name,caption\n0.png,a\n0.png,b\n1.png,c\n,d\n", {}, ["0.png#0", "0.png#1", "1.png", "3"]),
+        (b"file_name,caption,id\n0.png,a,x\n1.png,b,y\n", {}, ["x", "y"]),
+        (b"file_name,caption,id\n0.png,a,x\n1.png,b,y\n", {"key_column": "file_name"}, ["0.png", "1.png"]),
+        (b'file_name,caption\n0.png,"[""a"", ""b""]"\n1.png,c\n', {"limit": 1}, ["0.png", "0.png"]),
+    ],
+)
+def test_a_row_is_called_by_its_file(content: bytes, options: dict[str, Any], keys: list[str], folder: Path) -> None:
+    (folder / "a.csv").write_bytes(content)
+    assert load_pairs(folder / "a.csv", **options).keys == keys
+
+
+def test_the_images_may_lie_in_another_folder(tmp_path: Path) -> None:
+    for name in ("flickr30k-images", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(picture(0))
+    (tmp_path / "b" / "1.png").write_bytes(picture(1))
+    (tmp_path / "a.csv").write_bytes(table("a", "b"))
+    assert load_pairs(tmp_path / "a.csv").source.image_root == str(tmp_path / "b")
+    (tmp_path / "flickr30k-images" / "1.png").write_bytes(picture(1))
+    with pytest.raises(DataError, match=r"as many are in .*b as in .*flickr30k-images"):
+        load_pairs(tmp_path / "a.csv")
+
+
+def test_similarities_that_are_text(folder: Path) -> None:
+    rows = [("a", "0.25"), (["b", "c"], [0.5, "0.75"]), ("d", "high"), ("e", None)]
+    written = [{"image": "0.png", "caption": c, "similarity": s} for c, s in rows]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in written))
+    found = load_pairs(folder / "a.jsonl").precomputed_scores["similarity"]
+    np.testing.assert_array_equal(found, np.array([0.25, 0.5, 0.75, np.nan, np.nan], np.float32))
+
+
+def test_splits_of_a_table(folder: Path) -> None:
+    content = b"image,caption,split\n0.png,a,train\n1.png,b,val\n2.png,c,train\n3.png,d,\n9.png,e,train\n"
+    (folder / "a.csv").write_bytes(content)
+    assert load_pairs(folder / "a.csv").captions == ["a", "c", "e"]
+    assert list(load_pairs(folder / "a.csv").reasons) == [2]
+    assert load_pairs(folder / "a.csv", split="train+val").captions == ["a", "b", "c", "e"]
+    with pytest.raises(DataError, match=r"no split 'dev' \(splits: train, val\)"):
+        load_pairs(folder / "a.csv", split="dev")
+    (folder / "a.csv").write_bytes(content.replace(b"train", b"test"))
+    assert len(load_pairs(folder / "a.csv")) == 5
+
+
+BYTES = [picture(i) for i in range(2)]
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("columns", "captions", "words"),
+    [
+        ({"image": [[b] for b in BYTES], "caption": ["a", "b"]}, ["a", "b"], ""),
+        ({"images": pa.array([[{"bytes": b}] for b in BYTES], pa.list_(IMAGE)), "texts": [["a", "b"], ["c"]]}, ["a",
+         "b", "c"], ""),
+        ({"image": [BYTES, BYTES[:1]], "caption": ["a", "b"]}, ["b"], ""),
+        ({"image": BYTES, "caption": ['["a", "b"]', "c"]}, ["a", "b", "c"], ""),
+        ({"image": ["https://a/0.png"] * 2, "image_path": ["0.png", "1.png"], "caption": ["a", "b"]}, ["a", "b"], ""),
+        ({"image": ["/mnt/x/0.png", "/mnt/x/1.png"], "caption": ["a", "b"]}, ["a", "b"], ""),
+        ({"image": BYTES, "caption": [1, 2]}, [], "'caption' is int64, not text, or a list of text"),
+        ({"image": BYTES, "caption": [{"en": "a"}] * 2}, [], "'caption' is struct<en: string>, not text"),
+        ({"image": [[1, 2], [3]], "caption": ["a", "b"]}, [], "'image' is list<.*int64>, not bytes"),
+        ({"image": BYTES, "caption": pa.nulls(2, pa.string()), "text": ["a", "b"]}, [],
+         r"no row .* other columns hold texts \(text\)"),
+        ({"image": BYTES, "text": ["", " "], "blip_caption": ["a", "b"]}, [], r"hold texts \(blip_caption\)"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["parquet", "table"])
+def test_columns_of_parquet_and_of_objects(
+    columns: dict[str, Any], captions: list[str], words: str, kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    data: Any = pa.table(columns)
+    if kind == "parquet":
+        pq.write_table(data, folder / "a.parquet")
+        data = folder / "a.parquet"
+    if words:
+        with pytest.raises(DataError, match=words):
+            load_pairs(data)
+    else:
+        pairs = load_pairs(data)
+        assert usable(pairs) == captions
+        assert all(
+            pairs.images.read([int(pairs.image_index[i])])[0] for i in range(len(pairs)) if i not in pairs.reasons
+        )
+
+
+MIXED = ["a", None, float("nan"), ["b", "c"], [], ("d",)]
+
+
+@pytest.mark.parametrize("kind", ["frame", "dict", "list"])
+def test_captions_of_objects_in_memory(kind: str) -> None:
+    def made(captions: list[Any]) -> Any:
+        columns = {"image": BYTES[:1] * len(captions), "caption": captions}
+        rows = [{"image": BYTES[0], "caption": caption} for caption in captions]
+        return pd.DataFrame(columns) if kind == "frame" else columns if kind == "dict" else rows
+
+    pairs = load_pairs(made(MIXED))
+    assert usable(pairs) == ["a", "b", "c", "d"] and len(pairs) == 7
+    with pytest.raises(DataError, match=r"row 1, column 'caption': the caption is 5, not text"):
+        load_pairs(made(["a", 5, "b"]))
+
+
+@pytest.mark.parametrize("one", [pd.Series(["a"]), pd.Index(["a"]), pa.array(["a"]), pa.chunked_array([["a"]])])
+def test_one_column_is_no_pairs(one: Any) -> None:
+    with pytest.raises(DataError, match="is one column, and pairs take two"):
+        load_pairs(one)
+
+
+VALUES = st.one_of(
+    st.none(), st.just(float("nan")), st.integers(), st.text("ab", min_size=1, max_size=3),
+    st.lists(st.one_of(st.none(), st.text("ab", min_size=1, max_size=3)), max_size=3), st.just({"en": "x"}),
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=st.lists(VALUES, min_size=1, max_size=5), kind=st.sampled_from(["jsonl", "json", "names", "coco"]))
+def test_every_caption_of_json_is_a_pair_or_has_a_reason(values: list[Any], kind: str, folder: Path) -> None:
+    rows = [{"image": f"{i}.png", "caption": value} for i, value in enumerate([*values, "z"])]
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    if kind == "names":
+        content = json.dumps({row["image"]: row["caption"] for row in rows}).encode()
+        rows = [dict(zip(("image", "caption"), pair, strict=True)) for pair in json.loads(content).items()]
+    elif kind == "json":
+        content = json.dumps(rows).encode()
+    elif kind == "coco":
+        content = coco(list(range(len(rows))), [(i, row["caption"]) for i, row in enumerate(rows)])
+    path = folder / ("b.jsonl" if kind == "jsonl" else "b.json")
+    path.write_bytes(content)
+    pairs = load_pairs(path)
+    cells = [row["caption"] if isinstance(row["caption"], list) else [row["caption"]] for row in rows]
+    if kind == "names":  # an object there is about the file
+        cells = [[None] if cell == [{"en": "x"}] else cell for cell in cells]
+    assert usable(pairs) == [caption for cell in cells for caption in cell if isinstance(caption, str)]
+    assert len(pairs) == sum(max(1, len(cell)) for cell in cells) and pairs.source.n_rows == len(rows)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    captions=st.lists(st.text('ab ",;\\\'', max_size=6), min_size=1, max_size=6),
+    ending=st.sampled_from(["csv", "tsv", "token"]),
+)  # fmt: skip
+def test_no_quote_swallows_a_row(captions: list[str], ending: str, folder: Path) -> None:
+    delimiter = "," if ending == "csv" else "\t"
+    head = [] if ending == "token" else [f"image{delimiter}caption"]
+    rows = [f"{i}.png{'#0' if ending == 'token' else ''}{delimiter}{caption}" for i, caption in enumerate(captions)]
+    (folder / f"c.{ending}").write_text("\n".join([*head, *rows]) + "\n")
+    try:
+        pairs = load_pairs(folder / f"c.{ending}")
+    except DataError as error:
+        said = str(error)
+    else:
+        said = "line 0"
+        assert pairs.source.n_rows == len(captions)
+        assert ending == "csv" or all('"' in a or a == b for a, b in zip(captions, pairs.captions, strict=True))
+    assert re.search(r"line \d+", said) and (ending == "csv" or said == "line 0")
