@@ -112,6 +112,9 @@ JPG, PNG = picture(0), picture(1, "PNG")
         ({"a.jpg": JPG, "a.left.jpg": JPG, "a.text": b"one"}, ["one"], ""),
         ({"a.jpg": JPG, "a.en.txt": b"one", "a.de.txt": b"eins"}, [], "has several captions"),
         ({"a.jpg": JPG, "a.txt": b" \n", "a.json": b'{"caption": "one"}'}, ["one"], ""),
+        ({"a.jpg": JPG, "a.json": b'{"caption": ["one", "two", 3]}'}, ["one", "two"], "is 3, not text"),
+        ({"a.jpg": JPG, "a.json": b'{"caption": []}', "b.jpg": JPG, "b.json": b'{"caption": "b"}'}, ["b"], "no caption"),
+        ({"a.jpg": JPG, "a.json": b'{"caption": {"en": "x"}}'}, [], "an object"),
         ({"a.jpg": JPG, "a.txt": "one".encode("utf-16")}, ["one"], ""),
         ({"a.jpg": JPG, "a.cls": b"3"}, [], r"no caption \(the sample has: jpg, cls\)"),
         ({"a.heic": b"x", "a.txt": b"one"}, [], r"no image \(it has: heic, txt\)"),
@@ -326,3 +329,14 @@ def test_failed_downloads_in_the_parquet_of_img2dataset(tmp_path: Path) -> None:
         reasons = load_pairs(tmp_path / "00000.parquet").reasons
         failed = "the download failed: "
         assert reasons == {1: failed + why, 2: "there is no image", 3: failed + "failed_to_resize"}
+
+
+def test_similarities_and_lists_of_captions_in_the_json(tmp_path: Path) -> None:
+    """A list behind the samples that are looked at has one reason. A similarity may be written as text."""
+    told = [{"caption": "one", "similarity": "0.5"}] * 120 + [{"caption": ["two", "three"], "similarity": "high"}]
+    members = [m for i, note in enumerate(told) for m in ((f"{i}.jpg", JPG), (f"{i}.json", json.dumps(note).encode()))]
+    pairs = load_pairs(write_tar(tmp_path / "a.tar", members))
+    assert len(pairs) == 121 and pairs.reasons == {120: "the caption is a list of 2, and others have one"}
+    np.testing.assert_array_equal(pairs.precomputed_scores["similarity"], [0.5] * 120 + [np.nan])
+    words = [("0.jpg", JPG), ("0.json", b'{"words": ["a", "b"]}'), ("1.jpg", JPG), ("1.json", b'{"words": "c"}')]
+    assert load_pairs(write_tar(tmp_path / "b.tar", words), text_column="words").captions == ["a", "b", "c"]
