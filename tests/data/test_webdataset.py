@@ -113,7 +113,7 @@ JPG, PNG = picture(0), picture(1, "PNG")
         ({"a.jpg": JPG, "a.en.txt": b"one", "a.de.txt": b"eins"}, [], "has several captions"),
         ({"a.jpg": JPG, "a.txt": b" \n", "a.json": b'{"caption": "one"}'}, ["one"], ""),
         ({"a.jpg": JPG, "a.json": b'{"caption": ["one", "two", 3]}'}, ["one", "two"], "is 3, not text"),
-        ({"a.jpg": JPG, "a.json": b'{"caption": []}', "b.jpg": JPG, "b.json": b'{"caption": "b"}'}, ["b"], "no caption"),
+        ({"a.jpg": JPG, "a.json": b'{"caption": []}', "b.jpg": JPG, "b.json": b'{"text": "b"}'}, ["b"], "no caption"),
         ({"a.jpg": JPG, "a.json": b'{"caption": {"en": "x"}}'}, [], "an object"),
         ({"a.jpg": JPG, "a.txt": "one".encode("utf-16")}, ["one"], ""),
         ({"a.jpg": JPG, "a.cls": b"3"}, [], r"no caption \(the sample has: jpg, cls\)"),

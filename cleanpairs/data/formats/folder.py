@@ -140,7 +140,7 @@ class FolderReader(ListingReader):
         if (split := _split_of(table, request.split, str(path))) is not None:
             options["split"] = split
         table = _of_split(Listing(table), split).table
-        request = with_images(table.schema, lambda name: table[name].to_pylist(), path, request)
+        request = with_images(table.schema, lambda name: table[name].slice(0, 1000).to_pylist(), path, request)
         return self.described(str(path), [str(path)], len(table), request, **options)
 
     def listing(self, source: Source) -> Listing:
@@ -185,16 +185,25 @@ def _file_keys(paths: Sequence[str | None]) -> list[str | None]:
 
 def _one_file_twice(paths: Sequence[str | None], root: str) -> dict[int, str]:
     """Why rows are unusable whose paths, of another machine or folder, end in one file though they differ."""
-    here = {path: os.path.exists(os.path.join(root, path)) for path in paths if path}
-    named: dict[Path, set[str]] = {}
-    files: dict[str, Path] = {}
-    for path in here if not all(here.values()) else ():
+
+    def is_here(path: str) -> bool:
+        return os.path.exists(os.path.join(root, path))
+
+    known = {path for path in paths if path}
+    names = {path: path if is_here(path) else re.sub(r"#\d+$|\|.*", "", path) for path in known}
+    away: dict[str, str] = {}
+    for name in {name for name in names.values() if not is_here(name)}:
         with suppress(DataError):
-            files[path] = resolve_path(path, Path(root))
-            named.setdefault(files[path], set()).add(re.sub(r"[#|].*", "", path))
-    several = {path: sorted(named[file]) for path, file in files.items() if len(named[file]) > 1 and not here[path]}
-    faults = {path: f"{names[0]!r} and {names[1]!r} end in the name of one file" for path, names in several.items()}
-    return {i: faults[path] for i, path in enumerate(paths) if path in faults}
+            away[name] = str(resolve_path(name, Path(root)))
+    named: dict[str, set[str]] = {}
+    for name in set(names.values()) if away else ():
+        named.setdefault(away.get(name) or os.path.realpath(os.path.join(root, name)), set()).add(name)
+    faults = {
+        name: "{!r} and {!r} end in the name of one file".format(*sorted(named[file])[:2])
+        for name, file in away.items()
+        if len(named[file]) > 1
+    }
+    return {i: faults[names[path]] for i, path in enumerate(paths) if path and names[path] in faults}
 
 
 def _split_of(table: pa.Table, asked: str | None, where: str) -> str | None:
@@ -240,7 +249,7 @@ class CaptionJsonReader(ListingReader):
         stem, above = path.stem.removeprefix("captions_"), path.parent.parent  # captions_train2017, dataset_coco
         usual = [path.parent / f"{path.stem.removeprefix('dataset_')}{end}" for end in ("-images", "_images")]
         usual += [above / stem, above / "images" / stem, path.parent / stem, above, above / "images"]
-        request = replace(request, image_root=found_root(table["image"].to_pylist(), path, request.image_root, usual))
+        request = replace(request, image_root=found_root(table["image"].slice(0, 1000).to_pylist(), path, request.image_root, usual))
         return self.described(str(path), [str(path)], len(table), request, **options)
 
     def listing(self, source: Source) -> Listing:
