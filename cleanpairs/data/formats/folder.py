@@ -249,7 +249,9 @@ class CaptionJsonReader(ListingReader):
         stem, above = path.stem.removeprefix("captions_"), path.parent.parent  # captions_train2017, dataset_coco
         usual = [path.parent / f"{path.stem.removeprefix('dataset_')}{end}" for end in ("-images", "_images")]
         usual += [above / stem, above / "images" / stem, path.parent / stem, above, above / "images"]
-        request = replace(request, image_root=found_root(table["image"].slice(0, 1000).to_pylist(), path, request.image_root, usual))
+        request = replace(
+            request, image_root=found_root(table["image"].slice(0, 1000).to_pylist(), path, request.image_root, usual)
+        )
         return self.described(str(path), [str(path)], len(table), request, **options)
 
     def listing(self, source: Source) -> Listing:
