@@ -214,10 +214,8 @@ def load_pairs(
     except CleanpairsError as error:  # about the file in the cache: it is to speak of the object, in Python's words
         said = str(error).replace(f"--url_list {path}", "--url_list FILE")
         said = said.replace(str(path), f"the {type(data).__name__}")
-        said = re.sub(r"--column (image|text|key)=", r"\1_column=", said).replace(
-            "--column text-vectors=", "text_vectors="
-        )
-        raise type(error)(said.replace("--image-root", "image_root")) from error
+        said = re.sub(r"--column (image|text|key)=NAME", r"\1_column", said).replace("--image-root", "image_root")
+        raise type(error)(said.replace("--column text-vectors=NAME", "text_vectors")) from error
 
 
 def reader_of(source: Source) -> Any:
@@ -239,7 +237,8 @@ def load_source(source: Source) -> Pairs:
         if others:
             raise DataError(
                 f"no row of {source.files[0]} has a caption in its column {source.columns.get('text')!r} "
-                f"({pairs.reasons[0]}); other columns hold texts ({', '.join(others)}): name one with --column text=NAME"
+                f"({pairs.reasons[0]}); other columns hold texts ({', '.join(others)}): name one with "
+                "--column text=NAME"
             )
     return pairs
 
