@@ -60,6 +60,7 @@ def result_table(found: Mapping[str, Any]) -> str:
             f"{n:,} x {FILTERS[name].reason} (--drop {name})" for name, n in found["doubtful"].items()
         ),
         "noise rate": noise,
+        "displaced": " ".join(found["displaced"][:3]),
         "similar pairs": with_similar_pairs(found),
         "flagged": f"{found['flagged']:,}  (correspondence below {found['threshold']:.3g})",
         "captions": found["captions"],
@@ -320,6 +321,7 @@ def _result(
         "histogram": np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
         "detection": None if wrong is None else plain(detection(y, wrong, estimator.threshold_)),
         "captions": estimator.captions_,
+        "displaced": [str(block) for block in estimator.displaced_rows(pairs).blocks],
         "worst": worst,
         "issues": {name: counts[name] for name in ISSUES},
     }

@@ -16,6 +16,7 @@ from cleanpairs.core.limits import limit
 from cleanpairs.core.parameters import check_settings
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
+from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
@@ -318,6 +319,44 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         scores = self.score_embedded(found.pairs, found.images, found.texts)
         scores[list(found.quarantined)] = np.nan
         return scores
+
+    def displaced_rows(self, pairs: Any) -> Displacement:
+        """Find runs of rows whose captions stand a fixed number of rows away.
+
+        Parameters
+        ----------
+        pairs : Pairs, or what :func:`cleanpairs.load_pairs` takes
+            N pairs, of n rows of the input, in their order. A row with several captions counts once.
+
+        Returns
+        -------
+        Displacement
+            Distance and probability (n,) of each row, and the blocks. ``str`` of a block is a sentence.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        DataError
+            The pairs cannot be read.
+
+        Notes
+        -----
+        See :mod:`cleanpairs.correspondence.displacement`. Backbones that compare words with regions have no vectors of
+        whole images and captions, so nothing is found by them.
+        """
+        found = self.embed(pairs)
+        known = found.pairs
+        _, first, row = np.unique(known.row, return_index=True, return_inverse=True)
+        images, texts = found.images.vectors[known.image_index[first]], found.texts.vectors
+        usable = np.zeros(len(first), bool)
+        usable[row[[i not in found.quarantined for i in range(len(known))]]] = True
+        if len(first) < len(known):  # of several captions the mean
+            texts = np.zeros((len(first), texts.shape[1]), np.float32)
+            np.add.at(texts, row, found.texts.vectors)
+        if images.shape[1] != texts.shape[1]:
+            usable[:] = False
+        return find_displaced_rows(images, texts, usable=usable)
 
     def threshold_for(
         self, *, max_wrong: float | None = None, keep: float | None = None, correspondence: np.ndarray | None = None

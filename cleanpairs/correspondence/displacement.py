@@ -1,0 +1,266 @@
+"""Displaced rows: from some row on, each caption belongs a fixed number of rows away.
+
+A join that skips a row, or pairs the files of two shards the wrong way round, displaces thousands of captions by one
+rule. For each row i and each distance k the similarity of image i and caption i + k is compared with that of random
+pairs. A distance whose gain over "in place" beats chance anywhere becomes a state of a hidden Markov model over the
+rows, beside "in place". The emissions are log likelihood ratios: logistic regressions of these similarities against
+those of random pairs, refitted to the path (Viterbi training, Juang and Rabiner 1990). A row of any state may also be
+mismatched, so a few bad rows do not end a block.
+
+The gain is the largest sum of log likelihood ratios over any run of rows. By Wald's inequality it exceeds log(1 / a)
+at one of m starts with probability at most m a, which gives the bound below.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+Floats = np.ndarray
+
+
+@dataclass(frozen=True)
+class DisplacedBlock:
+    """Rows ``first`` to ``last`` (inclusive, from 0): the caption of row i stands in row i + ``distance``."""
+
+    first: int
+    last: int
+    distance: int
+
+    def __str__(self) -> str:
+        far = abs(self.distance)
+        where = f"{far:,} row{'s' if far > 1 else ''} {'down' if self.distance < 0 else 'up'}"
+        return f"Rows {self.first + 1:,} to {self.last + 1:,}: each caption belongs {where}."
+
+
+@dataclass(frozen=True)
+class Displacement:
+    """What :func:`find_displaced_rows` found in n rows.
+
+    Attributes
+    ----------
+    distance : (n,) int64
+        The caption of image i stands in row ``i + distance[i]``; 0 where nothing is displaced.
+    probability : (n,) float64
+        That image i and caption ``i + distance[i]`` belong together. It is 0 for rows in place.
+    blocks : tuple of DisplacedBlock
+        Runs of displaced rows, in order.
+    """
+
+    distance: Floats
+    probability: Floats
+    blocks: tuple[DisplacedBlock, ...]
+
+
+def find_displaced_rows(
+    images: Floats,
+    texts: Floats,
+    *,
+    usable: Floats | None = None,
+    reach: int = 64,
+    false_alarm: float = 1e-3,
+    random_state: int = 0,
+) -> Displacement:
+    """Find blocks of rows whose captions stand a fixed number of rows away.
+
+    Parameters
+    ----------
+    images, texts : (n, d) float32
+        Vectors of the image and the caption of each row, in one space.
+    usable : (n,) bool, optional
+        Rows that can be compared. Others count neither for nor against a distance.
+    reach : int
+        Distances up to this are all tried. Larger ones are tried where enough rows have their nearest caption there.
+    false_alarm : float
+        Chance of any block in n rows without displacement.
+    random_state : int
+        Seed of the random pairs.
+
+    Returns
+    -------
+    Displacement
+
+    Notes
+    -----
+    Time is linear in rows times distances. Nothing is searched in fewer than 20 rows.
+    """
+    n = len(images)
+    nothing = Displacement(np.zeros(n, np.int64), np.zeros(n), ())
+    usable = np.ones(n, bool) if usable is None else np.asarray(usable, bool)
+    if usable.sum() < 20:
+        return nothing
+    compared = _Rows(images, texts, usable, np.random.default_rng(random_state), reach)
+    states = compared.distances_that_beat_chance(reach, np.log(n * (2 * reach + 1) / false_alarm))
+    if not len(states):
+        return nothing
+    state, probability = _segmented(compared, states)
+    distance = np.concatenate([[0], states])[state]
+    starts = np.flatnonzero(np.diff(distance, prepend=0) != 0)
+    ends = [*starts[1:], n]
+    blocks = [
+        DisplacedBlock(int(a), int(b) - 1, int(distance[a])) for a, b in zip(starts, ends, strict=True) if distance[a]
+    ]
+    return Displacement(distance, probability, tuple(blocks))
+
+
+class _Rows:
+    """Similarities of images and captions at a distance, in units of those of random pairs."""
+
+    def __init__(self, images: Floats, texts: Floats, usable: Floats, rng: np.random.Generator, reach: int) -> None:
+        self.images, self.texts, self.usable, self.n = images, texts, usable, len(images)
+        rows = np.flatnonzero(usable)
+        some = rows if len(rows) <= 50_000 else np.sort(rng.choice(rows, 50_000, replace=False))
+        # Centred, so that a caption that fits everything fits nothing well.
+        self.means = [np.asarray(x[some], np.float32).mean(axis=0) for x in (images, texts)]
+        i, j = rng.choice(rows, (2, 50_000))
+        far = np.abs(i - j) > min(reach, len(rows) // 4)
+        self.null = np.sort(np.einsum("nd,nd->n", self._unit(0, i[far]), self._unit(1, j[far])))
+
+    def _unit(self, side: int, rows: Floats | slice) -> Floats:
+        x = np.asarray((self.images, self.texts)[side][rows], np.float32) - self.means[side]
+        return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+
+    def evidence(self, similarity: Floats, *, local: bool = False) -> Floats:
+        """Log likelihood ratio of "belongs together" by the quantile among random pairs.
+
+        A pair that belongs together is taken to lie 1.5 standard deviations above random ones, on a normal scale.
+        Untrained and overfitted spaces alike exceed that, so the ratio errs towards no displacement.
+        With ``local``, it must also lie so far above the other captions near the row (axis 1). In a sorted file these
+        are of the same kind.
+        """
+        from scipy.special import ndtri
+
+        z = ndtri((np.searchsorted(self.null, similarity) + 0.5) / (len(self.null) + 1))
+        if local:
+            known = np.isfinite(similarity)
+            count = np.maximum(known.sum(axis=1, keepdims=True), 1)
+            s = np.where(known, similarity, 0)
+            mean = s.sum(axis=1, keepdims=True) / count
+            deviation = np.sqrt(np.where(known, (s - mean) ** 2, 0).sum(axis=1, keepdims=True) / count)
+            z = np.minimum(z, (s - mean) / np.maximum(deviation, 1e-12))
+        return np.clip(1.5 * z - 1.125, -5, 6)
+
+    def at(self, distance: int) -> Floats:
+        """Similarity (n,) of image i and caption i + distance; NaN where there is none, or one is unusable."""
+        found = np.full(self.n, np.nan, np.float32)
+        for a in range(0, self.n, 16_384):
+            i = np.arange(max(a, -distance), min(a + 16_384, self.n - max(distance, 0)))
+            if len(i):
+                found[i] = np.einsum("nd,nd->n", self._unit(0, i), self._unit(1, i + distance))
+        partner = np.clip(np.arange(self.n) + distance, 0, self.n - 1)
+        found[~(self.usable & self.usable[partner])] = np.nan
+        return found
+
+    def _bands(self, reach: int, size: int = 512) -> Iterator[tuple[int, Floats]]:
+        """The first row of each block of b rows, and (b, 2 reach + 1) similarities at -reach to reach."""
+        for a in range(0, self.n, size):
+            b = min(size, self.n - a)
+            beside = np.arange(a - reach, a + b + reach)
+            inside = np.clip(beside, 0, self.n - 1)
+            S = self._unit(0, slice(a, a + b)) @ self._unit(1, inside).T  # (b, b + 2 reach)
+            S[:, (beside != inside) | ~self.usable[inside]] = np.nan
+            S[~self.usable[a : a + b]] = np.nan
+            step, one = S.strides
+            yield a, np.lib.stride_tricks.as_strided(S, (b, 2 * reach + 1), (step + one, one))
+
+    def distances_that_beat_chance(self, reach: int, bound: float, most: int = 64) -> Floats:
+        """Distances, rising, whose evidence exceeds that for "in place" by ``bound`` over some run of rows."""
+        total, lowest, gain = np.zeros((3, 2 * reach + 1))
+        in_place = np.empty(self.n)
+        for a, S in self._bands(reach):
+            missing = np.isnan(S)
+            E = np.where(missing, 0, self.evidence(S, local=True))
+            in_place[a : a + len(S)] = E[:, reach]
+            sums = total + np.cumsum(np.where(missing, 0, E - np.maximum(E[:, [reach]], 0)), axis=0)
+            low = np.minimum(np.minimum.accumulate(sums, axis=0), lowest)
+            gain = np.maximum(gain, (sums - low).max(axis=0))
+            total, lowest = sums[-1], low[-1]
+        gain[reach] = 0
+        found = {int(k) - reach: gain[k] for k in np.flatnonzero(gain > bound)}
+        for k in self._far_distances(in_place, reach):
+            E = self.evidence(self.at(k))
+            sums = np.cumsum(np.where(np.isfinite(E), E - np.maximum(in_place, 0), 0))
+            best = (sums - np.minimum(np.minimum.accumulate(sums), 0)).max()
+            if best > bound:
+                found[k] = best
+        return np.sort(sorted(found, key=lambda k: -found[k])[:most]).astype(np.int64)
+
+    def _far_distances(self, in_place: Floats, reach: int, queries: int = 2000) -> list[int]:
+        """Distances beyond ``reach`` at which more nearest captions stand than chance explains."""
+        from scipy.stats import poisson
+
+        rows = np.flatnonzero(self.usable & (in_place < 0))
+        if not len(rows):
+            return []
+        rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), queries)).astype(int)]
+        best, nearest = np.full(len(rows), -np.inf, np.float32), np.zeros(len(rows), np.int64)
+        query = self._unit(0, rows)
+        for a in range(0, self.n, 16_384):
+            S = query @ self._unit(1, slice(a, a + 16_384)).T
+            S[:, ~self.usable[a : a + 16_384]] = -np.inf
+            at = S.argmax(axis=1)
+            better = S[np.arange(len(rows)), at] > best
+            best[better], nearest[better] = S[better, at[better]], a + at[better]
+        distance, count = np.unique(nearest - rows, return_counts=True)
+        chance = poisson.sf(count - 1, len(rows) / self.n) * 2 * self.n
+        return [int(k) for k, p in zip(distance, chance, strict=True) if p < 1e-3 and abs(k) > reach][:32]
+
+
+def _segmented(rows: _Rows, states: Floats, rounds: int = 4) -> tuple[Floats, Floats]:
+    """The state (n,) of each row, 0 for in place; and the probability (n,) that the displaced pair belongs together."""
+    S = np.column_stack([rows.at(0), *(rows.at(int(k)) for k in states)])  # (n, 1 + states)
+    E = np.where(np.isnan(S), 0, rows.evidence(S))
+    E[:, 1:][np.isnan(S[:, 1:])] = -3  # a block does not lead out of the file
+    n, at = len(S), np.arange(len(S))
+    share = np.array([0.5, 0.8])  # of matched rows in place, and in a block
+    known = np.isfinite(S)
+    state = np.zeros(n, np.int64)
+    for _ in range(rounds):
+        mixed = np.logaddexp(np.log(share[[0] + [1] * len(states)]) + E, np.log1p(-share[[0] + [1] * len(states)]))
+        state = _viterbi(mixed)
+        for side, of in enumerate((state == 0, state > 0)):
+            of = of & known[at, state]
+            if not of.any():
+                continue
+            s, e = S[of, state[of]], E[of, state[of]]
+            weight = 1 / (1 + np.exp(-(e + np.log(share[side] / (1 - share[side])))))
+            share[side] = np.clip(weight.mean(), 0.05 if side == 0 else 0.3, 0.98)
+            columns = [0] if side == 0 else list(range(1, 1 + len(states)))
+            fitted = _log_ratio(s, weight, rows.null, S[:, columns])
+            E[:, columns] = np.where(known[:, columns], fitted, E[:, columns])
+    odds = E[at, state] + np.log(share[1] / (1 - share[1]))
+    sure = (state > 0) & known[at, state] & (E[at, state] > E[:, 0])
+    return state, np.where(sure, 1 / (1 + np.exp(-odds)), 0.0)
+
+
+def _log_ratio(matched: Floats, weight: Floats, null: Floats, at: Floats) -> Floats:
+    """Log density ratio of weighted ``matched`` and ``null`` similarities: a logistic regression, even in both."""
+    from sklearn.linear_model import LogisticRegression
+
+    def features(s: Floats) -> Floats:
+        z = (np.nan_to_num(s) - null.mean()) / max(null.std(), 1e-12)
+        return np.stack([z, 0.1 * z**2], axis=-1)
+
+    weights = np.concatenate([weight / weight.sum(), np.full(len(null), 1 / len(null))]) * len(matched)
+    model = LogisticRegression(C=10.0).fit(
+        features(np.concatenate([matched, null])), np.repeat([1, 0], [len(matched), len(null)]), weights
+    )
+    return np.clip(model.decision_function(features(at.ravel())).reshape(at.shape), -6, 6)
+
+
+def _viterbi(emission: Floats, change: float = 1e-4, end: float = 1e-3) -> Floats:
+    """The likeliest states (n,): a row changes its state with probability ``change``, and ends a block with ``end``."""
+    n, k = emission.shape
+    move = np.full((k, k), np.log(change / k))
+    move[1:, 0] = np.log(end)
+    np.fill_diagonal(move, np.log1p(-end))
+    score, back = emission[0].copy(), np.zeros((n, k), np.int16)
+    for i in range(1, n):
+        through = score[:, None] + move
+        back[i] = through.argmax(axis=0)
+        score = through.max(axis=0) + emission[i]
+    state = np.empty(n, np.int64)
+    state[-1] = score.argmax()
+    for i in range(n - 1, 0, -1):
+        state[i - 1] = back[i, state[i]]
+    return state
