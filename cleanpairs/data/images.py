@@ -177,6 +177,15 @@ def vector_groups(array: np.ndarray) -> np.ndarray:
     return groups
 
 
+def vector_faults(array: np.ndarray, what: str = "vector") -> dict[int, str]:
+    """Row -> why a vector, or regions, of ``array`` (n, ...) cannot be compared; ``what`` they are called."""
+    axes = tuple(range(1, array.ndim))
+    with np.errstate(invalid="ignore"):
+        size = np.maximum(array.max(axis=axes), -array.min(axis=axes)).astype(np.float64)  # NaN stays NaN
+    kinds = {"zero": size < 1e-18, "not finite": ~np.isfinite(size)}  # the square of 1e-18 is none in float32
+    return {i: f"its {what} is {why}" for why, rows in kinds.items() for i in np.flatnonzero(rows).tolist()}
+
+
 def read_image(data: bytes, *, about: int | None = None) -> Any:
     """Decode an image to RGB (PIL.Image.Image), upright, on white where it is transparent.
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.images import ImageSource, encoded_list, vector_groups
+from cleanpairs.data.images import ImageSource, encoded_list, vector_faults, vector_groups
 from cleanpairs.data.source import Source
-from cleanpairs.data.text import NOT_FINITE_TEXT, caption_fault, concerns_caption, content_hash, text_groups
+from cleanpairs.data.text import NOT_FINITE, caption_fault, concerns_caption, content_hash, text_groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,10 +133,9 @@ class Pairs:
         if texts is not None and (texts.ndim != 2 or texts.dtype.kind != "f"):
             raise DataError(f"text vectors must be floats ({n}, D), found {texts.dtype} {texts.shape}")
         reasons = {i: bad[int(m)] for i, m in enumerate(index) if int(m) in bad}
-        if texts is not None and len(odd := np.flatnonzero(~np.isfinite(texts).all(axis=1))):
-            texts = np.array(texts)
-            texts[odd] = 0
-            reasons |= {i: NOT_FINITE_TEXT for i in odd.tolist() if i not in reasons}
+        if texts is not None and n:
+            texts, faults = _comparable(texts, "text vector")
+            reasons = faults | reasons
         if captioned:
             reasons |= {i: fault for i, c in enumerate(captions) if i not in reasons and (fault := caption_fault(c))}
         text_group = text_groups(captions) if captioned or texts is None else vector_groups(texts)
@@ -238,8 +237,15 @@ def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, s
         raise DataError(f"features must be floats (M, D) or (M, R, D), found {array.dtype} {array.shape}")
     if len(array) and not array.size:
         raise DataError(f"features hold no numbers: their shape is {array.shape}")
-    groups, bad = vector_groups(array), np.flatnonzero(~np.isfinite(array).all(axis=(1, 2)))
-    if len(bad):
+    groups = vector_groups(array)
+    array, bad = _comparable(array, "vector") if len(array) else (array, {})
+    return ImageSource(len(array), vectors=array), groups, bad
+
+
+def _comparable(array: np.ndarray, what: str) -> tuple[np.ndarray, dict[int, str]]:
+    """The vectors, zero where one is not finite; row -> what is wrong with it."""
+    bad = vector_faults(array, what)
+    if odd := [i for i, why in bad.items() if why.endswith(NOT_FINITE)]:
         array = np.array(array)
-        array[bad] = 0
-    return ImageSource(len(array), vectors=array), groups, dict.fromkeys(bad.tolist(), "its vector is not finite")
+        array[odd] = 0
+    return array, bad

@@ -184,6 +184,13 @@ def iter_batches(
                     yield path, batch
 
 
+def input_table(path: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """As :func:`read_table`, of an input, in which text that is not UTF-8 costs its row and no more."""
+    schema = common_schema([path])
+    schema = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    return pa.Table.from_batches((batch for _, batch in iter_batches([path], columns, 512)), schema)
+
+
 def _batches(
     file: pq.ParquetFile, rows: int, columns: list[str] | None, groups: Sequence[int]
 ) -> Iterator[pa.RecordBatch]:

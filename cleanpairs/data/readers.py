@@ -149,7 +149,8 @@ def _opened(data: str | Path, **options: Any) -> Source:
     chosen = READERS.load(kind)()
     if given.split is not None and not chosen.splits:
         raise DataError(f"{data} ({kind}) has no splits; leave --split (split) out")
-    source: Source = chosen.open(path, given)
+    with reading(path[:300]):
+        source: Source = chosen.open(path, given)
     if text_vectors is not None and "text_features" not in source.columns:
         raise ConfigError(f"{data} ({kind}) takes no other vectors of captions than its own: leave {text_vectors} out")
     return source
@@ -214,7 +215,7 @@ def load_pairs(
     except CleanpairsError as error:  # about the file in the cache: it is to speak of the object, in Python's words
         said = str(error).replace(f"--url_list {path}", "--url_list FILE")
         said = said.replace(str(path), f"the {type(data).__name__}")
-        said = re.sub(r"--column (image|text|key)=NAME", r"\1_column", said).replace("--image-root", "image_root")
+        said = re.sub(r"--column (image|text|key)=(NAME)?", r"\1_column", said).replace("--image-root", "image_root")
         raise type(error)(said.replace("--column text-vectors=NAME", "text_vectors")) from error
 
 

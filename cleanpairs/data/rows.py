@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.captions import Faults
 from cleanpairs.data.columns import score_columns
-from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
-from cleanpairs.data.text import NO_DOWNLOAD, NOT_UTF8, caption_fault, content_hash, text_groups
+from cleanpairs.data.images import cell_bytes, image_cells, vector_faults, vector_groups
+from cleanpairs.data.text import NO_DOWNLOAD, NOT_FINITE, NOT_UTF8, caption_fault, content_hash, text_groups
 from cleanpairs.ops.cells import decoded, list_lengths, readable
 from cleanpairs.ops.columns import grouped, is_list, taken
 
@@ -90,13 +90,11 @@ def vectors_of(column: pa.Array, shape: Shape | None, what: str = "vector") -> V
                 out = values.astype(dtype, copy=False)
             else:
                 out[good] = values
-    finite = np.isfinite(out).all(axis=(1, 2))
-    if not finite.all():
+    bad = vector_faults(out, what)
+    if odd := [i for i, why in bad.items() if why.endswith(NOT_FINITE)]:
         out = np.array(out)
-        for i in np.flatnonzero(~finite).tolist():
-            faults[i] = f"its {what} is not finite"
-            out[i] = 0
-    return out, faults
+        out[odd] = 0
+    return out, bad | faults
 
 
 def texts_of(column: pa.Array) -> list[Any]:

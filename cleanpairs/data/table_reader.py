@@ -25,14 +25,13 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import BATCH_BYTES, common_schema, count_rows, group_sizes, iter_batches, parquet_files
 from cleanpairs.data.rows import RowBatch, Shape, convert, row_numbers, texts_of, vector_shape
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
-from cleanpairs.data.text import NOT_FINITE_TEXT, text_groups
+from cleanpairs.data.text import NOT_FINITE, text_groups
 from cleanpairs.ops.columns import is_list
 from cleanpairs.ops.mapped import mapped_array, release
 
 IN_MEMORY = 256 * 2**20  # bytes of vectors; more are mapped from a file in the cache directory
 BATCH = 512
 VECTORS = ("features", "text_features")  # roles
-NOT_FINITE = ("its vector is not finite", NOT_FINITE_TEXT)  # what cleanpairs.data.rows says
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the storage of `datasets`' Image
 
 T = TypeVar("T")
@@ -174,7 +173,9 @@ class TableReader(ABC):
         encoded, mapped = self.encoded(source), self.mapped(source)
         if mapped:
             pairs = load_rows(self.iter_rows(source), source, encoded, *mapped)
-            if not set(NOT_FINITE) & set(pairs.reasons.values()):  # such rows become zeros, which takes a copy
+            if not any(
+                why.endswith(NOT_FINITE) for why in pairs.reasons.values()
+            ):  # such rows become zeros, which takes a copy
                 return pairs
         return load_rows(self.iter_rows(source), source, encoded)
 

@@ -16,7 +16,7 @@ _SEPARATORS = re.compile(  # after NFKC, which makes full-width forms and the el
 )
 _MISSING = {"nan", "none", "null", "n/a", "na", "<na>", "#n/a", "undefined"}  # as pandas, Excel and JavaScript write it
 NOT_UTF8 = "the caption is not UTF-8"
-NOT_FINITE_TEXT = "its text vector is not finite"
+NOT_FINITE = "is not finite"  # said of a vector
 NO_DOWNLOAD = "the download failed"
 NO_CAPTION_FILE = "there is no caption file"
 

@@ -257,6 +257,14 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             share = f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (--set max_bad_share=SHARE)"
             said = share if many else f"all of {n} pairs are unusable"
             raise DataError(f"{said}; the first is pair {pair}: {reason}{_where(pairs, reason)}")
+        if usable < 2 or not self.require_evidence:
+            return
+        rows = [i for i in range(n) if i not in self.quarantined_]
+        sides = {"image": (pairs.images.array(), pairs.image_index), "text": (pairs.text_vectors, pairs.pair_id)}
+        for side, (array, index) in sides.items():
+            if array is not None and all(np.array_equal(array[index[i]], array[index[rows[0]]]) for i in rows):
+                same = f"the {side} vectors of the {usable} usable pairs are the same"
+                raise RefusedError(f"all rows are alike: {same}; encode them again")
 
     def _set_threshold(self, y: np.ndarray) -> None:
         density_minimum = find_density_minimum(y)

@@ -34,6 +34,7 @@ from cleanpairs.export.layout import Layout, StoredRows, donor_columns
 from cleanpairs.export.ledger import REVERSIBLE, Ledger
 from cleanpairs.export.manifest import BATCH_ROWS, CARD, manifest_of, write_manifest
 from cleanpairs.export.pushing import CardFacts, dataset_card
+from cleanpairs.ops.columns import filtered
 from cleanpairs.repair.actions import ActionCounts, count_actions, why_none_is_repaired
 from cleanpairs.repair.plan import TRUTH, RepairPlan, counted
 
@@ -312,7 +313,7 @@ class Export:
                     sinks[role].write(table)
                     rows[role] += len(table)
                 actions.update(counted(lines["action"]))
-                reasons.update(counted(lines.filter(pc.equal(lines["action"], "drop"))["reason"].drop_null()))
+                reasons.update(counted(filtered(lines, pc.equal(lines["action"], "drop"))["reason"].drop_null()))
         return rows, out.parts, actions, reasons
 
     def _check(

@@ -202,7 +202,7 @@ def test_lists(command: Command) -> None:
 
 def test_end_to_end(command: Command, data: Path) -> None:
     before = data.read_bytes()
-    done = command("fit", data, "--out", "run", "--json", *SMALL)
+    done = command("fit", data, "--out", "run", "--json", "--set", "backbone=vse_inf", *SMALL)
     assert done.code == 0, done.err
     assert len(done.out.splitlines()) == 1
     fit = json.loads(done.out)  # exactly one object, and nothing beside it

@@ -97,7 +97,7 @@ def test_every_format(command: Callable[..., Result]) -> None:
 def test_what_cannot_be(command: Callable[..., Result]) -> None:
     for argv, words in (
         (["--repaired", "out"], "--format (parquet"),
-        (["--repaired", "out.parquet", "--shard-size", "3"], "tars of webdataset"),
+        (["--repaired", "out.parquet", "--shard-size", "3"], "the tars of webdataset"),
         (["--repaired", "out.parquet", "--format", "uids"], "named as parquet"),
     ):
         done = command(*argv)

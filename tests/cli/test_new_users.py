@@ -145,7 +145,7 @@ def test_other_encodings(command: Command, folder: Path, encoding: str) -> None:
     lines = ["image,caption", *(f"{i}.jpg,一条狗在雪地里奔跑，旁边有一个孩子 {i}" for i in range(4))]
     (folder / "in.csv").write_bytes("\n".join(lines).encode(encoding))
     _, out, err = command(folder / "in.csv")
-    assert encoding == "utf-16" or "--set encoding gb" in out + err  # UTF-16 has a mark
+    assert encoding == "utf-16" or "--set encoding=gb" in out + err  # UTF-16 has a mark
     pairs = load_pairs(folder / "in.csv", encoding=None if encoding == "utf-16" else encoding)
     assert pairs.captions[3].endswith("孩子 3") and not pairs.reasons
     for unknown in ("klingon", "base64", "hex", "rot13", "undefined"):

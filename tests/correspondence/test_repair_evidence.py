@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
-from cleanpairs.repair.decisions import Chance, _as_pure
+from cleanpairs.repair.decisions import RepairProbability, _as_pure
 
 
 def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
@@ -74,7 +74,7 @@ def test_parts_of_trusted_pairs_have_their_partners_and_few_pairs_tell_nothing()
 
 def test_the_surest_are_taken_as_long_as_what_is_kept_stays_as_pure() -> None:
     confidence = np.array([0.5, np.nan, 0.99, 0.55, 0.9], np.float32)
-    taken = _as_pure(confidence, Chance(lambda i, t: confidence, kept=20, mismatched=1.0))
+    taken = _as_pure(confidence, RepairProbability(lambda i, t: confidence, kept=20, mismatched=1.0))
     assert taken.tolist() == [
         False,
         False,

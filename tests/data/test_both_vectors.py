@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cleanpairs.benchmarking import Bench, run_bench
 from cleanpairs.cli import cli
-from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
+from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.data.noise import apply_noise, corrupt, inject_noise
@@ -79,6 +79,34 @@ def test_pairs_without_captions() -> None:
         Pairs.from_arrays(text_vectors=text)
     with pytest.raises(DataError, match="vectors of both sides"):
         Pairs.from_arrays(image_vectors=image)
+
+
+@pytest.mark.parametrize("made", ["arrays", "parquet", "folder"])
+@pytest.mark.parametrize("value", [0.0, 1e-30])
+def test_a_vector_of_zeros_is_set_aside(made: str, value: float, tmp_path: Path) -> None:
+    image, text = vectors()
+    image[6], text[8] = value, value
+    if made == "arrays":
+        pairs = Pairs.from_arrays(image_vectors=image, text_vectors=text)
+    elif made == "parquet":
+        columns = {"image_emb": image, "text_emb": text}
+        pq.write_table(pa.table({name: list(array) for name, array in columns.items()}), tmp_path / "a.parquet")
+        pairs = load_pairs(tmp_path / "a.parquet")
+    else:
+        for name, array in (("image", image), ("text", text)):
+            np.save(tmp_path / f"{name}.npy", array)
+        pairs = load_pairs(tmp_path / "image.npy", text_vectors=tmp_path / "text.npy")
+    assert pairs.reasons == {6: "its vector is zero", 8: "its text vector is zero"}
+
+
+@pytest.mark.parametrize("side", ["image", "text"])
+@pytest.mark.parametrize("method", [InfoNCE, ClipScore])
+def test_vectors_that_are_all_the_same_are_refused(side: str, method: Any) -> None:
+    arrays = dict(zip(("image", "text"), vectors(), strict=True))
+    arrays[side][:] = arrays[side][3]
+    pairs = Pairs.from_arrays(image_vectors=arrays["image"], text_vectors=arrays["text"])
+    with pytest.raises(RefusedError, match=f"the {side} vectors of the {N} usable pairs are the same"):
+        method(text_encoder="features", device="cpu").fit(pairs)
 
 
 def test_noise_moves_the_vectors_with_their_captions() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import unicodedata
 from pathlib import Path
@@ -46,6 +47,7 @@ NFC, NFD = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
         ({"a.jpg": JPG, "a.json": '{"caption": null, "text": ["one"]}'}, {"a": "one"}),
         ({"a.jpg": JPG, "a.txt": "one".encode("utf-16")}, {"a": "one"}),
         ({f"{NFC}.jpg": JPG, f"{NFD}.txt": "one"}, {NFC: "one"}),
+        ({"a.jpg": JPG, "a.png": JPG, "a.jpg.txt": "one", "a.png.txt": "two"}, {"a.jpg": "one", "a.png": "two"}),
         ({"a.jpg": JPG, "a.txt": "one", ".b.jpg": JPG, "__MACOSX/._a.jpg": b"", ".git/c.jpg": JPG}, {"a": "one"}),
         ({"a.b.jpg": JPG, "a.b.txt": "one", "a.jpg": JPG, "a.txt": "two"}, {"a": "two", "a.b": "one"}),
     ],
@@ -74,6 +76,26 @@ def test_what_is_set_aside(files: Any, reason: str, tmp_path: Path) -> None:
     found = load_pairs(write(tmp_path / "data", {"b.jpg": JPG, "b.txt": "two", **files}))
     assert found.keys == ["a", "b"] and list(found.reasons) == [0] and re.search(reason, found.reasons[0])
     assert sum(map(len, iter_tables(found.source))) == 2
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """A pipe, a link to nothing, and a name that is not UTF-8 cost a row each."""
+    folder = write(
+        tmp_path, {"a.jpg": JPG, "b.jpg": JPG, "c.jpg": JPG, "c.txt": "three", "d.txt": "four", "e.txt": "five"}
+    )
+    os.mkfifo(folder / "a.txt")
+    (folder / "b.txt").symlink_to("gone.txt")
+    (folder / "e.jpg").symlink_to("gone.jpg")
+    (folder / os.fsdecode(b"d\xff.jpg")).write_bytes(JPG)
+    (folder / "d.txt").rename(folder / os.fsdecode(b"d\xff.txt"))
+    reasons = load_pairs(folder).reasons
+    words = [
+        (0, "a FIFO"),
+        (1, "No such file"),
+        (3, r"the name of its file is not UTF-8: 'd\?.jpg'"),
+        (4, "is missing"),
+    ]
+    assert list(reasons) == [i for i, _ in words] and all(re.search(word, reasons[i]) for i, word in words)
 
 
 def test_an_image_that_is_a_link(tmp_path: Path) -> None:

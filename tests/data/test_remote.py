@@ -161,6 +161,17 @@ def test_a_file_of_a_stranger_does_not_stand_for_a_url(bucket: fsspec.AbstractFi
         load_pairs(other, allow_urls=True)
 
 
+@pytest.mark.parametrize("url", ["http://[::1/x.parquet", "memory://bucket/%00.parquet", "http://:x/a.parquet"])
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(DataError, match=r"cannot be fetched|no such input"):
+        load_pairs(url, allow_urls=True)
+
+
+def test_a_name_that_no_file_here_can_have(bucket: fsspec.AbstractFileSystem) -> None:
+    bucket.pipe(f"/bucket/{'a' * 300}.jsonl", b'{"caption": "one", "features": [1.0, 2.0]}\n')
+    assert load_pairs(f"memory://bucket/{'a' * 300}.jsonl", allow_urls=True).captions == ["one"]
+
+
 def test_protocols_that_are_not_there() -> None:
     with pytest.raises(ConfigError, match="not known"):
         fetch("nonsense://a/b.parquet", True)

@@ -39,17 +39,6 @@ def test_the_last_decision_holds_and_undo_brings_back_the_one_before(tmp_path: P
     assert len(log.decisions) == len(log.about(3)) == 2  # both stay in the log
 
 
-def test_it_goes_on_where_it_was_left(tmp_path: Path) -> None:
-    log = opened(tmp_path / "log")
-    log.decide([1], "rematch_text", donor=7)
-    made = log.decide([2], "recaption", caption='a "caption" \n in two lines, é')
-    log.close()
-    again = opened(tmp_path / "log")
-    assert again.decided() == log.decided() and len(again.decisions) == 2
-    assert again.undo(made.name) == made
-    assert set(opened(tmp_path / "log").decided()) == {1}
-
-
 def test_a_log_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     opened(tmp_path / "log").close()
     with (tmp_path / "log").open("a") as file:
@@ -61,13 +50,14 @@ def test_a_log_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 def test_two_at_once_see_each_other_and_the_later_one_wins(tmp_path: Path) -> None:
     one, two = opened(tmp_path / "log"), opened(tmp_path / "log")
     first = one.decide([1], "keep")
-    two.decide([1], "drop")
-    two.decide([2], "drop")
+    two.decide([1, 2], "drop")
+    two.decide([3], "recaption", caption='a "caption" \n in two lines, é')
     one.refresh()
     assert one.undo(first.name) == first  # it does not hold any more: the other's still does
-    assert {i: made.action for i, made in one.decided().items()} == {1: "drop", 2: "drop"}
+    assert {i: made.action for i, made in one.decided().items()} == {1: "drop", 2: "drop", 3: "recaption"}
     two.refresh()
-    assert two.decided() == one.decided() and len(two.decisions) == 3
+    one.close()
+    assert two.decided() == one.decided() == opened(tmp_path / "log").decided() and len(two.decisions) == 3
 
 
 def test_half_a_line_spoils_nothing_but_itself(tmp_path: Path) -> None:

@@ -101,6 +101,9 @@ def test_queues_and_questions(client: Client) -> None:
     found = client.get("queue?show=all&words=")
     assert found["total"] == N - 1 and found["pairs"] == list(range(N - 1)) and found["answered"] == []
     assert client.get("queue?show=all&words=click")["total"] == 6
+    made = client.get("decide_all", {"show": "all", "words": "click", "action": "keep"})
+    assert client.get("decide_all", {"alike": 40, "action": "drop"}) == {"name": None, "changed": 0}
+    assert made["changed"] == 6 and client.get("undo", {"name": made["name"]})["pairs"] == list(range(40, 46))
     assert client.get("state") == {"title": "Review", "blind": False, "damaged": 0}
     assert client.get("question/7")["key"] == "k007"
     for path, status in (
@@ -167,12 +170,3 @@ def test_two_servers_of_one_run_lose_nothing_of_each_other(case: Case, tmp_path:
         assert client.get("undo", {"name": name})["pairs"] == [9]  # of the other
         written = other.get("write", {})["text"]
     assert Path(written).exists() and client.get("queue?show=answered")["total"] == 9
-
-
-def test_batches(client: Client) -> None:
-    alike = client.get("decide_all", {"alike": 40, "action": "drop"})
-    assert alike["changed"] == 6
-    total = client.get("queue?show=all&words=waves")["total"]
-    assert client.get("decide_all", {"show": "all", "words": "waves", "action": "keep"})["changed"] == total > 3
-    assert client.get("undo", {"name": alike["name"]})["pairs"] == list(range(40, 46))
-    assert client.get("undo", {"name": alike["name"]})["pairs"] == []

@@ -30,6 +30,7 @@ from faults.full_disk import FullDisk, mount_works, try_full_disk
 from faults.injection import FAULTS, Tally, strace_works, try_case
 from faults.inputs import BAD, try_bad
 from faults.mutation import KINDS, mutate_many
+from faults.readers import try_readers
 from faults.tables import try_fits, try_tables
 
 BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
@@ -144,6 +145,7 @@ def all_parts(given: argparse.Namespace, scratch: Path) -> Parts:
         (20 if quick else 500, 50, try_tables),
         (40 if quick else 1000, 250, try_changes),
         (8 if quick else 500, 50, try_fits),
+        (24 if quick else 600, 150, try_readers),
     ):
         for first in range(0, count, step):
             numbers = range(first, min(first + step, count))

@@ -241,15 +241,15 @@ def _permitted() -> Iterator[Loss]:
         "diff kept.parquet --out OUT",
     ):  # fmt: skip
         for mode in (0o600, 0o664):
-            words = (*_words(told.replace("OUT", "old.parquet")), "--overwrite")
-            make = partial(_with_mode, mode)
+            name = "old.csv" if told.startswith("diff") else "old.parquet"
+            words = (*_words(told.replace("OUT", name)), "--overwrite")
             kind = "permissions of outputs that are replaced"
-            yield Loss(kind, words, make, (0,), ("old.parquet", "run"), modes=(("old.parquet", mode),))
+            yield Loss(kind, words, partial(_with_mode, mode, name), (0,), (name, "run"), modes=((name, mode),))
 
 
-def _with_mode(mode: int, work: Path) -> None:
-    (work / "old.parquet").write_text("old")
-    (work / "old.parquet").chmod(mode)
+def _with_mode(mode: int, name: str, work: Path) -> None:
+    (work / name).write_text("old")
+    (work / name).chmod(mode)
 
 
 LOSSES: tuple[Loss, ...] = (*_inputs(), *_foreign(), *_held(), *_switched(), *_permitted())

@@ -56,7 +56,7 @@ def files_below(folder: Path, ending: str = "", depth: int = 4) -> Iterator[Path
     with reading(folder), os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
-        if entry.name.startswith(".") or entry.name == "__MACOSX":
+        if entry.name.startswith(".") or entry.name in ("__MACOSX", "lost+found"):
             continue
         if entry.is_dir(follow_symlinks=False):
             if depth:

@@ -7,6 +7,7 @@ img2dataset leaves ``00000.parquet`` beside the folder ``00000``. Then the rows 
 images are found by their keys.
 """
 
+import os
 import re
 import unicodedata
 from dataclasses import replace
@@ -27,7 +28,8 @@ from cleanpairs.data.formats.folder import Listing, ListingReader, annotation_fi
 from cleanpairs.data.formats.records import undecodable
 from cleanpairs.data.formats.webdataset import CAPTIONS
 from cleanpairs.data.images import IMAGES
-from cleanpairs.data.parquet_io import common_schema, parquet_files, read_table
+from cleanpairs.data.parquet_io import common_schema, input_table, parquet_files
+from cleanpairs.data.rows import texts_of
 from cleanpairs.data.source import Source, copied
 from cleanpairs.data.text import NO_CAPTION_FILE, text_of
 from cleanpairs.data.writing import cached_tables
@@ -53,6 +55,11 @@ def _named_alike(folder: Path) -> dict[str, _Named]:
         if kind is not None:
             name = unicodedata.normalize("NFC", path.relative_to(folder).with_suffix("").as_posix())
             found.setdefault(name, _Named([], [], []))[kind].append(path)
+    for name, named in found.items():  # a.jpg.txt beside a.jpg
+        stem, _, ending = name.rpartition(".")
+        if not named.images and stem in found and not found[stem].captions:
+            named.images.extend(image for image in found[stem].images if image.suffix == f".{ending}")
+            found[stem].images[:] = [image for image in found[stem].images if image not in named.images]
     return {name: found[name] for name in sorted(found)}
 
 
@@ -112,7 +119,7 @@ class ImageFolderReader(ListingReader):
 
 @cached_by_file(2)
 def _listing(path: str) -> Listing:
-    table = read_table(path)
+    table = input_table(path)
     faults = {i: fault for i, fault in enumerate(table[FAULT].to_pylist()) if fault is not None}
     return Listing(table.drop_columns([FAULT]), faults)
 
@@ -125,19 +132,22 @@ def _of_names(folder: Path, encoding: str | None) -> tuple[pa.Table, list[Path]]
         if not images and not captions:
             continue  # a .json about something else
         caption, fault = _caption(captions, notes, encoding)
-        files += captions or notes
+        files += [file for file in captions or notes if file.is_file() and os.access(file, os.R_OK)]
         if not images:
             rows.append((name, None, caption, f"there is no image beside {captions[0].name!r}"))
         elif not captions and not notes:
             fault = f"{NO_CAPTION_FILE} beside {images[0].name!r}"
         for image in images:
             key = name if len(images) == 1 else f"{name}{image.suffix}"
-            rows.append((key, image.relative_to(folder).as_posix(), caption, fault))
+            path = image.relative_to(folder).as_posix()
+            plain = plain_text(path)
+            odd = None if plain == path else f"the name of its file is not UTF-8: {plain!r}; rename it"
+            rows.append((key, path, caption, odd or fault))
     keys, names, values, faults = map(list, zip(*rows, strict=True))
     column, spoilt = caption_column(values)
     for (i, k), why in spoilt.items():  # one caption that is none costs the row
         faults[i] = faults[i] or (f"caption {k + 1}: {why}" if k else why)
-    table = {"key": keys, "file_name": names, FAULT: faults}  # an image whose name is not UTF-8 is said to be missing
+    table = {"key": keys, "file_name": names, FAULT: faults}
     texts = {name: [None if t is None else plain_text(t) for t in some] for name, some in table.items()}
     return pa.table({name: pa.array(some, pa.string()) for name, some in texts.items()} | {"caption": column}), files
 
@@ -170,12 +180,12 @@ def _of_shards(files: list[Path]) -> tuple[pa.Table, str]:
     tables = []
     name = fresh_names(["file_name"], common_schema([str(file) for file in files]).names).get("file_name", "file_name")
     for file in files:
-        table, folder = read_table(file), file.with_suffix("")
+        table, folder = input_table(str(file)), file.with_suffix("")
         images = {p.stem: f"{folder.name}/{p.name}" for p in sorted(folder.glob("*")) if _is_image(p)}
         kind = table["key"].type
         if pa.types.is_integer(kind):  # it has lost the zeros before it
             images = {str(int(key)): path for key, path in images.items() if re.fullmatch("[0-9]{1,18}", key)}
-        keys = [str(key) for key in table["key"].to_pylist()]
+        keys = [str(key) for key in texts_of(table["key"].combine_chunks())]
         paths = [images.pop(key, None) for key in keys]
         found = zip(keys, paths, strict=True)
         faults = [None if path else f"{folder.name} has no image of the key {key!r}" for key, path in found]

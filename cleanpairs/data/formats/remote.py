@@ -27,7 +27,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.regular import error_text, read_json, reading
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.formats.file_names import expand_braces
-from cleanpairs.data.source import cache_dir, digest_of, read_cached, write_cached
+from cleanpairs.data.source import cache_dir, cache_folder, digest_of, read_cached, write_cached
 
 ENDINGS = (".parquet", ".tar", ".csv", ".tsv", ".jsonl", ".json", ".arrow", ".npy")
 TIMEOUT = 60.0  # seconds without an answer
@@ -69,20 +69,24 @@ def fetch(data: str, allow_urls: bool) -> str:
         )
     if not allow_urls:
         raise ConfigError(f"{data} is a URL, and nothing is fetched unless you allow it: add --allow-urls (allow_urls)")
-    folder = cache_dir() / FOLDER / hashlib.sha256(data.encode()).hexdigest()[:32]
-    names = [n for url in expand_braces(data) for n in (_http(url) if scheme in ("http", "https") else _others(url))]
-    if not names:
-        raise DataError(f"no such input: {data} names no file")
-    folder.mkdir(parents=True, exist_ok=True)
     wanted: set[Path] = set()
-    for remote in names:
-        name = Path(unquote(urlsplit(remote.url).path)).name
-        if not name or name.startswith("."):
-            raise DataError(f"{remote.url} does not end in the name of a file")
-        if folder / name in wanted:
-            raise DataError(f"{data} names two files {name!r}")
-        wanted.add(folder / name)
-        _update(folder / name, remote)
+    with reading(data, "fetched", ValueError):  # a URL that is none
+        names = [
+            n for url in expand_braces(data) for n in (_http(url) if scheme in ("http", "https") else _others(url))
+        ]
+        if not names:
+            raise DataError(f"no such input: {data} names no file")
+        folder = cache_folder(f"{FOLDER}/{hashlib.sha256(data.encode()).hexdigest()[:32]}")
+        for remote in names:
+            name = Path(unquote(urlsplit(remote.url).path)).name
+            if not name or name.startswith("."):
+                raise DataError(f"{remote.url} does not end in the name of a file")
+            if len(name.encode()) > 200:  # a file system takes 255 bytes, with a suffix of ours
+                name = hashlib.sha256(name.encode()).hexdigest() + Path(name).suffix[:20]
+            if folder / name in wanted:
+                raise DataError(f"{data} names two files {name!r}")
+            wanted.add(folder / name)
+            _update(folder / name, remote)
     for old in folder.glob("[!.]*"):  # what the URL no longer names must not be read with the rest
         if old not in wanted and old.with_suffix("") not in wanted:
             old.unlink()

@@ -30,7 +30,7 @@ from cleanpairs.data.captions import caption_cell, caption_field, is_listed
 from cleanpairs.data.columns import is_score, number_of
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.images import IMAGES, ImageSource
-from cleanpairs.data.parquet_io import common_schema, read_table
+from cleanpairs.data.parquet_io import common_schema, input_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded, record_batch
 from cleanpairs.data.text import NOT_UTF8, text_of
@@ -352,7 +352,7 @@ def _rows(tar: str) -> list[Sample]:
 def _beside(tar: str, columns: list[str] | None = None) -> pa.Table | None:
     """The Parquet file beside a tar, or its ``columns``."""
     path = _sidecar(tar)
-    table = None if path is None else read_table(path, columns)
+    table = None if path is None else input_table(path, columns)
     if table is not None and len(table["key"].unique()) != len(table):
         raise DataError(f"{path} has a key more than once: its rows cannot be joined to the samples of {tar}")
     return table

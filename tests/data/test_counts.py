@@ -1,0 +1,137 @@
+"""Whatever lies in an input, each of its rows is a pair or is set aside with a reason: none is lost, none is made."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from cleanpairs.data import iter_tables, load_pairs
+
+
+def picture(number: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), (number * 37 % 256, number * 91 % 256, number % 256)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+FAULTS = ("no image", "no caption", "empty image", "blank caption", "not UTF-8", "NUL")
+Row = tuple[str, bytes | None, bytes | None]  # what is wrong, image, caption
+
+
+def row(number: int, fault: str) -> Row:
+    image = {"no image": None, "empty image": b""}.get(fault, picture(number))
+    captions = {"no caption": None, "blank caption": b" \n", "not UTF-8": b"\xff\xfa", "NUL": b"a\0b"}
+    return fault, image, captions.get(fault, f"caption {number}".encode())
+
+
+def as_tar(root: Path, rows: list[Row]) -> Path:
+    """Of a failed download nothing is in the tar, and a row in the Parquet file beside it."""
+    with tarfile.open(root / "0.tar", "w") as tar:
+        for i, (_, image, caption) in enumerate(rows):
+            for ending, content in (("png", image), ("txt", caption)):
+                if content is not None:
+                    info = tarfile.TarInfo(f"{i:04d}.{ending}")
+                    info.size = len(content)
+                    tar.addfile(info, io.BytesIO(content))
+    pq.write_table(pa.table({"key": [f"{i:04d}" for i in range(len(rows))]}), root / "0.parquet")
+    return root
+
+
+def as_files(root: Path, rows: list[Row]) -> Path:
+    for i, (_, image, caption) in enumerate(rows):
+        folder = root / f"part{i % 3}"
+        folder.mkdir(exist_ok=True)
+        for ending, content in (("png", image), (("txt", "caption", "text")[i % 3], caption)):
+            if content is not None:
+                (folder / f"{i:04d}.{ending}").write_bytes(content)
+    return root
+
+
+def as_downloads(root: Path, rows: list[Row]) -> Path:
+    (root / "00000").mkdir()
+    for i, (_, image, _) in enumerate(rows):
+        if image is not None:
+            (root / "00000" / f"{i:09d}.png").write_bytes(image)
+    table = {"key": [f"{i:09d}" for i in range(len(rows))], "url": ["u"] * len(rows), "caption": texts(rows)}
+    status = ["success" if image is not None else "failed_to_download" for _, image, _ in rows]
+    pq.write_table(pa.table(table | {"status": status}), root / "00000.parquet")
+    return root
+
+
+def texts(rows: list[Row]) -> pa.Array:
+    """Of Arrow's strings any bytes can be the value."""
+    return pa.array([caption for _, _, caption in rows], pa.binary()).cast(pa.string(), safe=False)
+
+
+def as_parquet(root: Path, rows: list[Row]) -> Path:
+    (root / "data").mkdir()
+    for k in range(2):
+        part = rows[k::2]
+        images = pa.array([image for _, image, _ in part], pa.binary())
+        pq.write_table(pa.table({"image": images, "caption": texts(part)}), root / "data" / f"{k}.parquet")
+    return root
+
+
+def as_datasets(root: Path, rows: list[Row]) -> Path:
+    captions = [None if caption is None else caption.decode("utf-8", "replace") for _, _, caption in rows]
+    kinds = datasets.Features({"image": datasets.Image(decode=False), "caption": datasets.Value("string")})
+    images = [None if image is None else {"bytes": image, "path": None} for _, image, _ in rows]
+    datasets.Dataset.from_dict({"image": images, "caption": captions}, kinds).save_to_disk(root / "saved")
+    return root / "saved"
+
+
+def vectors(rows: list[Row]) -> np.ndarray:
+    found = np.random.default_rng(0).normal(size=(len(rows), 6)).astype(np.float32)
+    for i, (_, image, _) in enumerate(rows):
+        if not image:
+            found[i] = np.nan if image is None else 0
+    return found
+
+
+def as_arrays(root: Path, rows: list[Row]) -> Path:
+    np.save(root / "image.npy", vectors(rows))
+    pq.write_table(pa.table({"caption": texts(rows)}), root / "rows.parquet")
+    return root / "image.npy"
+
+
+def as_research(root: Path, rows: list[Row]) -> Path:
+    np.save(root / "train_ims.npy", vectors(rows))
+    lines = [(caption or b"").decode("utf-8", "replace").strip() for _, _, caption in rows]
+    (root / "train_caps.txt").write_text("".join(line + "\n" for line in lines))
+    return root
+
+
+READ = {as_arrays: {"captions": "rows.parquet"}}
+NOTHING = {as_datasets: {"not UTF-8"}, as_research: {"not UTF-8"}}  # faults that the format cannot hold
+
+
+@pytest.mark.parametrize(
+    "write", [as_tar, as_files, as_downloads, as_parquet, as_datasets, as_arrays, as_research], ids=lambda f: f.__name__
+)
+@settings(max_examples=15, deadline=None)
+@given(faults=st.lists(st.sampled_from(["", "", *FAULTS]), min_size=1, max_size=9))
+def test_every_row_is_a_pair_or_has_a_reason(
+    write: Callable[[Path, list[Row]], Path], faults: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("input")
+    rows = [row(i, fault) for i, fault in enumerate(["", *faults])]
+    datasets.disable_progress_bars()
+    options: dict[str, Any] = {name: root / file for name, file in READ.get(write, {}).items()}
+    pairs = load_pairs(write(root, rows), **options)
+    wrong = [i for i, (fault, _, _) in enumerate(rows) if fault and fault not in NOTHING.get(write, ())]
+    assert len(pairs) == pairs.source.n_rows == len(rows) == sum(map(len, iter_tables(pairs.source)))
+    assert len(pairs.reasons) == len(wrong) and all(pairs.reasons.values())
+    good = [f"caption {i}" for i, (fault, _, _) in enumerate(rows) if not fault]
+    assert set(good) <= {pairs.captions[i] for i in range(len(rows)) if i not in pairs.reasons}
