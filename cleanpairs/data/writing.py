@@ -149,7 +149,8 @@ class ParquetSink(Sink):
 
     def abandon(self) -> None:
         """See :class:`cleanpairs.data.writing.Sink`."""
-        self._writer.close()
+        with suppress(OSError):  # a full disk: nobody reads the file
+            self._writer.close()
 
 
 def write_tables(path: Path, tables: Iterable[pa.Table]) -> bool:

@@ -289,6 +289,7 @@ def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(rate: float, mo
 def test_the_checkpoint_of_another_version_is_refused() -> None:
     """An earlier one had one stage, and scored the planted images with their own captions beside the others."""
     model = small()
+    model._begin()
     procedure = model._procedure(model._training_data(corpus(200), None, None)[-1])
     state = procedure.state()
     procedure.load_state(state)

@@ -111,6 +111,8 @@ def test_the_meta_gradient_is_the_mixed_second_derivative() -> None:
 def started(n: int = 40, odd: bool = False, **settings: Any) -> tuple[Any, EpochContext]:
     """``odd``: every third caption is a word longer, every fourth one shorter."""
     method = MSCN(meta=corpus(24, 0, 11), backbone="mlp", **{"meta_every": 1, **settings})
+    method._begin()
+    method._load_encoders(None)
     pairs, ids = corpus(n, 0), np.arange(n)
     images = pairs.images.array()
     assert images is not None

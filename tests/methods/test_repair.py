@@ -42,7 +42,9 @@ def spearman(image: np.ndarray, text: np.ndarray, images: np.ndarray, texts: np.
 
 
 def procedure_of(n: int, **settings: Any) -> Any:
-    return REPAIR(**{"memory": 32, "neighbours": 5, **settings})._procedure(range(n))  # type: ignore[arg-type]
+    method = REPAIR(**{"memory": 32, "neighbours": 5, **settings})
+    method._begin()
+    return method._procedure(range(n))  # type: ignore[arg-type]
 
 
 # -- labels by ranks ------------------------------------------------------------------------------------------------

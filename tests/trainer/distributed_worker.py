@@ -86,6 +86,7 @@ def train(
         if len(steps) == stop_at:
             os.kill(os.getpid(), signal.SIGTERM)
 
+    estimator._begin()
     procedure = estimator._procedure(data)
     if diverge:  # its loss explodes in an epoch, the first time that it comes to it
         start, loss, seen = procedure.start_epoch, procedure.loss, []
