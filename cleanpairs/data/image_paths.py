@@ -56,7 +56,7 @@ def found_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequen
         folders = [p for p in [*(file.parent / name for name in usual), *also] if p.is_dir()]
         beside = sorted(p for p in file.parent.glob("[!.]*") if p.is_dir() and p not in folders) if first else []
     for folder in folders:
-        if not first or any(_is_there(path, folder) for path in first):
+        if not first or any(_is_there(path, folder, file.parent) for path in first):
             return str(folder)
     counts = Counter({folder: sum(_is_there(path, folder) for path in first) for folder in beside})
     best = [folder for folder, count in counts.items() if count and count == max(counts.values())]
@@ -66,6 +66,8 @@ def found_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequen
         remedy = f"as many are in {best[0]} as in {best[1]}: name their folder with --image-root"
     elif "://" in first[0]:
         remedy = "they are URLs: download them by img2dataset"
+    elif links := _link(first[0], folders[0]):
+        remedy = links
     else:
         above = [p for p in (Path.cwd(), *file.parent.parents) if _is_there(first[0], p)]
         remedy = f"name their folder with --image-root{f' {above[0]}' if above else ''}"
@@ -75,7 +77,17 @@ def found_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequen
     )
 
 
-def _is_there(path: str, folder: Path) -> bool:
+def _is_there(path: str, folder: Path, beside: Path | None = None) -> bool:
     with suppress(DataError, OSError):
-        return embedded(path) is not None or resolve_path(path, folder).is_file()
+        return embedded(path) is not None or resolve_path(path, folder, beside).is_file()
     return False
+
+
+def _link(path: str, folder: Path) -> str:
+    """What to do about an image that is a link out of the folder; empty where it is none."""
+    with suppress(OSError):
+        try:
+            resolve_path(path, folder)
+        except DataError as error:
+            return str(error).partition("; ")[2]
+    return ""

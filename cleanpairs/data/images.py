@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -68,10 +68,11 @@ def encoded_list(images: Sequence[bytes | None]) -> ImageSource:
     return ImageSource(len(images), lambda rows: [images[i] for i in rows])
 
 
-def resolve_path(path: str, root: Path) -> Path:
+def resolve_path(path: str, root: Path, beside: Path | None = None) -> Path:
     """The file of an image path under ``root``. Raises DataError: a URL, or a path (or a link) that leaves ``root``.
 
-    Where the path names no file, what is meant is looked for: see :func:`_meant`.
+    Where the path names no file, it may be relative to a folder ``beside`` the images, below ``root``; else what is
+    meant is looked for: see :func:`_meant`.
     """
     if path[:5].lower() == "file:":
         path = unquote(urlsplit(path).path)
@@ -81,8 +82,9 @@ def resolve_path(path: str, root: Path) -> Path:
         base = root.resolve()
         file = (base / path).resolve()
         if not os.path.exists(file):
-            for meant in _meant(path, base):
-                found = (base / meant).resolve()
+            ends = (base / meant for meant in _meant(path, base))
+            for end in ends if beside is None else chain([beside / path], ends):
+                found = end.resolve()
                 if found.is_relative_to(base) and found.is_file():
                     return found
     if not file.is_relative_to(base):
@@ -124,13 +126,16 @@ def image_cells(column: pa.Array) -> list[Any]:
 
 def encoded_bytes(value: Any, file: str, root: str | None) -> bytes | None:
     """As :func:`cell_bytes`, but None where there is no image that may be read."""
+    beside = Path(file).parent
     with suppress(DataError):
-        return cell_bytes(value, Path(root) if root is not None else Path(file).parent)
+        return cell_bytes(value, beside if root is None else Path(root), beside)
     return None
 
 
-def cell_bytes(value: Any, root: Path) -> bytes:
-    """The encoded image that one cell of an image column holds, or names; DataError with the reason otherwise."""
+def cell_bytes(value: Any, root: Path, beside: Path | None = None) -> bytes:
+    """The encoded image that one cell of an image column holds, or names, as of :func:`resolve_path`; DataError with
+    the reason otherwise.
+    """
     if isinstance(value, list):
         if len(value) > 1:
             raise DataError(f"the cell holds {len(value)} images, and a pair has one")
@@ -145,7 +150,7 @@ def cell_bytes(value: Any, root: Path) -> bytes:
         return value
     if (content := embedded(str(value))) is not None:
         return content
-    file = resolve_path(str(value), root)
+    file = resolve_path(str(value), root, beside)
     with reading(name := f"the image file {str(value)[:120]!r}"):
         if not file.is_file():
             windows = "; it is a Windows path, and no end of it is under the image root" if "\\" in str(value) else ""

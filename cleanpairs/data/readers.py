@@ -66,6 +66,8 @@ def sniff(data: str) -> str:
         near = f"; arrays of vectors are named themselves: '{data}/*.npy' (docs/clip_vectors.md)"
     elif images := sorted(endings & set(IMAGES)):
         near = f"; its *{images[0]} have no captions: name them in a captions.csv (file_name,caption)"
+    elif any(True for ending in (".tar.gz", ".tgz") for _ in files_below(Path(data), ending)):
+        near = "; its tars are compressed: unpack them (gunzip) first"
     elif tar := next(files_below(Path(data), ".tar"), None):
         near = f"; its tars lie below: '{tar.parent}/*.tar'"
     raise DataError(

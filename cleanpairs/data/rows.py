@@ -135,7 +135,7 @@ def convert(
         root, groups, row_faults = Path(image_root or Path(path).parent), np.empty(n, np.int64), {}
         for i, value in enumerate(image_cells(batch.column(columns["image"]))):
             try:
-                groups[i] = content_hash(cell_bytes(value, root))
+                groups[i] = content_hash(cell_bytes(value, root, Path(path).parent))
             except DataError as error:
                 row_faults[i] = str(error)
                 groups[i] = content_hash(f"missing {first_row + i}".encode())

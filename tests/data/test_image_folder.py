@@ -112,6 +112,31 @@ def test_an_image_that_is_a_link(tmp_path: Path) -> None:
         load_pairs(tmp_path / "data", image_root=tmp_path / "real")
 
 
+def test_images_of_a_table_that_are_links(tmp_path: Path) -> None:
+    """The image root says what links may reach; the paths stay relative to the table."""
+    write(
+        tmp_path,
+        {f"real/{i}.jpg": picture(i) for i in range(2)} | {"data/a.csv": "image,caption\n0.jpg,one\n1.jpg,two\n"},
+    )
+    for i in range(2):
+        (tmp_path / "data" / f"{i}.jpg").symlink_to(f"../real/{i}.jpg")
+    with pytest.raises(DataError, match=f"it is a link, and --image-root {tmp_path} takes in"):
+        load_pairs(tmp_path / "data")
+    pairs = load_pairs(tmp_path / "data", image_root=tmp_path)
+    assert not pairs.reasons and pairs.images.read([1, 0]) == [picture(1), picture(0)]
+
+
+def test_the_splits_of_an_image_folder(tmp_path: Path) -> None:
+    for split, n in (("train", 3), ("test", 2)):
+        rows = "".join(f"{i}.jpg,caption {i}\n" for i in range(n))
+        write(
+            tmp_path / split, {f"{i}.jpg": picture(i) for i in range(n)} | {"metadata.csv": f"file_name,text\n{rows}"}
+        )
+    assert len(load_pairs(tmp_path)) == 3 and len(load_pairs(tmp_path, split="test")) == 2
+    with pytest.raises(DataError, match=r"no split 'dev' \(splits: test, train\)"):
+        load_pairs(tmp_path, split="dev")
+
+
 @pytest.mark.parametrize("kind", [pa.string(), pa.int64()])
 def test_the_files_of_img2dataset(kind: pa.DataType, tmp_path: Path) -> None:
     """One shard's Parquet file tells of all downloads. The images lie in the folder of its name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
 import re
@@ -71,7 +72,7 @@ def write_img2dataset(
     return folder
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.large_string()])
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.float64(), pa.large_string()])
 def test_what_img2dataset_writes(kind: pa.DataType, tmp_path: Path) -> None:
     """Failed downloads follow the samples of their tar, and are set aside. A key may be a number in the sidecar."""
     folder = write_img2dataset(tmp_path / "shards", kind=kind)
@@ -210,6 +211,17 @@ def test_samples_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     assert pairs.images.read([2, 4]) == [None, None]
 
 
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_a_link_to_another_member_is_that_member(kind: bytes, tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("./x/0.jpg", JPG), ("./x/0.txt", b"a"), ("./y/1.txt", b"b")])
+    link = tarfile.TarInfo("./y/1.jpg")
+    link.type, link.linkname = kind, "./x/0.jpg" if kind == tarfile.LNKTYPE else "../x/0.jpg"
+    with tarfile.open(path, "a") as tar:
+        tar.addfile(link)
+    pairs = load_pairs(path)
+    assert pairs.keys == ["x/0", "y/1"] and not pairs.reasons and pairs.images.read([0, 1]) == [JPG, JPG]
+
+
 def test_names_are_never_paths(tmp_path: Path) -> None:
     link = tarfile.TarInfo("link.jpg")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -273,6 +285,9 @@ def test_the_headers_of_sparse_files(name: str, value: str, tmp_path: Path) -> N
 
 
 def test_what_is_no_tar(tmp_path: Path) -> None:
+    (tmp_path / "z.tar").write_bytes(gzip.compress(b"x" * 2000))
+    with pytest.raises(DataError, match="compressed; unpack it"):
+        load_pairs(tmp_path / "z.tar")
     (tmp_path / "a.tar").write_bytes(b"<html>" * 200)
     with pytest.raises(DataError, match=r"a\.tar cannot be read as a tar"):
         load_pairs(tmp_path / "a.tar")

@@ -35,7 +35,7 @@ def expand_files(data: str, ending: str) -> list[str]:
     """The files, absolute, that ``data`` means: one, a directory, a glob, braces. Raises DataError: there is none."""
     path = Path(data)
     if path.is_dir():
-        found = sorted(str(p) for p in path.glob(f"[!.]*{ending}") if p.is_file())
+        found = [str(p) for p in files_below(path, ending, depth=0) if p.is_file()]
     elif path.exists():
         found = [data]
     else:
@@ -52,7 +52,10 @@ def expand_files(data: str, ending: str) -> list[str]:
 
 
 def files_below(folder: Path, ending: str = "", depth: int = 4) -> Iterator[Path]:
-    """The files in a folder, and in those below it down to ``depth``, sorted, by their ``ending``; no hidden ones."""
+    """The files in a folder, and in those below it down to ``depth``, sorted, without hidden ones.
+
+    ``ending``: in small letters, of names in capitals too.
+    """
     with reading(folder), os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
@@ -61,5 +64,5 @@ def files_below(folder: Path, ending: str = "", depth: int = 4) -> Iterator[Path
         if entry.is_dir(follow_symlinks=False):
             if depth:
                 yield from files_below(folder / entry.name, ending, depth - 1)
-        elif entry.name.endswith(ending) and not os.path.isdir(entry.path):
+        elif entry.name.lower().endswith(ending) and not os.path.isdir(entry.path):
             yield folder / entry.name

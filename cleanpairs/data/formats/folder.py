@@ -29,6 +29,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with, cached_by_file, read_json, reading
 from cleanpairs.data.captions import captions_of, plain_text
+from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.records import ENDINGS, file_kind, read_records
 from cleanpairs.data.image_paths import found_root, with_images
 from cleanpairs.data.images import embedded, encoded_bytes, resolve_path
@@ -57,6 +58,12 @@ def annotation_files(folder: Path) -> list[Path]:
         if (folder / name).is_file():
             return [folder / name]
     return sorted(p for p in folder.glob("[!.]*") if file_kind(p) in ENDINGS and p.is_file())
+
+
+def _split_folders(folder: Path) -> dict[str, Path]:
+    """The folders below that each hold a split of an image folder of `datasets`, by their names."""
+    below = (p for p in sorted(folder.glob("[!.]*")) if p.is_dir())
+    return {p.name: p for p in below if any((p / name).is_file() for name in FIRST[:2])}
 
 
 class ListingReader(TableReader):
@@ -126,16 +133,19 @@ class FolderReader(ListingReader):
         """Whether ``data`` is such a file, or a folder with just one and no Parquet."""
         path = Path(data)
         if path.is_dir():
-            found = len(annotation_files(path))
-            return found == 1 and not any(path.glob("[!.]*.parquet"))
+            found = len(annotation_files(path)) or bool(_split_folders(path))
+            return found == 1 and not any(files_below(path, ".parquet", depth=0))
         kind = file_kind(path)
         return path.is_file() and (kind in (*ENDINGS, ".txt") or (path.suffix == ".json" and begins_with(path, b"[")))
 
     def open(self, data: str, request: DataOptions) -> Source:
         """The file, its columns, and the folder of the images; of its splits one, where it has a column of them."""
         path, encoding = Path(data).absolute(), request.encoding
-        path = annotation_files(path)[0] if path.is_dir() else path
         options = {} if encoding is None else {"encoding": encoding}
+        if path.is_dir() and not annotation_files(path):
+            options["folder"] = chosen_split(request.split, list(_split_folders(path)), str(path))
+            path, request = path / options["folder"], replace(request, split=None)
+        path = annotation_files(path)[0] if path.is_dir() else path
         table = read_records(str(path), encoding, request.text_column).table
         if (split := _split_of(table, request.split, str(path))) is not None:
             options["split"] = split
@@ -189,7 +199,7 @@ def _one_file_twice(paths: Sequence[str | None], root: str) -> dict[int, str]:
     def is_here(path: str) -> bool:
         return os.path.exists(os.path.join(root, path))
 
-    known = {path for path in paths if path}
+    known = {path for path in paths if path and "\0" not in path}
     names = {path: path if is_here(path) else re.sub(r"#\d+$|\|.*", "", path) for path in known}
     away: dict[str, str] = {}
     for name in {name for name in names.values() if not is_here(name)}:

@@ -88,7 +88,7 @@ class ImageFolderReader(ListingReader):
         path = Path(data)
         if _shards(path):
             return True
-        if not path.is_dir() or annotation_files(path) or any(path.glob("[!.]*.parquet")):
+        if not path.is_dir() or annotation_files(path) or any(files_below(path, ".parquet", depth=0)):
             return False
         return any(named.images and (named.captions or named.notes) for named in _named_alike(path).values())
 

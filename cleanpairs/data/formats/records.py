@@ -52,8 +52,8 @@ class _Head(NamedTuple):
 
 
 def file_kind(path: str | Path) -> str:
-    """The ending of a file's name, without that of gzip."""
-    return Path(str(path).removesuffix(".gz")).suffix
+    """The ending of a file's name in small letters, without that of gzip."""
+    return Path(str(path).lower().removesuffix(".gz")).suffix
 
 
 @cached_by_file(2)
@@ -121,7 +121,7 @@ def _opened(path: str, encoding: str | None = None) -> Iterator["BufferedReader[
     with (
         reading(path, "read", EOFError, zlib.error),
         open_regular(path) as plain,
-        gzip.GzipFile(fileobj=plain) if path.endswith(".gz") else nullcontext(plain) as raw,
+        gzip.GzipFile(fileobj=plain) if path.lower().endswith(".gz") else nullcontext(plain) as raw,
     ):
         file = BufferedReader(raw)
         if encoding is None and file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):

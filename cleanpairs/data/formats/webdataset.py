@@ -10,6 +10,7 @@ failed downloads, follow the samples and are set aside. Without that file, the s
 """
 
 import json
+import posixpath
 import re
 import tarfile
 import unicodedata
@@ -25,10 +26,10 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
 from cleanpairs.core.recipe import DataOptions
-from cleanpairs.core.regular import cached_by_file, open_regular, reading
+from cleanpairs.core.regular import begins_with, cached_by_file, open_regular, reading
 from cleanpairs.data.captions import caption_cell, caption_field, is_listed
 from cleanpairs.data.columns import is_score, number_of
-from cleanpairs.data.formats.file_names import expand_files
+from cleanpairs.data.formats.file_names import expand_files, files_below
 from cleanpairs.data.images import IMAGES, ImageSource
 from cleanpairs.data.parquet_io import common_schema, input_table
 from cleanpairs.data.source import Source
@@ -77,8 +78,10 @@ class Sample(NamedTuple):
 @cached_by_file(256)
 def read_index(path: str) -> list[Sample]:
     """The samples of a tar, in the order of their first members. Raises DataError: it is no plain tar, or damaged."""
-    packed = "" if path.endswith(".tar") else ": it is compressed; unpack it (gunzip) first"
+    with reading(path):
+        packed = ": it is compressed; unpack it (gunzip) first" if begins_with(path, b"\x1f\x8b") else ""
     found: list[tuple[str, str, Member | None]] = []  # folder, name, place; None of what has holes
+    places, links = dict[str, Member | None](), list[tuple[str, str, str]]()
     with (
         reading(path, f"read as a tar{packed}", Exception),  # tarfile raises anything on a header that is spoilt
         open_regular(path) as file,
@@ -89,9 +92,15 @@ def read_index(path: str) -> list[Sample]:
             name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace").removeprefix("./")
             folder, _, own = name.rpartition("/")
             # no extension, hidden, or a note of the writer
-            if member.isreg() and "." in own[1:-1] and own[0] != "." and not name.startswith("__"):
-                place = None if member.issparse() else Member(member.offset_data, member.size)
-                found.append((f"{folder}/" if folder else "", own, place))
+            if "." not in own[1:-1] or own[0] == "." or name.startswith("__"):
+                continue
+            at = (f"{folder}/" if folder else "", own)
+            if member.isreg():
+                places[name] = None if member.issparse() else Member(member.offset_data, member.size)
+                found.append((*at, places[name]))
+            elif member.islnk() or member.issym():
+                target = member.linkname if member.islnk() else posixpath.normpath(f"{folder}/./{member.linkname}")
+                links.append((*at, target.removeprefix("./")))
         file.seek(end := tar.offset)  # tarfile takes a broken header, and a cut, for the end
         block = file.read(tarfile.BLOCKSIZE)
     if len(block) < tarfile.BLOCKSIZE:
@@ -100,6 +109,7 @@ def read_index(path: str) -> list[Sample]:
         )
     if any(block):
         raise DataError(f"{path} is damaged: there is no member at byte {end}; fetch it again")
+    found += [(folder, own, places[target]) for folder, own, target in links if target in places]
     samples = _samples(found, str.partition)
     if not all(sample.whole for sample in samples):  # names with dots, as img.0001.jpg
         samples = max(samples, _samples(found, str.rpartition), key=lambda some: sum(s.whole for s in some))
@@ -149,7 +159,7 @@ class WebDatasetReader(TableReader):
     def recognises(data: str) -> bool:
         """Whether ``data`` names tars, or is a directory with some."""
         path = Path(data)
-        return any(path.glob("[!.]*.tar")) if path.is_dir() else data.endswith(TAR)
+        return any(files_below(path, ".tar", depth=0)) if path.is_dir() else data.lower().endswith(TAR)
 
     def open(self, data: str, request: DataOptions) -> Source:
         """The tars, their sidecars, their columns; of the tars only headers are read."""
@@ -345,7 +355,7 @@ def _rows(tar: str) -> list[Sample]:
             f"{_sidecar(tar)} has none of the keys of {tar}: {str(table['key'][0])!r} there, {samples[0].key!r} here; "
             "move it away, or give it the tar's keys"
         )
-    left = taken(table["key"], np.setdiff1d(np.arange(len(table)), at.drop_null().to_numpy()))
+    left = taken(_keys_of(table), np.setdiff1d(np.arange(len(table)), at.drop_null().to_numpy()))
     return [*samples, *(Sample(str(key), {}, "the tar has no sample of this key") for key in left.to_pylist())]
 
 
@@ -353,17 +363,33 @@ def _beside(tar: str, columns: list[str] | None = None) -> pa.Table | None:
     """The Parquet file beside a tar, or its ``columns``."""
     path = _sidecar(tar)
     table = None if path is None else input_table(path, columns)
-    if table is not None and len(table["key"].unique()) != len(table):
+    if table is not None and len((keys := _keys_of(table).drop_null()).unique()) != len(keys):
         raise DataError(f"{path} has a key more than once: its rows cannot be joined to the samples of {tar}")
     return table
 
 
+def _keys_of(table: pa.Table) -> pa.Array:
+    """The column ``key`` of a sidecar: texts, or whole numbers, which pandas makes floats where one is missing."""
+    column, kind = one_array(table["key"]), table["key"].type
+    return column.cast(
+        pa.int64() if pa.types.is_integer(kind) or pa.types.is_floating(kind) else pa.string(), safe=False
+    )
+
+
 def _places(keys: Sequence[str], table: pa.Table) -> pa.Array:
-    """The row of each key in the column ``key``, null where there is none; numbers have lost the zeros before them."""
-    if pa.types.is_integer(table["key"].type):
-        numbers = [int(key) if re.fullmatch(r"[0-9]{1,18}", key) else None for key in keys]
-        return pc.index_in(pa.array(numbers, pa.int64()), table["key"].cast(pa.int64()), skip_nulls=True)
-    return pc.index_in(pa.array(keys, pa.string()), table["key"].cast(pa.string()), skip_nulls=True)
+    """The row of each key in the column ``key``, null where there is none; numbers have lost the zeros before them.
+
+    Where no key is there, the names without their folders are looked for.
+    """
+    known = _keys_of(table)
+    for names in keys, [key.rpartition("/")[2] for key in keys]:
+        wanted: list[Any] = list(names)
+        if pa.types.is_integer(known.type):
+            wanted = [int(name) if re.fullmatch(r"[0-9]{1,18}", name) else None for name in names]
+        at = pc.index_in(pa.array(wanted, known.type), known, skip_nulls=True)
+        if at.null_count < len(at):
+            break
+    return at
 
 
 def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | None, lists: bool) -> None:
