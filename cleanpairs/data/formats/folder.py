@@ -213,7 +213,7 @@ def _one_file_twice(paths: Sequence[str | None], root: str) -> dict[int, str]:
         for name, file in away.items()
         if len(named[file]) > 1
     }
-    return {i: faults[names[path]] for i, path in enumerate(paths) if path and names[path] in faults}
+    return {i: faults[names[path]] for i, path in enumerate(paths) if path and names.get(path) in faults}
 
 
 def _split_of(table: pa.Table, asked: str | None, where: str) -> str | None:
