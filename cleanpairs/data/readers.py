@@ -29,6 +29,7 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read_cached, write_cached
 from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables
+from cleanpairs.ops.columns import flat_type
 
 _HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = (".parquet", ".arrow", ".tar", ".csv", ".tsv", ".json", ".jsonl", ".npy")  # no names of datasets
@@ -209,10 +210,10 @@ def load_pairs(
         return load_source(open_source(data, **options))
     path, options["split"] = _written(data, split, text_column), None
     try:
-        source = open_source(path, **options | {"image_root": image_root or Path.cwd()})
+        source = open_source(path, **options)
         name = source.columns.get("image")
-        if image_root is None and (name is None or not is_text(pq.read_schema(path).field(name).type)):  # no paths
-            source = open_source(path, **options)
+        if image_root is None and name and is_text(flat_type(pq.read_schema(path).field(name).type)):  # paths
+            source = open_source(path, **options | {"image_root": Path.cwd()})
         return load_source(source)
     except CleanpairsError as error:  # about the file in the cache: it is to speak of the object, in Python's words
         said = str(error).replace(f"--url_list {path}", "--url_list FILE")

@@ -242,6 +242,7 @@ IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
         ({"image": [BYTES, BYTES[:1]], "caption": ["a", "b"]}, ["b"], ""),
         ({"image": BYTES, "caption": ['["a", "b"]', "c"]}, ["a", "b", "c"], ""),
         ({"image": ["https://a/0.png"] * 2, "image_path": ["0.png", "1.png"], "caption": ["a", "b"]}, ["a", "b"], ""),
+        ({"image": [["0.png"], ["1.png"]], "caption": ["a", "b"]}, ["a", "b"], ""),
         ({"image": ["/mnt/x/0.png", "/mnt/x/1.png"], "caption": ["a", "b"]}, ["a", "b"], ""),
         ({"image": BYTES, "caption": [1, 2]}, [], "'caption' is int64, not text, or a list of text"),
         ({"image": BYTES, "caption": [{"en": "a"}] * 2}, [], "'caption' is struct<en: string>, not text"),
