@@ -51,6 +51,8 @@ REASONS = (
     "no candidate beats the present partner",
     "its candidates serve better repairs",
     "no candidate is likely enough to be right",
+    "another candidate scores higher than the likely one",
+    "the caption of its repair is nearly that of several other pairs",
     "its repair would make the kept pairs dirtier",
     "undetermined: these scores do not tell how likely a repair is right",
     "no repairs were asked for",
@@ -64,11 +66,11 @@ def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False) ->
 
     ``listed``: the reader has seen the reasons.
     """
-    if not reasons or set(reasons) == {REASONS[7]}:
+    if not reasons or set(reasons) == {REASONS[9]}:
         return ""
     told = "" if listed else ": " + ", ".join(f"{reason} ({n:,})" for reason, n in reasons.items())
     could = "; --repairs plausible (repairs='plausible') makes the repairs that fit best"
-    return f"nothing is repaired{told}" + could * (not reasons.keys().isdisjoint(REASONS[4:7]))
+    return f"nothing is repaired{told}" + could * (not reasons.keys().isdisjoint(REASONS[4:9]))
 
 
 def count_actions(actions: Counter[str]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from cleanpairs.repair.settings import RepairSettings
 
 KEEP_MARGIN = 0.3  # an edge pays off that far above the cosine of wrong pairs, of the way to that of right pairs
 TRANSPORT_TEMPERATURE = 0.5  # lambda of the transport, of the model's temperature
-_UNSURE, _DIRTIER, _UNDETERMINED, _NOT_ASKED = 4, 5, 6, 7  # numbers of `REASONS`
+_UNSURE, _RIVALLED, COPIED, _DIRTIER, _UNDETERMINED, _NOT_ASKED = 4, 5, 6, 7, 8, 9  # numbers of `REASONS`
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def decide_repairs(
     """
     mismatched, probable = corpus.mismatched, settings.repairs == "probable"
     if settings.repairs == "none" or (probable and probability is None):
-        return _no_repairs(len(mismatched), _UNDETERMINED if probable else _NOT_ASKED), ()
+        return no_repairs(len(mismatched), _UNDETERMINED if probable else _NOT_ASKED), ()
     edges = candidate_edges(corpus, settings, donor_search=donor_search, neighbour_search=neighbour_search)
     scorer = make_scorer()
     paired = pair_edges(edges, scorer)
@@ -81,9 +81,10 @@ def decide_repairs(
     if probable and confidence is not None:
         share = confidence[paired.number[good]]
         sure = share >= settings.min_confidence
-        reason[edges.row[good[~sure]]] = _UNSURE
-        reason[edges.row[good[sure]]] = 3
-        good, share = good[sure], share[sure]
+        made = sure & _has_best_score(edges, paired)[good]
+        for those, why in ((~sure, _UNSURE), (sure & ~made, _RIVALLED), (made, 3)):
+            reason[edges.row[good[those]]] = why
+        good, share = good[made], share[made]
     elif settings.strategy == "ot":
         share = transport_shares(edges, paired, corpus, settings, temperature)[paired.number[good]]
         share[edges.trusted[good]] = np.nan
@@ -100,8 +101,21 @@ def decide_repairs(
     decided = _decided(greedy, edges, paired, confidence, reason)
     if probable and probability is not None:
         dirtier = ~_as_pure(decided["confidence"], probability) & (decided["donor"] >= 0)
-        decided[dirtier] = _no_repairs(1, _DIRTIER)
+        decided[dirtier] = no_repairs(1, _DIRTIER)
     return decided, edges.searches
+
+
+def _has_best_score(edges: Edges, paired: Paired) -> np.ndarray:
+    """(E,) bool: edges whose pair scores more than all others of its row in the same direction, of which there are."""
+    asked = edges.row * 2 + edges.is_image
+    best = np.full(2 * edges.row.max(initial=0) + 2, -np.inf, np.float32)
+    np.maximum.at(best, asked, paired.score)
+    top = paired.score == best[asked]
+    first = np.zeros(len(best), np.int64)
+    first[asked[top]] = paired.number[top]
+    rival = paired.number != first[asked]
+    rivals, ties = (np.bincount(asked[some], minlength=len(best)) for some in (rival, rival & top))
+    return top & (rivals > 0)[asked] & (ties == 0)[asked]
 
 
 def _best_first(
@@ -131,7 +145,7 @@ def _decided(
     edge = greedy.edge
     repaired = np.flatnonzero(edge >= 0)
     chosen = edge[repaired]
-    out, pair = _no_repairs(len(edge), reason), np.full(len(edge), -1, np.int64)
+    out, pair = no_repairs(len(edge), reason), np.full(len(edge), -1, np.int64)
     pair[repaired] = paired.number[chosen]
     out["donor"][repaired] = greedy.donor[repaired]
     out["is_image"][repaired], out["trusted"][repaired] = edges.is_image[chosen], edges.trusted[chosen]
@@ -147,7 +161,7 @@ def _decided(
     return out
 
 
-def _no_repairs(n: int, reason: int | np.ndarray) -> np.ndarray:
+def no_repairs(n: int, reason: int | np.ndarray) -> np.ndarray:
     """Of n mismatched pairs none is repaired, for one of :data:`cleanpairs.repair.actions.REASONS`."""
     out = np.full(n, np.array((-1, False, False, np.nan, np.nan, np.nan, 0), REPAIR))
     out["reason"] = reason

@@ -39,7 +39,8 @@ from cleanpairs.repair.candidates import (
     half_replacing,
     pseudo_captioning,
 )
-from cleanpairs.repair.decisions import RepairProbability, decide_repairs
+from cleanpairs.repair.copies import near_copies
+from cleanpairs.repair.decisions import COPIED, RepairProbability, decide_repairs, no_repairs
 from cleanpairs.repair.editing import donor_use
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.repair.plan_input import TEXTS, PlanInput
@@ -204,6 +205,11 @@ def plan_repairs(
     )
     repaired = repairs["donor"] >= 0
     repairs["donor"][repaired] = given.concerned[repairs["donor"][repaired]]
+    if settings.repairs == "probable" and repaired.any():
+        shown = np.where(repairs["is_image"], given.mismatched, repairs["donor"])[repaired]
+        pairs, place = np.unique(shown, return_inverse=True)
+        many = near_copies(given.texts, pairs)[place] > 2
+        repairs[np.flatnonzero(repaired)[many]] = no_repairs(1, COPIED)
     noted = {**settings.noted(), "searches": [asdict(note) for note in searches]}
     head = RepairPlan(
         PLAN_SCHEMA.empty_table(), settings.resolved_threshold, float(settings.min_repair_score), fingerprint, noted

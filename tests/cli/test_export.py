@@ -56,9 +56,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
 @pytest.mark.parametrize(
     ("reason", "told"),
     [
-        (REASONS[6], f"nothing is repaired: {REASONS[6]} (2); --repairs plausible (repairs='plausible') makes"),
+        (REASONS[8], f"nothing is repaired: {REASONS[8]} (2); --repairs plausible (repairs='plausible') makes"),
         (REASONS[0], f"nothing is repaired: {REASONS[0]} (2)\n"),
-        (REASONS[7], None),
+        (REASONS[9], None),
         (None, None),  # a person dropped them
     ],
 )

@@ -141,6 +141,7 @@ def check_invariants(plan: RepairPlan, pairs: Pairs, correspondence: np.ndarray,
             made.append((group_of[donor], pairs.text_group[i]))
             assert t["caption"][i] == pairs.captions[i] and group_of[donor] != group_of[i]
         assert t["repair_score"][i] >= limits.get("least", 0.5)
+        assert plan.settings["repairs"] != "probable" or t["margin"][i] > 0
     assert len(set(made)) == len(made) and not existing & set(made)
     assert max([*texts.values(), *images.values()], default=0) <= limits.get("max_reuse", 1)
     for i, action in enumerate(t["action"]):
@@ -511,6 +512,7 @@ def test_probable_repairs_are_the_likelier_right_ones_with_their_probability() -
     assert right and all(table["confidence"][i] == pytest.approx(0.99) for i in right)
     assert not truth_of(plan, corpus)[right].any()
     assert truth_of(plausible, corpus)[[a.startswith("rematch") for a in columns(plausible)["action"]]].any()
+    assert "another candidate scores higher than the likely one" in table["reason"]
     assert "99 % of the repairs are expected to be right" in str(plan.summary())
     assert "undetermined how many of the repairs are right" in str(plausible.summary())
     unlikely = corpus.plan(repairs="probable", evidence=Sure(corpus, 0.4, 0.3))
@@ -518,6 +520,24 @@ def test_probable_repairs_are_the_likelier_right_ones_with_their_probability() -
     assert "no candidate is likely enough to be right" in columns(unlikely)["reason"]
     assert "nothing is repaired; --repairs plausible" in str(unlikely.summary())
     assert "nothing is repaired" not in str(plan.summary())
+
+
+@pytest.mark.parametrize(("copies", "same"), [(0, ""), (2, ""), (3, ""), (3, "text")])
+def test_a_caption_that_several_pairs_have_in_nearly_the_same_words_is_no_probable_repair(
+    copies: int, same: str
+) -> None:
+    corpus = Corpus(60, 0.3)
+    row = columns(corpus.plan(repairs="probable", evidence=Sure(corpus, 0.99, 0.0)))["donor_pair_id"]
+    mended = next(i for i, donor in enumerate(row) if donor is not None)
+    captions = [f"the words of pair {i} alone are {i} and {i * i}" for i in range(60)]
+    captions[row[mended]] = "I have just posted a picture at home"
+    for k, i in enumerate(np.flatnonzero(~corpus.wrong)[:copies]):
+        captions[i] = f"I have just posted a picture at home {'' if same else k}!"
+    corpus.pairs = make_pairs(captions, corpus.z_image, truth=corpus.truth)
+    table = columns(corpus.plan(repairs="probable", evidence=Sure(corpus, 0.99, 0.0)))
+    refused = table["reason"][mended] == "the caption of its repair is nearly that of several other pairs"
+    assert refused == (table["action"][mended] == "drop") == (copies > 2)
+    assert columns(corpus.plan())["action"][mended] == "rematch_text"
 
 
 def truth_of(plan: RepairPlan, corpus: Corpus) -> np.ndarray:

@@ -71,6 +71,14 @@ CASES = (
         run=True,
     ),
     Case(
+        "fit in a new directory",
+        _words("fit data.parquet --method infonce --seed 1 --out fresh") + SETTINGS,
+        ("fresh",),
+        inputs=("data.parquet", "run"),
+        resume=_words("fit --resume --out fresh --quiet"),
+        run=True,
+    ),
+    Case(
         "score", _words("score run data.parquet --out s.parquet --overwrite"), ("s.parquet",), made={"s.parquet": "old"}
     ),
     Case(

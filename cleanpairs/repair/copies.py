@@ -1,0 +1,47 @@
+"""Captions that many pairs have in nearly the same words: they do not tell whose caption they are."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.data.text import normalise_text
+
+
+def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray, alike: float = 0.7) -> np.ndarray:
+    """How many other pairs have nearly the caption that each of some pairs has.
+
+    Parameters
+    ----------
+    texts : callable
+        Reads all pairs in order, in batches with a column ``caption``.
+    pairs : np.ndarray
+        (k,) int64, rising.
+    alike : float
+        Least share of the words of both captions that stand in both.
+
+    Returns
+    -------
+    np.ndarray
+        (k,) int64.
+    """
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    words = HashingVectorizer(
+        analyzer=lambda caption: normalise_text(caption or "").split(), binary=True, norm=None, alternate_sign=False,
+        dtype=np.float32,
+    )  # fmt: skip
+    chosen, first = [], 0
+    for batch in texts():
+        here = pairs[(pairs >= first) & (pairs < first + len(batch))] - first
+        chosen += batch["caption"].take(pa.array(here)).to_pylist()
+        first += len(batch)
+    mine = words.transform(chosen)
+    size, copies = mine.sum(axis=1).A1, np.full(len(chosen), -1)  # each is its own copy
+    for batch in texts():
+        for start in range(0, len(batch), 4096):
+            theirs = words.transform(batch["caption"].slice(start, 4096).to_pylist())
+            shared = (mine @ theirs.T).tocoo()
+            union = size[shared.row] + theirs.sum(axis=1).A1[shared.col] - shared.data
+            copies += np.bincount(shared.row[shared.data >= alike * union], minlength=len(chosen))
+    return copies
