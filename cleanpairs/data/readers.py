@@ -36,8 +36,13 @@ _FILES = (".parquet", ".arrow", ".tar", ".csv", ".tsv", ".json", ".jsonl", ".npy
 
 
 def fitting(data: str) -> Iterator[str]:
-    """Names of the readers that recognise ``data``, the one that is taken first."""
-    return (name for name in READERS if READERS.load(name).recognises(data))
+    """Names of the readers that recognise ``data``, the one that is taken first.
+
+    What is named ``*.parquet`` is Parquet, unless it or a folder of its images is a directory.
+    """
+    named = data.endswith((".parquet", ".pq")) and "://" not in data
+    parquet = named and not (Path(data).is_dir() or Path(data).with_suffix("").is_dir())
+    return (name for name in (["parquet"] if parquet else READERS) if READERS.load(name).recognises(data))
 
 
 def sniff(data: str) -> str:
