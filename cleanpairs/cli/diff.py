@@ -14,7 +14,6 @@ from cleanpairs.core.errors import CleanpairsError, DataError
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
     from cleanpairs.export import Change, ExportDiff
 
-SHOWN = 20
 NAMES = {
     "keep": "kept",
     "rematch_text": "with a new caption",
@@ -30,7 +29,7 @@ NAMES = {
 @ledger_option
 @option(
     "--n=N --limit limit",
-    f"Changes at most.  [default: {SHOWN}; all of them with --json or --out]",
+    "Changes at most.  [default: 20; all of them with --json or --out]",
     click.IntRange(min=0),
 )
 @option(
@@ -51,7 +50,7 @@ def diff(
     if asked("json") and out is not None:
         raise click.UsageError("--json and --out: give one of them")
     if limit is None and not asked("json") and out is None:
-        limit = SHOWN
+        limit = 20
     found = diff_export(export, ledger=ledger, limit=limit, actions=actions or None)
     if asked("json"):
         print_result({"pairs": found.pairs, "counts": found.counts, "changes": found.changes})

@@ -86,39 +86,25 @@ def demo(out: str, noise: float, seed: int, images: bool) -> None:
     print_result({**result, "peak_mb": round(peak), "out": out}, text)
 
 
-SHELLS = ("bash", "zsh", "fish")
-COMPLETION_HELP = """Print the completion script of a shell (by default, that of $SHELL).
+@click.command(
+    help="""Print the completion script of a shell (by default, that of $SHELL).
 
 \b
 bash  eval "$(cleanpairs completion bash)"    in ~/.bashrc
 zsh   eval "$(cleanpairs completion zsh)"     in ~/.zshrc, after compinit
 fish  cleanpairs completion fish | source     in ~/.config/fish/config.fish
 """
-
-
-@click.command(help=COMPLETION_HELP)
-@click.argument("shell", required=False, type=click.Choice(SHELLS))
+)
+@click.argument("shell", required=False, type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str | None) -> None:
     """Print click's script for the shell."""
     name = shell or Path(os.environ.get("SHELL", "")).name
-    if name not in SHELLS:
-        raise click.UsageError(f"say for which shell: {', '.join(SHELLS)} ($SHELL is {name or 'not set'})")
+    if name not in ("bash", "zsh", "fish"):
+        raise click.UsageError(f"say for which shell: bash, zsh, fish ($SHELL is {name or 'not set'})")
     script = get_completion_class(name)
-    assert script is not None  # click has a class for each of SHELLS
+    assert script is not None  # click has a class for each
     echo(script(ctx.find_root().command, {}, "cleanpairs", "_CLEANPAIRS_COMPLETE").source())
-
-
-FILES = 3  # that are named
-REASONS = 10  # kinds of reasons that are shown
-ROLES = {
-    "text": "captions",
-    "image": "images",
-    "key": "keys",
-    "features": "vectors",
-    "text_features": "captions' vectors",
-}
-QUANTILES = ("least", "5 %", "25 %", "median", "75 %", "95 %", "most")  # cleanpairs.data.inspection.QUANTILES in words
 
 
 @click.command(cls=PathsCommand)
@@ -159,10 +145,10 @@ def _lines(found: dict[str, Any], decode: str, width: int) -> Iterator[str]:
     if found["other_readers"]:
         yield f"             --set reader= takes it as {' or '.join(found['other_readers'])} instead"
     yield f"files        {plural(len(found['files']), 'file')}, {_bytes(found['bytes'])}"
-    for path in found["files"][:FILES]:
+    for path in found["files"][:3]:
         yield cut(f"             {safe(path)}", "", width)
-    if len(found["files"]) > FILES:
-        yield f"             ... and {len(found['files']) - FILES:,} more"
+    if len(found["files"]) > 3:
+        yield f"             ... and {len(found['files']) - 3:,} more"
     if found["image_root"] is not None:
         yield cut(f"images in    {safe(found['image_root'])}", "", width)
     for name, value in found["options"].items():
@@ -170,8 +156,10 @@ def _lines(found: dict[str, Any], decode: str, width: int) -> Iterator[str]:
             yield cut(f"{name:<13}{safe(value)}", "", width)
     yield "\ncolumns"
     wide = max([len(safe(c["name"])) for c in found["columns"]] + [1])
+    roles = {"text": "captions", "image": "images", "key": "keys", "features": "vectors"}
+    roles["text_features"] = "captions' vectors"
     for column in found["columns"]:
-        role = f"  <- {ROLES.get(column['role'], column['role'])}" if column["role"] else ""
+        role = f"  <- {roles.get(column['role'], column['role'])}" if column["role"] else ""
         yield cut(f"  {safe(column['name']):<{min(wide, 40)}}  {safe(column['type'])}", role, width)
     others = found["rows_of_all_splits"] - found["rows"] if "split" in found["options"] else 0
     yield f"\nrows         {found['rows']:,}{f'  (and {others:,} of other splits)' if others else ''}"
@@ -188,7 +176,8 @@ def _lines(found: dict[str, Any], decode: str, width: int) -> Iterator[str]:
     for name, score in found["precomputed_scores"].items():
         yield cut(f"precomputed score  {safe(name)}", f"  ({score['known']:,} known)", width)
         if score["known"]:
-            shown = zip(QUANTILES, score["quantiles"].values(), strict=True)
+            names = ("least", "5 %", "25 %", "median", "75 %", "95 %", "most")
+            shown = zip(names, score["quantiles"].values(), strict=True)
             yield "             " + "  ".join(f"{label} {value:.3f}" for label, value in shown)
     if found["first"]:
         yield "\nfirst pairs"
@@ -210,12 +199,12 @@ def _lines(found: dict[str, Any], decode: str, width: int) -> Iterator[str]:
     yield from _decoding(found, decode)
 
 
-def _reasons(reasons: list[dict[str, Any]]) -> Iterator[str]:
-    for reason in reasons[:REASONS]:
+def _reasons(reasons: list[dict[str, Any]], most: int = 10) -> Iterator[str]:
+    for reason in reasons[:most]:
         first = f"(pair {reason['pair_id']}, key {safe(reason['key'])[:30]})"
         yield f"  {reason['pairs']:>7,} x  {safe(reason['reason'])}  {first}"
-    if len(reasons) > REASONS:
-        yield f"  ... and {len(reasons) - REASONS:,} more kinds"
+    if len(reasons) > most:
+        yield f"  ... and {len(reasons) - most:,} more kinds"
 
 
 def _decoding(found: dict[str, Any], decode: str) -> Iterator[str]:

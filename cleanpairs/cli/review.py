@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
     from cleanpairs.review.session import Session
 
-AUDIT_HELP = """Label a random sample of RUN (or runs/latest) by hand: precision, recall, the share of mismatched pairs.
+no_browser_option = option("--no-browser", "Print the address of the page only.")
+
+
+@click.command(
+    cls=PathsCommand,
+    help="""Label a random sample of RUN (or runs/latest) by hand: precision, recall, the share of mismatched pairs.
 
 \b
 cleanpairs audit RUN --page              draw 100 pairs, label them on a local page, judge RUN at Ctrl-C
@@ -26,11 +31,8 @@ cleanpairs audit RUN --labels FILE       judge RUN by the labels in a CSV
 cleanpairs audit RUN --thresholds        without labels: expected precision and recall
 
 The page hides the scores. It goes on with the pairs that were drawn before.
-"""
-no_browser_option = option("--no-browser", "Print the address of the page only.")
-
-
-@click.command(cls=PathsCommand, help=AUDIT_HELP)
+""",
+)
 @run_argument
 @option("--n", "Pairs to draw.  [default: 100]", click.IntRange(min=1))
 @option("--out=DIR", "Directory of the sample.  [default: RUN/audit]", Writes())
@@ -48,7 +50,7 @@ no_browser_option = option("--no-browser", "Print the address of the page only."
 @option("--overwrite", "Draw anew, if nobody has given labels, or replace --probabilities.")
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
-    """Label the sample, judge by labels, or say what to expect; see AUDIT_HELP."""
+    """Label the sample, judge by labels, or say what to expect."""
     from cleanpairs.audit import expected_quality
     from cleanpairs.data.locks import output_lock
 

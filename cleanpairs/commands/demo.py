@@ -25,8 +25,6 @@ from cleanpairs.repair.plan import truth_of, wrong_in_output
 from cleanpairs.report import write_report
 from cleanpairs.scoring.evaluate import detection
 
-RESULT = "result.json"
-TRAININGS = 3  # of a plain model: one alone differs from another by more than cleaning may gain
 _MODELS = {
     "noisy": "a plain model on the noisy data",
     "cleaned": "a plain model on the cleaned data",
@@ -52,7 +50,7 @@ def run_demo(
     began, out, progress = time.perf_counter(), Path(out), progress or Silent()
     out.mkdir(parents=True, exist_ok=True)
     refuse_precious(out / "run")
-    _begin(out / RESULT)
+    _begin(out / "result.json")
     noisy = out / "noisy.parquet"
     column: dict[str, Any] = {"image_column": "image"} if images else {}
     made = corrupt(clipart_path("train"), noise, seed=seed, out=noisy, overwrite=True, **column)
@@ -114,27 +112,35 @@ def run_demo(
         summary={f"rSum of {_MODELS[name]}": round(value, 1) for name, value in rsum.items()},
         overwrite=True,
     )
-    write_whole(out / RESULT, json.dumps({"demo": "complete", **result}, indent=2) + "\n")
+    write_whole(out / "result.json", json.dumps({"demo": "complete", **result}, indent=2) + "\n")
     say(f"5. look at it: {out / 'report.html'}")
     say(f"   {out / 'cleaned.parquet'}, ledger.parquet, dropped.parquet and run/ (model, scores) are beside it")
     return result
 
 
 def _retrieval(
-    model: Any, noisy: Pairs, cleaned: Path, seed: int, column: dict[str, Any], pixels: dict[str, Any], say: Say
+    model: Any,
+    noisy: Pairs,
+    cleaned: Path,
+    seed: int,
+    column: dict[str, Any],
+    pixels: dict[str, Any],
+    say: Say,
+    trainings: int = 3,
 ) -> dict[str, float]:
+    """Model -> rSum. A plain model is trained several times: one alone varies by more than cleaning may gain."""
     say(
         "4. what it does for retrieval, on 500 untouched test images: a plain contrastive model, "
-        f"{TRAININGS} trainings each, and its own"
+        f"{trainings} trainings each, and its own"
     )
     same = ("epochs", "text_encoder", "backbone", "dim", "batch_size")
     plain = {**{name: getattr(model, name) for name in same}, **pixels}
     val, test = (load_pairs(clipart_path(s), **column) for s in ("val", "test"))
     rsum = {}
     for name, pairs in {"noisy": noisy, "cleaned": load_pairs(cleaned, **column)}.items():
-        seeds = range(seed, seed + TRAININGS)
+        seeds = range(seed, seed + trainings)
         each = [InfoNCE(**plain, random_state=k).fit(pairs, val=val).evaluate(test).rsum for k in seeds]
-        rsum[name] = sum(each) / TRAININGS
+        rsum[name] = sum(each) / trainings
         say(f"   rSum {rsum[name]:6.1f}  {_MODELS[name]} ({min(each):.0f} to {max(each):.0f})")
     rsum["own"] = model.evaluate(test).rsum
     say(f"   rSum {rsum['own']:6.1f}  {_MODELS['own']}")

@@ -21,28 +21,6 @@ import cleanpairs
 from cleanpairs.core.children import start
 from cleanpairs.data.source import cache_dir
 
-LEAST_FREE = 2 * 2**30  # bytes: below it a disk is said to be nearly full
-
-# Each import is announced before it is tried, so that the one that ended the process is known.
-_PROBE = """
-import importlib, json, sys
-from cleanpairs.ops import search
-search._choose_openblas_kernel()
-def say(**what):
-    print(json.dumps(what), file=sys.__stdout__, flush=True)
-for name in sys.argv[1:]:
-    say(failed={name: "importing it ended the process"})
-    try:
-        importlib.import_module(name)
-        say(failed={name: ""})
-    except BaseException as error:
-        say(failed={name: f"{type(error).__name__}: {error}"[:300]})
-torch, faiss = (sys.modules.get(name) for name in ("torch", "faiss"))
-if hasattr(torch, "get_num_threads"):
-    devices = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
-    say(facts={"threads": torch.get_num_threads(), "cuda_build": torch.version.cuda, "devices": devices,
-               "faiss_gpu": hasattr(faiss, "StandardGpuResources")})
-"""
 _MODULES = {  # what is imported of each
     "torch": "torch", "numpy": "numpy", "pyarrow": "pyarrow.parquet", "pillow": "PIL.Image", "scikit-learn": "sklearn",
     "datasets": "datasets", "faiss-cpu": "faiss",
@@ -84,7 +62,27 @@ def diagnose() -> list[Check]:
 
 def probe(modules: list[str]) -> tuple[dict[str, str], dict[str, Any]]:
     """What fails (module -> error), and facts of torch and FAISS, of importing ``modules`` in another process."""
-    with start(_PROBE, *modules, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+    # Each import is announced before it is tried, so that the one that ended the process is known.
+    code = """
+import importlib, json, sys
+from cleanpairs.ops import search
+search._choose_openblas_kernel()
+def say(**what):
+    print(json.dumps(what), file=sys.__stdout__, flush=True)
+for name in sys.argv[1:]:
+    say(failed={name: "importing it ended the process"})
+    try:
+        importlib.import_module(name)
+        say(failed={name: ""})
+    except BaseException as error:
+        say(failed={name: f"{type(error).__name__}: {error}"[:300]})
+torch, faiss = (sys.modules.get(name) for name in ("torch", "faiss"))
+if hasattr(torch, "get_num_threads"):
+    devices = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    say(facts={"threads": torch.get_num_threads(), "cuda_build": torch.version.cuda, "devices": devices,
+               "faiss_gpu": hasattr(faiss, "StandardGpuResources")})
+"""
+    with start(code, *modules, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
         out, _ = child.communicate()
     found: dict[str, dict[str, Any]] = {"failed": {}, "facts": {}}
     for line in out.decode(errors="replace").splitlines():
@@ -157,11 +155,11 @@ def machine(facts: Mapping[str, Any]) -> Iterator[Check]:
         yield Check("faiss", "ok", f"{'GPU' if facts['faiss_gpu'] else 'CPU'} build")
 
 
-def disk(name: str, path: Path, remedy: str) -> Check:
-    """Room and permission at ``path``, or at the nearest folder above it that exists."""
+def disk(name: str, path: Path, remedy: str, least_free: float = 2 * 2**30) -> Check:
+    """Room and permission at ``path``, or at the nearest folder above it that exists; enough is ``least_free``."""
     near = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     free = shutil.disk_usage(near).free
     found = f"{path}: {free / 2**30:,.1f} GiB free"
     if not near.is_dir() or not os.access(near, os.W_OK | os.X_OK):
         return Check(name, "warning", f"{found}, but it cannot be written", remedy)
-    return Check(name, "ok", found) if free >= LEAST_FREE else Check(name, "warning", f"{found}: nearly full", remedy)
+    return Check(name, "ok", found) if free >= least_free else Check(name, "warning", f"{found}: nearly full", remedy)

@@ -39,8 +39,6 @@ from cleanpairs.repair.editing import write_csv
 from cleanpairs.scoring.evaluate import detection
 from cleanpairs.trainer import EpochRecord
 
-ISSUES_LISTED = 200  # of each kind, in issues.csv
-
 
 def result_table(found: Mapping[str, Any]) -> str:
     """What :func:`fit_run` found, for a terminal: the counts, and the histogram of the correspondence."""
@@ -273,7 +271,7 @@ def _fit(
     explainer = estimator.explainer(pairs)
     known = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
     write_scores(run.path / "scores.parquet", *known, explainer.sentences(), overwrite=True)
-    issues = explainer.issues(ISSUES_LISTED)
+    issues = explainer.issues(200)  # of each kind, in issues.csv
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:
         write_csv(issues, staged)
     result = _result(str(run.path), recipe.method, estimator, pairs, bool(noise), issues)

@@ -17,7 +17,6 @@ from cleanpairs.estimators.persistence import load_estimator
 from cleanpairs.ops.columns import is_list, one_array, plain_batch, plain_schema
 
 COLUMNS = ("correspondence", "is_mismatch", "reason")
-ROWS = 4096  # that are scored at once
 
 
 class ScorePairs:
@@ -74,8 +73,9 @@ class ScorePairs:
         shapes = {role: vector_shape(whole[name]) for role, name in columns.items() if role != "text"}
         how: dict[str, Any] = {"path": "the batch", "image_root": None, "first_row": 0, "hash_vectors": scorer.hashes}
         scored = [SCORES_SCHEMA.empty_table()]
-        for start in range(0, len(whole), ROWS):
-            rows = convert(whole.slice(start, ROWS), columns, shapes, **how)
+        at_once = 4096
+        for start in range(0, len(whole), at_once):
+            rows = convert(whole.slice(start, at_once), columns, shapes, **how)
             scores = scorer(rows, "the batch")
             scored.append(scores_table(rows.keys, scores, self.threshold, rows.faults))
         table = pa.concat_tables(scored)

@@ -32,8 +32,6 @@ from cleanpairs.repair.planning import RepairJudge, judged_pairs, plan_repairs
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
 
-_BATCH = 4096
-
 
 @dataclass(frozen=True)
 class WrittenPlan:
@@ -149,6 +147,7 @@ class Planning:
     engine: Engine
     parts: Path
     why: pa.ChunkedArray | None = None
+    batch_rows: int = 4096
 
     @classmethod
     def of_run(
@@ -219,7 +218,7 @@ class Planning:
             first += len(table)
 
     def _rows(self, scorer: RowScorer, known: bool) -> EmbeddedRows:
-        for batch in reader_of(self.source).iter_range(self.source, 0, self.source.n_rows, _BATCH):
+        for batch in reader_of(self.source).iter_range(self.source, 0, self.source.n_rows, self.batch_rows):
             images, texts = scorer.embedded(batch, str(self.read["data"]))
             yield batch, images.vectors, texts.vectors, None if known else scorer.compared(batch, images, texts)
 
@@ -238,7 +237,7 @@ class Planning:
     def _only(self, pairs: np.ndarray) -> Iterator[Rows]:
         columns = [name for role, name in self.source.columns.items() if role != "image"]
         first = 0
-        for rows in reader_of(self.source).batches(self.source, _BATCH, columns):
+        for rows in reader_of(self.source).batches(self.source, self.batch_rows, columns):
             lo, hi = np.searchsorted(pairs, [first, first + len(rows.batch)])
             yield Rows(rows.path, taken(rows.batch, pairs[lo:hi] - first))
             first += len(rows.batch)

@@ -51,20 +51,15 @@ SCORES_SCHEMA = pa.schema(
 WHY = pa.field("why", pa.string())  # behind the others, in the scores of a fit
 
 
-# What a value of run.json is, where it is not null; float: a number in [0, 1].
-_KINDS: dict[str, type] = {
-    "status": str, "method": str, "device": str, "seed": int, "versions": dict, "files": dict,
-    "input": dict, "input.noise": dict, "input.data": str, "input.options": dict,
-    "input.columns": dict, "input.fingerprint": str, "input.kind": str, "input.rows": int, "input.pairs": int,
-    "result": dict, "result.threshold": float, "result.noise_rate": float, "result.flagged": int,
-    "result.pairs": int,
-}  # fmt: skip
-
-
 def mistyped(info: dict[str, Any]) -> list[str]:
     """The keys of a run.json, such as ``result.threshold``, whose values are not of the kind that ``fit`` writes."""
+    counts = ("seed", "input.rows", "input.pairs", "result.flagged", "result.pairs")
+    texts = ("status", "method", "device", "input.data", "input.fingerprint", "input.kind")
+    objects = ("versions", "files", "input", "input.noise", "input.options", "input.columns", "result")
+    kinds: dict[str, type] = dict.fromkeys(counts, int) | dict.fromkeys(texts, str) | dict.fromkeys(objects, dict)
+    kinds |= {"result.threshold": float, "result.noise_rate": float}  # shares
     found = []
-    for key, kind in _KINDS.items():
+    for key, kind in kinds.items():
         outer, _, inner = key.rpartition(".")
         within = info.get(outer) if outer else info
         value = within.get(inner) if isinstance(within, dict) else None

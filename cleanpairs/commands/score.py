@@ -34,11 +34,6 @@ from cleanpairs.estimators.null_threshold import BLOCK, UnseenThreshold, some_ru
 from cleanpairs.estimators.persistence import load_estimator
 from cleanpairs.scoring import Embeddings
 
-ROWS = 4096  # of a batch
-PARTITION = 65_536  # rows of a partition, about
-NOTHING = {"pairs": 0, "flagged": 0, "quarantined": 0}
-PARTS = ".parts"  # behind the output's name: the folder of its parts
-
 
 @dataclass(frozen=True)
 class ScoreResult:
@@ -67,6 +62,7 @@ class ScoreWork:
     source: Source
     data: str
     threshold: float
+    batch_rows: int = 4096
 
     @cached_property
     def _scorer(self) -> RowScorer:
@@ -77,7 +73,10 @@ class ScoreWork:
 
     def __call__(self, partition: Partition, path: Path) -> dict[str, Any]:
         """See :data:`cleanpairs.engine.work.Work`."""
-        where, counts = (self.source, partition.first, partition.rows, ROWS), Counter[str](**NOTHING)
+        where, counts = (
+            (self.source, partition.first, partition.rows, self.batch_rows),
+            Counter(pairs=0, flagged=0, quarantined=0),
+        )
         with ParquetSink(path, SCORES_SCHEMA) as sink:
             for batch in reader_of(self.source).iter_range(*where, hash_vectors=self._scorer.hashes):
                 scores = self._scorer(batch, self.data)
@@ -118,7 +117,7 @@ def score_stream(
             f"{unknown:.0%} of the words of {data} are unknown to the model, which was fitted on other captions: its "
             f"scores would say nothing; fit on this data, or allow it by --max-unknown {math.ceil(100 * unknown) / 100}"
         )
-    parts = Path(out).with_name(Path(out).name + PARTS)
+    parts = Path(out).with_name(Path(out).name + ".parts")
     with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
         scorer = fitted.row_scorer(roles_of(source))
         if scorer is None:
@@ -134,14 +133,16 @@ def score_stream(
             unseen = threshold_of_rows(fitted, scorer, source, str(data))
             sent = str(Path(model).absolute()) if engine.remote else fitted
             work = ScoreWork(sent, source, str(data), fitted.applied_threshold(unseen))
-            partitions = plan_partitions(reader_of(source).row_groups(source), source.n_rows, target=PARTITION)
+            partitions = plan_partitions(reader_of(source).row_groups(source), source.n_rows, target=65_536)
             if len(partitions) <= 1 and not engine.remote:  # nothing to go on from, nothing to put together
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
                 counts, done = Counter(work(whole, Path(staged))), None
             else:
                 about = f"{work.threshold:.3g}"  # other threads give the last digits of scores otherwise
                 files = {p.relative_to(model).as_posix(): sha256_of(p) for p in Path(model).rglob("*") if p.is_file()}
-                job = json.dumps([cleanpairs.__version__, source.fingerprint, files, ROWS, about], sort_keys=True)
+                job = json.dumps(
+                    [cleanpairs.__version__, source.fingerprint, files, work.batch_rows, about], sort_keys=True
+                )
                 done = run_partitions(work, partitions, parts, job=job, engine=engine, overwrite=overwrite)
                 counts = _put_together(parts, done, Path(staged))
     if done is not None:  # now that their whole is in place
@@ -211,7 +212,7 @@ def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[Count
 
 
 def _put_together(parts: Path, done: list[Finished], staged: Path) -> Counter[str]:
-    total = Counter[str](**NOTHING)
+    total = Counter(pairs=0, flagged=0, quarantined=0)
     with ParquetSink(staged, SCORES_SCHEMA) as sink:
         for part in done:
             with pq.ParquetFile(parts / Partition(part.number, 0, 0).name, page_checksum_verification=True) as file:

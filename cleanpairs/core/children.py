@@ -14,15 +14,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
-_BEGIN = """\
-import json, sys
-_path, _parent = json.loads(sys.argv.pop(1))
-sys.path[:] = [*_path, *(p for p in sys.path if p not in _path)]
-from cleanpairs.core.children import adopt
-adopt(_parent)
-"""
-
 
 def start(
     code: str, *args: str, env: Mapping[str, str] | None = None, keep: Sequence[int] = (), **streams: Any
@@ -32,10 +23,15 @@ def start(
     ``env``: variables beside those of this process, of which Python's own (PYTHONPATH and the like) count for nothing;
     ``keep``: file descriptors that it inherits; ``**streams``: as of :class:`subprocess.Popen`. Raises OSError.
     """
+    begin = (
+        "import json, sys\n_path, _parent = json.loads(sys.argv.pop(1))\n"
+        "sys.path[:] = [*_path, *(p for p in sys.path if p not in _path)]\n"
+        "from cleanpairs.core.children import adopt\nadopt(_parent)\n"
+    )
     given = json.dumps([_import_path(), os.getpid()])
     flags = ["-I", *(["-B"] if sys.dont_write_bytecode else []), *(["-X", "utf8"] if sys.flags.utf8_mode else [])]
     return subprocess.Popen(
-        [sys.executable, *flags, "-c", _BEGIN + code, given, *args],
+        [sys.executable, *flags, "-c", begin + code, given, *args],
         env={**os.environ, **(env or {}), "PYTHONSAFEPATH": "1"},
         pass_fds=tuple(keep),
         **streams,
@@ -56,7 +52,7 @@ def start_connected(code: str, **how: Any) -> "tuple[subprocess.Popen[bytes], Co
 
 def adopt(parent: int) -> None:
     """In a child: end when the process ``parent`` does."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it has ended already
         os._exit(1)
 

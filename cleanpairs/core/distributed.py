@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-PATIENCE = timedelta(days=1)  # the first process may encode many images while the others wait
-VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
 
 def rank_by_environment() -> int | None:
     """Number of this process, from 0, by the environment; None: it is alone. Raises ValueError: it is no number."""
-    alone = any(name not in os.environ for name in VARIABLES) or int(os.environ["WORLD_SIZE"]) < 2
+    alone = (
+        any(name not in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+        or int(os.environ["WORLD_SIZE"]) < 2
+    )
     return None if alone else int(os.environ["RANK"])
 
 
@@ -40,7 +40,8 @@ def process_group(device: str = "cpu") -> Iterator[None]:
 
     if device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+    patience = timedelta(days=1)  # the first process may encode many images while the others wait
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=patience)
     try:
         yield
     finally:

@@ -6,15 +6,11 @@ import os
 import re
 import resource
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from cleanpairs.core.errors import ConfigError, ResourceError
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -27,11 +23,6 @@ class Limit:
     what: str
 
 
-_ALLOWED: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "count": ("a whole number, at least 0", lambda value: 0 <= value < 2**63 and value.is_integer()),
-    "seconds": ("a number of seconds above 0", lambda value: 0 < value < math.inf),
-    "share": ("a share from 0 to 1", lambda value: 0 <= value <= 1),
-}
 LIMITS: dict[str, Limit] = {
     "pixels": Limit("CLEANPAIRS_MAX_PIXELS", "count", 64_000_000, "pixels of an image"),
     "image_bytes": Limit("CLEANPAIRS_MAX_IMAGE_BYTES", "bytes", 64 * 2**20, "bytes of an image file"),
@@ -50,7 +41,11 @@ def limit(name: str) -> Any:
     text = os.environ.get(entry.variable, "").strip()
     if not text or entry.kind == "bytes":
         return parse_bytes(text, entry.variable) if text else entry.default
-    words, allows = _ALLOWED[entry.kind]
+    words, allows = {
+        "count": ("a whole number, at least 0", lambda value: 0 <= value < 2**63 and value.is_integer()),
+        "seconds": ("a number of seconds above 0", lambda value: 0 < value < math.inf),
+        "share": ("a share from 0 to 1", lambda value: 0 <= value <= 1),
+    }[entry.kind]
     with suppress(ValueError):
         if allows(value := float(text)):
             return int(value) if entry.kind == "count" else value
@@ -59,8 +54,8 @@ def limit(name: str) -> Any:
 
 def parse_bytes(text: str, name: str = "a number of bytes") -> int:
     """Bytes of ``4GB``, ``512MiB``, ``1.5g`` or a plain number; MB is a million, MiB 2^20. ConfigError for others."""
-    match = _BYTES.fullmatch(text.strip())
-    value = float(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", text.strip().lower())
+    value = float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ") if match else 0
     if not 1 <= value < 2**63:
         raise ConfigError(
             f"{name} must be a number of bytes above 0 and below 2^63, like 4GB, 512MiB or 1000000, found {text!r}"

@@ -69,14 +69,12 @@ def check_seed(owner: str, value: Any) -> None:
     check_whole(owner, "seed", value, 0, most=LARGEST_SEED)
 
 
-_LIMITS = {"above": (">", gt), "least": (">=", ge), "most": ("<=", le), "below": ("<", lt)}
-
-
 def check_number(owner: str, name: str, value: Any, *, also: Sequence[Any] = (), **limits: float | None) -> None:
     """A finite number > ``above``, >= ``least``, <= ``most``, < ``below``, as far as given; or one of ``also``."""
     if any(value is other or (isinstance(other, str) and value == other) for other in also):
         return
-    known = [(*_LIMITS[key], limit) for key, limit in limits.items() if limit is not None]
+    signs = {"above": (">", gt), "least": (">=", ge), "most": ("<=", le), "below": ("<", lt)}
+    known = [(*signs[key], limit) for key, limit in limits.items() if limit is not None]
     real = isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max  # type: ignore[operator]
     if not real or not all(fits(value, limit) for _, fits, limit in known):
         allowed = "a number " + " and ".join(f"{sign} {limit:g}" for sign, _, limit in known)

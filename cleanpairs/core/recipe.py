@@ -19,14 +19,9 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import METHODS, nearest
 from cleanpairs.core.regular import open_regular, read_text
 
-HEADER_KEYS = ("command", "hardware", "minutes", "expected", "date")  # comments that every shipped recipe opens with
-DEFAULT_METHOD = "auto"
 # Recipes METHOD-CORPUS that are made, not kept: the papers' settings for their corpora, which are in this table beside
 # the recipes that were run here, and a method's defaults for photographs.
 PAPERS, PHOTOS = "papers.yaml", "photos"
-MAX_BYTES = 1 << 20  # a recipe is a page of text; anything larger is some other file
-_ALIASES = {"seed": "random_state"}  # the command line's name -> the constructor's
-_ESTIMATOR_SECTIONS = ("method", "backbone", "train")
 
 
 @dataclass(frozen=True)
@@ -59,13 +54,14 @@ class OutputOptions:
 
 
 _OPTION_SECTIONS: dict[str, type] = {"data": DataOptions, "output": OutputOptions}
+_SECTIONS = ("method", "backbone", "train", *_OPTION_SECTIONS)
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Validated settings of one run, made by :meth:`resolve`; ``params``: constructor parameters that were given."""
 
-    method: str = DEFAULT_METHOD
+    method: str = "auto"
     params: dict[str, Any] = field(default_factory=dict)
     data: DataOptions = DataOptions()
     output: OutputOptions = OutputOptions()
@@ -88,7 +84,7 @@ class Recipe:
         in_recipe = len(settings)
         settings += [_setting_of_override(text) for text in overrides]
         settings += [_Setting("options", None, key, v) for key, v in (options or {}).items() if v is not None]
-        method = DEFAULT_METHOD
+        method = cls.method
         for setting in settings:
             if setting.names_method:
                 if not isinstance(setting.value, str):
@@ -156,15 +152,15 @@ def recipe_text(name: str) -> str:
 
 
 def recipe_header(path: str | Path, name: str) -> dict[str, str]:
-    """The ``# key: value`` lines, of :data:`HEADER_KEYS`, that open a recipe of :func:`find_recipes`, by key."""
+    """The ``# key: value`` lines, that open a recipe of :func:`find_recipes`, by key."""
     if Path(path).name == PAPERS:
         return _made_header(Path(path).parent, name)
-    header: dict[str, str] = {}
+    header, known = dict[str, str](), ("command", "hardware", "minutes", "expected", "date")
     for line in read_text(path).splitlines():
         if not line.startswith("#"):
             break
         key, colon, value = line.lstrip("# ").partition(":")
-        if colon and key in HEADER_KEYS and value.strip():
+        if colon and key in known and value.strip():
             header[key] = value.strip()
     return header
 
@@ -205,7 +201,7 @@ def _settings_of(recipe: str | Path) -> list[_Setting]:
     return settings
 
 
-def _check_section(section: Any, origin: str, known: Sequence[str] = (*_ESTIMATOR_SECTIONS, *_OPTION_SECTIONS)) -> None:
+def _check_section(section: Any, origin: str, known: Sequence[str] = _SECTIONS) -> None:
     if section not in known:
         raise ConfigError(
             f"{origin}: unknown section {section!r}{nearest(str(section), list(known))} (known: {', '.join(known)})"
@@ -230,7 +226,7 @@ def override_values(overrides: Sequence[str], **known: Sequence[str]) -> dict[st
     return found
 
 
-def _setting_of_override(text: str, sections: Sequence[str] = (*_ESTIMATOR_SECTIONS, *_OPTION_SECTIONS)) -> _Setting:
+def _setting_of_override(text: str, sections: Sequence[str] = _SECTIONS) -> _Setting:
     name, equals, value = text.partition("=")
     section, dot, key = name.strip().rpartition(".")
     if not equals or not key or (dot and not section):
@@ -247,7 +243,7 @@ def _constructor(method: str) -> Mapping[str, inspect.Parameter]:
 def _place(setting: _Setting, method: str, parameters: Mapping[str, Any]) -> tuple[str, str]:
     """(``params``, ``data`` or ``output``; the key there) of one setting."""
     origin, section, key, _ = setting
-    key = "backbone" if (section, key) == ("backbone", "name") else _ALIASES.get(key, key)
+    key = "backbone" if (section, key) == ("backbone", "name") else {"seed": "random_state"}.get(key, key)
     places = {target: [f.name for f in fields(cls)] for target, cls in _OPTION_SECTIONS.items()}
     places["params"] = list(parameters)
     if section is not None:
@@ -255,9 +251,9 @@ def _place(setting: _Setting, method: str, parameters: Mapping[str, Any]) -> tup
     for target, names in places.items():
         if key in names:
             return target, key
-    if "params" in places and "epochs" not in parameters and key in _constructor(DEFAULT_METHOD):
+    if "params" in places and "epochs" not in parameters and key in _constructor(Recipe.method):
         raise ConfigError(f"{origin}: {setting.key!r} is a setting of trainings, and {method} trains nothing")
-    names = sorted({name for names in places.values() for name in names} | set(_ALIASES))
+    names = sorted({name for names in places.values() for name in names} | {"seed"})
     where = f"{section}.{setting.key}" if section else setting.key
     of = f"section {section!r} with method {method}" if section else f"method {method}"
     raise ConfigError(
@@ -360,18 +356,18 @@ def parse_yaml(text: str, origin: str) -> Any:
         raise ConfigError(f"{origin}{at}: not readable as YAML: {problem}") from error
 
 
-def read_yaml(path: Path) -> dict[Any, Any]:
+def read_yaml(path: Path, most_bytes: int = 2**20) -> dict[Any, Any]:
     """The mapping that a YAML file holds, empty of an empty one; ConfigError where it holds none, or above 1 MiB."""
     try:
         with open_regular(path) as file:
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(most_bytes + 1)
         text = raw.decode("utf-8")
     except OSError as error:
         raise ConfigError(f"the recipe {path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"the recipe {path} is not UTF-8 text (byte {error.start})") from error
-    if len(raw) > MAX_BYTES:
-        raise ConfigError(f"the recipe {path} is larger than 1 MiB: is it a recipe?")
+    if len(raw) > most_bytes:
+        raise ConfigError(f"the recipe {path} is larger than {most_bytes:,} bytes: is it a recipe?")
     content = parse_yaml(text, str(path))
     if content is None:
         return {}

@@ -16,9 +16,7 @@ from cleanpairs.encoders.model_files import FrozenImages
 from cleanpairs.encoders.sentences import fast_precision
 from cleanpairs.features.rows import Chunk, Progress, Rows, compute_rows, digest
 
-CNN_SIZE = 64
-BATCH = 64  # images that are decoded and encoded at once: where a killed run goes on
-_IN_MEMORY: WeakKeyDictionary[Any, dict[str, Rows]] = WeakKeyDictionary()
+_in_memory: WeakKeyDictionary[Any, dict[str, Rows]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def image_matrix(
         assert array is not None
         return ImageMatrix(array, {}, name, None)
     if name == "cnn":
-        return pixel_matrix(pairs, ImageTransform.whole(image_size or CNN_SIZE), name, progress=progress)
+        return pixel_matrix(pairs, ImageTransform.whole(image_size or 64), name, progress=progress)
     network = IMAGE_ENCODERS.load(name)(image_size, precision=fast_precision("cpu"))
     return encoded_matrix(pairs, network, name, progress=progress)
 
@@ -113,7 +111,7 @@ def _rows(
     preparation = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform), prefetch=prefetch)
 
     def chunks(first: int) -> Iterator[Chunk]:
-        encoded = (part for part in pairs.images.iter_encoded(BATCH) if part[0] + len(part[1]) > first)
+        encoded = (part for part in pairs.images.iter_encoded(64) if part[0] + len(part[1]) > first)
         with Decoder(preparation, workers_for(len(pairs.images) - first)) as decoder:
             for batch in decoder.batches(encoded):
                 values, failures = np.zeros((batch.size, *shape), dtype), batch.failures
@@ -129,7 +127,7 @@ def _rows(
         # By the images' contents, also of files that the input only names; whatever captions stand beside them.
         folder = cache_dir() / "images" / f"{digest(pairs.image_group.tobytes())}-{encoder_key}"
         return compute_rows(len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress)
-    kept = _IN_MEMORY.setdefault(pairs.images, {})  # a fit, its scores and repairs share the images' object
+    kept = _in_memory.setdefault(pairs.images, {})  # a fit, its scores and repairs share the images' object
     if encoder_key not in kept:
         kept[encoder_key] = compute_rows(len(pairs.images), shape, dtype, chunks, progress=progress)
     return kept[encoder_key]

@@ -23,7 +23,6 @@ import numpy as np
 from cleanpairs.core.regular import open_regular, writing
 from cleanpairs.data.source import read_cached, write_cached
 
-SYNC_SECONDS = 5.0
 FORMAT = 2
 Progress = Callable[[int, int], None]  # done, and all there is to do
 Rows = tuple[np.ndarray, dict[int, str]]  # maybe memory-mapped, and row -> why it failed: those are zero
@@ -77,7 +76,7 @@ def compute_rows(
                         known.done = start + len(values)
                         if progress is not None:
                             progress(known.done, n)
-                        if time.monotonic() - synced > SYNC_SECONDS or known.done == n:
+                        if time.monotonic() - synced > 5.0 or known.done == n:
                             file.flush()
                             os.fsync(file.fileno())
                             known.checksums.append((known.done, checksum))

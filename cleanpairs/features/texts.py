@@ -12,8 +12,6 @@ from cleanpairs.encoders.sentences import SentenceEncoder
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.features.rows import Chunk, Progress, compute_rows, digest
 
-CHUNK = 1024  # captions that are encoded in one call: where a killed run goes on
-
 
 class Captions:
     """What makes tables of captions: learned ``words`` (or a pretrained model that is trained on, for its numbers), a
@@ -84,8 +82,9 @@ class Captions:
         unique = list(number)
 
         def chunks(first: int) -> Iterator[Chunk]:
-            for start in range(first, len(unique), CHUNK):
-                values = frozen.encode_texts(unique[start : start + CHUNK])
+            at_once = 1024  # captions: where a killed run goes on
+            for start in range(first, len(unique), at_once):
+                values = frozen.encode_texts(unique[start : start + at_once])
                 yield start, np.where(np.isfinite(values), values, 0), {}
 
         key = f"{digest(*unique)}-{digest(frozen.cache_key or frozen.fingerprint)}"

@@ -20,13 +20,6 @@ from cleanpairs.explain import caption_words, named_words
 from cleanpairs.report.outcome import Outcome, scores_table
 from cleanpairs.report.plots import DASHED, drawn
 
-THUMBNAIL = 160  # longest side in pixels: shown at half of it on a dense screen
-PICTURES, CAPTIONS = 6, 4  # of a group of duplicates
-COMPARED = 4  # scores beside ours
-LEAST, MOST = 30, 8  # flagged pairs; groups
-SAMPLE, FEW = 20_000, 2000  # flagged pairs that are divided, of more; those that silhouettes are of
-SHOWN, NAMED = 3, 3  # cards, and words, of a group
-SHARE = 0.1  # of a group's pairs that have a word of its name
 LOOK = "≈"  # before a word about the look
 
 
@@ -41,7 +34,7 @@ class Cards:
         """Data addresses of pairs (k,), None where there is no picture or it cannot be decoded."""
         rows = self.pairs.image_index[ids]
         new = np.array([m for m in np.unique(rows).tolist() if m not in self._known], np.int64)
-        small = thumbnails(self.pairs.images, new, THUMBNAIL)
+        small = thumbnails(self.pairs.images, new, 160)  # pixels: shown at half of it on a dense screen
         for row, jpeg in zip(new.tolist(), small, strict=True):
             address = None if jpeg is None else "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
             self._known[row] = address
@@ -132,8 +125,8 @@ def duplicates(shown: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
     images = pairs.image_group[np.unique(pairs.image_index)]  # a selection of pairs shares the images of all
     texts = pairs.text_group[[bool((caption or "").strip()) for caption in pairs.captions]] if len(pairs) else images
     for title, group, members, pictures, captions in (
-        ("The same image", pairs.pair_image_group, images, 1, CAPTIONS),
-        ("The same text", pairs.text_group, texts, PICTURES, 1),
+        ("The same image", pairs.pair_image_group, images, 1, 4),
+        ("The same text", pairs.text_group, texts, 6, 1),
     ):
         names, size = np.unique(members, return_counts=True)
         order, largest = np.argsort(-size, kind="stable")[:count], []
@@ -154,14 +147,14 @@ def duplicates(shown: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def precomputed_scores(pairs: Pairs, scores: Any) -> dict[str, np.ndarray]:
+def precomputed_scores(pairs: Pairs, scores: Any, most: int = 4) -> dict[str, np.ndarray]:
     """Name -> (N,) float64, NaN where there is none: of the input, then other floats of the scores table."""
     found = {name: np.asarray(values, np.float64) for name, values in pairs.precomputed_scores.items()}
     table = scores_table(scores)
     for field in table.schema:
         if pa.types.is_floating(field.type) and field.name != "correspondence":
             found[field.name] = table[field.name].cast(pa.float64()).fill_null(np.nan).to_numpy()
-    return dict(list(found.items())[:COMPARED])
+    return dict(list(found.items())[:most])
 
 
 def compare_scores(shown: Cards, given: Mapping[str, np.ndarray], count: int) -> list[dict[str, Any]]:
@@ -220,8 +213,10 @@ def _apart(shown: Cards, name: str, values: np.ndarray, both: np.ndarray, count:
     return found
 
 
-def clusters(shown: Cards, why: Sequence[str | None]) -> list[dict[str, Any]]:
+def clusters(shown: Cards, why: Sequence[str | None], *, most: int = 8, sample: int = 20_000) -> list[dict[str, Any]]:
     """Groups of flagged pairs, largest first, with the pairs next to the middle of each; none of fewer than 30.
+
+    ``most``: groups; ``sample``: of more pairs so many are divided.
 
     They are divided by the words of their captions and by the look of their images, in words, too: those that the
     captions of similar trusted images agree on, as the pairs' sentences ``why`` (N,) have them. Both are weighted by
@@ -237,10 +232,10 @@ def clusters(shown: Cards, why: Sequence[str | None]) -> list[dict[str, Any]]:
     pairs, outcome = shown.pairs, shown.outcome
     ids = np.flatnonzero(outcome.correspondence < outcome.threshold)
     flagged = len(ids)
-    if flagged < LEAST:
+    if flagged < 30:
         return []
-    if flagged > SAMPLE:
-        ids = np.sort(np.random.default_rng(0).choice(ids, SAMPLE, replace=False))
+    if flagged > sample:
+        ids = np.sort(np.random.default_rng(0).choice(ids, sample, replace=False))
     said = [named_words(why[i] or "") for i in ids.tolist()]
     telling = {word for agreed, own in said for word in (*own, *(LOOK + word for word in agreed))}
     looks = [[LOOK + word for word in agreed] for agreed, _ in said]
@@ -250,13 +245,13 @@ def clusters(shown: Cards, why: Sequence[str | None]) -> list[dict[str, Any]]:
         has = counts.fit_transform(words)
     except ValueError:  # no word occurs twice
         return []
-    if has.shape[1] < MOST:
+    if has.shape[1] < most:
         return []
     reduced = TruncatedSVD(min(50, has.shape[1] - 1), random_state=0)
     vectors = normalize(reduced.fit_transform(TfidfTransformer().fit_transform(has)))
-    few = np.random.default_rng(0).permutation(len(vectors))[:FEW]
+    few = np.random.default_rng(0).permutation(len(vectors))[:2000]  # silhouettes take the square of it
     best, chosen = -np.inf, None
-    for k in range(2, min(MOST, len(np.unique(vectors, axis=0))) + 1):
+    for k in range(2, min(most, len(np.unique(vectors, axis=0))) + 1):
         model = KMeans(k, n_init=3, random_state=0).fit(vectors)
         of = model.labels_
         if len(np.unique(of[few])) == k and (score := silhouette_score(vectors[few], of[few])) > best:
@@ -264,24 +259,24 @@ def clusters(shown: Cards, why: Sequence[str | None]) -> list[dict[str, Any]]:
     if chosen is None:
         return []
     of, apart, found = chosen.labels_, chosen.transform(vectors).min(axis=1), []
-    note = "next to the middle of the group" + (f", of a sample of {SAMPLE:,}" if flagged > SAMPLE else "")
+    note = "next to the middle of the group" + (f", of a sample of {sample:,}" if flagged > sample else "")
     for c in np.argsort(-np.bincount(of), kind="stable").tolist():
         rows = np.flatnonzero(of == c)
         share, of_all = (np.asarray(some.mean(axis=0)).ravel() for some in (has[rows], has))
         total = round(len(rows) * flagged / len(ids))
         title = f"{total:,} pairs: {visible(_name(share, of_all, counts.get_feature_names_out(), telling))}"
-        middle = rows[np.argsort(apart[rows], kind="stable")[:SHOWN]]
+        middle = rows[np.argsort(apart[rows], kind="stable")[:3]]
         found.append(shown.gallery(title, note, total, ids[middle]))
     return found
 
 
 def _name(share: np.ndarray, of_all: np.ndarray, names: np.ndarray, telling: Collection[str]) -> str:
     """The words that a group has more often than all: those of ``telling``, if there are any."""
-    gain = np.where(share >= SHARE, share * np.log(np.maximum(share, 1e-9) / np.maximum(of_all, 1e-9)), 0)
+    gain = np.where(share >= 0.1, share * np.log(np.maximum(share, 1e-9) / np.maximum(of_all, 1e-9)), 0)
     words = [str(names[i]) for i in np.argsort(-gain, kind="stable") if gain[i] > 0]
     words = [word for word in words if not telling or word in telling]
-    said = [w for w in words if not w.startswith(LOOK)][:NAMED]
-    look = [w.removeprefix(LOOK) for w in words if w.startswith(LOOK)][:NAMED]
+    said = [w for w in words if not w.startswith(LOOK)][:3]
+    look = [w.removeprefix(LOOK) for w in words if w.startswith(LOOK)][:3]
     parts = ["captions say " + ", ".join(said)] if said else []
     parts += ["images like those of " + ", ".join(look)] if look else []
     return "; ".join(parts) or "various words"

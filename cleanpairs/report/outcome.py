@@ -27,11 +27,6 @@ KINDS = {
     "flagged": "flagged",
     "quarantine": "quarantined",
 }
-MAX_REASONS = 12  # rows of their table; the rest is summed up
-TOP = 20  # values shown; the rest is summed up
-MANY = 20  # distinct numbers; more are put into ranges
-RANGES = 6
-NONE, OTHERS = "(none)", "all others"
 
 
 @dataclass(frozen=True)
@@ -74,13 +69,13 @@ class Outcome:
                 start += width
         return rows
 
-    def reasons(self) -> list[tuple[str, str, int]]:
+    def reasons(self, most: int = 12) -> list[tuple[str, str, int]]:
         """(Kind, reason, pairs) of the pairs that are gone, most frequent first; the rest is summed up."""
         gone = np.isin(self.kind, ["dropped", "quarantined"])
         found = Counter((self.kind[i], self.reason[i] or "not given") for i in np.flatnonzero(gone)).most_common()
-        told = [(*key, n) for key, n in found[:MAX_REASONS]]
-        rest = sum(n for _, n in found[MAX_REASONS:])
-        return told + ([("", f"{len(found) - MAX_REASONS} other reasons", rest)] if rest else [])
+        told = [(*key, n) for key, n in found[:most]]
+        rest = sum(n for _, n in found[most:])
+        return told + ([("", f"{len(found) - most} other reasons", rest)] if rest else [])
 
     def detection(self) -> list[tuple[str, str]]:
         """(Name, figure) of how well mismatched pairs are found; empty where the truth is unknown or all alike."""
@@ -165,30 +160,31 @@ def caption_lengths(pairs: Pairs, outcome: Outcome) -> list[dict[str, Any]]:
     return [_aggregate(f"{unit} in the caption", *_ranges(sizes), outcome)]
 
 
-def _table(name: str, column: pa.ChunkedArray, pairs: Pairs, outcome: Outcome) -> dict[str, Any]:
+def _table(name: str, column: pa.ChunkedArray, pairs: Pairs, outcome: Outcome, most: int = 20) -> dict[str, Any]:
+    """Of more values than ``most``, numbers are put into ranges, and the rest of the others is summed up."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         values = column.cast(pa.float64()).fill_null(np.nan).to_numpy()
-        if len(np.unique(values[np.isfinite(values)])) > MANY:
+        if len(np.unique(values[np.isfinite(values)])) > most:
             codes, names = _ranges(values)
             return _aggregate(name, codes[pairs.row], names, outcome)
     codes, found = pd.factorize(np.array(column.to_pylist(), dtype=object))
     of_pair = codes[pairs.row]
-    top = np.argsort(-np.bincount(of_pair[of_pair >= 0], minlength=len(found)), kind="stable")[:TOP]
+    top = np.argsort(-np.bincount(of_pair[of_pair >= 0], minlength=len(found)), kind="stable")[:most]
     place = np.full(len(found) + 1, len(top))
     place[top], place[-1] = np.arange(len(top)), -1
     names = [visible(found[i], 60) or "(empty)" for i in top]
     note = f"the {len(top)} most frequent of {len(found):,} values" if len(found) > len(top) else ""
-    return _aggregate(name, place[of_pair], [*names, OTHERS] if note else names, outcome, note)
+    return _aggregate(name, place[of_pair], [*names, "all others"] if note else names, outcome, note)
 
 
-def _ranges(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+def _ranges(values: np.ndarray, ranges: int = 6) -> tuple[np.ndarray, list[str]]:
     """Codes and names of ranges that hold about as many values each; -1 for what is not finite."""
     known = np.isfinite(values)
     if not known.any():
         return np.full(len(values), -1), []
-    edges = np.unique(np.quantile(values[known], np.linspace(0, 1, RANGES + 1), method="nearest"))
+    edges = np.unique(np.quantile(values[known], np.linspace(0, 1, ranges + 1), method="nearest"))
     codes = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, max(len(edges) - 2, 0))
     inside = pd.Series(values[known]).groupby(codes[known])
     ends = zip(inside.min(), inside.max(), strict=True)
@@ -205,5 +201,5 @@ def _aggregate(column: str, codes: np.ndarray, names: list[str], outcome: Outcom
     pairs["wrong"] = np.nan if outcome.truth is None else outcome.truth
     values = pairs.groupby(np.where(codes < 0, len(names), codes))
     found = values.agg(pairs=("y", "size"), flagged=("flagged", "mean"), mean=("y", "mean"), wrong=("wrong", "mean"))
-    found["value"] = [[*names, NONE][k] for k in found.index]
+    found["value"] = [[*names, "(none)"][k] for k in found.index]
     return {"column": visible(column, 60), "rows": found.to_dict("records"), "note": note}

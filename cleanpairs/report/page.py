@@ -32,8 +32,6 @@ from cleanpairs.report.outcome import Outcome, caption_lengths, outcome_of, slic
 from cleanpairs.report.plots import drawn, plot_scores, plot_training, precision_recall, series
 
 MAX_BYTES = 10_000_000  # of a page; galleries are halved until it fits
-MAX_QUARANTINED = 50  # rows of their table
-STAGES = ("as it came", "kept", "kept and repaired")
 
 
 def write_report(
@@ -96,7 +94,7 @@ def write_report(
         next_steps=next_steps,
         figures=_figures(outcome, metrics),
         clusters=clusters(shown, why or [None] * len(outcome)),
-        quarantined=np.flatnonzero(outcome.kind == "quarantined")[:MAX_QUARANTINED].tolist(),
+        quarantined=np.flatnonzero(outcome.kind == "quarantined")[:50].tolist(),
         slices=[*slice_tables(pairs, outcome, slice_by), *caption_lengths(pairs, outcome)],
         missing="the picture cannot be read" if pairs.images.kind == "bytes" else "no picture: the data holds vectors",
         audited=audit_result,
@@ -186,8 +184,8 @@ def verdict(
     outcome: Outcome, plan: RepairPlan | None, pairs: Pairs, result: Mapping[str, Any],
     calibration: Calibration | None,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """A sentence on what is estimated, and known where the truth is, and (name, share of mismatched pairs) of
-    :data:`STAGES`, by run.json's ``result``; without a ``calibration`` the share among the kept pairs is undetermined.
+    """A sentence on what is estimated, and known where the truth is, and (name, share of mismatched pairs) of the
+    stages of the data, by run.json's ``result``. Without a ``calibration`` the share among the kept is undetermined.
     """
     truth = outcome.truth
     kept, repaired = (int((outcome.kind == kind).sum()) for kind in ("kept", "repaired"))
@@ -215,7 +213,7 @@ def verdict(
         sentence += f"; {repaired / len(outcome):.1%} are repaired"
         sentence += f", which makes it about {_text(output)}" if np.isfinite(output.value) else ""
     sentence += "."
-    stages = STAGES[: 3 if repaired else 2]
+    stages = ("as it came", "kept", "kept and repaired")[: 3 if repaired else 2]
     if truth is not None and truth[outcome.scored].any():
         shares = None if plan is None else wrong_in_output(pairs, plan.table.sort_by("pair_id"))
         among = truth[outcome.kind == "kept"]  # what a repair has made of a pair may be unknown: NaN

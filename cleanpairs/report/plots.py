@@ -20,21 +20,8 @@ from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 
 KEPT, FLAGGED = "#2f6fb0", "#c8553d"  # told apart by colour-blind readers too
-BINS = 50
 DASHED: Any = {"color": "#111", "linewidth": 1.2, "linestyle": (0, (4, 2))}
 ABOVE: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "frameon": False}
-_STYLE: Any = {
-    "axes.edgecolor": "#9aa0a8",
-    "axes.labelcolor": "#30343a",
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "font.family": "DejaVu Sans",  # ships with matplotlib: the same picture everywhere
-    "font.size": 9,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "cleanpairs",  # the same figure is the same bytes
-    "xtick.color": "#565b63",
-    "ytick.color": "#565b63",
-}
 
 
 def plot_scores(
@@ -46,7 +33,7 @@ def plot_scores(
     by default. Raises DataError: ``truth`` is of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
-    groups = [("pairs", y, KEPT, "")]
+    bins, groups = 50, [("pairs", y, KEPT, "")]
     if truth is not None:
         wrong = np.asarray(truth, dtype=bool).ravel()
         if wrong.shape != y.shape:
@@ -54,10 +41,10 @@ def plot_scores(
         groups = [("matched pairs", y[~wrong], KEPT, ""), ("mismatched pairs", y[wrong], FLAGGED, "////")]
     ax, filled = _new_axes() if ax is None else ax, np.empty(0)
     for label, some, colour, hatch in groups:  # the hatch: told apart without colour too
-        counts, edges = np.histogram(np.clip(some[np.isfinite(some)], 0, 1), BINS, (0, 1))
+        counts, edges = np.histogram(np.clip(some[np.isfinite(some)], 0, 1), bins, (0, 1))
         filled = np.append(filled, counts[counts > 0])
         ax.bar(
-            edges[:-1], counts, 1 / BINS, align="edge", color=colour, alpha=0.7, label=label, linewidth=0, hatch=hatch,
+            edges[:-1], counts, 1 / bins, align="edge", color=colour, alpha=0.7, label=label, linewidth=0, hatch=hatch,
             edgecolor="#ffffff80",
         )  # fmt: skip
     if len(filled) and filled.max() > 20 * np.median(filled):
@@ -181,7 +168,19 @@ def precision_recall(correspondence: np.ndarray, threshold: float, truth: np.nda
 def drawn(draw: Callable[[Axes], object]) -> str:
     """A figure as a data address; outside pyplot's global state, so that a notebook's own figures stay as they are."""
     buffer = io.BytesIO()
-    with mpl.rc_context(_STYLE):
+    style: Any = {
+        "axes.edgecolor": "#9aa0a8",
+        "axes.labelcolor": "#30343a",
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "font.family": "DejaVu Sans",  # ships with matplotlib: the same picture everywhere
+        "font.size": 9,
+        "svg.fonttype": "path",
+        "svg.hashsalt": "cleanpairs",  # the same figure is the same bytes
+        "xtick.color": "#565b63",
+        "ytick.color": "#565b63",
+    }
+    with mpl.rc_context(style):
         figure = Figure(figsize=(5.6, 3.3), layout="constrained")
         draw(figure.add_subplot())
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

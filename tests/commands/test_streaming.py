@@ -14,7 +14,7 @@ import torch
 
 from cleanpairs import ClipScore, InfoNCE, load_pairs
 from cleanpairs.commands import score as streaming_module
-from cleanpairs.commands.score import PARTS, ScoreResult
+from cleanpairs.commands.score import ScoreResult
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import open_source
 from cleanpairs.data.table_reader import ParquetReader
@@ -127,7 +127,7 @@ def test_partitions_score_as_a_whole(
 ) -> None:
     result = score_stream(model, many, tmp_path / "scores.parquet")
     assert cut == [20, 20, 20, 20, 1]
-    assert not (tmp_path / f"scores.parquet{PARTS}").exists()
+    assert not (tmp_path / "scores.parquet.parts").exists()
     monkeypatch.setattr(streaming_module, "PARTITION", 1000)
     assert score_stream(model, many, tmp_path / "whole.parquet") == result
     table, whole = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("scores", "whole"))
@@ -153,7 +153,7 @@ def test_a_job_that_was_interrupted_goes_on(
     monkeypatch.setattr(ParquetReader, "iter_range", until_the_third)
     with pytest.raises(KeyboardInterrupt):
         score_stream(saved, many, out)
-    parts = tmp_path / f"scores.parquet{PARTS}"
+    parts = tmp_path / "scores.parquet.parts"
     assert not out.exists() and sorted(p.name for p in parts.glob("part-*")) == ["part-000000", "part-000001"]
     score_stream(saved, many, out)
     assert seen[3] == seen[2] and len(set(seen)) == len(seen) - 1  # the third again, the first two not

@@ -173,7 +173,7 @@ def test_unreadable_recipes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not UTF-8"):
         Recipe.resolve(path)
     path.write_bytes(b"#" * ((1 << 20) + 1))
-    with pytest.raises(ConfigError, match="larger than 1 MiB"):
+    with pytest.raises(ConfigError, match="larger than 1,048,576 bytes"):
         Recipe.resolve(path)
 
 
