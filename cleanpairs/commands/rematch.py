@@ -147,7 +147,7 @@ class Planning:
     engine: Engine
     parts: Path
     why: pa.ChunkedArray | None = None
-    batch_rows: int = 4096
+    batch_rows = 4096
 
     @classmethod
     def of_run(

@@ -62,7 +62,7 @@ class ScoreWork:
     source: Source
     data: str
     threshold: float
-    batch_rows: int = 4096
+    batch_rows, partition_rows = 4096, 65_536
 
     @cached_property
     def _scorer(self) -> RowScorer:
@@ -133,7 +133,9 @@ def score_stream(
             unseen = threshold_of_rows(fitted, scorer, source, str(data))
             sent = str(Path(model).absolute()) if engine.remote else fitted
             work = ScoreWork(sent, source, str(data), fitted.applied_threshold(unseen))
-            partitions = plan_partitions(reader_of(source).row_groups(source), source.n_rows, target=65_536)
+            partitions = plan_partitions(
+                reader_of(source).row_groups(source), source.n_rows, target=ScoreWork.partition_rows
+            )
             if len(partitions) <= 1 and not engine.remote:  # nothing to go on from, nothing to put together
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
                 counts, done = Counter(work(whole, Path(staged))), None

@@ -16,6 +16,7 @@ from cleanpairs.encoders.model_files import FrozenImages
 from cleanpairs.encoders.sentences import fast_precision
 from cleanpairs.features.rows import Chunk, Progress, Rows, compute_rows, digest
 
+BATCH = 64  # images that are decoded and encoded at once: where a killed run goes on
 _in_memory: WeakKeyDictionary[Any, dict[str, Rows]] = WeakKeyDictionary()
 
 
@@ -111,7 +112,7 @@ def _rows(
     preparation = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform), prefetch=prefetch)
 
     def chunks(first: int) -> Iterator[Chunk]:
-        encoded = (part for part in pairs.images.iter_encoded(64) if part[0] + len(part[1]) > first)
+        encoded = (part for part in pairs.images.iter_encoded(BATCH) if part[0] + len(part[1]) > first)
         with Decoder(preparation, workers_for(len(pairs.images) - first)) as decoder:
             for batch in decoder.batches(encoded):
                 values, failures = np.zeros((batch.size, *shape), dtype), batch.failures

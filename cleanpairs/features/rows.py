@@ -76,7 +76,7 @@ def compute_rows(
                         known.done = start + len(values)
                         if progress is not None:
                             progress(known.done, n)
-                        if time.monotonic() - synced > 5.0 or known.done == n:
+                        if time.monotonic() - synced > _Known.sync_seconds or known.done == n:
                             file.flush()
                             os.fsync(file.fileno())
                             known.checksums.append((known.done, checksum))
@@ -92,6 +92,7 @@ class _Known:
     done: int
     failures: dict[int, str]
     checksums: list[tuple[int, int]]
+    sync_seconds = 5.0
 
 
 def _head(n: int, shape: tuple[int, ...], dtype: Any) -> bytes:

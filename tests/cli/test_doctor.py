@@ -107,8 +107,7 @@ def test_a_disk_that_is_full_or_closed(tmp_path: Path, monkeypatch: pytest.Monke
     assert diagnosis.disk("cache", tmp_path / "not" / "yet" / "there", "mend").state == "ok"
     (tmp_path / "file").touch()
     assert diagnosis.disk("runs", tmp_path / "file", "mend").state == "warning"
-    monkeypatch.setattr(diagnosis, "LEAST_FREE", 2**62)
-    assert diagnosis.disk("cache", tmp_path, "mend").remedy == "mend"
+    assert diagnosis.disk("cache", tmp_path, "mend", least_free=2**62).remedy == "mend"
 
 
 def test_the_command_and_its_exit_codes(monkeypatch: pytest.MonkeyPatch, here: list[Check]) -> None:

@@ -73,7 +73,7 @@ def test_a_command_that_is_killed_goes_on(here: Path, monkeypatch: pytest.Monkey
     again = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert again.stdout.split()[:3] == ["2", "3", "4"] and "90 pairs scored" in again.stdout
     assert not list(here.glob(".cleanpairs-*")) and not (here / "scores.parquet.parts").exists()
-    monkeypatch.setattr(streaming_module, "PARTITION", 20)
+    monkeypatch.setattr(streaming_module.ScoreWork, "partition_rows", 20)
     assert run("score", "run", "data.parquet", "--out", "want.parquet") == 0
     assert (here / "scores.parquet").read_bytes() == (here / "want.parquet").read_bytes()
 

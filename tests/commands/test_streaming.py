@@ -54,7 +54,7 @@ def model(tmp_path: Path) -> InfoNCE:
 def test_a_stream_of_small_chunks_scores_as_a_whole(
     model: InfoNCE, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, lists: bool
 ) -> None:
-    monkeypatch.setattr(streaming_module, "ROWS", 7)
+    monkeypatch.setattr(streaming_module.ScoreWork, "batch_rows", 7)
     data = write(tmp_path / "new.parquet", n, lists=lists, bad=(1, 8) if n > 8 else ())
     pairs = load_pairs(data)
     result = score_stream(model, data, tmp_path / "scores.parquet")
@@ -101,7 +101,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two files of 40 rows in row groups of 10, which become partitions of 20 rows."""
-    monkeypatch.setattr(streaming_module, "PARTITION", 20)
+    monkeypatch.setattr(streaming_module.ScoreWork, "partition_rows", 20)
     (tmp_path / "many").mkdir()
     for name, seed in (("a", 40), ("b", 41)):
         file = write(tmp_path / f"{name}.parquet", seed, lists=True, bad=(1, 8))
@@ -128,7 +128,7 @@ def test_partitions_score_as_a_whole(
     result = score_stream(model, many, tmp_path / "scores.parquet")
     assert cut == [20, 20, 20, 20, 1]
     assert not (tmp_path / "scores.parquet.parts").exists()
-    monkeypatch.setattr(streaming_module, "PARTITION", 1000)
+    monkeypatch.setattr(streaming_module.ScoreWork, "partition_rows", 1000)
     assert score_stream(model, many, tmp_path / "whole.parquet") == result
     table, whole = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("scores", "whole"))
     assert table.drop(["correspondence"]).equals(whole.drop(["correspondence"]))
@@ -240,7 +240,7 @@ def clip_score_on_both(tmp_path: Path) -> ClipScore:
 @pytest.mark.parametrize("made", [trained_on_both, clip_score_on_both])
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
 def test_vectors_of_both_sides_stream(made: Any, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming_module, "ROWS", 7)
+    monkeypatch.setattr(streaming_module.ScoreWork, "batch_rows", 7)
     monkeypatch.setattr(streaming_module, "load_pairs", lambda *_: pytest.fail("it was loaded whole"))
     model = made(tmp_path)
     for n in (0, 1, 2, 40):
@@ -284,7 +284,7 @@ def test_an_embedding_folder_streams(tmp_path: Path, monkeypatch: pytest.MonkeyP
         note = table.select(["caption", "id"])[rows]
         pq.write_table(note, tmp_path / "folder" / "metadata" / f"metadata_{part}.parquet", row_group_size=8)
     want = model.score_pairs(load_pairs(tmp_path / "folder"))
-    monkeypatch.setattr(streaming_module, "PARTITION", 11)
+    monkeypatch.setattr(streaming_module.ScoreWork, "partition_rows", 11)
     monkeypatch.setattr(streaming_module, "load_pairs", lambda *_: pytest.fail("it was loaded whole"))
     score_stream(model, tmp_path / "folder", tmp_path / "s.parquet")
     scores = pq.read_table(tmp_path / "s.parquet")

@@ -145,7 +145,7 @@ def test_a_killed_encoding_goes_on_where_it_was(
 ) -> None:
     from cleanpairs.features import images as images_module
 
-    monkeypatch.setattr(rows_module, "SYNC_SECONDS", -1.0)
+    monkeypatch.setattr(rows_module._Known, "sync_seconds", -1.0)
     monkeypatch.setattr(images_module, "BATCH", 8)
     whole = tiny(CRCL, encoder=tiny_clip).fit(load_pairs(colored))
     monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "other"))
