@@ -33,12 +33,16 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported_names(path: Path) -> set[tuple[int, str]]:
-    """(Line, dotted name) of every import of the package, inside functions too, but not for type checkers only."""
+def imported_names(path: Path, types: bool = False) -> set[tuple[int, str]]:
+    """(Line, dotted name) of every import of the package, inside functions too; for ``types`` only where asked for."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     unseen: set[ast.AST] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+        if (
+            not types
+            and isinstance(node, ast.If)
+            and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+        ):
             unseen.update(inner for statement in node.body for inner in ast.walk(statement))
     found: set[tuple[int, str]] = set()
     for node in ast.walk(tree):
@@ -125,7 +129,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         ".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): p for p in modules()
     }
     graph = {
-        name: {n if n in names else n.rpartition(".")[0] for _, n in imported_names(path)} & set(names)
+        name: {n if n in names else n.rpartition(".")[0] for _, n in imported_names(path, types=True)} & set(names)
         for name, path in names.items()
     }
     assert sum(map(len, graph.values())) > 500

@@ -66,7 +66,7 @@ class ScoreWork:
 
     @cached_property
     def _scorer(self) -> RowScorer:
-        model = load_estimator(Path(self.model)) if isinstance(self.model, str) else self.model
+        model: PairScorer = load_estimator(Path(self.model)) if isinstance(self.model, str) else self.model
         scorer: RowScorer | None = model.row_scorer(roles_of(self.source))
         assert scorer is not None
         return scorer
@@ -109,7 +109,7 @@ def score_stream(
     Raises CleanpairsError: the data cannot be read, or does not fit the model; ``out``, or another job, is there.
     """
     engine = engine or make_engine("local")
-    fitted = load_estimator(Path(model))
+    fitted: PairScorer = load_estimator(Path(model))
     source = open_source(data, **(columns or {}))
     unknown = unknown_share(getattr(fitted, "tokenizer_", None), _first_captions(source))
     if unknown is not None and unknown > max_unknown:

@@ -5,17 +5,13 @@ recurrent network reads the captions: matrix products of few rows add up in anot
 is cut into even blocks, and a batch is filled up to :data:`LEAST` rows.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.rows import RowBatch
-from cleanpairs.encoders.base import input_dim
-from cleanpairs.scoring import Embeddings, embed_images, embed_texts
-
-if TYPE_CHECKING:
-    from cleanpairs.estimators.cleaner import PairCleaner
+from cleanpairs.encoders.base import DualEncoder, input_dim
+from cleanpairs.features import Captions
+from cleanpairs.scoring import Bank, Embeddings, embed_images, embed_texts
 
 LEAST = 64  # rows of a matrix product
 MOST = 256  # rows that go through a tower at once: what they become stays in the processor's cache
@@ -41,15 +37,21 @@ class RowScorer:
 
 
 class VectorScorer(RowScorer):
-    """A trained model of image vectors and captions, or of vectors of both (``text_vectors``); ``pictures``: the rows
-    have pictures, too, whose near duplicates are one image.
+    """A trained model of image vectors and captions, or of vectors of both.
+
+    - ``network``, ``bank``: the model, and the trusted pairs that its scores refer to
+    - ``tokenizer``: what makes tables of captions
+    - ``text_vectors``: the rows bring vectors of captions
+    - ``pictures``: the rows have pictures, too, whose near duplicates are one image
     """
 
     hashes = True
 
-    def __init__(self, model: "PairCleaner", *, text_vectors: bool, pictures: bool = False) -> None:
-        self.model, self.text_vectors = model, text_vectors
-        self.compares_vectors = not model.model_.local and not pictures
+    def __init__(
+        self, network: DualEncoder, bank: Bank, tokenizer: Captions, *, text_vectors: bool, pictures: bool = False
+    ) -> None:
+        self.network, self.bank, self.tokenizer, self.text_vectors = network, bank, tokenizer, text_vectors
+        self.compares_vectors = not network.local and not pictures
 
     def compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """See :class:`RowScorer`."""
@@ -58,13 +60,13 @@ class VectorScorer(RowScorer):
             return np.empty(0, np.float32)
         rows = filled(np.arange(n))
         groups = batch.image_group[batch.row][rows], batch.text_group[rows]
-        scores = np.asarray(self.model.bank_(images.take(rows), texts.take(rows), *groups))[:n]
+        scores = np.asarray(self.bank(images.take(rows), texts.take(rows), *groups))[:n]
         scores[list(batch.faults)] = np.nan
         return scores
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
         """See :class:`RowScorer`; DataError where the vectors have another size than the model's."""
-        n, vectors, network = len(batch.captions), batch.vectors, self.model.model_
+        n, vectors, network = len(batch.captions), batch.vectors, self.network
         if not n:
             return (Embeddings(np.empty((0, network.dim), np.float32)),) * 2
         assert vectors is not None
@@ -72,15 +74,14 @@ class VectorScorer(RowScorer):
             raise DataError(f"the model takes image vectors of {dim} dimensions, {data} has {vectors.shape[-1]}")
         if self.text_vectors:
             assert batch.text_vectors is not None
-            tokens = self.model.tokenizer_.given(batch.text_vectors, data)
+            tokens = self.tokenizer.given(batch.text_vectors, data)
         else:
-            tokens = self.model.tokenizer_.encode(batch.captions.to_pylist())
+            tokens = self.tokenizer.encode(batch.captions.to_pylist())
         vectors = filled(vectors)
         if len(tokens) < LEAST:
             tokens = tokens.take(filled(np.arange(len(tokens))))
-        device = self.model.resolved_device()
-        images = embed_images(network, vectors, device=device, batch_size=_even(len(vectors)))
-        texts = embed_texts(network, tokens, device=device, batch_size=_even(len(tokens)))
+        images = embed_images(network, vectors, device=self.bank.device, batch_size=_even(len(vectors)))
+        texts = embed_texts(network, tokens, device=self.bank.device, batch_size=_even(len(tokens)))
         return images.take(batch.row), texts.take(np.arange(n))
 
 

@@ -285,7 +285,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return self.encoders_.captions(words, dim)
 
     def _load_encoders(self, text_encoder: str | Path | None) -> None:
-        self.text_encoder_, self.encoders_ = text_encoder, Encoders.load(self, text_encoder)
+        self.text_encoder_, self.encoders_ = text_encoder, Encoders.load(self, self.resolved_device(), text_encoder)
 
     def _validator(self, val: Any) -> Callable[[Any], float] | None:
         if val is None:
@@ -360,7 +360,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         given = self.text_encoder_ == "features"
         if "features" not in roles or self.image_encoder_ != "features" or (given and "text_features" not in roles):
             return None
-        return VectorScorer(self, text_vectors=given, pictures=self.near_duplicates and "image" in roles)
+        pictures = self.near_duplicates and "image" in roles
+        return VectorScorer(self.model_, self.bank_, self.tokenizer_, text_vectors=given, pictures=pictures)
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Unit vectors (m, d) float32 of images: Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, D),

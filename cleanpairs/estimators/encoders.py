@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -22,11 +22,9 @@ from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.encoders.sentences import INSTALL, SHIPPED, SentenceEncoder, shipped
 from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, TokenTable, words
+from cleanpairs.estimators.settings import EncoderSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix, encoded_matrix, image_matrix, pixel_matrix
 from cleanpairs.features.rows import Progress
-
-if TYPE_CHECKING:
-    from cleanpairs.estimators.cleaner import PairCleaner
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
 AUTO, WORDS = "auto", "words"  # as the name of a text encoder: what suits the captions; learned words alone
@@ -35,19 +33,19 @@ MOST_NEW = 0.5  # share of the words; of more a model says nothing
 MOST_PIECES, MOST_UNKNOWN = 1.5, 0.05  # pieces a word; share of the pieces
 
 
-def text_encoder_for(estimator: "PairCleaner", pairs: Pairs) -> str | Path | None:
+def text_encoder_for(settings: EncoderSettings, pairs: Pairs) -> str | Path | None:
     """The text encoder of a fit on ``pairs``: the one that is named, else the data's vectors (:data:`GIVEN`), where it
     brings them of both sides and no encoder of images is named; else :data:`WORDS`, or :data:`AUTO`. None beside
     ``encoder``, which reads the captions itself. DataError: there are no captions, and the vectors are not taken.
     """
-    named = estimator.text_encoder
-    given = pairs.has_both_vectors and estimator.image_encoder in ("auto", GIVEN)
-    if estimator.encoder is not None:
+    named = settings.text_encoder
+    given = pairs.has_both_vectors and settings.image_encoder in ("auto", GIVEN)
+    if settings.encoder is not None:
         found = named if named not in (AUTO, WORDS) else None
     else:
         found = named if named not in (None, AUTO) else GIVEN if given else named or WORDS
     if found != GIVEN:
-        refuse_without_captions(pairs, found or estimator.encoder)
+        refuse_without_captions(pairs, found or settings.encoder)
     return found
 
 
@@ -70,20 +68,19 @@ class Encoders:
     image: ModuleEncoder | None = None
 
     @classmethod
-    def load(cls, estimator: "PairCleaner", text_encoder: str | Path | None) -> "Encoders":
-        """Those that the parameters of ``estimator`` name, and ``text_encoder``, of :func:`text_encoder_for`."""
-        device, given = estimator.resolved_device(), estimator.encoder
-        both = None if given is None else PretrainedCLIP(_resolved(given), device)
+    def load(cls, settings: ModelSettings, device: str, text_encoder: str | Path | None) -> "Encoders":
+        """Those that the ``settings`` name, and ``text_encoder``, of :func:`text_encoder_for`."""
+        both = None if settings.encoder is None else PretrainedCLIP(_resolved(settings.encoder), device)
         text: SentenceEncoder | str | None = GIVEN if text_encoder == GIVEN else None
         if text_encoder == AUTO:
-            text = _shipped(device) if both is None and takes_sentences(estimator.backbone) else None
+            text = _shipped(device) if both is None and takes_sentences(settings.backbone) else None
         elif text_encoder not in (None, WORDS, GIVEN):
             text = _shipped(device) if text_encoder == SHIPPED else None
             text = text or SentenceEncoder(_resolved(str(text_encoder)), device)
-        module, image = estimator.image_encoder, None
+        module, image = settings.image_encoder, None
         if isinstance(module, nn.Module):
-            image = ModuleEncoder(module, estimator.image_transform, device)
-        return cls(both, both is not None and estimator.tune != "head", text, image)
+            image = ModuleEncoder(module, settings.image_transform, device)
+        return cls(both, both is not None and settings.tune != "head", text, image)
 
     def images(self, pairs: Pairs, encoder: str, size: int | None, progress: Progress | None = None) -> ImageMatrix:
         """The images as the trained model takes them; ``encoder``: as of :func:`cleanpairs.features.image_matrix`."""
@@ -105,20 +102,20 @@ class Encoders:
             return Captions(self.both) if self.tuned else Captions(frozen=self.both)
         return Captions(dim=dim) if isinstance(self.text, str) else Captions(words, self.text)
 
-    def suiting(self, captions: Sequence[str], estimator: "PairCleaner") -> "tuple[Encoders, str]":
+    def suiting(self, captions: Sequence[str], settings: ModelSettings) -> "tuple[Encoders, str]":
         """These, without a text encoder that was not named and does not know the language; what captions become."""
         if self.both is not None:
             return self, f"vectors of {self.both.name}"
         if self.text is None:
-            if estimator.text_encoder != AUTO:
+            if settings.text_encoder != AUTO:
                 return self, "learned words"
-            if not takes_sentences(estimator.backbone):
-                return self, f"learned words (backbone {estimator.backbone} takes nothing else)"
+            if not takes_sentences(settings.backbone):
+                return self, f"learned words (backbone {settings.backbone} takes nothing else)"
             return self, f"learned words ({SHIPPED} is not installed; for captions in English: {INSTALL})"
         if isinstance(self.text, str):
             return self, "vectors of the data, both sides (--set text_encoder=words: learned words)"
-        beside = "learned words and " if takes_sentences(estimator.backbone) else ""
-        if estimator.text_encoder != AUTO:
+        beside = "learned words and " if takes_sentences(settings.backbone) else ""
+        if settings.text_encoder != AUTO:
             return self, f"{beside}vectors of {self.text.name}"
         known, why = knows(self.text, captions)
         if known:

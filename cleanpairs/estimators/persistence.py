@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.arrays import write_tensors
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.scoring import Bank, Embeddings
-
-if TYPE_CHECKING:  # it stands above: a method is found by its registered name
-    from cleanpairs.estimators.scorer import PairScorer
 
 FORMAT = 2
 MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
@@ -58,7 +55,7 @@ def versions() -> dict[str, str]:
     return own | {name: version(name) for name in names}
 
 
-def save_estimator(estimator: "PairScorer", path: Path, *, overwrite: bool = False) -> Path:
+def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Path:
     """Write the files as the directory ``path``, atomically; see the module's head."""
     bank, own = estimator.bank_, estimator.stored()
     parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
@@ -159,8 +156,10 @@ class Saved:
         return Bank(images, texts, arrays["image_group"], arrays["text_group"], tau, group_size, model, device)
 
 
-def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: Any = None) -> "PairScorer":
-    """The scorer that :func:`save_estimator` wrote. Nothing is fetched: a pretrained model that it names is here.
+def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: Any = None) -> Any:
+    """The :class:`cleanpairs.estimators.PairScorer` that :func:`save_estimator` wrote.
+
+    Nothing is fetched: a pretrained model that it names is here.
 
     ``image_encoder``, ``image_transform``: the torch module that it was fitted with, if it was, and its transform.
     Raises DataError: not such a directory, another format, damaged files, which it names; or a pretrained model that it
@@ -176,7 +175,7 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
         method = METHODS.load(saved.config["method"])
         given = {"image_encoder": image_encoder, "image_transform": image_transform}
         with_module = "image_encoder" in saved.config.get("encoders", ())
-        estimator: PairScorer = method(**saved.parameters(method) | (given if with_module else {}))
+        estimator = method(**saved.parameters(method) | (given if with_module else {}))
         estimator._begin()
         for name, value in saved.state().items():
             setattr(estimator, name, value)

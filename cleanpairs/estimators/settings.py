@@ -127,8 +127,8 @@ class RunSettings(Estimator):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ModelSettings(Estimator):
-    """The dual encoder that is trained."""
+class ModelSettings(EncoderSettings):
+    """The dual encoder that is trained, and what reads for it."""
 
     section: ClassVar[str] = "backbone"
 
