@@ -95,7 +95,7 @@ class Corpus:
         *_, usable, data = reader._training_data(self.pairs, None, None)
         evidence = np.full(len(self.pairs), np.nan)  # a picture that cannot be read has none
         asked = evidence_of(data, self.seed)
-        evidence[usable], right = asked.observed, asked.right
+        evidence[usable], right = asked.observed, asked.matched
         found = {"evidence alone": evidence, "ridge alone": np.full(len(self.pairs), np.nan)}
         of_images, of_texts = frozen_spaces(data.images, data.tokens, self.seed)
         found["ridge alone"][usable] = ridge_score(of_images[data.image_index], of_texts, data.image_group, right)

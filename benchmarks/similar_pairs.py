@@ -67,7 +67,7 @@ def cells(pairs: Pairs, noise: Noise, seed: int) -> list[dict[str, Any]]:
     noisy, wrong, found = apply_noise(pairs, noise), noise.mismatched, []
     *_, usable, data = Auto(device="cpu")._training_data(noisy, None, None)
     untrained = evidence_of(data, seed)
-    told = {"model": "evidence", "rate": untrained.wrong, **judged(untrained.right, wrong[usable], 0.5)}
+    told = {"model": "evidence", "rate": untrained.noise_rate, **judged(untrained.matched, wrong[usable], 0.5)}
     found.append(told | {"AUROC": 1 - area(untrained.observed, wrong[usable])})
     for name, (method, settings) in MODELS.items():
         model = METHODS.load(method)(**SETTINGS, random_state=seed, **settings).fit(noisy)

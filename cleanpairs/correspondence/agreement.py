@@ -1,12 +1,13 @@
-r"""Agreement of the other pairs: whether a pair's caption is what they let expect of its image, and its image of its
-caption. No network is trained. Equations and reasons: docs/methods/auto.md.
+r"""Neighbour agreement: whether a pair's caption is what other pairs predict from its image, and the other way round.
 
-Each pair asks the others, in the spaces of frozen vectors x (images) and t (captions): neighbours, with a kernel, and
-a ridge regression that has not seen the pair, from images to captions and back. The four agreements are joined by
-Fisher's discriminant of observed and null pairs, and the null gives the noise rate and the posterior without a label.
+No network is trained. In the spaces of frozen vectors x (images) and t (captions) each pair is predicted from the
+others: by kernel regression over its neighbours, and by ridge regression, from images to captions and back. Both leave
+the pair out. Fisher's discriminant of observed and random wrong pairs joins the four agreements. The random wrong
+pairs' agreements are the null, which gives the noise rate and the probabilities without a label.
 
-Once networks have told who can be trusted, :func:`normalised_agreement` asks once more, and compares with all others.
-In the joint space of trained networks (:func:`similarity_to_neighbours`) there is no honest null.
+Once networks have told which pairs to trust, :func:`normalised_agreement` predicts again, and compares each pair with
+all others. In the joint space of trained networks (:func:`similarity_to_neighbours`) there is no honest null.
+Equations and reasons: docs/methods/auto.md.
 """
 
 from dataclasses import dataclass, field
@@ -14,245 +15,366 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.correspondence.calibration import Estimate
+from cleanpairs.correspondence.calibration import Estimate, mismatched_by_density, noise_rate_by_tails
 from cleanpairs.ops.normalised_similarity import RIVALS, VectorPairs, among_all, cosines
 
-TAU = 0.15  # of the kernel; .1 asks fewer neighbours and finds less where many are wrong (docs/log.md)
-AMONG_TAU = 2.0  # of the sum of four agreements, in deviations, among those with all captions and all images
-NEAR, NEAREST = 0.07, 0.05  # of the kernels in a joint space
-ROUNDS = 3
-BANK = 16_384  # pairs that answer, besides those of the same image or text
-RANKED = 4096  # pairs with which a caption is compared
-BLOCK = 1024
-BINS = 40
-CONTROLS = 4  # random wrong pairs, for each pair
-FOLDS = 2
-LEAST = 1e-12
-SHRINK = 0.1  # of the null scores' covariance, where they are joined
-TAIL, LEAST_SIMILAR, ONE_SIDED = 0.3, 30, 1.645  # quantile of similar pairs' scores, their number, deviations of 95 %
-LOW, HIGH = 0.05, 0.8  # quantiles of the null between which the tails are compared
-SIMILAR, SIMILAR_ROWS = 0.05, 2000  # share of the pairs that are similar to one, and how many are asked for theirs
-
-
-_Spaces = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # of images and texts, and which are the same
+BLOCK = 1024  # rows at once
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """Of N pairs ``observed`` (N,), in units of the deviation of ``null`` (K,), the agreement of random wrong pairs;
-    ``wrong``: the estimated share of wrong pairs; ``right`` (N,): the probability of being right; ``planted``,
-    ``planted_right`` (m,): agreement and probability of known mismatched pairs that were asked about; ``similar`` (k,):
-    agreement of images with the captions of similar pairs.
+class AgreementNumbers:
+    """The numbers of this algorithm.
+
+    Parameters
+    ----------
+    tau : float
+        Of the kernel. 0.1 takes fewer neighbours and finds less where many pairs are wrong.
+    references : int
+        Pairs that predictions are made from, besides those of the same image or text.
+    rounds : int
+        How often the pairs of the other fold are judged before a fold is.
+    folds : int
+        Parts of the images. A part is judged by weights that were learned without it.
+    null_pairs : int
+        Random wrong pairs, for each pair.
+    least_pairs : int
+        With fewer pairs nothing is known.
+    shrink : float
+        Of the null scores' covariance, where the four agreements are joined.
+    sum_tau : float
+        Temperature of the sum of the four agreements, in deviations, among all captions and all images.
+    similar_share, similar_rows, ranked : float, int, int
+        Share of the pairs that count as similar to one; how many pairs are asked for theirs; pairs that are compared.
+    many_tau, few_tau : float
+        Of the kernels in a joint space: with many neighbours, and with few.
+    """
+
+    tau: float = 0.15
+    references: int = 16_384
+    rounds: int = 3
+    folds: int = 2
+    null_pairs: int = 4
+    least_pairs: int = 80
+    shrink: float = 0.1
+    sum_tau: float = 2.0
+    similar_share: float = 0.05
+    similar_rows: int = 2000
+    ranked: int = 4096
+    many_tau: float = 0.07
+    few_tau: float = 0.05
+
+
+NUMBERS = AgreementNumbers()
+
+
+@dataclass(frozen=True)
+class NeighbourAgreement:
+    """What is known of N pairs.
+
+    Parameters
+    ----------
+    observed : (N,) float
+        Agreement, in deviations of the null.
+    null : (K,) float
+        Agreement of random wrong pairs.
+    noise_rate : float
+        Estimated share of mismatched pairs.
+    matched : (N,) float
+        Probability of being matched.
+    planted, planted_matched : (m,) float
+        Agreement and probability of pairs that are known to be mismatched.
+    similar : (k,) float
+        Agreement of images with the captions of similar pairs.
     """
 
     observed: np.ndarray
     null: np.ndarray
-    wrong: float
-    right: np.ndarray
+    noise_rate: float
+    matched: np.ndarray
     planted: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    planted_right: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    planted_matched: np.ndarray = field(default_factory=lambda: np.zeros(0))
     similar: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    def most_wrong(self, rate: Estimate) -> float:
-        """Upper 95 % bound of the wrong share, a ``rate`` being like random, others like ``similar`` ones; or NaN."""
-        if len(self.similar) < LEAST_SIMILAR:
+    def bound(self, rate: Estimate) -> float:
+        """Upper 95 % bound of the noise rate where wrong captions can be those of similar pairs; NaN if unknown.
+
+        ``rate``: the share of pairs that look like random ones. The lower tail, the lowest 30 % of the similar pairs'
+        scores, tells how many more look like similar ones.
+        """
+        tail, least_pairs, one_sided = 0.3, 30, 1.645
+        if len(self.similar) < least_pairs:
             return float("nan")
-        cut, n = np.quantile(self.similar, TAIL), len(self.observed)
+        cut, n = np.quantile(self.similar, tail), len(self.observed)
         below, of_null, level = (float((score <= cut).mean()) for score in (self.observed, self.null, self.similar))
         variance = below * (1 - below) / n + below**2 * (1 - level) / level / len(self.similar)
         spread = np.hypot(np.sqrt(variance) / level, (of_null / level - 1) * (rate.value - rate.low) / 1.96)
         near = max(below - rate.value * of_null, 0) / level
-        return float(np.clip(rate.value + near + ONE_SIDED * spread, rate.high, 1))
+        return float(np.clip(rate.value + near + one_sided * spread, rate.high, 1))
 
 
-def nothing_known(n: int, planted: int = 0) -> Agreement:
-    """Of N pairs, and ``planted`` others, that nobody was asked about: all count as right, and there is no null."""
-    return Agreement(np.zeros(n), np.zeros(0), 0.0, np.ones(n), np.zeros(planted), np.ones(planted))
+def nothing_known(n: int, planted: int = 0) -> NeighbourAgreement:
+    """Of N pairs, and of so many ``planted`` ones: all count as matched, and there is no null."""
+    return NeighbourAgreement(np.zeros(n), np.zeros(0), 0.0, np.ones(n), np.zeros(planted), np.ones(planted))
 
 
 def similar_pairs(
-    images: np.ndarray, texts: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, rng: np.random.Generator
+    pairs: VectorPairs, rng: np.random.Generator, numbers: AgreementNumbers = NUMBERS
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows (m,) of N pairs at random, and (m, k) pairs of another image and text out of the twentieth most like each.
 
     By the sum of the cosines in both spaces, each in its deviations; in random order; -1 where there are no more.
     """
-    n = len(images)
-    rows, others = rng.permutation(n)[:SIMILAR_ROWS], np.sort(rng.permutation(n)[:RANKED])
-    like = np.zeros((len(rows), len(others)), np.float32)
-    for vectors in (images, texts):
+    n = len(pairs)
+    rows, others = rng.permutation(n)[: numbers.similar_rows], np.sort(rng.permutation(n)[: numbers.ranked])
+    likeness = np.zeros((len(rows), len(others)), np.float32)
+    for vectors in (pairs.images, pairs.texts):
         cosine = vectors[rows] @ vectors[others].T
-        like += (cosine - cosine.mean()) / max(float(cosine.std()), LEAST)
-    same = (image_group[rows, None] == image_group[others]) | (text_group[rows, None] == text_group[others])
-    like[same] = -np.inf
-    top = np.argpartition(-like, k := max(1, int(SIMILAR * len(others))), axis=1)[:, :k]
-    found = np.where(np.isfinite(np.take_along_axis(like, top, 1)), others[top], -1)
+        likeness += (cosine - cosine.mean()) / max(float(cosine.std()), 1e-12)
+    image, text = pairs.image_group, pairs.text_group
+    likeness[(image[rows, None] == image[others]) | (text[rows, None] == text[others])] = -np.inf
+    top = np.argpartition(-likeness, k := max(1, int(numbers.similar_share * len(others))), axis=1)[:, :k]
+    found = np.where(np.isfinite(np.take_along_axis(likeness, top, 1)), others[top], -1)
     return rows, rng.permuted(found, axis=1)
 
 
-def neighbours_agreement(
-    images: np.ndarray,
-    texts: np.ndarray,
-    image_group: np.ndarray,
-    text_group: np.ndarray,
+def neighbour_agreement(
+    pairs: VectorPairs,
     *,
     planted: np.ndarray | None = None,
     seed: int = 0,
-) -> Agreement:
+    numbers: AgreementNumbers = NUMBERS,
+) -> NeighbourAgreement:
     """Agreement of N pairs; see the module's head.
 
-    - ``images``, ``texts`` (N, D), (N, d) float32: unit vectors of each pair's image and caption; zeros say nothing
-    - ``image_group``, ``text_group`` (N,) int64: equal numbers are the same image, the same text
-    - ``planted`` (2, m) int64: rows of an image and of another's caption: mismatched pairs, judged like the null pairs,
-      that answer nobody
+    Parameters
+    ----------
+    pairs : VectorPairs
+        Unit vectors of each pair's image and caption, in spaces of their own; zeros say nothing.
+    planted : (2, m) int64, optional
+        Rows of an image and of another's caption. These mismatched pairs are judged like the null pairs, and nothing
+        is predicted from them.
+    seed : int
+        Of the folds and of the null pairs.
+    numbers : AgreementNumbers
+        Of the algorithm.
     """
-    n = len(images)
+    n = len(pairs)
     planted = np.zeros((2, 0), np.int64) if planted is None else planted
-    rng = np.random.default_rng(seed)
-    if n < 2 * BINS:
-        return nothing_known(n, planted.shape[1])
-    asked = np.sort(rng.permutation(n)[:BANK])
-    number = np.unique(image_group, return_inverse=True)[1]
-    fold = rng.permutation(number.max() + 1)[number] % FOLDS
-    # Random wrong pairs (2, K) of image and caption, both of one fold.
-    orders = [rng.permutation(np.flatnonzero(fold == f)) for f in range(FOLDS) for _ in range(CONTROLS)]
-    pairs = np.concatenate([[order, np.roll(order, -1)] for order in orders], axis=1)
-    m = planted.shape[1]
-    asking, captions = similar_pairs(images, texts, image_group, text_group, rng)
-    known = (captions >= 0) & (fold[captions] == fold[asking, None])
-    similar = np.stack([asking, captions[np.arange(len(captions)), known.argmax(axis=1)]])
-    planted = np.concatenate([planted, similar[:, known.any(axis=1)]], axis=1)
-    pairs = pairs[:, (image_group[pairs[0]] != image_group[pairs[1]]) & (text_group[pairs[0]] != text_group[pairs[1]])]
-    if pairs.shape[1] < 2 * BINS:  # nearly all rows are alike
+    rng, m = np.random.default_rng(seed), planted.shape[1]
+    if n < numbers.least_pairs:
         return nothing_known(n, m)
-    spaces = images, texts, image_group, text_group
-    observed, null, of_planted = np.zeros(n), np.zeros(pairs.shape[1]), np.zeros(planted.shape[1])
-    for f in range(FOLDS):
-        mine = fold == f
-        trusted = np.ones(n)
-        others = asked[~mine[asked]]
-        for _ in range(ROUNDS - 1):
-            said, against = _ask(spaces, np.arange(n), pairs, others, np.where(mine, 0, trusted))
-            trusted = (trusted + 1 - posterior(said, against, wrong_share(said, against))) / 2
-        of, here = mine[pairs[0]], mine[planted[0]]
-        rows = np.union1d(np.flatnonzero(mine), planted[1, here])
-        judged = np.concatenate([pairs[:, of], planted[:, here]], axis=1)
-        said, against = _ask(spaces, rows, judged, asked, trusted, int(here[m:].sum()))
-        observed[mine], null[of], of_planted[here] = said[mine[rows]], against[: of.sum()], against[of.sum() :]
-    wrong = wrong_share(observed, null)
-    matched, planted_right = (1 - posterior(observed, null, wrong, at) for at in (observed, of_planted))
-    return Agreement(observed, null, wrong, matched, of_planted[:m], planted_right[:m], of_planted[m:])
+    references = np.sort(rng.permutation(n)[: numbers.references])
+    number = np.unique(pairs.image_group, return_inverse=True)[1]
+    fold = rng.permutation(number.max() + 1)[number] % numbers.folds
+    # Random wrong pairs (2, K) of image and caption, both of one fold.
+    orders = [
+        rng.permutation(np.flatnonzero(fold == f)) for f in range(numbers.folds) for _ in range(numbers.null_pairs)
+    ]
+    null_rows = np.concatenate([[order, np.roll(order, -1)] for order in orders], axis=1)
+    rows, others = similar_pairs(pairs, rng, numbers)
+    usable = (others >= 0) & (fold[others] == fold[rows, None])
+    similar = np.stack([rows, others[np.arange(len(others)), usable.argmax(axis=1)]])
+    planted = np.concatenate([planted, similar[:, usable.any(axis=1)]], axis=1)
+    null_rows = null_rows[:, _apart(pairs, *null_rows)]
+    if null_rows.shape[1] < numbers.least_pairs:  # nearly all rows are alike
+        return nothing_known(n, m)
+    observed, null, of_planted = np.zeros(n), np.zeros(null_rows.shape[1]), np.zeros(planted.shape[1])
+    for f in range(numbers.folds):
+        in_fold = fold == f
+        trust = np.ones(n)
+        outside = references[~in_fold[references]]
+        for _ in range(numbers.rounds - 1):
+            trust_outside = np.where(in_fold, 0, trust)
+            found, of_null = _joined_agreement(pairs, np.arange(n), null_rows, outside, trust_outside, numbers)
+            wrong = mismatched_by_density(found, of_null, noise_rate_by_tails(found, of_null))
+            trust = (trust + 1 - wrong) / 2
+        null_here, planted_here = in_fold[null_rows[0]], in_fold[planted[0]]
+        rows = np.union1d(np.flatnonzero(in_fold), planted[1, planted_here])
+        judged = np.concatenate([null_rows[:, null_here], planted[:, planted_here]], axis=1)
+        apart = int(planted_here[m:].sum())
+        found, of_judged = _joined_agreement(pairs, rows, judged, references, trust, numbers, apart)
+        observed[in_fold] = found[in_fold[rows]]
+        null[null_here], of_planted[planted_here] = np.split(of_judged, [null_here.sum()])
+    rate = noise_rate_by_tails(observed, null)
+    matched, planted_matched = (1 - mismatched_by_density(observed, null, rate, at) for at in (observed, of_planted))
+    return NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
+
+
+def _apart(pairs: VectorPairs, image: np.ndarray, text: np.ndarray) -> np.ndarray:
+    """Whether two rows (K,) share neither image nor text."""
+    other_image = pairs.image_group[image] != pairs.image_group[text]
+    return np.asarray(other_image & (pairs.text_group[image] != pairs.text_group[text]))
 
 
 def normalised_agreement(
-    images: np.ndarray,
-    texts: np.ndarray,
-    image_group: np.ndarray,
-    text_group: np.ndarray,
-    right: np.ndarray,
-    pairs: np.ndarray,
+    pairs: VectorPairs,
+    trust: np.ndarray,
+    others: np.ndarray,
     *,
     seed: int = 0,
+    numbers: AgreementNumbers = NUMBERS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Agreement (N,) of N pairs less what both sides have with all, and that (m,) of other ``pairs`` (2, m).
+    """Agreement (N,) of N pairs less what both sides share with all, and that (m,) of ``others`` (2, m).
 
-    As :func:`neighbours_agreement`, but everybody is asked once, with the weights ``right`` (N,), and the four
-    agreements, each in deviations over all captions or images, add up to a similarity: see :func:`among_all`.
+    As :func:`neighbour_agreement`, with given weights ``trust`` (N,). The four agreements, each in deviations over all
+    captions or images, add up to a similarity: see :func:`cleanpairs.ops.normalised_similarity.among_all`.
     """
-    n, rng = len(images), np.random.default_rng(seed)
-    asked, some = (np.sort(rng.permutation(n)[:most]) for most in (BANK, RIVALS))
-    of_image = _Expected(images, texts, image_group, asked, right, some)
-    of_text = _Expected(texts, images, text_group, asked, right, some)
+    n, rng = len(pairs), np.random.default_rng(seed)
+    references, sample = (np.sort(rng.permutation(n)[:most]) for most in (numbers.references, RIVALS))
+    of_image, of_text = (
+        _Prediction(x, t, group, references, trust, sample, numbers.tau) for x, t, group in _directions(pairs)
+    )
 
-    def among(rows: np.ndarray) -> VectorPairs:
+    def summed(rows: np.ndarray) -> VectorPairs:
         image = np.concatenate([of_image(rows), np.tile(of_text.space.vectors[rows], 2)], axis=1)
         text = np.concatenate([np.tile(of_image.space.vectors[rows], 2), of_text(rows)], axis=1)
-        return VectorPairs(image, text, image_group[rows], text_group[rows])
+        return VectorPairs(image, text, pairs.image_group[rows], pairs.text_group[rows])
 
-    observed, shared = among_all(among, n, tau=AMONG_TAU, seed=seed)
-    found = -(shared[0, pairs[0]] + shared[1, pairs[1]]) / 2
-    for side, (asking, shown) in ((of_image, pairs), (of_text, pairs[::-1])):
+    observed, shared = among_all(summed, n, tau=numbers.sum_tau, seed=seed)
+    found = -(shared[0, others[0]] + shared[1, others[1]]) / 2
+    for side, (asking, shown) in ((of_image, others), (of_text, others[::-1])):
         found += cosines(side(asking, shown), np.tile(side.space.vectors[shown], 2))
     return observed, found
 
 
-class _Expected:
-    """What neighbours, and a ridge regression, of N vectors ``x`` let expect in ``t``, each with its weight (N,).
+def _directions(pairs: VectorPairs) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]:
+    """From images to captions, and back: what is known, what is predicted, and the groups of what is known."""
+    return (pairs.images, pairs.texts, pairs.image_group), (pairs.texts, pairs.images, pairs.text_group)
 
-    Less what they let expect of the rows ``some``, and in deviations of its products with all of t: (R, 2 e).
+
+class _Prediction:
+    """Kernel and ridge regression of N vectors ``t`` on ``x``, with weights ``trust`` (N,), side by side: (R, 2 e).
+
+    Less their mean over the rows ``sample``, and in deviations of their products with all of t.
     """
 
     def __init__(
-        self, x: np.ndarray, t: np.ndarray, group: np.ndarray, asked: np.ndarray, weight: np.ndarray, some: np.ndarray
-    ) -> None:
-        weight, heard = weight.astype(np.float32), np.zeros(len(x), bool)
-        heard[asked] = True
-        self.asked = x, t, group, asked, weight, heard
-        self.regression, self.space, self.middle = _Ridge(x, t, weight), Centred(t), np.zeros(0, np.float32)
-        self.middle = np.stack([said.mean(axis=0) for said in self.said(some, None)])
+        self, x: np.ndarray, t: np.ndarray, group: np.ndarray, references: np.ndarray, trust: np.ndarray,
+        sample: np.ndarray, tau: float,
+    ) -> None:  # fmt: skip
+        trust = trust.astype(np.float32)
+        self.ridge, self.kernel = _Ridge(x, t, trust), _KernelRegression(x, t, group, references, trust, tau)
+        self.space, self.mean = Centred(t), np.zeros(0, np.float32)
+        self.mean = np.stack([predicted.mean(axis=0) for predicted in self._each(sample, None)])
 
-    def said(self, rows: np.ndarray, shown: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def _each(self, rows: np.ndarray, shown: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """(R, e) each."""
-        x, t, group, *others = self.asked
-        none = np.zeros(0, np.int64)
-        by_regression = self.regression.without(rows, shown)
+        by_ridge, none = self.ridge.without(rows, shown), np.zeros(0, np.int64)
         if shown is None:
-            return _neighbours(x, t, group, rows, (none, none), *others)[0], by_regression
-        return _neighbours(x, t, group, np.unique(rows), (rows, shown), *others)[1], by_regression
+            return self.kernel.without(rows, none, none)[0], by_ridge
+        return self.kernel.without(np.unique(rows), rows, shown)[1], by_ridge
 
     def __call__(self, rows: np.ndarray, shown: np.ndarray | None = None) -> np.ndarray:
-        """Of ``rows`` (R,), asked without themselves, and without ``shown`` (R,), the rows of others' vectors in t."""
-        return np.concatenate(
-            [self.space.scaled(s - m) for s, m in zip(self.said(rows, shown), self.middle, strict=True)], axis=1
-        )
+        """Of ``rows`` (R,), without themselves, and without ``shown`` (R,), the rows whose vectors in t are judged."""
+        each = zip(self._each(rows, shown), self.mean, strict=True)
+        return np.concatenate([self.space.scaled(predicted - mean) for predicted, mean in each], axis=1)
 
 
-def _ask(
-    spaces: _Spaces, rows: np.ndarray, pairs: np.ndarray, asked: np.ndarray, right: np.ndarray, judged: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Agreement of ``rows`` (R,) and of wrong ``pairs`` (2, K), in deviations of all but the last ``judged`` of these.
-    ``asked`` (B,) answer, and those of the same image or text, each with its weight ``right`` (N,).
-    """
-    images, texts, image_group, text_group = spaces
-    weight, heard = right.astype(np.float32), np.zeros(len(right), bool)
-    heard[asked] = True
-    observed, null = [], []
-    for x, t, group in ((images, texts, image_group), (texts, images, text_group)):
-        # Image i asks about the caption of j, or the caption of j about image i; what is shown does not answer.
-        asking, shown = pairs if x is images else pairs[::-1]
-        each, regression = Centred(t), _Ridge(x, t, weight)
-        for of, against in (
-            _neighbours(x, t, group, rows, (asking, shown), asked, weight, heard),
-            (regression.without(rows), regression.without(asking, shown)),
-        ):
-            middle = of.mean(axis=0)
-            observed.append(each.standing(of - middle, rows))
-            null.append(each.standing(against - middle, shown))
-    return _joined(np.stack(observed), np.stack(null), pairs.shape[1] - judged)
-
-
-def _neighbours(
-    x: np.ndarray, t: np.ndarray, group: np.ndarray, rows: np.ndarray, pairs: tuple[np.ndarray, np.ndarray],
-    asked: np.ndarray, weight: np.ndarray, heard: np.ndarray,
+def _joined_agreement(
+    pairs: VectorPairs, rows: np.ndarray, null_rows: np.ndarray, references: np.ndarray, trust: np.ndarray,
+    numbers: AgreementNumbers, apart: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """What those near in ``x`` say of ``t``, less what all say: (R, d) of ``rows``, (K, d) of ``pairs``."""
-    asking, shown = pairs
-    place = np.zeros(len(x), np.int64)
-    place[rows] = np.arange(len(rows))
-    (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (TAU,))
-    listened = np.where(heard, weight, np.float32(0))
-    total, all_mass = listened @ t, float(listened.sum())
+    """Agreement of ``rows`` (R,) and of wrong pairs ``null_rows`` (2, K), in deviations of the null.
 
-    def all_say(*out: np.ndarray) -> np.ndarray:
-        """(R, d): the mean of all but the rows in each place of ``out``, (R,) each."""
-        left, left_mass = sum(listened[of][:, None] * t[of] for of in out), sum(listened[of] for of in out)
-        return np.asarray((total - left) / np.maximum(all_mass - left_mass, LEAST)[:, None], dtype=np.float32)
+    The last ``apart`` wrong pairs are none of it. Predictions are made from the ``references`` (B,), and from rows of the same image or text, with weights ``trust``
+    (N,).
+    """
+    trust = trust.astype(np.float32)
+    observed, null = [], []
+    for (x, t, group), (asking, shown) in zip(_directions(pairs), (null_rows, null_rows[::-1]), strict=True):
+        # Image i predicts the caption of j, or the caption of j the image i. The judged pair is left out.
+        space, ridge = Centred(t), _Ridge(x, t, trust)
+        kernel = _KernelRegression(x, t, group, references, trust, numbers.tau)
+        for predicted, null_predicted in (
+            kernel.without(rows, asking, shown),
+            (ridge.without(rows), ridge.without(asking, shown)),
+        ):
+            mean = predicted.mean(axis=0)
+            observed.append(space.standardised(predicted - mean, rows))
+            null.append(space.standardised(null_predicted - mean, shown))
+    return _discriminant(np.stack(observed), np.stack(null), null_rows.shape[1] - apart, numbers.shrink)
 
-    itself = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(TAU)) * weight[shown]
-    itself[~heard[shown]] = 0
-    answer, among = said[place[asking]], mass[place[asking]]
-    against = (answer - itself[:, None] * t[shown]) / np.maximum(among - itself, LEAST)[:, None]
-    return said / np.maximum(mass, LEAST)[:, None] - all_say(rows), against - all_say(asking, shown)
+
+def _discriminant(observed: np.ndarray, null: np.ndarray, count: int, shrink: float) -> tuple[np.ndarray, np.ndarray]:
+    """One score (R,), (K,) of (C, R), (C, K), in deviations of the first ``count`` null ones: Fisher's discriminant."""
+    scale = np.maximum(null[:, :count].std(axis=1, keepdims=True), 1e-12)
+    observed, null, known = observed / scale, null / scale, null[:, :count] / scale
+    apart = np.maximum(observed.mean(axis=1) - known.mean(axis=1), 0)
+    weight = np.maximum(np.linalg.solve(np.cov(known) + shrink * np.eye(len(null)), apart), 0)
+    if not weight.any():
+        weight = np.ones(len(null))
+    spread = max(float((weight @ known).std()), 1e-12)
+    return weight @ observed / spread, weight @ null / spread
+
+
+@dataclass(frozen=True, eq=False)
+class _KernelRegression:
+    """The weighted mean of N vectors ``t`` near in ``x``, less that of all.
+
+    It is made from the ``references`` (B,), and from rows of the same ``group`` (N,), with weights ``trust`` (N,).
+    """
+
+    x: np.ndarray
+    t: np.ndarray
+    group: np.ndarray
+    references: np.ndarray
+    trust: np.ndarray
+    tau: float
+
+    def without(self, rows: np.ndarray, asking: np.ndarray, shown: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(R, d) of ``rows`` without themselves; (K, d) of ``asking``, out of ``rows``, without ``shown`` either."""
+        x, t, trust = self.x, self.t, self.trust
+        (total,), (mass,) = kernel_sums(x, t, self.group, rows, self.references, trust, (self.tau,))
+        is_reference, place = np.zeros(len(x), bool), np.zeros(len(x), np.int64)
+        is_reference[self.references], place[rows] = True, np.arange(len(rows))
+        weight = np.where(is_reference, trust, np.float32(0))
+        weighted, all_mass = weight @ t, float(weight.sum())
+
+        def mean_of_all_but(*out: np.ndarray) -> np.ndarray:
+            """(R, d): without the row in each place of ``out``, (R,) each."""
+            left, left_mass = sum(weight[of][:, None] * t[of] for of in out), sum(weight[of] for of in out)
+            mean = (weighted - left) / np.maximum(all_mass - left_mass, 1e-12)[:, None]
+            return np.asarray(mean, dtype=np.float32)
+
+        shown_weight = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(self.tau)) * trust[shown]
+        shown_weight[~is_reference[shown]] = 0
+        left_total, left_mass = total[place[asking]] - shown_weight[:, None] * t[shown], mass[place[asking]]
+        null_predicted = left_total / np.maximum(left_mass - shown_weight, 1e-12)[:, None]
+        predicted = total / np.maximum(mass, 1e-12)[:, None]
+        return predicted - mean_of_all_but(rows), null_predicted - mean_of_all_but(asking, shown)
+
+
+def kernel_sums(
+    x: np.ndarray, t: np.ndarray, group: np.ndarray, rows: np.ndarray, references: np.ndarray, trust: np.ndarray,
+    taus: tuple[float, ...],
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """For R of N rows and T kernels, sums (T, R, d) float32 over the neighbours in ``x`` of their vectors in ``t``,
+    without the pair itself, and of their weights (T, R).
+    """
+    from scipy.sparse import csr_array
+
+    n = len(x)
+    place = np.full(n, -1)
+    place[references] = np.arange(len(references))
+    # Rows of the same image that are no references count all the same.
+    unlisted = np.where(place < 0, trust, 0).astype(np.float32)
+    number = np.unique(group, return_inverse=True)[1]
+    member = csr_array((unlisted, (number, np.arange(n))), shape=(int(number.max()) + 1, n))
+    group_total, group_mass = member @ t, np.asarray(member.sum(axis=1)).ravel()
+    out = np.empty((len(taus), len(rows), t.shape[1]), np.float32)
+    mass = np.empty((len(taus), len(rows)), np.float32)
+    near_to, values, weight = x[references], t[references], trust[references]
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        near = x[block] @ near_to.T - 1  # (b, B)
+        own = np.flatnonzero(place[block] >= 0)
+        self_weight, at = unlisted[block], slice(start, start + len(block))
+        for k, tau in enumerate(taus):
+            K = np.exp(near / np.float32(tau)) * weight
+            K[own, place[block[own]]] = 0
+            out[k, at] = K @ values + group_total[number[block]] - self_weight[:, None] * t[block]
+            mass[k, at] = K.sum(axis=1) + group_mass[number[block]] - self_weight
+    return out, mass
 
 
 def _penalty(gram: np.ndarray) -> Any:
@@ -297,18 +419,6 @@ class _Ridge:
         return out
 
 
-def _joined(observed: np.ndarray, null: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """One score (R,), (K,) of (C, R), (C, K), in deviations of the first ``count`` null ones: Fisher's discriminant."""
-    scale = np.maximum(null[:, :count].std(axis=1, keepdims=True), LEAST)
-    observed, null, known = observed / scale, null / scale, null[:, :count] / scale
-    apart = np.maximum(observed.mean(axis=1) - known.mean(axis=1), 0)
-    weight = np.maximum(np.linalg.solve(np.cov(known) + SHRINK * np.eye(len(null)), apart), 0)
-    if not weight.any():
-        weight = np.ones(len(null))
-    spread = max(float((weight @ known).std()), LEAST)
-    return weight @ observed / spread, weight @ null / spread
-
-
 class Centred:
     """``vectors`` (N, d) around their mean, and their ``covariance`` (d, d)."""
 
@@ -323,111 +433,39 @@ class Centred:
     def scaled(self, c: np.ndarray) -> np.ndarray:
         """Vectors ``c`` (R, d) in deviations of their products with all of these."""
         spread = self.spread(c)
-        return np.asarray(c / np.maximum(spread, 1e-6 * spread.max(initial=LEAST))[:, None])
+        return np.asarray(c / np.maximum(spread, 1e-6 * spread.max(initial=1e-12))[:, None])
 
-    def standing(self, c: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def standardised(self, c: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Products (R,) of ``c`` (R, d) and these ``rows`` (R,), in deviations of c's products with all."""
         return np.asarray(np.einsum("ij,ij->i", self.scaled(c), self.vectors[rows]))
 
 
 def similarity_to_neighbours(
-    images: np.ndarray,
-    texts: np.ndarray,
-    image_group: np.ndarray,
-    text_group: np.ndarray,
-    right: np.ndarray,
-    *,
-    seed: int = 0,
+    pairs: VectorPairs, trust: np.ndarray, *, seed: int = 0, numbers: AgreementNumbers = NUMBERS
 ) -> np.ndarray:
     """How well each caption suits the mean caption of its image's trusted neighbours, and the other way round, (N,).
 
-        c_i = sum_j K_ij right_j t_j, as a unit vector
+        c_i = sum_j K_ij trust_j t_j, as a unit vector
 
-    of unit vectors in a joint space: the mean of two ranks, in (0, 1). With many neighbours (tau = .07), by how much
-    c_i . t_i is above its mean over all t_j; with few (.05), how many t_j are nearer to c_i than t_i, and how many c_j
-    nearer to t_i than c_i.
+    of unit vectors in a joint space: the mean of two ranks, in (0, 1). With many neighbours, by how much c_i . t_i is
+    above its mean over all t_j. With few, how many t_j are nearer to c_i than t_i, and how many c_j nearer to t_i than
+    c_i.
     """
     from scipy.stats import rankdata
 
-    n = len(images)
-    rng = np.random.default_rng(seed)
-    asked, others = (np.sort(rng.permutation(n)[:most]) for most in (BANK, RANKED))
-    weight, above, nearer = right.astype(np.float32), np.zeros(n), np.zeros(n)
-    for x, t, group in ((images, texts, image_group), (texts, images, text_group)):
-        many, few = _answers(x, t, group, np.arange(n), asked, weight, (NEAR, NEAREST))[0]
-        for said in (many, few):
-            said /= np.maximum(np.linalg.norm(said, axis=1, keepdims=True), LEAST)
-        like = np.einsum("ij,ij->i", many, t - t.mean(axis=0))
-        above += like / max(float(like.std()), LEAST)
-        observed = np.einsum("ij,ij->i", few, t) + 1e-6  # nobody is nearer than itself
+    n, rng = len(pairs), np.random.default_rng(seed)
+    references, others = (np.sort(rng.permutation(n)[:most]) for most in (numbers.references, numbers.ranked))
+    weight, above, nearer = trust.astype(np.float32), np.zeros(n), np.zeros(n)
+    taus = numbers.many_tau, numbers.few_tau
+    for x, t, group in _directions(pairs):
+        many, few = kernel_sums(x, t, group, np.arange(n), references, weight, taus)[0]
+        for mean in (many, few):
+            mean /= np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
+        similarity = np.einsum("ij,ij->i", many, t - t.mean(axis=0))
+        above += similarity / max(float(similarity.std()), 1e-12)
+        observed = np.einsum("ij,ij->i", few, t) + 1e-6  # no pair is nearer than itself
         for asking, among in ((few, t[others]), (t, few[others])):
             for start in range(0, n, BLOCK):
                 at = slice(start, start + BLOCK)
                 nearer[at] += np.log1p((asking[at] @ among.T > observed[at, None]).sum(axis=1))
     return np.asarray(rankdata(above) + rankdata(-nearer) - 1) / (2 * max(n, 1))
-
-
-def _answers(
-    x: np.ndarray,
-    t: np.ndarray,
-    group: np.ndarray,
-    rows: np.ndarray,
-    asked: np.ndarray,
-    weight: np.ndarray,
-    taus: tuple[float, ...],
-) -> tuple[np.ndarray, np.ndarray]:
-    """For R of N rows and T kernels, sums (T, R, d) float32 over the neighbours in ``x`` of what they are in ``t``,
-    without the pair itself, and of their weights (T, R).
-    """
-    n = len(x)
-    place = np.full(n, -1)
-    place[asked] = np.arange(len(asked))
-    # Those of the same image that are not among the asked answer all the same.
-    unasked = np.where(place < 0, weight, 0).astype(np.float32)
-    number = np.unique(group, return_inverse=True)[1]
-    from scipy.sparse import csr_array
-
-    member = csr_array((unasked, (number, np.arange(n))), shape=(int(number.max()) + 1, n))
-    kin, kin_weight = member @ t, np.asarray(member.sum(axis=1)).ravel()
-    out = np.empty((len(taus), len(rows), t.shape[1]), np.float32)
-    mass = np.empty((len(taus), len(rows)), np.float32)
-    bank, said, trust = x[asked], t[asked], weight[asked]
-    for start in range(0, len(rows), BLOCK):
-        block = rows[start : start + BLOCK]
-        near = x[block] @ bank.T - 1  # (b, bank)
-        mine = np.flatnonzero(place[block] >= 0)
-        self_weight, at = unasked[block], slice(start, start + len(block))
-        for k, tau in enumerate(taus):
-            K = np.exp(near / np.float32(tau)) * trust
-            K[mine, place[block[mine]]] = 0
-            out[k, at] = K @ said + kin[number[block]] - self_weight[:, None] * t[block]
-            mass[k, at] = K.sum(axis=1) + kin_weight[number[block]] - self_weight
-    return out, mass
-
-
-def wrong_share(observed: np.ndarray, null: np.ndarray) -> float:
-    """pi in [0, 1]: the ratio of the lower tails of N agreements and of those of random wrong pairs, at q = 0."""
-    q = np.linspace(LOW, HIGH, 76)
-    cuts, observed, null = np.quantile(null, q), np.sort(observed), np.sort(null)
-    below = np.searchsorted(observed, cuts, side="right") / len(observed)
-    level = np.searchsorted(null, cuts, side="right") / len(null)
-    ratio = below / level
-    # The ratio's variance falls as 1 / q; right pairs have more and more mass, never less.
-    slope, start = np.polyfit(q**2, ratio, 1, w=np.sqrt(q))
-    return float(np.clip(start if slope > 0 else np.average(ratio, weights=q), 0, 1))
-
-
-def posterior(observed: np.ndarray, null: np.ndarray, wrong: float, at: np.ndarray | None = None) -> np.ndarray:
-    """P(wrong) in [0, 1] of the agreements ``at``, by default ``observed`` (N,): the falling ratio of the densities."""
-    from sklearn.isotonic import IsotonicRegression
-
-    at = observed if at is None else at
-    edges = np.unique(np.quantile(np.concatenate([observed, null]), np.linspace(0, 1, BINS + 1)))
-    if len(edges) < 3:
-        return np.full(len(at), wrong)
-    mine = np.histogram(observed, edges)[0] / len(observed)
-    theirs = np.histogram(null, edges)[0] / len(null)
-    ratio = np.clip(wrong * theirs / np.maximum(mine, 1e-9), 0, 1)
-    fallen = IsotonicRegression(increasing=False).fit_transform(np.arange(len(ratio)), ratio, sample_weight=mine + 1e-9)
-    middle = (edges[1:] + edges[:-1]) / 2
-    return np.asarray(np.interp(at, middle, fallen))

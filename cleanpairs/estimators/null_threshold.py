@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleanpairs.correspondence.calibration import Estimate, calibrate, noise_rate
-from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space, scores_and_null
+from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space
 from cleanpairs.ops.matching import places, unit_rows
-from cleanpairs.ops.normalised_similarity import TAU, VectorPairs
+from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Bank, Embeddings
 
 MOST = 0.8  # a null that takes more pairs for wrong does not tell the right ones
@@ -80,8 +80,8 @@ def null_threshold(
     """
     if len(y) < LEAST_PAIRS:
         return None
-    image, text = unit_rows(images), unit_rows(texts)
-    observed, null = scores_and_null(VectorPairs(image, text, image_group, text_group), "softmax", TAU, seed)
+    pairs = VectorPairs(unit_rows(images), unit_rows(texts), image_group, text_group)
+    observed, null = pairs.scores_and_null(pairs, np.stack(null_pairs(image_group, text_group, seed)))
     found = calibrate(observed, null, by_score=True, draws=30) if one_space(observed, null) else None
     if found is None:
         return None

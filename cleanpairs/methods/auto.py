@@ -19,8 +19,8 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.correspondence import agreement
 from cleanpairs.correspondence.agreement import (
-    Agreement,
-    neighbours_agreement,
+    NeighbourAgreement,
+    neighbour_agreement,
     normalised_agreement,
     nothing_known,
     similarity_to_neighbours,
@@ -29,7 +29,7 @@ from cleanpairs.correspondence.calibration import DRAWS, UNDETERMINED, Calibrati
 from cleanpairs.correspondence.evidence import image_vectors
 from cleanpairs.correspondence.mixture import split_in_two
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
-from cleanpairs.correspondence.similarity import SimilarityEvidence, similarity_evidence
+from cleanpairs.correspondence.similarity import SimilarityAgreement, similarity_agreement
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble, members_of
 from cleanpairs.encoders.linear import Linear
@@ -89,17 +89,17 @@ def vectors_of_both(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray,
     return normalize(images[:, 0].astype(np.float32)), normalize(text)
 
 
-def evidence_of(data: TrainingData, seed: int, null: np.ndarray | None = None) -> Agreement:
+def evidence_of(data: TrainingData, seed: int, null: np.ndarray | None = None) -> NeighbourAgreement:
     """Untrained evidence: similarity of vectors of one space, else agreement, then of the ``null`` pairs (2, m) too."""
+    groups = data.image_group, data.text_group
     both = vectors_of_both(data.images, data.tokens)
     if both is not None:
         image, text = both
-        found = similarity_evidence(image[data.image_index], text, data.image_group, data.text_group, seed=seed)
+        found = similarity_agreement(VectorPairs(image[data.image_index], text, *groups), seed=seed)
         if found is not None:
             return found
     images, texts = frozen_spaces(data.images, data.tokens, seed)
-    groups = data.image_group, data.text_group
-    return neighbours_agreement(images[data.image_index], texts, *groups, planted=null, seed=seed)
+    return neighbour_agreement(VectorPairs(images[data.image_index], texts, *groups), planted=null, seed=seed)
 
 
 def ranks(score: np.ndarray) -> np.ndarray:
@@ -172,30 +172,30 @@ class _Weighing(TrainingStrategy):
         groups, similar, self.of_similar = (data.image_group, data.text_group), None, method.mismatches == "similar"
         if self.of_similar:
             images, texts = frozen_spaces(data.images, data.tokens, method.random_state_)
-            similar = agreement.similar_pairs(images[data.image_index], texts, *groups, rng)
+            similar = agreement.similar_pairs(VectorPairs(images[data.image_index], texts, *groups), rng)
         self.captions, self.planted = plant(*groups, share, rng, similar)
         self.exchanged = np.stack([self.planted, self.captions[self.planted]])
         found = nothing_known(n, len(self.planted))
         if method.untrained_evidence:
             found = evidence_of(data, method.random_state_, self.exchanged)
-        of_similarity = found if isinstance(found, SimilarityEvidence) else None
+        of_similarity = found if isinstance(found, SimilarityAgreement) else None
         self.similarity, self.settled = of_similarity is not None, of_similarity is not None and of_similarity.settled
         self.calibration: Calibration | None = None
         if of_similarity is not None and of_similarity.settled:
             self.calibration = of_similarity.calibration
             self.captions, self.planted, self.of_similar = np.arange(n), self.planted[:0], False
         self.found, self.null = found, found.similar if self.of_similar else found.null
-        self.as_given = found.observed, found.right.astype(np.float32)
+        self.as_given = found.observed, found.matched.astype(np.float32)
         # The planted pairs are judged by what the pairs say as they were given, as the null pairs are: nobody else is
         # then the worse for them.
-        self.observed, right = found.observed.copy(), found.right.copy()
+        self.observed, right = found.observed.copy(), found.matched.copy()
         if self.similarity and len(self.planted):
             changed = replace(data, tokens=data.tokens.take(self.captions), text_group=data.text_group[self.captions])
             again = evidence_of(changed, method.random_state_)
-            self.observed, right = again.observed, again.right
+            self.observed, right = again.observed, again.matched
             self.null = again.similar if self.of_similar else again.null
         elif len(self.planted) and len(found.planted):
-            self.observed[self.planted], right[self.planted] = found.planted, found.planted_right
+            self.observed[self.planted], right[self.planted] = found.planted, found.planted_matched
         self.method, self.networks, self.objective = method, method.networks, InfoNCEWithRCE(tau=method.tau)
         self.w = right.astype(np.float32)
         self.weight = self.w.copy()
@@ -286,13 +286,13 @@ class _Weighing(TrainingStrategy):
         if self.method.neighbour_similarity:
             image, text = self.joint(view, d.image_index, texts)
             groups = d.image_group, d.text_group[texts]
-            order += joint * similarity_to_neighbours(image, text, *groups, trusted, seed=view.seed(8))
+            order += joint * similarity_to_neighbours(VectorPairs(image, text, *groups), trusted, seed=view.seed(8))
         if not self.similarity and len(self.null):
             # The spaces are made again: kept through the training they are 3 KB a pair.
             seed = self.method.random_state_
             images, captions = frozen_spaces(d.images, d.tokens, seed)
-            spaces = images[d.image_index], captions, d.image_group, d.text_group
-            observed, of_null = normalised_agreement(*spaces, right, null, seed=seed)
+            spaces = VectorPairs(images[d.image_index], captions, d.image_group, d.text_group)
+            observed, of_null = normalised_agreement(spaces, right, null, seed=seed)
             observed[null[0]] = of_null
         return order + untrained * ranks(observed)
 
@@ -407,11 +407,11 @@ class Auto(PairCleaner):
         super()._set_threshold(y)
         trained, rate = self._trained, noise_rate(self._trained.calibration, len(y))
         self.calibration_ = None if np.isnan(rate.value) else trained.calibration
-        self.noise_rate_bound_ = rate.high if trained.of_similar else trained.found.most_wrong(rate)
+        self.noise_rate_bound_ = rate.high if trained.of_similar else trained.found.bound(rate)
         rate = UNDETERMINED if trained.of_similar else rate
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
         if trained.similarity and np.isnan(rate.value) and not trained.of_similar:
-            self.noise_rate_ = trained.found.wrong  # without an interval: too few planted pairs for one
+            self.noise_rate_ = trained.found.noise_rate  # without an interval: too few planted pairs for one
         del self._trained
 
     def _model_and_temperature(

@@ -15,7 +15,7 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.parameters import choice
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.estimators.frozen import FrozenScorer, GivenScores, GivenVectors
-from cleanpairs.ops.normalised_similarity import VectorPairs, cosines
+from cleanpairs.ops.normalised_similarity import VectorPairs
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -42,15 +42,8 @@ class ClipScore(FrozenScorer):
 
     def score(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`cleanpairs.estimators.FrozenScorer.score`."""
-        image, text = null
-        observed = cosines(pairs.images, pairs.texts).astype(np.float64)
-        of_null = cosines(pairs.images[image], pairs.texts[text]).astype(np.float64)
-        if not self._alone:
-            kind = "softmax" if self.normalise == "background" else self.normalise
-            shared = background.shared(pairs, kind=kind, tau=self._model.temperature)
-            observed -= shared.mean(axis=0)
-            of_null -= (shared[0, image] + shared[1, text]) / 2
-        return observed, of_null
+        kind = {"background": "softmax", "csls": "csls", "none": None}[self.normalise]
+        return background.scores_and_null(pairs, null, kind=kind, tau=self._model.temperature)
 
     def uncalibrated(self, score: np.ndarray) -> np.ndarray:
         """The mean matching probability ("background"), or half of 1 + score."""

@@ -77,6 +77,22 @@ class VectorPairs:
         """Normalised similarity (n,) float64 of n ``pairs``, which may be of this background."""
         return np.asarray(cosines(pairs.images, pairs.texts) - self.shared(pairs, kind=kind, tau=tau).mean(axis=0))
 
+    def scores_and_null(
+        self, pairs: "VectorPairs", null: np.ndarray, *, kind: str | None = "softmax", tau: float = TAU
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Similarity (n,) float64 of n ``pairs``, and (K,) of the images and the captions in the rows ``null`` (2, K).
+
+        ``kind``: as of :meth:`scores`; None: cosines.
+        """
+        image, text = null
+        observed = cosines(pairs.images, pairs.texts).astype(np.float64)
+        of_null = cosines(pairs.images[image], pairs.texts[text]).astype(np.float64)
+        if kind is not None:
+            shared = self.shared(pairs, kind=kind, tau=tau)
+            observed -= shared.mean(axis=0)
+            of_null -= (shared[0, image] + shared[1, text]) / 2
+        return observed, of_null
+
     def _shared(self, side: _Side, own: np.ndarray, kind: str, tau: float) -> np.ndarray:
         """(n,) float64, of one direction."""
         asking, answering, same = side

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,21 +11,18 @@ from scipy.stats import kstest, rankdata
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
-from cleanpairs.correspondence import agreement
 from cleanpairs.correspondence.agreement import (
-    NEAR,
-    NEAREST,
-    TAU,
-    Agreement,
-    _answers,
-    _ask,
-    neighbours_agreement,
+    NUMBERS,
+    NeighbourAgreement,
+    _joined_agreement,
+    kernel_sums,
+    neighbour_agreement,
     normalised_agreement,
-    posterior,
     similarity_to_neighbours,
-    wrong_share,
-)  # fmt: skip
+)
+from cleanpairs.correspondence.calibration import mismatched_by_density, noise_rate_by_tails
 from cleanpairs.ops import normalised_similarity
+from cleanpairs.ops.normalised_similarity import VectorPairs
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -43,9 +41,12 @@ def corpus(n: int, rate: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, 
     return images, texts[order], order != np.arange(n)
 
 
-def ask(images: np.ndarray, texts: np.ndarray, **settings: Any) -> Agreement:
-    n = len(images)
-    return neighbours_agreement(images, texts, np.arange(n), np.arange(n), **settings)
+def all_different(images: np.ndarray, texts: np.ndarray) -> VectorPairs:
+    return VectorPairs(images, texts, np.arange(len(images)), np.arange(len(images)))
+
+
+def ask(images: np.ndarray, texts: np.ndarray, *, seed: int = 0, **numbers: Any) -> NeighbourAgreement:
+    return neighbour_agreement(all_different(images, texts), seed=seed, numbers=replace(NUMBERS, **numbers))
 
 
 @pytest.mark.parametrize("bank", [60, 200])
@@ -56,13 +57,13 @@ def test_answers_are_those_of_a_loop(bank: int) -> None:
     group, weight = rng.integers(0, 40, n), rng.random(n).astype(np.float32)
     asked = np.sort(rng.permutation(n)[:bank])
     rows = np.sort(rng.permutation(n)[:70])
-    (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (TAU,))
+    (said,), (mass,) = kernel_sums(x, t, group, rows, asked, weight, (NUMBERS.tau,))
     for at, i in enumerate(rows):
         total, sum_of = np.zeros(4), 0.0
         for j in range(n):
             if j == i or (j not in asked and group[j] != group[i]):
                 continue
-            k = weight[j] * (np.exp((float(x[i] @ x[j]) - 1) / TAU) if j in asked else 1.0)
+            k = weight[j] * (np.exp((float(x[i] @ x[j]) - 1) / NUMBERS.tau) if j in asked else 1.0)
             total += k * t[j]
             sum_of += k
         np.testing.assert_allclose(said[at], total, rtol=1e-3, atol=1e-5)
@@ -72,7 +73,7 @@ def test_answers_are_those_of_a_loop(bank: int) -> None:
 def sayings(a: np.ndarray, b: np.ndarray, right: np.ndarray, i: int, *out: int) -> tuple[np.ndarray, np.ndarray]:
     """What the near ones say less what all say, and what a ridge regression predicts, of pair i without some."""
     j = np.setdiff1d(np.arange(len(a)), out)
-    near = right[j] * np.exp((a[j] @ a[i] - 1) / TAU)
+    near = right[j] * np.exp((a[j] @ a[i] - 1) / NUMBERS.tau)
     strength = (right @ a**2).mean()  # of all pairs, the one that is left out too
     found = Ridge(alpha=1.0).fit(a[j] / strength**0.5, b[j], sample_weight=right[j])
     by_near = near @ b[j] / near.sum() - right[j] @ b[j] / right[j].sum()
@@ -111,7 +112,7 @@ def test_agreement_is_that_of_a_loop() -> None:
             observed.append((of * each).sum(1))
             null.append((against * each[shown]).sum(1))
     group = np.arange(n)
-    found = _ask((x, t, group, group), group, pairs, group, right)
+    found = _joined_agreement(VectorPairs(x, t, group, group), group, pairs, group, right, NUMBERS)
     own, control = np.array(observed), np.array(null)
     own, control = own / control.std(1, keepdims=True), control / control.std(1, keepdims=True)
     apart = np.maximum(own.mean(1) - control.mean(1), 0)
@@ -123,7 +124,7 @@ def test_agreement_is_that_of_a_loop() -> None:
 def test_normalised_agreement_is_that_of_a_loop() -> None:
     """The four add up to a matrix, whose entropic transport's first and twentieth steps are taken off, half of each."""
     x, t, right = small_spaces()
-    n, tau = len(x), agreement.AMONG_TAU
+    n, tau = len(x), NUMBERS.sum_tau
     pairs = np.array([[4, 17, 30], [9, 2, 31]])
     Z, of_pairs = np.zeros((n, n)), np.zeros(3)
     for a, b, (asking, shown) in ((x, t, pairs), (t, x, pairs[::-1])):
@@ -138,7 +139,7 @@ def test_normalised_agreement_is_that_of_a_loop() -> None:
         steps.append((u, v))
     u, v = (tau * (steps[0][k] + steps[-1][k]) / 2 for k in range(2))
     group = np.arange(n)
-    found = normalised_agreement(x, t, group, group, right, pairs)
+    found = normalised_agreement(VectorPairs(x, t, group, group), right, pairs)
     np.testing.assert_allclose(found[0], Z.diagonal() + u + v, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(found[1], of_pairs + u[pairs[0]] + v[pairs[1]], rtol=1e-3, atol=1e-3)
 
@@ -157,7 +158,7 @@ def test_normalised_agreement_finds_more_and_known_wrong_pairs_stand_like_the_ot
     texts[wrong] = np.roll(texts[wrong], 1, axis=0)
     pairs = np.stack([order, np.roll(order, 1)])
     plain = ask(images, texts)
-    observed, planted = normalised_agreement(images, texts, group, group, plain.right, pairs)
+    observed, planted = normalised_agreement(all_different(images, texts), plain.matched, pairs)
     assert roc_auc_score(~wrong, observed) > roc_auc_score(~wrong, plain.observed)
     is_planted = np.repeat([True, False], [1500, 600])
     assert abs(roc_auc_score(is_planted, np.concatenate([planted, observed[wrong]])) - 0.5) < 0.05
@@ -173,65 +174,60 @@ def test_what_neighbours_do_not_see_a_regression_does() -> None:
     order[:600] = np.roll(order[:600], 1)
     found = ask(images, texts[order])
     assert roc_auc_score(order == np.arange(1500), found.observed) > 0.95
-    assert abs(found.wrong - 0.4) < 0.05
+    assert abs(found.noise_rate - 0.4) < 0.05
 
 
 @pytest.mark.parametrize("tau", [0.15, 3.0, 10.0])
-def test_where_all_are_wrong_pairs_agree_like_random_ones(tau: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_all_are_wrong_pairs_agree_like_random_ones(tau: float) -> None:
     """The more neighbours answer alike, the more would a pair's absence among them tell of itself (.86 at 10)."""
     rng = np.random.default_rng(0)
     images, texts = unit(rng.normal(size=(1500, 20))), unit(rng.normal(size=(1500, 20)) + 1)
-    monkeypatch.setattr(agreement, "TAU", tau)
-    monkeypatch.setattr(agreement, "ROUNDS", 1)
-    found = ask(images, texts)
+    found = ask(images, texts, tau=tau, rounds=1)
     assert kstest(found.observed, found.null).statistic < 0.04
 
 
 def test_null_pairs_agree_like_wrong_ones_and_change_nothing() -> None:
     images, texts, wrong = corpus(3000, 0.4)
     order = np.random.default_rng(5).permutation(3000)[:600]
-    found = neighbours_agreement(
-        images, texts, np.arange(3000), np.arange(3000), planted=np.stack([order, np.roll(order, 1)])
-    )
+    found = neighbour_agreement(all_different(images, texts), planted=np.stack([order, np.roll(order, 1)]))
     assert kstest(found.planted, found.observed[wrong]).statistic < 0.06
-    assert abs(found.planted_right.mean() - found.right[wrong].mean()) < 0.02
+    assert abs(found.planted_matched.mean() - found.matched[wrong].mean()) < 0.02
     without = ask(images, texts)
     assert np.corrcoef(found.observed, without.observed)[0, 1] > 0.9999
-    assert abs(found.wrong - without.wrong) < 0.01
+    assert abs(found.noise_rate - without.noise_rate) < 0.01
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5, 0.8])
 def test_it_finds_wrong_pairs_and_their_share_without_a_label(rate: float) -> None:
     images, texts, wrong = corpus(3000, rate)
     found = ask(images, texts)
-    assert abs(found.wrong - wrong.mean()) < 0.05
-    assert abs(found.right.mean() - (1 - wrong.mean())) < 0.06
+    assert abs(found.noise_rate - wrong.mean()) < 0.05
+    assert abs(found.matched.mean() - (1 - wrong.mean())) < 0.06
     if rate:
         assert roc_auc_score(~wrong, found.observed) > 0.9
     else:
-        assert (found.right < 0.5).mean() < 0.02
+        assert (found.matched < 0.5).mean() < 0.02
 
 
 def test_who_is_known_to_be_wrong_does_not_answer() -> None:
     x, t, wrong = corpus(1200, 0.9)
-    group, none = np.arange(1200), np.zeros((2, 0), np.int64)
-    alone, told = (normalised_agreement(x, t, group, group, w, none)[0] for w in (np.ones(1200), 1.0 - wrong))
+    none = np.zeros((2, 0), np.int64)
+    alone, told = (normalised_agreement(all_different(x, t), w, none)[0] for w in (np.ones(1200), 1.0 - wrong))
     assert roc_auc_score(~wrong, told) > roc_auc_score(~wrong, alone) + 0.1
 
 
 def test_independent_sides_are_all_wrong() -> None:
     rng = np.random.default_rng(0)
     found = ask(unit(rng.normal(size=(2000, 20))), unit(rng.normal(size=(2000, 20))))
-    assert found.wrong > 0.9
+    assert found.noise_rate > 0.9
 
 
-def test_wrong_pairs_do_not_raise_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_pairs_do_not_raise_each_other() -> None:
     """With half of the images judged by the other half, many rounds do not lower the share of wrong pairs."""
     shares = []
-    monkeypatch.setattr(agreement, "ROUNDS", 6)
     for seed in range(3):
         images, texts, _ = corpus(1200, 0.85, seed)
-        shares.append(ask(images, texts, seed=seed).wrong)
+        shares.append(ask(images, texts, seed=seed, rounds=6).noise_rate)
     assert abs(np.mean(shares) - 0.85) < 0.04
 
 
@@ -239,7 +235,7 @@ def test_right_pairs_with_little_agreement_do_not_count_as_wrong() -> None:
     """The ratio of the tails is taken to where right pairs have no mass."""
     rng = np.random.default_rng(1)
     own = np.concatenate([rng.normal(size=12_000), 1.5 + rng.normal(size=28_000)])
-    assert abs(wrong_share(own, rng.normal(size=40_000)) - 0.3) < 0.05
+    assert abs(noise_rate_by_tails(own, rng.normal(size=40_000)) - 0.3) < 0.05
 
 
 def test_neighbour_similarity_is_that_of_a_loop() -> None:
@@ -250,48 +246,47 @@ def test_neighbour_similarity_is_that_of_a_loop() -> None:
     above, nearer = np.zeros(n), np.zeros(n)
     for a, b in ((x, t), (t, x)):
         said = {}
-        for tau in (NEAR, NEAREST):
+        for tau in (NUMBERS.many_tau, NUMBERS.few_tau):
             k = right[None] * np.exp((a @ a.T - 1) / tau)
             np.fill_diagonal(k, 0)
             said[tau] = unit(k @ b)
-        like = np.array([said[NEAR][i] @ b[i] - (b @ said[NEAR][i]).mean() for i in range(n)])
+        like = np.array([said[NUMBERS.many_tau][i] @ b[i] - (b @ said[NUMBERS.many_tau][i]).mean() for i in range(n)])
         above += like / like.std()
-        S = said[NEAREST] @ b.T
+        S = said[NUMBERS.few_tau] @ b.T
         for i in range(n):
             nearer[i] += np.log1p(sum(S[i, j] > S[i, i] for j in range(n)))
             nearer[i] += np.log1p(sum(S[j, i] > S[i, i] for j in range(n)))
     expected = (rankdata(above) + rankdata(-nearer) - 1) / (2 * n)
-    found = similarity_to_neighbours(x, t, group, group, right)
+    found = similarity_to_neighbours(VectorPairs(x, t, group, group), right)
     assert found.min() > 0 and found.max() < 1
     np.testing.assert_allclose(found, expected, atol=2 / n)  # nearly equal cosines may change places
     assert np.abs(found - expected).mean() < 0.002
 
 
-def test_a_bank_of_some_says_nearly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "BANK", 800)
+def test_some_references_tell_nearly_the_same() -> None:
     images, texts, wrong = corpus(3000, 0.4)
-    few = ask(images, texts)
-    assert roc_auc_score(~wrong, few.observed) > 0.9 and abs(few.wrong - 0.4) < 0.05
+    few = ask(images, texts, references=800)
+    assert roc_auc_score(~wrong, few.observed) > 0.9 and abs(few.noise_rate - 0.4) < 0.05
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 79])
 def test_too_few_pairs_are_all_right(n: int) -> None:
     found = ask(np.ones((n, 3), np.float32), np.ones((n, 3), np.float32))
-    assert found.wrong == 0 and found.right.tolist() == [1.0] * n
+    assert found.noise_rate == 0 and found.matched.tolist() == [1.0] * n
 
 
 def test_rows_all_alike_are_finite() -> None:
-    found = neighbours_agreement(np.ones((200, 3)), np.ones((200, 3)), np.zeros(200), np.zeros(200))
-    assert np.isfinite(found.observed).all() and np.isfinite(found.right).all()
+    found = neighbour_agreement(VectorPairs(np.ones((200, 3)), np.ones((200, 3)), np.zeros(200), np.zeros(200)))
+    assert np.isfinite(found.observed).all() and np.isfinite(found.matched).all()
 
 
 def test_share_and_posterior_of_a_known_mixture() -> None:
     rng = np.random.default_rng(0)
     control = rng.normal(size=20_000)
     own = np.concatenate([rng.normal(size=6_000), 4 + rng.normal(size=14_000)])
-    share = wrong_share(own, control)
+    share = noise_rate_by_tails(own, control)
     assert abs(share - 0.3) < 0.02
-    p = posterior(own, control, share)
+    p = mismatched_by_density(own, control, share)
     truth = 0.3 * np.exp(-(own**2) / 2) / (0.3 * np.exp(-(own**2) / 2) + 0.7 * np.exp(-((own - 4) ** 2) / 2))
     assert np.abs(p - truth).mean() < 0.02
     assert (np.diff(p[np.argsort(own)]) <= 1e-12).all()  # the more agreement, the less likely wrong

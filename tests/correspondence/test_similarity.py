@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from cleanpairs.correspondence.similarity import _near, similarity_evidence
-from cleanpairs.ops.normalised_similarity import normalised_similarity
+from cleanpairs.correspondence.similarity import _near, similarity_agreement
+from cleanpairs.ops.normalised_similarity import VectorPairs, normalised_similarity
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -29,10 +29,10 @@ def corpus(n: int, wrong: float, *, spread: float = 0.7, hubs: float = 0.0, seed
 @pytest.mark.parametrize("wrong", [0.0, 0.1, 0.4, 0.6])
 def test_rate_and_probabilities_without_a_training(wrong: float) -> None:
     images, texts, at, truth = corpus(800, wrong)
-    found = similarity_evidence(images, texts, np.arange(800), at)
-    assert found is not None and abs(found.wrong - truth.mean()) < 0.04
-    assert abs(float(1 - found.right.mean()) - truth.mean()) < 0.05
-    flagged = found.right < 0.5
+    found = similarity_agreement(VectorPairs(images, texts, np.arange(800), at))
+    assert found is not None and abs(found.noise_rate - truth.mean()) < 0.04
+    assert abs(float(1 - found.matched.mean()) - truth.mean()) < 0.05
+    flagged = found.matched < 0.5
     if not wrong:
         assert flagged.mean() <= 0.005
         return
@@ -42,7 +42,7 @@ def test_rate_and_probabilities_without_a_training(wrong: float) -> None:
 
 def test_what_hubs_have_spoiled_is_mended_by_the_pairs() -> None:
     images, texts, at, truth = corpus(800, 0.4, hubs=3.0)
-    found = similarity_evidence(images, texts, np.arange(800), at)
+    found = similarity_agreement(VectorPairs(images, texts, np.arange(800), at))
     assert found is not None
     plain = 1 - roc_auc_score(~truth, normalised_similarity(images, texts))
     assert 1 - roc_auc_score(~truth, found.observed) < 0.5 * plain
@@ -54,10 +54,10 @@ def test_of_two_spaces_nothing_is_said(n: int) -> None:
     images, texts, at, _ = corpus(n, 0.2)
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(64, 64)))[0].astype(np.float32)
     groups = np.arange(n), at
-    assert similarity_evidence(images, texts @ turn, *groups) is None
-    assert similarity_evidence(images[:, :32], texts, *groups) is None
-    assert similarity_evidence(images, texts, *groups) is not None
-    assert similarity_evidence(images[:50], texts[:50], groups[0][:50], at[:50]) is None
+    assert similarity_agreement(VectorPairs(images, texts @ turn, *groups)) is None
+    assert similarity_agreement(VectorPairs(images[:, :32], texts, *groups)) is None
+    assert similarity_agreement(VectorPairs(images, texts, *groups)) is not None
+    assert similarity_agreement(VectorPairs(images[:50], texts[:50], groups[0][:50], at[:50])) is None
 
 
 def test_captions_swapped_with_the_nearest_are_told() -> None:
@@ -70,12 +70,12 @@ def test_captions_swapped_with_the_nearest_are_told() -> None:
         if free[i] and free.mean() > 0.7:
             at[i], at[j], free[i], free[j] = j, i, False, False
     wrong = at != np.arange(800)
-    found = similarity_evidence(images, texts[at], np.arange(800), at)
+    found = similarity_agreement(VectorPairs(images, texts[at], np.arange(800), at))
     assert found is not None and found.near and found.settled
-    flagged = found.right < 0.5
+    flagged = found.matched < 0.5
     assert 2 * (flagged & wrong).sum() / (flagged.sum() + wrong.sum()) > 0.75
-    clean = similarity_evidence(images, texts, np.arange(800), np.arange(800))
-    assert clean is not None and not clean.near and (clean.right < 0.5).mean() <= 0.005
+    clean = similarity_agreement(VectorPairs(images, texts, np.arange(800), np.arange(800)))
+    assert clean is not None and not clean.near and (clean.matched < 0.5).mean() <= 0.005
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.3, 0.5, 1.0, 4.0])

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from cleanpairs import Auto, Pairs
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.correspondence.agreement import Agreement, nothing_known
+from cleanpairs.correspondence.agreement import NeighbourAgreement, nothing_known
 from cleanpairs.correspondence.calibration import Estimate, positions
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.methods import auto
@@ -181,7 +181,7 @@ def test_the_evidence_of_a_training_set() -> None:
     assert array is not None
     data = TrainingData(array, tokens, clean.image_index, clean.pair_image_group, clean.text_group)
     found = evidence_of(data, 0)
-    assert found.right.shape == (500,) and found.wrong < 0.1
+    assert found.matched.shape == (500,) and found.noise_rate < 0.1
 
 
 def test_captions_that_are_vectors_are_asked_too() -> None:
@@ -270,7 +270,7 @@ def test_each_pair_is_compared_with_all_others_or_with_a_sample(monkeypatch: pyt
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    def blind(data: TrainingData, seed: int, null: np.ndarray) -> Agreement:
+    def blind(data: TrainingData, seed: int, null: np.ndarray) -> NeighbourAgreement:
         return nothing_known(len(data))
 
     monkeypatch.setattr(auto, "evidence_of", blind)
@@ -372,12 +372,12 @@ def test_the_bound_adds_to_the_rate_what_similar_pairs_leave_open() -> None:
     for of_similar in (0, 1000, 3000):
         observed = np.concatenate([right, random[:2000], similar[:of_similar]])
         wrong, of_random = (2000 + of_similar) / len(observed), 2000 / len(observed)
-        found = Agreement(observed, random[2000:], 0.0, observed, similar=similar[3000:])
-        bound = found.most_wrong(Estimate(of_random, 0.95 * of_random, 0))
+        found = NeighbourAgreement(observed, random[2000:], 0.0, observed, similar=similar[3000:])
+        bound = found.bound(Estimate(of_random, 0.95 * of_random, 0))
         assert wrong < bound < wrong + 0.1
-    none = Agreement(right, random, 0.0, right, similar=similar[:9])
-    assert np.isnan(none.most_wrong(rate))
-    assert replace(none, similar=similar).most_wrong(replace(rate, high=0.9)) == 0.9
+    none = NeighbourAgreement(right, random, 0.0, right, similar=similar[:9])
+    assert np.isnan(none.bound(rate))
+    assert replace(none, similar=similar).bound(replace(rate, high=0.9)) == 0.9
 
 
 def test_of_pairs_that_are_as_they_should_be_the_bound_leaves_few() -> None:
