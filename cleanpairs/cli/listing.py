@@ -24,8 +24,9 @@ from cleanpairs.cli.options import (
     option,
 )
 from cleanpairs.cli.terminal import Progress, cut, echo, flag, plural, print_result, safe, say
-from cleanpairs.core.recipe import recipe_text, section_of
+from cleanpairs.core.recipe import path_of, section_of
 from cleanpairs.core.registry import METHODS, READERS
+from cleanpairs.core.regular import read_text
 
 
 @click.command(cls=PathsCommand)
@@ -59,7 +60,7 @@ def recipes(ctx: click.Context) -> None:
     from cleanpairs.core.recipe import find_recipes, recipe_header
 
     if ctx.invoked_subcommand is None:
-        listed = [{"name": name, **recipe_header(path, name)} for name, path in find_recipes().items()]
+        listed = [{"name": name, **recipe_header(path)} for name, path in find_recipes().items()]
         print_result(listed, "\n".join(f"{r['name']:<20} {r.get('expected', '')}" for r in listed))
 
 
@@ -67,7 +68,7 @@ def recipes(ctx: click.Context) -> None:
 @click.argument("name", shell_complete=complete)
 def show(name: str) -> None:
     """The recipe NAME as a YAML file, with what to expect of it: `recipes show crcl-coco > mine.yaml`."""
-    echo(recipe_text(name).rstrip())
+    echo(read_text(path_of(name)).rstrip())
 
 
 @click.command(cls=PathsCommand, flags=[flag("quiet", "No progress bar.")])

@@ -82,7 +82,7 @@ def complete(context: click.Context, parameter: click.Parameter, incomplete: str
     if table is not None:
         known = {name: entry.summary for name, entry in table.items()}
     else:
-        known = {name: recipe_header(path, name).get("expected", "") for name, path in find_recipes().items()}
+        known = {name: recipe_header(path).get("expected", "") for name, path in find_recipes().items()}
     found = [CompletionItem(name, help=about) for name, about in known.items() if name.startswith(incomplete)]
     return found if found or table is not None else [CompletionItem(incomplete, type="file")]
 

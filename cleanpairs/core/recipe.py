@@ -9,7 +9,6 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -18,10 +17,6 @@ import yaml
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import METHODS, nearest
 from cleanpairs.core.regular import open_regular, read_text
-
-# Recipes METHOD-CORPUS that are made, not kept: the papers' settings for their corpora, which are in this table beside
-# the recipes that were run here, and a method's defaults for photographs.
-PAPERS, PHOTOS = "papers.yaml", "photos"
 
 
 @dataclass(frozen=True)
@@ -130,31 +125,16 @@ def section_of(method: type, key: str) -> str:
 
 
 def find_recipes() -> dict[str, Path]:
-    """Name -> file of the shipped recipes, sorted; of one that is made (:func:`_made_sections`) the table it is of."""
+    """Name -> file of the shipped recipes, sorted."""
     package = Path(__file__).resolve().parents[1]
     source = package.parent / "recipes"
     in_source_tree = (package.parent / "pyproject.toml").is_file() and source.is_dir()
     folder = source if in_source_tree else package / "_recipes"
-    found = {path.stem: path for path in folder.glob("*.yaml") if path.name != PAPERS}
-    made = _papers(folder)
-    corpora = [*made["corpora"], PHOTOS]
-    found |= {f"{method}-{corpus}": folder / PAPERS for method in made["methods"] for corpus in corpora}
-    return dict(sorted(found.items()))
+    return {path.stem: path for path in sorted(folder.rglob("*.yaml"), key=lambda path: path.stem)}
 
 
-def recipe_text(name: str) -> str:
-    """A shipped recipe as YAML, under the comments that say what to expect; ConfigError where there is none."""
-    path = _path_of(name)
-    if path.name != PAPERS or path == Path(name):
-        return read_text(path)
-    header = "".join(f"# {key}: {value}\n" for key, value in recipe_header(path, name).items())
-    return header + dump_yaml(_made_sections(path.parent, name))
-
-
-def recipe_header(path: str | Path, name: str) -> dict[str, str]:
-    """The ``# key: value`` lines, that open a recipe of :func:`find_recipes`, by key."""
-    if Path(path).name == PAPERS:
-        return _made_header(Path(path).parent, name)
+def recipe_header(path: str | Path) -> dict[str, str]:
+    """The ``# key: value`` lines that open a recipe, by key."""
     header, known = dict[str, str](), ("command", "hardware", "minutes", "expected", "date")
     for line in read_text(path).splitlines():
         if not line.startswith("#"):
@@ -176,7 +156,8 @@ class _Setting(NamedTuple):
         return self[1:3] in {("method", "name"), (None, "method")}
 
 
-def _path_of(recipe: str | Path) -> Path:
+def path_of(recipe: str | Path) -> Path:
+    """The file of a recipe: its path, or the name of one that ships. ConfigError: there is none."""
     path, shipped = Path(recipe), find_recipes()
     if path.is_file() or str(recipe) in shipped:
         return path if path.is_file() else shipped[str(recipe)]
@@ -187,17 +168,15 @@ def _path_of(recipe: str | Path) -> Path:
 
 
 def _settings_of(recipe: str | Path) -> list[_Setting]:
-    path = _path_of(recipe)
-    made = path.name == PAPERS and path != Path(recipe)
-    origin = f"the recipe {recipe}" if made else str(path)
+    path = path_of(recipe)
     settings: list[_Setting] = []
-    for section, body in (_made_sections(path.parent, str(recipe)) if made else read_yaml(path)).items():
-        _check_section(section, origin)
+    for section, body in read_yaml(path).items():
+        _check_section(section, str(path))
         if isinstance(body, str) and section in {"method", "backbone"}:
             body = {"name": body}
         if not isinstance(body, dict | None):
-            raise ConfigError(f"{origin}: the section {section!r} must hold keys and values, found {body!r}")
-        settings += [_Setting(origin, section, str(key), value) for key, value in (body or {}).items()]
+            raise ConfigError(f"{path}: the section {section!r} must hold keys and values, found {body!r}")
+        settings += [_Setting(str(path), section, str(key), value) for key, value in (body or {}).items()]
     return settings
 
 
@@ -277,40 +256,6 @@ def _checked(target: str, key: str, setting: _Setting, parameters: Mapping[str, 
     if isinstance(default, bool) and not isinstance(value, bool):
         raise ConfigError(f"{origin}: {key!r} must be true or false, found {value!r}")
     return tuple(value) if isinstance(value, list) and isinstance(default, tuple) else value
-
-
-@cache
-def _papers(folder: Path) -> dict[str, Any]:
-    return read_yaml(folder / PAPERS) if (folder / PAPERS).is_file() else {"corpora": {}, "methods": {}}
-
-
-def _made_header(folder: Path, name: str) -> dict[str, str]:
-    """What a recipe that is made says of itself: ``command`` and ``expected``."""
-    known, (method, corpus) = _papers(folder), name.rsplit("-", 1)
-    needs = "".join(f" --set {parameter}=DATA" for parameter in METHODS[method].needs)
-    if corpus == PHOTOS:
-        command = f"cleanpairs fit photos.parquet --recipe {name} --val photos_val.parquet{needs}"
-        return {"command": command, "expected": "the method's defaults; figures of photographs: benchmarks/RESULTS.md"}
-    about = known["corpora"][corpus]
-    noise = f" --noise-file {about['noise_file']}" if "noise_file" in about else ""
-    printed = f"paper: {known['methods'][method][corpus].get('printed', 'no number printed for it at hand')}"
-    expected = f"the paper's settings, not run here; {printed}"
-    if METHODS[method].source == "cleanpairs":
-        expected = "settings as papers have them for this corpus, not run here; the method is this library's own"
-    return {"command": f"cleanpairs fit {about['data']} --recipe {name}{noise}{needs}", "expected": expected}
-
-
-def _made_sections(folder: Path, name: str) -> dict[str, Any]:
-    """A recipe that is made, as its file would hold it: what is not the method's default."""
-    method, corpus = name.rsplit("-", 1)
-    params: dict[str, Any] = {}
-    if corpus != PHOTOS:
-        named = _papers(folder)["methods"][method].get(corpus, {}).get("settings", {})
-        changes = {key: tuple(value) if isinstance(value, list) else value for key, value in named.items()}
-        estimator = METHODS.load(method)
-        defaults = estimator().get_params()
-        params = {k: v for k, v in estimator.paper(**changes).get_params().items() if v != defaults[k]}
-    return {section: body for section, body in _in_sections(method, params).items() if body}
 
 
 class _Loader(yaml.SafeLoader):

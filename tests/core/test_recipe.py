@@ -223,4 +223,4 @@ def test_header_takes_the_opening_comment_only(tmp_path: Path) -> None:
     path = written(
         tmp_path, "# A title\n# command: cleanpairs fit: x\n#minutes: 2\n# date:\ntrain: {}\n# hardware: y\n"
     )
-    assert recipe_header(path, "r") == {"command": "cleanpairs fit: x", "minutes": "2"}
+    assert recipe_header(path) == {"command": "cleanpairs fit: x", "minutes": "2"}
