@@ -236,6 +236,8 @@ def test_right_pairs_with_little_agreement_do_not_count_as_wrong() -> None:
     rng = np.random.default_rng(1)
     own = np.concatenate([rng.normal(size=12_000), 1.5 + rng.normal(size=28_000)])
     assert abs(noise_rate_by_tails(own, rng.normal(size=40_000)) - 0.3) < 0.05
+    below = np.concatenate([rng.normal(size=12_000), 6 + rng.normal(size=27_200), rng.normal(size=800) - 6])
+    assert abs(noise_rate_by_tails(below, rng.normal(size=40_000)) - 0.32) < 0.05  # the ratio falls: its mean
 
 
 def test_neighbour_similarity_is_that_of_a_loop() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.repair.decisions import RepairProbability, _as_pure
@@ -82,3 +83,17 @@ def test_the_surest_are_taken_as_long_as_what_is_kept_stays_as_pure() -> None:
         True,
         True,
     ]  # 1.56 of 23 is .068; 2.06 of 24 would be .086, above .05 + .02
+
+
+def test_one_caption_in_ten_is_expected_to_be_in_no_other_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    fit = LogisticRegression.fit
+
+    def noted(self: LogisticRegression, x: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> LogisticRegression:
+        seen.append(float(sample_weight[y == 1].mean()))
+        return fit(self, x, y, sample_weight)
+
+    monkeypatch.setattr(LogisticRegression, "fit", noted)
+    Exchanged(900, 2.0).evidence()
+    of_ratio, of_right = seen
+    assert of_ratio == pytest.approx(1) and of_right == pytest.approx(0.9, abs=0.01)

@@ -60,7 +60,8 @@ def fitted(request: pytest.FixtureRequest) -> Fitted:
 
     def noted(self: _Weighing, view: EpochContext) -> np.ndarray:
         vars(self)["of_first_stage"] = self.scores.copy()
-        return label(self, view)
+        vars(self)["first_label"] = label(self, view)
+        return vars(self)["first_label"]
 
     with pytest.MonkeyPatch.context() as patch:
         seen = procedures(patch)
@@ -94,6 +95,8 @@ def test_planted_pairs_get_their_own_captions_back_and_are_judged_like_all_other
     model, procedure, wrong = fitted
     planted, y = procedure.planted, model.correspondence_
     assert len(planted) == 150
+    known = vars(procedure)["first_label"][planted]  # of their own captions, not of those that they had till then
+    assert abs(known.mean() - (~wrong[planted]).mean()) < 0.15 and roc_auc_score(~wrong[planted], known) > 0.8
     assert [(line["stage"], line["epoch"]) for line in model.history_] == [
         *((1, epoch) for epoch in range(1, 5)),
         *((2, epoch) for epoch in range(1, 8)),
@@ -164,6 +167,27 @@ def test_batches_take_the_captions_they_are_given(monkeypatch: pytest.MonkeyPatc
     assert found and max(found) < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("n", "share", "planted"), [(200, 0.1, 50), (600, 0.1, 100), (30_000, 0.1, 2000), (90, 0.25, 0)]
+)
+def test_so_many_pairs_are_planted(n: int, share: float, planted: int) -> None:
+    caption, rows = auto.plant(np.arange(n), np.arange(n), share, np.random.default_rng(0))
+    assert len(rows) == planted and (np.flatnonzero(caption != np.arange(n)) == rows).all()
+
+
+def test_vectors_of_one_space_count_where_networks_learn_nothing() -> None:
+    rng = np.random.default_rng(2)
+    images = rng.normal(size=(800, 32)).astype(np.float32)
+    texts = (images + 2 * rng.normal(size=images.shape)).astype(np.float32)
+    wrong = np.arange(800) < 320
+    texts[wrong] = np.roll(texts[wrong], 1, axis=0)
+    pairs = Pairs.from_arrays(features=images, text_vectors=texts)
+    given = {"text_encoder": "features", "image_encoder": "features"}
+    model = small(epochs=2, label_epochs=2, networks=1, lr=1e-9, **given).fit(pairs)
+    assert model.history_[-1]["stage"] == 2 and abs(model.noise_rate_ - 0.4) < 0.08
+    assert roc_auc_score(~wrong, model.correspondence_) > 0.9
+
+
 def test_spaces_are_of_unit_vectors_and_degenerate_ones_pass() -> None:
     rng = np.random.default_rng(0)
     x = reduced(rng.normal(size=(50, 7)), 0)
@@ -230,7 +254,7 @@ def test_planted_pairs_answer_nobody_while_they_calibrate(monkeypatch: pytest.Mo
     ask = auto.normalised_agreement
 
     def spied(*args: Any, **settings: Any) -> Any:
-        seen.append((args[4], args[5]))
+        seen.append((args[1], args[2]))
         return ask(*args, **settings)
 
     monkeypatch.setattr(auto, "normalised_agreement", spied)

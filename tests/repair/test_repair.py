@@ -174,6 +174,15 @@ def test_images_only() -> None:
     assert np.mean(own) > 0.97 and "rematch_text" not in t["action"]
 
 
+@pytest.mark.parametrize(("margin", "action"), [(0.0, "rematch_image"), (0.05, "rematch_text")])
+def test_an_image_is_replaced_only_where_it_fits_better_by_a_margin(margin: float, action: str) -> None:
+    # text 1 fits image 0 a little better than image 1 fits text 0
+    z_image, z_text = np.eye(3, dtype=np.float32)[[0, 1]], unit(np.array([[0, 0.8, 0.6], [0.82, 0, 0.57]]))
+    settings = {"threshold": 0.1, "strategy": "nearest", "image_margin": margin}
+    plan = plan_repairs(make_pairs(["a", "b"], z_image), np.array([0.9, 0]), z_image, z_text, scorer, **settings)
+    assert columns(plan)["action"] == ["keep", action]
+
+
 def test_a_caption_gets_the_image_of_a_trusted_pair_where_no_caption_fits_its_own() -> None:
     # image 0 is kept with text a; row 1 holds noise beside text b, which is of image 0 as well
     z_image = np.eye(4, dtype=np.float32)[[0, 1]]
