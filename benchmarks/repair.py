@@ -69,7 +69,7 @@ def run_cell(splits: Splits, corpus: str, args: argparse.Namespace, rate: float,
     spec, clean = CORPORA[corpus], splits.train
     noise = inject_noise(clean, rate, per="caption", seed=seed)
     corrupted = apply_noise(clean, noise)
-    shared = {"backbone": args.backbone, "image_encoder": "features", "random_state": seed}
+    shared = {"backbone": args.backbone, "image_size": spec["size"], "random_state": seed}
     known = METHODS.load(args.method)
     model = known(**{**shared, **spec["fit"].get(args.method, {})}).fit(corrupted, val=splits.val)
     y = model.correspondence_
@@ -152,7 +152,6 @@ def main() -> None:
         for corpus in args.corpora.split(","):
             spec = CORPORA[corpus]
             splits = load_splits(args.data / f"{corpus}_train.parquet", **spec["columns"])
-            splits = splits.with_features("efficientnet_lite0", spec["size"])
             for rate in map(float, args.noise.split(",")):
                 cell = {
                     "corpus": corpus, "noise": rate, "seed": seed, "method": args.method, "backbone": args.backbone,

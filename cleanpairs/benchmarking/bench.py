@@ -1,32 +1,37 @@
 """The benchmark: every method at every noise with every seed, into a directory that a second call goes on with."""
 
 import hashlib
-import itertools
 import json
+import math
 import os
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from cleanpairs import __version__
-from cleanpairs.benchmarking.cell import PLAIN_SCORES, plain_row, plain_scores, run_cell
 from cleanpairs.benchmarking.settings import MethodSettings, Splits, choose_methods, load_splits, method_settings
-from cleanpairs.benchmarking.table import LEGEND, Summary, plot, summarise, to_csv, to_markdown
+from cleanpairs.benchmarking.table import plot, summarise, to_markdown
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import Silent
-from cleanpairs.core.registry import METHODS
 from cleanpairs.core.regular import read_bytes, reading, writing
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.data.locks import output_lock
-from cleanpairs.data.noise import Noise, NoiseKind, category_codes, inject_noise, load_noise_file, noise_of
+from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, category_codes, inject_noise, load_noise_file, noise_of
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.repair.actions import acted
+from cleanpairs.repair.editing import write_csv
+from cleanpairs.repair.plan import wrong_in_output
+from cleanpairs.scoring.evaluate import detection
 
 
 @dataclass(frozen=True)
@@ -67,17 +72,15 @@ class Bench:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """``rows``: the latest cells of this data, one each; ``summaries``: over seeds; ``notes`` for the reader."""
+    """``rows``: the latest cells of this data, one each; ``notes`` for the reader."""
 
     out: str
     rows: list[dict[str, Any]]
-    summaries: list[Summary]
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        summary = [{k: v for k, v in vars(s).items() if k != "best"} for s in self.summaries]
-        return {"out": self.out, "notes": self.notes, "summary": summary, "rows": self.rows}
+        """For JSON, with the table as ``summary``."""
+        return {**vars(self), "summary": summarise(self.rows).to_dict("records")}
 
 
 class BenchLog:
@@ -110,16 +113,23 @@ class BenchLog:
             os.fsync(file.fileno())
 
 
-# What rows say of their noise (``per``: unit of uniform noise, "file", or another kind), its digest, what makes it.
-_Noise = tuple[dict[str, Any], str, Callable[..., Noise]]
+@dataclass(frozen=True)
+class _NoiseLevel:
+    """One line of the table: its ``name``, its ``rate``, what it is ``per``; what makes it, of a seed."""
+
+    name: str
+    rate: float
+    per: str
+    digest: str
+    make: Callable[..., Noise]
 
 
 def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     """Run the cells that are not in the log yet; write ``bench.jsonl``, ``table.md``, ``table.csv``, ``plot.png``.
 
-    A cell is known by method, settings, noise, seed and data. One that failed with a CleanpairsError, or whose method
-    needs something that is not there, is logged with its reason and tried again by the next call. ``progress`` is told
-    by ``note(text)``, ``step(done, total, loss)`` and ``cell(at, total, row, done_before=)``.
+    A cell is known by method, settings, noise, seed and data. One that failed with a CleanpairsError is logged with its
+    reason and tried again by the next call. ``progress`` is told by ``note(text)``, ``step(done, total, loss)`` and
+    ``cell(at, total, row, done_before=)``.
 
     Raises CleanpairsError: settings, data or noise that cannot be used; another benchmark writes to the directory; not
     one cell has a result: the first cell's error.
@@ -127,60 +137,59 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     progress = progress or Silent()
     if bench.seeds < 1:
         raise ConfigError(f"a benchmark needs at least 1 seed, found {bench.seeds}")
-    names = choose_methods(bench.methods)
-    settings, notes = method_settings(names, recipe=bench.recipe, overrides=bench.overrides)
+    settings, notes = method_settings(choose_methods(bench.methods), recipe=bench.recipe, overrides=bench.overrides)
     splits = load_splits(bench.data, val=bench.val, test=bench.test, limit=bench.limit, **bench.columns)
-    if splits.train.has_both_vectors:  # in place of a model
-        settings = [replace(s, missing=None) if "model" in METHODS[s.method].needs else s for s in settings]
-    lacking = [s for s in settings if s.missing]
-    if lacking and bench.methods.strip() != "all":
-        raise ConfigError("; ".join(f"{s.method} needs {s.missing}" for s in lacking))
+    if not splits.train.has_both_vectors:  # which take the place of a model
+        lacking = [f"{s.method} needs {' and '.join(s.missing)}" for s in settings if s.missing]
+        if lacking and bench.methods.strip() != "all":
+            raise ConfigError("; ".join(lacking))
+        settings, notes = [s for s in settings if not s.missing], notes + lacking
     notes += splits.notes
-    notes += [f"no {role} pairs" for role, s in (("validation", splits.val), ("test", splits.test)) if s is None]
-    settings += plain_scores(splits.train)  # what the methods on vectors are to be compared with
-    noises = _noises(bench, splits.train)
-    if splits.train.text_vectors is not None and any(head["per"].startswith("partial") for head, *_ in noises):
-        raise ConfigError(
-            f"the noise 'partial' makes captions of other words, and {bench.data} has its captions as vectors, of "
-            "which there are none for these: choose another --kind, or leave the column of vectors out of the data"
-        )
-    log, inputs = BenchLog(bench.directory / "bench.jsonl"), (bench.data, bench.val, bench.test, *bench.noise_files)
-    refuse_inputs([bench.directory], [given for given in inputs if given])
+    levels = _noise_levels(bench, splits.train)
+    log, folder = BenchLog(bench.directory / "bench.jsonl"), bench.directory
+    refuse_inputs([folder], [given for given in (bench.data, bench.val, bench.test, *bench.noise_files) if given])
     for name in ("table.md", "table.csv", "plot.png"):
-        if os.path.lexists(bench.directory / name) and not log.path.exists():
-            raise OutputExistsError(f"{bench.directory} holds {name}, and no bench.jsonl: name another directory")
-    with output_lock([bench.directory]):
+        if os.path.lexists(folder / name) and not log.path.exists():
+            raise OutputExistsError(f"{folder} holds {name}, and no bench.jsonl: name another directory")
+    with output_lock([folder]):
         with writing(log.path):
-            bench.directory.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             log.path.open("ab").close()
         for note in notes:
             progress.note(note)
-        first_error = _run(bench, log, settings, splits, noises, progress)
-        rows = _latest(log.rows(), bench, splits, {s.method: s.digest for s in settings})
-        result = _write(bench, rows, notes)
+        first_error = _run_cells(bench, log, settings, splits, levels, progress)
+        rows = _latest(log.rows(), splits.digest, bench.limit, {s.method: s.digest for s in settings})
+        title = Path(bench.data.rstrip("/")).name
+        write_whole(folder / "table.md", to_markdown(rows, title, notes))
+        with staged_file(folder / "table.csv", overwrite=True) as staged:
+            write_csv(pa.Table.from_pandas(summarise(rows), preserve_index=False), staged)
+        with staged_file(folder / "plot.png", overwrite=True) as staged:
+            plot(rows, staged, title=title)
     if first_error is not None and not any(row["status"] == "ok" for row in rows):
         raise first_error
-    return result
+    return BenchResult(str(folder), rows, notes)
 
 
-def _run(
+def _run_cells(
     bench: Bench,
     log: BenchLog,
     settings: Sequence[MethodSettings],
     splits: Splits,
-    noises: Sequence[_Noise],
+    levels: Sequence[_NoiseLevel],
     progress: Any,
 ) -> CleanpairsError | None:
+    """Run and log what is left. Returns the first error of a cell."""
     done = {row["cell"]: row for row in log.rows() if row.get("status") == "ok"}
     first_error: CleanpairsError | None = None
-    made: tuple[Any, Any] = (None, None)
     # All methods of a noise and seed before the next: what is there can be compared.
-    cells = list(itertools.product(noises, range(bench.seeds), settings))
-    for at, ((noise, digest, make), seed, method) in enumerate(cells, start=1):
-        row = {
-            "cell": f"{method.method}/{method.digest}/{digest}/{seed}/{splits.digest}/{bench.limit or 'all'}",
+    cells = list(product(levels, range(bench.seeds), settings))
+    for at, (level, seed, method) in enumerate(cells, start=1):
+        row: dict[str, Any] = {
+            "cell": f"{method.method}/{method.digest}/{level.digest}/{seed}/{splits.digest}/{bench.limit or 'all'}",
             "method": method.method,
-            **noise,
+            "noise": level.name,
+            "rate": level.rate,
+            "per": level.per,
             "seed": seed,
             "data": splits.digest,
             "limit": bench.limit,
@@ -190,28 +199,20 @@ def _run(
             "version": __version__,
             "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
-        before = done.get(row["cell"])
-        if before is None and method.missing:
-            row |= {"status": "needs", "error": f"needs {method.missing}"}
-        elif before is None:
-            if made[0] != (digest, seed):
-                made = (digest, seed), make(seed=seed)
-            try:
-                if method.method in PLAIN_SCORES:
-                    row |= plain_row(method.method, splits, made[1])
-                else:
-                    row |= run_cell(method, splits, made[1], seed, on_step=progress.step)
-                row |= {"status": "ok"}
-            except CleanpairsError as error:
-                first_error = first_error or error
-                row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-        if before is None:
-            log.append(row)
-        progress.cell(at, len(cells), before or row, done_before=before is not None)
+        if before := done.get(row["cell"]):
+            progress.cell(at, len(cells), before, done_before=True)
+            continue
+        try:
+            row |= run_cell(method, splits, level.make(seed=seed), seed, on_step=progress.step) | {"status": "ok"}
+        except CleanpairsError as error:
+            first_error = first_error or error
+            row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        log.append(row)
+        progress.cell(at, len(cells), row, done_before=False)
     return first_error
 
 
-def _noises(bench: Bench, train: Pairs) -> list[_Noise]:
+def _noise_levels(bench: Bench, train: Pairs) -> list[_NoiseLevel]:
     kinds = list(dict.fromkeys(NoiseKind.parse(part) for part in bench.kind.split(",") if part.strip()))
     if not kinds:
         raise ConfigError(f"a benchmark needs a kind of noise, found {bench.kind!r}; leave it out for uniform noise")
@@ -219,30 +220,35 @@ def _noises(bench: Bench, train: Pairs) -> list[_Noise]:
         raise ConfigError(f"noise files hold their own noise: leave out either them or the kind {bench.kind!r}")
     if not (bench.noise or bench.noise_files):
         raise ConfigError("a benchmark needs noise rates or noise files")
+    if train.text_vectors is not None and any(kind.name == "partial" for kind in kinds):
+        raise ConfigError(
+            f"the noise 'partial' makes captions of other words, and {bench.data} has its captions as vectors, of "
+            "which there are none for these: choose another --kind, or leave the column of vectors out of the data"
+        )
     found = []
     for file in bench.noise_files:
         permutation = load_noise_file(file, len(train), train.image_index)
         digest, noise = hashlib.sha256(permutation.tobytes()).hexdigest()[:12], noise_of(train, permutation)
-        head = {"noise": Path(file).stem, "rate": None, "per": "file"}
-        found.append((head, digest, lambda seed, noise=noise: noise))
-    for rate, kind in itertools.product(() if bench.noise_files else dict.fromkeys(bench.noise), kinds):
+        rate = float(noise.mismatched.mean())
+        found.append(_NoiseLevel(Path(file).stem, rate, "file", digest, lambda seed, noise=noise: noise))
+    for rate, kind in product(() if bench.noise_files else dict.fromkeys(bench.noise), kinds):
         if not 0 <= rate <= 1:
             raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
-        groups = None if kind.column is None else category_codes(train, kind.column)
         uniform = kind.name == "uniform"
-        how = {"per": bench.per} if uniform else {"kind": kind, "groups": groups}
-        name, of = (f"{rate:g}", bench.per) if uniform else (f"{rate:g} {kind}", str(kind))
-        head = {"noise": name, "rate": rate, "per": of}
-        found.append((head, f"{of}-{rate:g}", partial(inject_noise, train, rate, **how)))
+        how: dict[str, Any] = {"per": bench.per} if uniform else {"kind": kind}
+        if kind.column is not None:
+            how["groups"] = category_codes(train, kind.column)
+        per = bench.per if uniform else str(kind)
+        name = f"{rate:g}" if per == "caption" else f"{rate:g} {per}"
+        found.append(_NoiseLevel(name, rate, per, f"{per}-{rate:g}", partial(inject_noise, train, rate, **how)))
     return found
 
 
 def _latest(
-    rows: Sequence[dict[str, Any]], bench: Bench, splits: Splits, digests: Mapping[str, str]
+    rows: Sequence[dict[str, Any]], data: str, limit: int | None, digests: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """One row a cell, of this data: with these settings, or the last ones for a method that takes no part now."""
-    other = {"caption", "image"} - {bench.per}
-    ours = [r for r in rows if r["data"] == splits.digest and r["limit"] == bench.limit and r["per"] not in other]
+    ours = [row for row in rows if (row["data"], row["limit"]) == (data, limit)]
     last = {row["method"]: row["settings_digest"] for row in ours} | dict(digests)
     cells: dict[str, dict[str, Any]] = {}
     for row in ours:
@@ -251,16 +257,65 @@ def _latest(
     return list(cells.values())
 
 
-def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchResult:
-    order = [name for name in (*METHODS, *PLAIN_SCORES) if any(row["method"] == name for row in rows)]
-    summaries = summarise(rows, order)
-    folder, name = bench.directory, Path(bench.data.rstrip("/")).name
-    kinds = sorted({str(row["per"]) for row in rows})
-    said = {"caption": "per caption", "image": "per image", "file": "from files"}
-    unit = f"noise {', '.join(said.get(kind, kind) for kind in kinds)}"
-    remarks = [*notes, LEGEND, "± is the sample standard deviation over seeds"]
-    write_whole(folder / "table.md", to_markdown(summaries, f"{shlex.quote(name)}, {unit}", remarks))
-    write_whole(folder / "table.csv", to_csv(summaries))
-    with staged_file(folder / "plot.png", overwrite=True) as staged:
-        plot(rows, staged, methods=order, title=f"{name}, {unit}")
-    return BenchResult(str(folder), rows, summaries, notes)
+def run_cell(
+    settings: MethodSettings,
+    splits: Splits,
+    noise: Noise,
+    seed: int,
+    *,
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> dict[str, Any]:
+    """Fit on mismatched pairs, and judge by the truth, which the method never sees. Returns dict:
+
+    - ``rsum`` and the six recalls on the test split, ``val_rsum`` at the best epoch
+    - detection at the method's threshold; ``flagged`` share, ``noise_rate_estimate`` (NaN: undetermined),
+      ``mismatched``: the true share
+    - ``wrong_kept``, ``wrong_out``: share of mismatched pairs among those kept, and among those and the ones that
+      `rematch` repairs by default; see also :func:`repair_quality`
+    - ``seconds`` of ``fit``
+
+    Raises CleanpairsError: as :meth:`cleanpairs.estimators.PairScorer.fit`.
+    """
+    train, truth = apply_noise(splits.train, noise), noise.mismatched
+    model, began = settings.estimator(random_state=seed), time.perf_counter()
+    model.fit(train, val=splits.val, **({"on_step": on_step} if "epochs" in model.get_params() else {}))
+    seconds, y = time.perf_counter() - began, model.correspondence_
+    row: dict[str, Any] = {
+        "pairs": len(train),
+        "quarantined": len(model.quarantined_),
+        "mismatched": float(truth.mean()),
+        "epochs": len(model.history_),
+        "val_rsum": model.best_val_rsum_,
+        "threshold": float(model.threshold_),
+        "flagged": float((y[np.isfinite(y)] < model.threshold_).mean()),
+        "noise_rate_estimate": float(model.noise_rate_),
+        "seconds": seconds,
+    }
+    if splits.test is not None:
+        row |= model.evaluate(splits.test).to_dict()
+    if truth.any():
+        row |= detection(y, truth, model.threshold_).to_dict() | repair_quality(model, splits.train, train, noise)
+        shares = wrong_in_output(train, model.rematch(train).table) or (math.nan, math.nan)
+        row |= {"wrong_kept": shares[0], "wrong_out": shares[1]}
+    return row
+
+
+def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict[str, Any]:
+    """How good are the new captions that ``model.rematch`` plans?
+
+    A new caption is right when it belongs to the pair's own image, or has the same text as one that does, and its words
+    are its own. ``repair_precision``: share of the ``repaired`` that is right; ``corrupted_restored``: share of all
+    mismatched pairs that got a right caption.
+    """
+    table = model.rematch(train, targets="text", strategy="method", repairs="plausible").table
+    rows = np.flatnonzero(acted(table, ["rematch_text"]))
+    donor = np.array(table["donor_pair_id"].fill_null(-1), dtype=np.int64)[rows]
+    after = noise.permutation.copy()
+    after[rows] = noise.permutation[donor]
+    right = ~clean.mismatched_by(after)[rows] & ~np.isin(donor, list(noise.rewritten))
+    corrupted = int(noise.mismatched.sum())
+    return {
+        "repaired": len(rows),
+        "repair_precision": float(right.mean()) if len(rows) else None,
+        "corrupted_restored": float((right & noise.mismatched[rows]).sum() / corrupted) if corrupted else None,
+    }

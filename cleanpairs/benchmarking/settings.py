@@ -1,9 +1,9 @@
 """What a benchmark runs on, and with which settings each method: its defaults, a recipe, ``--set``."""
 
 import hashlib
-import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +11,25 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.recipe import Recipe, find_recipes
 from cleanpairs.core.registry import METHODS, nearest
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.data.images import ImageSource
-from cleanpairs.features import image_matrix, resolve_image_encoder
-
-_NOT_THE_FIGURES = ("random_state", "device")  # what makes no other cell of the table
-_SPLIT_NAMES = {"val": ("dev", "val"), "test": ("test",)}
 
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """One method as it takes part.
-
-    ``params`` are those given, ``missing`` says what it needs and has not got; ``digest``: 12 hex digits over every
-    setting that counts, defaults included.
-    """
+    """One method as it takes part. ``digest``: 12 hex digits over every setting that counts, defaults included."""
 
     method: str
     params: dict[str, Any]
     recipe: str | None
-    missing: str | None
     digest: str
 
     def estimator(self, random_state: int) -> Any:
         """An unfitted estimator of these settings."""
         return METHODS.load(self.method)(**self.params | {"random_state": random_state})
+
+    @property
+    def missing(self) -> list[str]:
+        """What the method needs and has not got."""
+        return [what for name, what in METHODS[self.method].needs.items() if self.params.get(name) is None]
 
 
 def choose_methods(text: str) -> list[str]:
@@ -48,10 +43,7 @@ def choose_methods(text: str) -> list[str]:
 
 
 def method_settings(
-    methods: Sequence[str],
-    *,
-    recipe: str | None = None,
-    overrides: Sequence[str] = (),
+    methods: Sequence[str], *, recipe: str | None = None, overrides: Sequence[str] = ()
 ) -> tuple[list[MethodSettings], list[str]]:
     """The settings of each method, and notes about what does not concern all of them.
 
@@ -62,14 +54,19 @@ def method_settings(
     Raises ConfigError: a setting that none of the methods has, or one of a method that does not take part.
     """
     notes: list[str] = []
-    known = {method: inspect.signature(METHODS.load(method)).parameters for method in methods}
     own: dict[str, list[str]] = {method: [] for method in methods}
     for text in overrides:
-        takers, stripped = _takers(text, known)
-        if len(takers) < len(methods) and text == stripped:
-            notes.append(f"--set {text} concerns {', '.join(takers)} only")
+        section, _, setting = text.partition(".")
+        if section not in METHODS:
+            takers = _takers(text, methods)
+            if len(takers) < len(methods):
+                notes.append(f"--set {text} concerns {', '.join(takers)} only")
+        elif section in methods:
+            text, takers = setting, _takers(setting, [section])
+        else:
+            raise ConfigError(f"--set {text}: {section} does not take part (methods: {', '.join(methods)})")
         for method in takers:
-            own[method].append(stripped)
+            own[method].append(text)
     recipes = _recipes(recipe, methods) if recipe is not None else {}
     if recipe is not None and len(recipes) < len(methods):
         others = ", ".join(m for m in methods if m not in recipes)
@@ -77,32 +74,28 @@ def method_settings(
     settings = []
     for method in methods:
         resolved = Recipe.resolve(recipes.get(method), overrides=own[method], options={"method": method})
-        every = sorted(resolved.estimator().get_params().items())
-        told = repr([(k, list(v) if isinstance(v, tuple) else v) for k, v in every if k not in _NOT_THE_FIGURES])
-        missing, digest = _missing(method, resolved.params), hashlib.sha256(told.encode()).hexdigest()[:12]
-        settings.append(MethodSettings(method, resolved.params, recipes.get(method), missing, digest))
+        every = resolved.estimator().get_params()
+        counts = {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(every.items())}
+        digest = hashlib.sha256(repr(counts | {"random_state": None, "device": None}).encode()).hexdigest()
+        settings.append(MethodSettings(method, resolved.params, recipes.get(method), digest[:12]))
     return settings, notes
 
 
-def _takers(text: str, known: Mapping[str, Any]) -> tuple[list[str], str]:
-    """The methods that an override concerns, and the override without a method's name before it."""
-    name, _, value = text.partition("=")
-    section, _, key = name.strip().rpartition(".")
-    if section in METHODS:
-        if section not in known:
-            raise ConfigError(f"--set {text}: {section} does not take part (methods: {', '.join(known)})")
-        known, text = {section: known[section]}, f"{key}={value}"
+def _takers(text: str, methods: Sequence[str]) -> list[str]:
+    """The methods that have the setting of an override."""
+    section, _, key = text.partition("=")[0].strip().rpartition(".")
     if key in ("seed", "random_state"):
         raise ConfigError(f"--set {text}: the seeds are what the benchmark counts (--seeds)")
     key = "backbone" if (section, key) == ("backbone", "name") else key
-    takers = [method for method in known if key in known[method]]
+    known = {method: signature(METHODS.load(method)).parameters for method in methods}
+    takers = [method for method in methods if key in known[method]]
     if not takers:
         names = sorted({name for parameters in known.values() for name in parameters})
         raise ConfigError(
-            f"--set {text}: none of {', '.join(known)} has a setting {key!r}{nearest(key, names)} "
+            f"--set {text}: none of {', '.join(methods)} has a setting {key!r}{nearest(key, names)} "
             f"(known: {', '.join(names)})"
         )
-    return takers, text
+    return takers
 
 
 def _recipes(recipe: str, methods: Sequence[str]) -> dict[str, str]:
@@ -114,19 +107,12 @@ def _recipes(recipe: str, methods: Sequence[str]) -> dict[str, str]:
         return {method: recipe}
     found = {method: f"{method}-{recipe}" for method in methods if f"{method}-{recipe}" in shipped}
     if not found:
-        suffixes = sorted({name.partition("-")[2] for name in shipped if "-" in name})
+        near = nearest(recipe, sorted({name.partition("-")[2] for name in shipped}))
         raise ConfigError(
-            f"no recipe {recipe!r}, nor METHOD-{recipe} of any of {', '.join(methods)}{nearest(recipe, suffixes)} "
-            f"(shipped: {', '.join(shipped) or 'none'})"
+            f"no recipe {recipe!r}, nor METHOD-{recipe} of any of {', '.join(methods)}{near} (shipped: "
+            f"{', '.join(shipped) or 'none'})"
         )
     return found
-
-
-def _missing(method: str, params: Mapping[str, Any]) -> str | None:
-    """What the method's entry says that it needs (parameter -> what that is), as far as it is not set."""
-    needs: Any = METHODS[method].needs
-    missing = [str(what) for parameter, what in dict(needs).items() if params.get(parameter) is None]
-    return " and ".join(missing) or None
 
 
 @dataclass(frozen=True)
@@ -143,15 +129,6 @@ class Splits:
         """12 hex digits of each split's fingerprint."""
         splits = (self.train, self.val, self.test)
         return "-".join(s.source.fingerprint[:12] if s is not None else "none" for s in splits)
-
-    def with_features(self, encoder: str, size: int | None) -> "Splits":
-        """Vectors in place of the images of all splits, from the feature cache: mismatched pairs exist in memory only,
-        and their images would be encoded anew in each cell.
-        """
-        if self.train.images.kind == "features" or resolve_image_encoder(encoder, "bytes") == "cnn":
-            return self
-        val, test = (None if s is None else with_features(s, encoder, size) for s in (self.val, self.test))
-        return replace(self, train=with_features(self.train, encoder, size), val=val, test=test)
 
 
 def load_splits(
@@ -180,21 +157,12 @@ def load_splits(
 
 def _split(role: str, given: str | Path | None, data: Path, columns: dict[str, Any]) -> tuple[Pairs | None, str | None]:
     folder = Path(given) if given is not None else data
-    for name in _SPLIT_NAMES[role]:
+    for name in ("dev", "val") if role == "val" else ("test",):
         if (folder / f"{name}_caps.txt").exists():
             return load_pairs(folder, split=name, **columns), None if given else f"{role}: split {name} of {folder}"
     if given is not None:
         return load_pairs(given, **columns), None
-    if data.name.endswith("_train.parquet"):
-        sibling = data.with_name(f"{data.name.removesuffix('_train.parquet')}_{role}.parquet")
-        if sibling.exists():
-            return load_pairs(sibling, **columns), f"{role}: {sibling}, found beside the data"
-    return None, None
-
-
-def with_features(pairs: Pairs, encoder: str, size: int | None) -> Pairs:
-    """The pairs with vectors in place of their images; what cannot be encoded is quarantined."""
-    matrix = image_matrix(pairs, encoder, image_size=size)
-    images = enumerate(pairs.image_index.tolist())
-    failed = {pair: matrix.failures[image] for pair, image in images if image in matrix.failures}
-    return replace(pairs, images=ImageSource(len(matrix.array), vectors=matrix.array), reasons=failed | pairs.reasons)
+    sibling = data.with_name(f"{data.name.removesuffix('_train.parquet')}_{role}.parquet")
+    if data.name.endswith("_train.parquet") and sibling.exists():
+        return load_pairs(sibling, **columns), f"{role}: {sibling}, found beside the data"
+    return None, f"no {role} pairs"

@@ -158,7 +158,7 @@ class _Lines(Progress):
         if row["status"] == "ok":
             shown = (("rSum", "rsum", 1), ("AUROC", "auroc", 3), ("F1", "f1", 3), ("repair", "repair_precision", 3))
             words = [f"{name} {row[key]:.{digits}f}" for name, key, digits in shown if row.get(key) is not None]
-            line = ", ".join([*words, "was there" if done_before else f"{row['total_seconds']:.0f} s"])
+            line = ", ".join([*words, "was there" if done_before else f"{row['seconds']:.0f} s"])
         if not self.silent:
             echo(f"[{at}/{total}] {row['method']:<10} noise {row['noise']} seed {row['seed']}: {line}", err=True)
 
@@ -209,7 +209,8 @@ def bench(data: str, **options: Any) -> None:
     The splits that belong to DATA are dev and test of a research directory, and NAME_val.parquet and NAME_test.parquet
     beside NAME_train.parquet.
     """
-    from cleanpairs.benchmarking import LEGEND, Bench, run_bench, to_text
+    from cleanpairs.benchmarking import Bench, run_bench, to_text
+    from cleanpairs.benchmarking.table import LEGEND
 
     of_data = [text for text in options["overrides"] if text.startswith("data.")]
     options["columns"] = data_settings(options | {"overrides": of_data})
@@ -221,5 +222,5 @@ def bench(data: str, **options: Any) -> None:
     except KeyboardInterrupt:
         echo(f"\nInterrupted; what is measured stays in {what.directory}. The same command goes on.", err=True)
         raise
-    more = f"* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl"
-    print_result(result.to_dict(), f"{to_text(result.summaries)}\n\n{LEGEND}\n{more}")
+    more = f"More in {result.out}: table.md, table.csv, plot.png, bench.jsonl"
+    print_result(result.to_dict(), f"{to_text(result.rows)}\n\n{LEGEND}\n{more}")

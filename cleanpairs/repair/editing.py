@@ -31,7 +31,8 @@ def write_csv(table: pa.Table, path: str | Path) -> None:
 
 def _replaced(table: pa.Table, pattern: str, by: str) -> pa.Table:
     """``table`` with another text where ``pattern`` is in a column of strings."""
-    texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    kinds = (pa.string(), pa.large_string())
+    texts = [field.name for field in table.schema if field.type in kinds]
     return with_columns(table, {name: pc.replace_substring_regex(table[name], pattern, by) for name in texts})
 
 

@@ -20,7 +20,7 @@ OWN = {
     "report/page.py", "data/decoding.py", "data/formats/in_place.py", "data/formats/remote.py",
     "data/writing.py",
     "engine/queries.py", "export/writing.py", "ops/search.py", "core/regular.py",
-    "commands/score.py", "encoders/efficientnet_lite.py", "benchmarking/cell.py", "cli/terminal.py",
+    "commands/score.py", "encoders/efficientnet_lite.py", "cli/terminal.py",
     "commands/demo.py",
 }  # fmt: skip
 

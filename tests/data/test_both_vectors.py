@@ -292,13 +292,11 @@ def test_several_arrays_on_the_command_line(tmp_path: Path, monkeypatch: pytest.
     assert set(pq.read_table("out.parquet")["uid"].to_pylist()) <= set(table()["uid"].to_pylist())
 
 
-def test_bench_compares_with_the_plain_scores_and_needs_no_model(tmp_path: Path) -> None:
+def test_bench_needs_no_model(tmp_path: Path) -> None:
     pq.write_table(table(), tmp_path / "a.parquet")
     what = Bench(str(tmp_path / "a.parquet"), methods="clip-score", noise=(0.4,), seeds=1, out=str(tmp_path / "b"))
-    rows = {row["method"]: row for row in run_bench(what).rows}
-    assert set(rows) == {"clip-score", "cosine", "negCLIPLoss"}
-    assert all(row["status"] == "ok" and row["auroc"] > 0.95 for row in rows.values())
-    assert "negCLIPLoss" in (tmp_path / "b" / "table.md").read_text(encoding="utf-8")
+    (row,) = run_bench(what).rows
+    assert row["status"] == "ok" and row["auroc"] > 0.95
     image, _ = vectors()
     with pytest.raises(ConfigError, match="vectors of both sides"):
         ClipScore().fit(Pairs.from_arrays([f"caption {i}" for i in range(N)], image_vectors=image))
