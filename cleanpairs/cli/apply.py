@@ -82,8 +82,8 @@ repair_options = (
     ),
     option(
         "--set=KEY=VALUE overrides",
-        "Rarer settings: strategy, targets, donors, max_reuse, min_repair_score, min_confidence, candidates (see "
-        "docs/repair.md); where DATA is given, also its reader and encoding. May be repeated.",
+        "Rarer settings: strategy, displaced, targets, donors, max_reuse, min_repair_score, min_confidence, candidates "
+        "(see docs/repair.md); where DATA is given, also its reader and encoding. May be repeated.",
         KeyValues(),
         multiple=True,
     ),

@@ -35,6 +35,7 @@ from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
 from cleanpairs.estimators.persistence import versions
 from cleanpairs.explain import ISSUES
+from cleanpairs.repair.displaced import moves_of
 from cleanpairs.repair.editing import write_csv
 from cleanpairs.scoring.evaluate import detection
 from cleanpairs.trainer import EpochRecord
@@ -270,11 +271,14 @@ def _fit(
     estimator.save_pretrained(run.path / "model", overwrite=True)
     explainer = estimator.explainer(pairs)
     known = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
-    write_scores(run.path / "scores.parquet", *known, explainer.sentences(), overwrite=True)
+    displaced = estimator.displaced_rows(pairs)
+    moves = moves_of(pairs, displaced, estimator.quarantined_)
+    write_scores(run.path / "scores.parquet", *known, explainer.sentences(), moves, overwrite=True)
     issues = explainer.issues(200)  # of each kind, in issues.csv
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:
         write_csv(issues, staged)
     result = _result(str(run.path), recipe.method, estimator, pairs, bool(noise), issues)
+    result["displaced"] = [str(block) for block in displaced.blocks]
     ended = {
         "status": "complete",
         "seed": estimator.random_state_,
@@ -319,7 +323,6 @@ def _result(
         "histogram": np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
         "detection": None if wrong is None else plain(detection(y, wrong, estimator.threshold_)),
         "captions": estimator.captions_,
-        "displaced": [str(block) for block in estimator.displaced_rows(pairs).blocks],
         "worst": worst,
         "issues": {name: counts[name] for name in ISSUES},
     }

@@ -138,7 +138,9 @@ def _opened(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tuple
 
 @dataclass(frozen=True)
 class Planning:
-    """A model, how it is to repair, what, who searches, and where; ``why`` (N,): what the run says against pairs."""
+    """A model, how it is to repair, what, who searches, and where; ``why`` (N,): what the run says against pairs;
+    ``moves`` (k,): which captions it moves by the rule of displaced rows.
+    """
 
     model: PairScorer
     settings: RepairSettings
@@ -147,6 +149,7 @@ class Planning:
     engine: Engine
     parts: Path
     why: pa.ChunkedArray | None = None
+    moves: np.ndarray | None = None
     batch_rows = 4096
 
     @classmethod
@@ -156,8 +159,8 @@ class Planning:
     ) -> "Planning":  # fmt: skip
         """By the model of a run, of the ``source`` that it was ``fitted`` on, or of other data."""
         scores = run.scores()
-        why = scores.why if fitted else None
-        return cls(run.estimator(scores), settings, source, read, engine or make_engine("local"), parts, why)
+        told = (scores.why, scores.moves) if fitted else ()
+        return cls(run.estimator(scores), settings, source, read, engine or make_engine("local"), parts, *told)
 
     def in_memory(self, recaption: str | Path | None, explode: bool) -> tuple[RepairPlan, Pairs]:
         """The plan of pairs that are held, and these."""
@@ -195,7 +198,8 @@ class Planning:
         fitted = source.fingerprint == model.fingerprint_ and source.n_rows == len(model.correspondence_)
         known = model.correspondence_ if fitted else None
         rows = self._rows(scorer, known is not None)
-        given = PlanInput.from_rows(rows, source.n_rows, settings, staged.with_suffix(".texts"), known)
+        texts = staged.with_suffix(".texts")
+        given = PlanInput.from_rows(rows, source.n_rows, settings, texts, known, self.moves)
         planned = plan_repairs(
             given,
             model.bank_.bound(Embeddings(given.z_image), Embeddings(given.z_text)),
@@ -225,14 +229,14 @@ class Planning:
     def _judge(self, given: PlanInput, settings: RepairSettings) -> RepairJudge | None:
         """As :meth:`cleanpairs.estimators.PairScorer.rematch` has it, of the rows that it is learned from."""
         threshold, seed = settings.resolved_threshold, self.model.random_state_
-        pairs = judged_pairs(given.correspondence, threshold, seed)
+        pairs = judged_pairs(given.undecided, threshold, seed)
         if pairs is None:
             return None
         digest = hashlib.sha256(self.source.fingerprint.encode() + pairs.tobytes()).hexdigest()
         some = replace(self.source, fingerprint=digest, n_rows=len(pairs))
         rows = reader_of(self.source).iter_rows(self.source, self._only(pairs))
         found = self.model.embed(load_rows(rows, some, None))
-        return RepairJudge(self.model.repair_evidence(found, given.correspondence[pairs], threshold), pairs)
+        return RepairJudge(self.model.repair_evidence(found, given.undecided[pairs], threshold), pairs)
 
     def _only(self, pairs: np.ndarray) -> Iterator[Rows]:
         columns = [name for role, name in self.source.columns.items() if role != "image"]

@@ -32,6 +32,7 @@ from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.guard import holds, refuse_foreign, refuse_labels
 from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
+from cleanpairs.repair.displaced import COLUMNS, as_columns, from_columns
 from cleanpairs.repair.plan import refuse_edited
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ SCORES_SCHEMA = pa.schema(
         ("reason", pa.string()),
     ]
 )
-WHY = pa.field("why", pa.string())  # behind the others, in the scores of a fit
+WHY = pa.field("why", pa.string())  # behind the others, in the scores of a fit, before those of displaced rows
 
 
 def mistyped(info: dict[str, Any]) -> list[str]:
@@ -81,13 +82,14 @@ def run_files() -> re.Pattern[str]:
 
 class Scores:
     """A scores table: ``correspondence`` (N,) float32, NaN where quarantined; ``reasons`` pair_id -> text; ``why`` (N,)
-    what speaks against a pair, None where nothing was said, or in a table without it.
+    what speaks against a pair, None where nothing was said, or in a table without it; ``moves`` (k,) of
+    :data:`cleanpairs.repair.displaced.MOVE`: where the captions of displaced rows go.
     """
 
     def __init__(self, table: pa.Table) -> None:
         if WHY.name not in table.column_names:
             table = table.append_column(WHY, pa.nulls(len(table), WHY.type))
-        self.table, self.why = table, table[WHY.name]
+        self.table, self.why, self.moves = table, table[WHY.name], from_columns(table)
         self.correspondence = table["correspondence"].to_numpy(zero_copy_only=False).astype(np.float32)
         self.reasons = {i: why for i, why in enumerate(table["reason"].to_pylist()) if why is not None}
 
@@ -116,13 +118,19 @@ def write_scores(
     threshold: float,
     reasons: dict[int, str],
     why: Mapping[int, str] | None = None,
+    moves: np.ndarray | None = None,
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write ``scores.parquet``, one row a pair in pair_id order, atomically; ``why``: pair_id -> a sentence."""
+    """Write ``scores.parquet``, one row a pair in pair_id order, atomically; ``why``: pair_id -> a sentence; ``moves``
+    (k,) of :data:`cleanpairs.repair.displaced.MOVE`: of displaced rows.
+    """
     table = scores_table(keys, correspondence, threshold, reasons)
     if why is not None:
         table = table.append_column(WHY, pa.array([why.get(i) for i in range(len(table))], WHY.type))
+    if moves is not None and len(moves):
+        for field, column in zip(COLUMNS, as_columns(moves, len(table)), strict=True):
+            table = table.append_column(field, column)
     with staged_file(path, overwrite=overwrite) as staged, ParquetSink(staged, table.schema) as sink:
         sink.write(table)
     return Path(path)
@@ -283,7 +291,9 @@ class Run:
         if not file.exists():
             raise DataError(f"{self.path} has no scores: the run did not finish; `cleanpairs fit ... --resume`")
         table = read_table(file)
-        if table.schema.remove_metadata() not in (SCORES_SCHEMA, SCORES_SCHEMA.append(WHY)):
+        explained = SCORES_SCHEMA.append(WHY)
+        moved = pa.unify_schemas([explained, COLUMNS])
+        if table.schema.remove_metadata() not in (SCORES_SCHEMA, explained, moved):
             raise DataError(f"{file} cannot be read: it is no table of scores: its columns are {table.column_names}")
         return Scores(table)
 

@@ -109,12 +109,16 @@ class _Rows:
     def __init__(self, images: Floats, texts: Floats, usable: Floats, rng: np.random.Generator, reach: int) -> None:
         self.images, self.texts, self.usable, self.n = images, texts, usable, len(images)
         rows = np.flatnonzero(usable)
-        some = rows if len(rows) <= 50_000 else np.sort(rng.choice(rows, 50_000, replace=False))
+        some = rows if len(rows) <= 20_000 else np.sort(rng.choice(rows, 20_000, replace=False))
         # Centred, so that a caption that fits everything fits nothing well.
         self.means = [np.asarray(x[some], np.float32).mean(axis=0) for x in (images, texts)]
-        i, j = rng.choice(rows, (2, 50_000))
+        i, j = rng.choice(some, (2, 20_000))
         far = np.abs(i - j) > min(reach, len(rows) // 4)
-        self.null = np.sort(np.einsum("nd,nd->n", self._unit(0, i[far]), self._unit(1, j[far])))
+        i, j = i[far], j[far]
+        blocks = (slice(a, a + 4096) for a in range(0, len(i), 4096))
+        self.null = np.sort(
+            np.concatenate([np.einsum("nd,nd->n", self._unit(0, i[s]), self._unit(1, j[s])) for s in blocks])
+        )
 
     def _unit(self, side: int, rows: Floats | slice) -> Floats:
         x = np.asarray((self.images, self.texts)[side][rows], np.float32) - self.means[side]
@@ -187,7 +191,7 @@ class _Rows:
 
     def _far_distances(self, in_place: Floats, reach: int, queries: int = 2000) -> list[int]:
         """Distances beyond ``reach`` at which more nearest captions stand than chance explains."""
-        from scipy.stats import poisson
+        from scipy.special import pdtrc
 
         rows = np.flatnonzero(self.usable & (in_place < 0))
         if not len(rows):
@@ -202,7 +206,7 @@ class _Rows:
             better = S[np.arange(len(rows)), at] > best
             best[better], nearest[better] = S[better, at[better]], a + at[better]
         distance, count = np.unique(nearest - rows, return_counts=True)
-        chance = poisson.sf(count - 1, len(rows) / self.n) * 2 * self.n
+        chance = pdtrc(count - 1, len(rows) / self.n) * 2 * self.n  # of so many or more, at any distance
         return [int(k) for k, p in zip(distance, chance, strict=True) if p < 1e-3 and abs(k) > reach][:32]
 
 

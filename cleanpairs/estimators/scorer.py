@@ -34,6 +34,7 @@ from cleanpairs.features import ImageMatrix
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.search import top_k
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
+from cleanpairs.repair.displaced import moves_of
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.plan_input import PlanInput
 from cleanpairs.repair.planning import RepairJudge, judged_pairs, plan_repairs
@@ -353,7 +354,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         See :mod:`cleanpairs.correspondence.displacement`. Backbones that compare words with regions have no vectors of
         whole images and captions, so nothing is found by them.
         """
-        found = self.embed(pairs)
+        return self._displacement(self.embed(pairs))
+
+    def _displacement(self, found: Embedded) -> Displacement:
         known = found.pairs
         _, first, row = np.unique(known.row, return_index=True, return_inverse=True)
         images, texts = found.images.vectors[known.image_index[first]], found.texts.vectors
@@ -410,12 +413,15 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             threshold = self.applied_threshold(self.threshold_of(found, correspondence))
         chosen = asked.resolved(threshold)
         usable = replace(found.pairs, reasons=found.quarantined)
-        given = PlanInput.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen)
+        moves = None
+        if chosen.moves_displaced:
+            moves = moves_of(usable, self._displacement(found), found.quarantined)
+        given = PlanInput.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen, moves)
         judge = None
         if of_fit and chosen.repairs != "none":
-            rows = judged_pairs(given.correspondence, chosen.resolved_threshold, self.random_state_)
+            rows = judged_pairs(given.undecided, chosen.resolved_threshold, self.random_state_)
             if rows is not None:
-                y = given.correspondence[rows]
+                y = given.undecided[rows]
                 judge = RepairJudge(self.repair_evidence(found.take(rows), y, chosen.resolved_threshold), rows)
         return plan_repairs(
             given,

@@ -60,6 +60,8 @@ REASONS = (
 # What lends its part to a repair, by number.
 KINDS = ("trusted image", "mismatched image", "pseudo-caption of a trusted pair", "mismatched caption")
 
+DISPLACED = "displaced: "  # begins the reason of a pair whose caption the rule of displaced rows moved
+
 
 def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False) -> str:
     """A sentence about a plan that drops pairs for ``reasons`` and repairs none. Nothing where no repair was wanted.

@@ -33,14 +33,24 @@ class Greedy:
     0.
 
     ``row_member`` (R,): the member that each row is itself; ``members``: of every donor group; text and image groups
-    share one numbering; ``capacity``: how many rows one member's caption may serve, and as many its image; at least 1.
+    share one numbering; ``capacity``: how many rows one member's caption may serve, and as many its image; at least 1;
+    ``text_uses`` (n_members,): how many rows the caption of each serves already.
     """
 
     def __init__(
-        self, *, n_rows: int, n_pairs: int, row_member: np.ndarray, members: Members, n_members: int, capacity: int
+        self,
+        *,
+        n_rows: int,
+        n_pairs: int,
+        row_member: np.ndarray,
+        members: Members,
+        n_members: int,
+        capacity: int,
+        text_uses: np.ndarray | None = None,
     ) -> None:
         # Whole numbers that both Python and NumPy see: a list would hold an object for each.
-        self._uses = array("i", bytes(4 * n_members)), array("i", bytes(4 * n_members))  # of texts, of images
+        used = np.zeros(n_members, np.int32) if text_uses is None else text_uses.astype(np.int32)
+        self._uses = array("i", used.tobytes()), array("i", bytes(4 * n_members))  # of texts, of images
         self._chosen, self._donor = array("q", [-1]) * n_rows, array("i", [-1]) * n_rows
         self._cursor = array("i", members.start[:-1].astype(np.int32).tobytes())
         self._owner, self._stop, self._holder = (

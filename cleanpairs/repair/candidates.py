@@ -45,6 +45,7 @@ class Corpus:
     - ``taken`` (U,) int64, sorted: image group times the number of text groups plus text group, of the pairs that no
       repair may make; the last is a number above all of these
     - ``typical``: median cosine of mismatched and trusted pairs
+    - ``text_uses`` (N,): how many rows the caption of each pair serves already, where a rule has moved some
     """
 
     image: Side
@@ -53,6 +54,7 @@ class Corpus:
     pools: list[tuple[np.ndarray, bool]]
     taken: np.ndarray
     typical: tuple[float, float]
+    text_uses: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,12 @@ class RepairProbability:
 
 
 # Of each mismatched pair: whose part it takes, a pair, -1 where it is dropped; whether the image is replaced, and the
-# donor a trusted pair; scores, NaN where there is none; why it is dropped, a number of `REASONS`.
+# donor a trusted pair; scores, NaN where there is none; why it is dropped, a number of `REASONS`; how many rows its
+# caption was displaced by, 0 of all other repairs.
 REPAIR = np.dtype(
     [
         ("donor", np.int64), ("is_image", bool), ("trusted", bool), ("score", np.float32), ("margin", np.float32),
-        ("confidence", np.float32), ("reason", np.uint8),
+        ("confidence", np.float32), ("reason", np.uint8), ("distance", np.int64),
     ]
 )  # fmt: skip
 
@@ -96,6 +97,7 @@ def decide_repairs(
         members=edges.members,
         n_members=len(corpus.image.index),
         capacity=settings.max_reuse,
+        text_uses=corpus.text_uses,
     )
     greedy.take(good, edges.row[good], edges.is_image[good], edges.donor_group[good], paired.number[good])
     decided = _decided(greedy, edges, paired, confidence, reason)
@@ -163,7 +165,7 @@ def _decided(
 
 def no_repairs(n: int, reason: int | np.ndarray) -> np.ndarray:
     """Of n mismatched pairs none is repaired, for one of :data:`cleanpairs.repair.actions.REASONS`."""
-    out = np.full(n, np.array((-1, False, False, np.nan, np.nan, np.nan, 0), REPAIR))
+    out = np.full(n, np.array((-1, False, False, np.nan, np.nan, np.nan, 0, 0), REPAIR))
     out["reason"] = reason
     return out
 

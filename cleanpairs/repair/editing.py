@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular, reading
 from cleanpairs.ops.columns import one_array, with_columns
-from cleanpairs.repair.actions import KINDS, REASONS, acted
+from cleanpairs.repair.actions import DISPLACED, KINDS, REASONS, acted
 
 # What a spreadsheet takes for a formula; and the apostrophe itself, so that reading undoes writing.
 FORMULA = r"^[=+\-@\t\r']"
@@ -124,6 +124,7 @@ def _reason(table: pa.Table, lent: np.ndarray) -> pa.Array:
     """``reason`` of the plan's rows without what was said of another action or, but for rows ``lent`` (n,), donor."""
     reason, dropped = one_array(table["reason"]), acted(table, ["drop"])
     of_drop, of_donor = (pc.is_in(reason, pa.array(said, pa.string())) for said in (REASONS, KINDS))
+    of_donor = pc.or_kleene(of_donor, pc.starts_with(reason, DISPLACED))
     stale = (_true(of_drop) & ~dropped) | (_true(of_donor) & ~lent)
     reason = pc.if_else(pa.array(stale), pa.scalar(None, pa.string()), reason)
     return pc.if_else(pa.array(dropped), pc.fill_null(reason, BY_HAND), reason)

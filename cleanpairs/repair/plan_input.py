@@ -5,7 +5,7 @@ memory give views (:meth:`PlanInput.of`). Rows that are streamed give copies (:m
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from cleanpairs.core.errors import DataError, RefusedError
 from cleanpairs.core.regular import writing
 from cleanpairs.data import Pairs
 from cleanpairs.data.rows import RowBatch
+from cleanpairs.repair.displaced import MOVE
 from cleanpairs.repair.settings import RepairSettings
 
 TEXTS = pa.schema([("key", pa.string()), ("caption", pa.string())])
@@ -30,8 +31,9 @@ class PlanInput:
 
     - ``correspondence`` (N,) float32: NaN where quarantined; ``reasons`` (pair -> why) says why
     - ``image_group``, ``text_group`` (N,) int64: content hashes
+    - ``moves`` (k,) of :data:`cleanpairs.repair.displaced.MOVE`: the captions that the rule of displaced rows moves
     - ``mismatched`` (R,), ``trusted`` (T,) int64, rising: pairs below the threshold, and the pairs of the highest
-      correspondence
+      correspondence, without those of ``moves``
     - ``z_image`` (m, d), ``z_text`` (n, d) float32: unit vectors
     - ``image_row``, ``text_row`` (R + T,): rows of the vectors of the mismatched pairs, then of the trusted pairs
     - ``typical``: median cosines of mismatched and trusted pairs
@@ -50,6 +52,7 @@ class PlanInput:
     typical: tuple[float, float]
     reasons: Mapping[int, str]
     texts: Callable[[], Iterable[pa.RecordBatch]]
+    moves: np.ndarray = field(default_factory=lambda: np.empty(0, MOVE))
 
     def __len__(self) -> int:
         return len(self.correspondence)
@@ -59,6 +62,11 @@ class PlanInput:
         """(R + T,) int64: the mismatched pairs, then the trusted pairs."""
         return np.concatenate([self.mismatched, self.trusted])
 
+    @property
+    def undecided(self) -> np.ndarray:
+        """(N,) float32: the correspondence, NaN for pairs that the rule repairs."""
+        return _without(self.correspondence, self.moves["pair"])
+
     @classmethod
     def of(
         cls,
@@ -67,6 +75,7 @@ class PlanInput:
         z_image: np.ndarray,
         z_text: np.ndarray,
         settings: RepairSettings,
+        moves: np.ndarray | None = None,
     ) -> "PlanInput":
         """Of N pairs in memory, with unit vectors (M, d) of their images and (N, d) of their captions.
 
@@ -83,8 +92,11 @@ class PlanInput:
         index = np.asarray(pairs.image_index)
         _refuse_non_finite(z_image, np.unique(index[~np.isnan(values)]), "images")
         _refuse_non_finite(z_text, np.flatnonzero(~np.isnan(values)), "captions")
-        mismatched = np.flatnonzero(values < settings.resolved_threshold)
-        above = np.flatnonzero(values >= settings.resolved_threshold)
+        moves = _made(moves, settings)
+        moves = moves[np.isfinite(values[moves["pair"]] + values[moves["donor"]])]
+        undecided = _without(values, moves["pair"])
+        mismatched = np.flatnonzero(undecided < settings.resolved_threshold)
+        above = np.flatnonzero(undecided >= settings.resolved_threshold)
         best = _Best(settings.max_trusted)
         best.add(above, values[above])
         trusted = np.sort(best.pair)
@@ -99,12 +111,18 @@ class PlanInput:
         return cls(
             values, pairs.pair_image_group, np.asarray(pairs.text_group), mismatched, trusted, z_image, z_text,
             index[kept], kept, (_median(cosine(_sampled(mismatched)), 0), _median(cosine(_sampled(above)), 1)),
-            pairs.reasons, lambda: [texts],
+            pairs.reasons, lambda: [texts], moves,
         )  # fmt: skip
 
     @classmethod
     def from_rows(
-        cls, rows: EmbeddedRows, n: int, settings: RepairSettings, texts: Path, known: np.ndarray | None = None
+        cls,
+        rows: EmbeddedRows,
+        n: int,
+        settings: RepairSettings,
+        texts: Path,
+        known: np.ndarray | None = None,
+        moves: np.ndarray | None = None,
     ) -> "PlanInput":
         """Of a stream of ``n`` rows, one pair each; keys and captions go into the file ``texts``.
 
@@ -117,6 +135,9 @@ class PlanInput:
         OutputError
             The disk is full.
         """
+        moves = _made(moves, settings)
+        undecided = np.ones(n, bool)
+        undecided[moves["pair"]] = False
         values, cosine = np.empty(n, np.float32), np.empty(n, np.float32)
         image_group, text_group = np.empty(n, np.int64), np.empty(n, np.int64)
         vectors: tuple[list[np.ndarray], list[np.ndarray]] = [], []
@@ -132,26 +153,24 @@ class PlanInput:
                 values[s], image_group[s], text_group[s] = y, batch.image_group, batch.text_group
                 cosine[s] = np.einsum("ij,ij->i", z_image, z_text)
                 reasons.update({first + i: why for i, why in batch.faults.items()})
-                below, above = (
-                    np.flatnonzero(y < settings.resolved_threshold),
-                    np.flatnonzero(y >= settings.resolved_threshold),
-                )
+                below = np.flatnonzero(undecided[s] & (y < settings.resolved_threshold))
+                above = np.flatnonzero(undecided[s] & (y >= settings.resolved_threshold))
                 for side, z in zip(vectors, (z_image, z_text), strict=True):
                     side.append(z[below])
                 best.add(first + above, y[above], z_image[above], z_text[above])
                 table.write_batch(pa.RecordBatch.from_arrays([batch.keys, batch.captions], schema=TEXTS))
                 first = s.stop
-        mismatched = np.flatnonzero(values < settings.resolved_threshold)
+        mismatched = np.flatnonzero(undecided & (values < settings.resolved_threshold))
         order = np.argsort(best.pair)
         row = np.concatenate([np.arange(len(mismatched)), len(mismatched) + order])
-        above = np.flatnonzero(values >= settings.resolved_threshold)
+        above = np.flatnonzero(undecided & (values >= settings.resolved_threshold))
         for side, z in zip(vectors, best.vectors, strict=False):
             side.append(z[: len(order)])
         z_image, z_text = map(_joined, vectors)
         return cls(
             values, image_group, text_group, mismatched, best.pair[order], z_image, z_text, row, row,
             (_median(cosine[_sampled(mismatched)], 0), _median(cosine[_sampled(above)], 1)), reasons,
-            lambda: _read_texts(texts),
+            lambda: _read_texts(texts), moves,
         )  # fmt: skip
 
 
@@ -178,10 +197,15 @@ class _Best:
         self.pair, self.value = pairs[: len(best)], values[: len(best)]
 
 
+def _made(moves: np.ndarray | None, settings: RepairSettings) -> np.ndarray:
+    """The moves that the settings want; the others are none."""
+    return np.empty(0, MOVE) if moves is None or not settings.moves_displaced else moves
+
+
 def _without(correspondence: np.ndarray | None, faulty: Iterable[int]) -> np.ndarray:
     """The correspondence in float32, NaN where a pair is faulty or has none."""
     values = np.array(correspondence, np.float32)
-    values[list(faulty)] = np.nan
+    values[np.fromiter(faulty, np.int64)] = np.nan
     values[~np.isfinite(values)] = np.nan
     return values
 

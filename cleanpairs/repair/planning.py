@@ -2,6 +2,7 @@
 
 A mismatched pair, of correspondence below the threshold, is repaired by ``rematch_text``, where the image keeps its row
 and takes a caption that fits, or ``rematch_image``, the reverse; out of the parts of mismatched and of trusted pairs.
+First the captions of displaced rows go back to their images by the rule (:mod:`cleanpairs.repair.displaced`).
 Candidates are the nearest parts by cosine, per pool and direction, scored by the scorer of the corpus; one joint greedy
 assignment gives parts to rows, best first by the strategy: ``nearest``, the highest score; ``ot``, a partial transport
 between all mismatched images and captions (:func:`cleanpairs.repair.decisions.transport_shares`), and trusted donors
@@ -14,6 +15,8 @@ What holds of every plan (and is tested on random corpora):
 - the caption of a mismatched pair serves at most ``max_reuse`` rows, its own included; so does its image; a trusted
   pair's caption (image) serves at most ``max_reuse`` rows besides its own;
 - a repaired pair scores at least ``min_repair_score`` and more than the row's present pair.
+
+The last two hold of a repair by the rule of displaced rows only so far as it gives each caption to one image at most.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,6 +44,7 @@ from cleanpairs.repair.candidates import (
 )
 from cleanpairs.repair.copies import near_copies
 from cleanpairs.repair.decisions import COPIED, RepairProbability, decide_repairs, no_repairs
+from cleanpairs.repair.displaced import reason_of
 from cleanpairs.repair.editing import donor_use
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.repair.plan_input import TEXTS, PlanInput
@@ -129,12 +133,16 @@ class Planned:
         change = np.where(repairs["is_image"], ACTIONS.index("rematch_image"), ACTIONS.index("rematch_text"))
         action[mismatched] = np.where(repaired, change, ACTIONS.index("drop"))
         faults = {i: self.given.reasons[i] for i in self._faulty[_within(self._faulty, s)].tolist()}
-        words = [*REASONS, *KINDS, NO_CORRESPONDENCE, *sorted(set(faults.values()))]
+        moved, distance = np.flatnonzero(repairs["distance"]), repairs["distance"]
+        rules = {d: reason_of(d) for d in np.unique(distance[moved]).tolist()}
+        words = [*REASONS, *KINDS, NO_CORRESPONDENCE, *sorted({*faults.values(), *rules.values()})]
         kind = np.where(repairs["is_image"], 0, 2) + np.where(repairs["trusted"], 0, 1)
         why = np.full(n, -1, np.int64)
         why[mismatched] = np.where(repaired, len(REASONS) + kind, repairs["reason"])
         why[quarantined] = len(REASONS) + len(KINDS)
         number = {word: at for at, word in enumerate(words)}
+        for i in moved.tolist():
+            why[mismatched[i]] = number[rules[int(distance[i])]]
         for i, reason in faults.items():
             why[i - s.start] = number[reason]
 
@@ -210,11 +218,22 @@ def plan_repairs(
         pairs, place = np.unique(shown, return_inverse=True)
         many = near_copies(given.texts, pairs)[place] > 2
         repairs[np.flatnonzero(repaired)[many]] = no_repairs(1, COPIED)
+    given, repairs = _with_moves(given, repairs)
     noted = {**settings.noted(), "searches": [asdict(note) for note in searches]}
     head = RepairPlan(
         PLAN_SCHEMA.empty_table(), settings.resolved_threshold, float(settings.min_repair_score), fingerprint, noted
     )
     return Planned(head, given, repairs)
+
+
+def _with_moves(given: PlanInput, repairs: np.ndarray) -> tuple[PlanInput, np.ndarray]:
+    """The pairs to be repaired and their repairs (R,), with those that the rule repairs; these have no score."""
+    moved = no_repairs(len(given.moves), 0)
+    for name in ("donor", "distance", "confidence"):
+        moved[name] = given.moves[name]
+    pairs = np.concatenate([given.mismatched, given.moves["pair"]])
+    order = np.argsort(pairs)
+    return replace(given, mismatched=pairs[order]), np.concatenate([repairs, moved])[order]
 
 
 def _corpus(given: PlanInput, settings: RepairSettings) -> Corpus:
@@ -233,6 +252,7 @@ def _corpus(given: PlanInput, settings: RepairSettings) -> Corpus:
         pools,
         _taken(given, images, texts),
         given.typical,
+        np.isin(kept, given.moves["donor"]).astype(np.int32),
     )
 
 
@@ -286,7 +306,7 @@ def _probability(given: PlanInput, judge: RepairJudge | None, settings: RepairSe
     def of_pairs(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
         return evidence.probability(place[image_of], place[text_of])
 
-    right = given.correspondence[given.correspondence >= settings.resolved_threshold]
+    right = given.undecided[given.undecided >= settings.resolved_threshold]
     return RepairProbability(of_pairs, len(right), float((1 - right).sum()))
 
 
@@ -300,9 +320,13 @@ def _taken(given: PlanInput, images: np.ndarray, texts: np.ndarray) -> np.ndarra
     last = np.array([np.iinfo(np.int64).max])
     if not len(images):
         return last
-    image = np.minimum(np.searchsorted(images, given.image_group), len(images) - 1)
-    text = np.minimum(np.searchsorted(texts, given.text_group), len(texts) - 1)
-    both = (images[image] == given.image_group) & (texts[text] == given.text_group) & ~np.isnan(given.correspondence)
+    pair, donor, n = given.moves["pair"], given.moves["donor"], len(given)
+    image_group = np.append(given.image_group, given.image_group[pair])
+    text_group = np.append(given.text_group, given.text_group[donor])
+    image = np.minimum(np.searchsorted(images, image_group), len(images) - 1)
+    text = np.minimum(np.searchsorted(texts, text_group), len(texts) - 1)
+    both = (images[image] == image_group) & (texts[text] == text_group)
+    both[:n] &= ~np.isnan(given.correspondence)
     return np.append(np.unique(image[both] * len(texts) + text[both]), last)
 
 

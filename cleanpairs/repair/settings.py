@@ -27,6 +27,8 @@ class RepairSettings:
     - ``mismatched_bonus``: added to the score of a mismatched donor when candidates are ranked, as a trusted caption
       has its image already (docs/log.md); ``image_margin``: taken off that of a replaced image
     - ``max_trusted``: only so many trusted pairs, of the highest correspondence, are searched for donors
+    - ``displaced``: captions of displaced rows go back to their images by the rule, before all else; see
+      :mod:`cleanpairs.repair.displaced`. Not where only images may be replaced, nor where nothing is repaired
     - ``strategy`` {"ot", "nearest", "half-replace", "pseudo-caption", "method"}: see :mod:`cleanpairs.repair.planning`;
       the third and fourth take from trusted pairs only. "method": the method's own, where the paper has one (REPAIR:
       half-replacing; PC2: the most similar predicted pseudo-classes; L2RM: its transport plan), else "nearest"
@@ -44,6 +46,7 @@ class RepairSettings:
     image_margin: float = number(0.05)
     max_trusted: int = whole(100_000, 1)
     strategy: str = choice(*STRATEGIES)
+    displaced: bool = True
 
     def __post_init__(self) -> None:
         check_settings("rematch", self)
@@ -68,6 +71,11 @@ class RepairSettings:
     def replaces_text(self) -> bool:
         """Whether captions may be replaced."""
         return self.targets != "image" or self.strategy == "pseudo-caption"
+
+    @property
+    def moves_displaced(self) -> bool:
+        """Whether captions of displaced rows are moved."""
+        return self.displaced and self.repairs != "none" and self.replaces_text
 
     @property
     def replaces_image(self) -> bool:

@@ -66,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rematch._Planning, "batch_rows", 64)
+    monkeypatch.setattr(rematch.Planning, "batch_rows", 64)
 
 
 def plan_stream(run: Run, data: Path | None, out: Path, *, overwrite: bool = False, **settings: Any) -> WrittenPlan:

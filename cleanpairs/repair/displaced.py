@@ -1,0 +1,80 @@
+"""Repairs of displaced rows: one rule moves the captions of a block back to their images.
+
+The rule has its own proof (:mod:`cleanpairs.correspondence.displacement`). So it does not ask for a margin, and it
+concerns all pairs of a block, whatever their correspondence.
+"""
+
+from collections.abc import Container
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.correspondence.displacement import Displacement
+from cleanpairs.data import Pairs
+from cleanpairs.repair.actions import DISPLACED
+
+# A pair that gets the caption of the pair ``donor``, so many rows further on, and the probability that it is its own.
+MOVE = np.dtype([("pair", np.int64), ("donor", np.int64), ("distance", np.int64), ("confidence", np.float32)])
+COLUMNS = pa.schema([("displaced_from", pa.int64()), ("displaced_confidence", pa.float32())])  # of a table of scores
+
+
+def moves_of(pairs: Pairs, found: Displacement, quarantined: Container[int]) -> np.ndarray:
+    """Which captions the rule moves.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        N pairs of the rows that were searched.
+    found : Displacement
+        What was found in these rows.
+    quarantined : container of int
+        Pairs that neither get nor give a caption.
+
+    Returns
+    -------
+    np.ndarray
+        (k,) of :data:`MOVE`, by rising pair.
+
+    Notes
+    -----
+    The j-th caption of a row moves to the j-th place of another row. Where that row has fewer places, it stays.
+    A caption goes to one image, the likeliest. A pair that shows its own caption already stays as it is.
+    """
+    _, first, row = np.unique(pairs.row, return_index=True, return_inverse=True)
+    count = np.diff(first, append=len(pairs))
+    pair = np.flatnonzero(found.probability[row] > 0.5)
+    lender, place = row[pair] + found.distance[row[pair]], pair - first[row[pair]]
+    there = place < count[lender]
+    pair, lender, place = pair[there], lender[there], place[there]
+    out = np.empty(len(pair), MOVE)
+    out["pair"], out["donor"] = pair, first[lender] + place
+    out["distance"], out["confidence"] = found.distance[row[pair]], found.probability[row[pair]]
+    out = out[pairs.text_group[out["donor"]] != pairs.text_group[pair]]
+    out = out[[not (i in quarantined or j in quarantined) for i, j in zip(out["pair"], out["donor"], strict=True)]]
+    out = out[np.argsort(-out["confidence"], kind="stable")]
+    return np.sort(out[np.unique(out["donor"], return_index=True)[1]], order="pair")
+
+
+def as_columns(moves: np.ndarray, n: int) -> pa.Table:
+    """The moves among n pairs, as columns of a table of scores."""
+    donor, confidence = np.full(n, -1), np.full(n, np.nan, np.float32)
+    donor[moves["pair"]], confidence[moves["pair"]] = moves["donor"], moves["confidence"]
+    return pa.table([pa.array(x, mask=donor < 0) for x in (donor, confidence)], COLUMNS)
+
+
+def from_columns(table: pa.Table) -> np.ndarray:
+    """The moves of a table of scores with one pair a row, (k,) of :data:`MOVE`; none of a table without them."""
+    if not set(COLUMNS.names) <= set(table.column_names):
+        return np.empty(0, MOVE)
+    donor, confidence = (table[name].to_numpy(zero_copy_only=False) for name in COLUMNS.names)
+    pair = np.flatnonzero(~np.isnan(confidence))
+    out = np.empty(len(pair), MOVE)
+    out["pair"], out["donor"], out["confidence"] = pair, donor[pair], confidence[pair]
+    out["distance"] = out["donor"] - pair
+    return out
+
+
+def reason_of(distance: int) -> str:
+    """Why the pairs of a block get the caption that stood so many rows further on: the rule, as a ledger names it."""
+    far = abs(distance)
+    return f"{DISPLACED}its caption stood {far:,} row{'s' * (far > 1)} {'down' if distance > 0 else 'up'}"

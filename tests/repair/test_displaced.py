@@ -1,0 +1,114 @@
+"""Displaced rows are repaired by the rule: exactly, without a guess, and so that it can be undone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs import ClipScore, Pairs, load_pairs
+from cleanpairs.commands.export import export_run
+from cleanpairs.commands.fit import fit_run
+from cleanpairs.commands.rematch import rematch_run
+from cleanpairs.commands.run import Run
+from cleanpairs.core.recipe import Recipe
+from cleanpairs.correspondence.displacement import Displacement
+from cleanpairs.export import restore_export
+from cleanpairs.repair.displaced import as_columns, from_columns, moves_of
+from cleanpairs.repair.plan import RepairPlan
+from cleanpairs.repair.settings import RepairSettings
+from cleanpairs.verification.verifying import verify_path
+
+
+def write(path: Path, n: int = 400, first: int = 100, last: int = 300, distance: int = 2) -> np.ndarray:
+    """Vectors of both sides; captions of rows ``first`` to ``last - 1`` stand ``distance`` rows on. Their owners."""
+    rng = np.random.default_rng(0)
+    owner = np.arange(n)
+    owner[first:last] = np.roll(owner[first:last], distance)
+    images = rng.normal(size=(n, 16)).astype(np.float32)
+    texts = (images + 0.7 * rng.normal(size=(n, 16)).astype(np.float32))[owner]
+    sides = [pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 16) for x in (images, texts)]
+    columns = {"key": [f"k{i}" for i in range(n)], "caption": [f"text {i}" for i in owner]}
+    pq.write_table(pa.table({**columns, "image_features": sides[0], "text_features": sides[1]}), path)
+    return owner
+
+
+def fitted(data: Path) -> ClipScore:
+    return ClipScore(text_encoder="features", device="cpu").fit(data)
+
+
+def own(plan: RepairPlan) -> np.ndarray:
+    """(N,) bool: the pair ends with its own caption."""
+    return np.array([caption == f"text {i}" for i, caption in enumerate(plan.table["caption"].to_pylist())])
+
+
+def test_every_displaced_row_gets_its_own_caption_and_an_orphan_none(tmp_path: Path) -> None:
+    owner = write(tmp_path / "data.parquet")
+    model = fitted(tmp_path / "data.parquet")
+    plan = model.rematch(tmp_path / "data.parquet")
+    right, inside = own(plan), np.arange(100, 298)
+    assert right[inside].mean() > 0.97 and right[np.r_[0:100, 300:400]].mean() > 0.97
+    assert set(plan.table["action"].to_pylist()[298:300]) <= {"keep", "drop"}  # their captions stand elsewhere
+    moved = plan.table.filter(pc.starts_with(plan.table["reason"], "displaced"))
+    assert set(moved["reason"].to_pylist()) == {"displaced: its caption stood 2 rows down"}
+    assert set(moved["action"].to_pylist()) == {"rematch_text"} and min(moved["confidence"].to_pylist()) > 0.5
+    assert set(moved["donor_use"].to_pylist()) == {1}
+    assert (owner[np.array(moved["donor_pair_id"])] == np.array(moved["pair_id"])).mean() > 0.97
+    for off in ({"displaced": False}, {"repairs": "none"}, {"targets": "image"}):
+        reasons = model.rematch(tmp_path / "data.parquet", **off).table["reason"].to_pylist()
+        assert not any((reason or "").startswith("displaced") for reason in reasons)
+
+
+@pytest.mark.parametrize("streamed_from", [0, 1_000])
+def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_path: Path, streamed_from: int) -> None:
+    data = tmp_path / "data.parquet"
+    write(data)
+    options = {"train": str(data), "method": "clip-score", "device": "cpu"}
+    found = fit_run(
+        Recipe.resolve(None, overrides=["text_encoder=features"], options=options), out=tmp_path / "run", latest=False
+    )
+    assert any("each caption belongs 2 rows up" in line for line in found["displaced"])
+    run = Run(tmp_path / "run")
+    for name in ("plan.parquet", "plan.csv"):
+        rematch_run(run, tmp_path / name, RepairSettings(), streamed_from=streamed_from)
+    plan = RepairPlan.load(tmp_path / "plan.parquet")
+    assert own(plan)[100:298].mean() > 0.97
+    assert plan.table["reason"].equals(RepairPlan.load(tmp_path / "plan.csv").table["reason"])
+    out = tmp_path / "clean.parquet"
+    export_run(run, out, RepairSettings(), streamed_from=streamed_from)
+    ledger = pq.read_table(next(tmp_path.glob("clean*ledger.parquet")))
+    assert sum((r or "").startswith("displaced: ") for r in ledger["reason"].to_pylist()) > 190
+    assert not verify_path(out).problems
+    restore_export(out, tmp_path / "back.parquet")
+    assert pq.read_table(tmp_path / "back.parquet").equals(pq.read_table(data))
+
+
+def test_captions_of_a_row_move_together_and_each_once() -> None:
+    """Two captions in each row; row 3 has one; row 5 is quarantined; row 6 is far surer of the caption of row 8."""
+    captions = [f"{i}{j}" for i in range(9) for j in "ab"][:17]
+    count = [2, 2, 2, 1, 2, 2, 2, 2, 2]
+    rows = np.repeat(np.arange(9), count)
+    pairs = Pairs.from_arrays(captions, features=np.eye(9, dtype=np.float32), image_index=rows)
+    pairs = load_pairs(pairs)
+    object.__setattr__(pairs, "row", rows)
+    distance = np.array([1, 1, 1, 1, 1, 1, 2, 1, 0])
+    probability = np.array([0.9, 0.9, 0.9, 0.4, 0.9, 0.9, 0.95, 0.6, 0])
+    at = {int(p) for p in np.flatnonzero(rows == 5)}
+    moves = moves_of(pairs, Displacement(distance, probability, ()), at)
+    got = {(int(rows[m["pair"]]), int(rows[m["donor"]])) for m in moves}
+    assert got == {(0, 1), (1, 2), (2, 3), (6, 8)}
+    assert [int((rows[moves["pair"]] == r).sum()) for r in (0, 2)] == [2, 1]
+    assert len(set(moves["donor"].tolist())) == len(moves)
+
+
+def test_moves_are_kept_in_a_table_of_scores() -> None:
+    known: Any = from_columns(pa.table({"pair_id": [0, 1]}))
+    assert not len(known)
+    moves = np.zeros(2, known.dtype)
+    moves["pair"], moves["donor"], moves["distance"], moves["confidence"] = [1, 2], [3, 0], [2, -2], [0.75, 1]
+    assert (from_columns(as_columns(moves, 4)) == moves).all()
