@@ -45,7 +45,7 @@ def main() -> None:
         clean, settings = read(args.data, corpus)
         noise = inject_noise(clean, args.noise, seed=args.seed)
         pairs = apply_noise(clean, noise)
-        model = Auto(backbone="mlp", random_state=args.seed, require_evidence=False, **settings).fit(pairs)
+        model = Auto(backbone="mlp", random_state=args.seed, require_dependence=False, **settings).fit(pairs)
         own: dict[int, set[str]] = {}
         whole = read(args.data, "photos")[0] if corpus == "photos-1" else clean
         image = {key.rsplit("#", 1)[0]: m for key, m in zip(clean.keys, clean.image_index.tolist(), strict=True)}

@@ -116,7 +116,7 @@ def train(name: str, backbone: str, data: Path, args: argparse.Namespace, rates:
     method = METHODS.load(name)
     known = method().get_params()
     settings: dict[str, Any] = {"backbone": backbone, "dim": args.dim, "batch_size": BATCH, "device": str(args.device)}
-    settings |= {"epochs": 2, "warmup": 1, "require_evidence": False}  # noise tells nothing of the pairs
+    settings |= {"epochs": 2, "warmup": 1, "require_dependence": False}  # noise tells nothing of the pairs
     settings |= FEW_EPOCHS.get(name, {})
     if name == "mscn":
         settings["meta"] = load_pairs(data, split="dev")

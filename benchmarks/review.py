@@ -53,7 +53,7 @@ def fitted(folder: Path | None, corpus: str, rate: float, seed: int) -> tuple[Pa
         clean, settings = read(folder, corpus)
     clean = clean.select(np.arange(min(PAIRS, len(clean))))
     pairs = apply_noise(clean, inject_noise(clean, rate, seed=seed))
-    model = Auto(backbone="mlp", random_state=seed, require_evidence=False, **settings).fit(pairs)
+    model = Auto(backbone="mlp", random_state=seed, require_dependence=False, **settings).fit(pairs)
     return pairs, model, model.rematch(pairs), model.explainer(pairs)
 
 

@@ -43,7 +43,8 @@ from cleanpairs.correspondence.agreement import ridge
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
 from cleanpairs.encoders.linear import Linear
-from cleanpairs.methods.auto import Auto, evidence_of, frozen_spaces, ranks
+from cleanpairs.methods.auto import Auto, ranks
+from cleanpairs.methods.untrained import frozen_spaces, untrained_agreement
 from cleanpairs.ops.normalised_similarity import normalised_similarity
 from cleanpairs.scoring import Encoded, embed_images, embed_texts, matrix
 from cleanpairs.scoring.evaluate import recall_of_similarity
@@ -92,9 +93,10 @@ class Corpus:
     def untrained(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Row -> score (N,), of what trains nothing; and the similarity of the test split by the regression."""
         reader = Auto(**self.settings, device="cpu")
-        *_, usable, data = reader._training_data(self.pairs, None, None)
+        fit = reader._prepare(self.pairs)
+        usable, data = fit.usable, fit.data
         evidence = np.full(len(self.pairs), np.nan)  # a picture that cannot be read has none
-        asked = evidence_of(data, self.seed)
+        asked = untrained_agreement(data, self.seed)
         evidence[usable], right = asked.observed, asked.matched
         found = {"evidence alone": evidence, "ridge alone": np.full(len(self.pairs), np.nan)}
         of_images, of_texts = frozen_spaces(data.images, data.tokens, self.seed)

@@ -142,7 +142,7 @@ def fitted(work: Path, dim: int, kind: type[np.floating], method: str) -> Path:
     if not few.exists():
         write_pairs(few, 2000, dim, kind)
     if not (run / "model").exists():
-        settings = ["--set", "method.text_encoder=features", "--set", "method.require_evidence=false"]
+        settings = ["--set", "method.text_encoder=features", "--set", "method.require_dependence=false"]
         settings += [] if method == "clip-score" else ["--epochs", 1]
         command("fit", few, "--out", run, "--method", method, *settings, "--quiet", "--overwrite")
     return run

@@ -28,7 +28,8 @@ from cleanpairs import Pairs
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data.noise import Noise, apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
-from cleanpairs.methods.auto import Auto, evidence_of, frozen_spaces
+from cleanpairs.methods.auto import Auto
+from cleanpairs.methods.untrained import frozen_spaces, untrained_agreement
 from cleanpairs.scoring.evaluate import detection
 
 SETTINGS: dict[str, Any] = {"backbone": "mlp", "text_encoder": "auto", "device": "cpu"}
@@ -43,7 +44,8 @@ def noise_of(pairs: Pairs, kind: str, rate: float, seed: int) -> Noise:
     name, _, clusters = kind.partition(":")
     if name != "cluster":
         return inject_noise(pairs, rate, seed=seed, kind=kind)
-    *_, usable, data = Auto(device="cpu")._training_data(pairs, None, None)
+    fit = Auto(device="cpu")._prepare(pairs)
+    usable, data = fit.usable, fit.data
     images, texts = frozen_spaces(data.images, data.tokens, 0)
     groups = np.full(len(pairs), -1)
     both = np.concatenate([images[data.image_index], texts], axis=1)
@@ -65,8 +67,9 @@ def judged(w: np.ndarray, wrong: np.ndarray, threshold: float) -> dict[str, Any]
 
 def cells(pairs: Pairs, noise: Noise, seed: int) -> list[dict[str, Any]]:
     noisy, wrong, found = apply_noise(pairs, noise), noise.mismatched, []
-    *_, usable, data = Auto(device="cpu")._training_data(noisy, None, None)
-    untrained = evidence_of(data, seed)
+    fit = Auto(device="cpu")._prepare(noisy)
+    usable, data = fit.usable, fit.data
+    untrained = untrained_agreement(data, seed)
     told = {"model": "evidence", "rate": untrained.noise_rate, **judged(untrained.matched, wrong[usable], 0.5)}
     found.append(told | {"AUROC": 1 - area(untrained.observed, wrong[usable])})
     for name, (method, settings) in MODELS.items():

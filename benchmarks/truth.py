@@ -93,7 +93,7 @@ def row(
     clean, settings = read(folder, corpus)
     noise = inject_noise(clean, rate, seed=seed, kind=kind)
     begun = time.process_time()
-    model = Auto(backbone="mlp", random_state=seed, require_evidence=False, **settings, **changes)
+    model = Auto(backbone="mlp", random_state=seed, require_dependence=False, **settings, **changes)
     noisy = apply_noise(clean, noise)
     gone = np.random.default_rng(seed).permutation(np.flatnonzero(noise.mismatched))
     left = np.setdiff1d(np.arange(len(clean)), gone[: round(absent * len(gone))])

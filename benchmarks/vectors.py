@@ -128,7 +128,7 @@ def judged(x: np.ndarray, t: np.ndarray, at: np.ndarray, epochs: int) -> dict[st
         "LEMoN": area(lemon(x, t), wrong),
         "best F1": best_f1(plain, wrong),
     }
-    settings = {"text_encoder": "features", "image_encoder": "features", "device": "cpu", "require_evidence": False}
+    settings = {"text_encoder": "features", "image_encoder": "features", "device": "cpu", "require_dependence": False}
     for name, model in (
         ("clip-score", ClipScore(**settings)),
         ("auto", Auto(**settings, epochs=epochs) if epochs else None),

@@ -394,7 +394,7 @@ def test_few_pairs_of_use(method: Any, fitted: Any) -> None:
 def test_all_rows_alike(method: Any, exclude_duplicates: bool) -> None:
     pairs = Pairs.from_arrays(["one word"] * 40, features=np.ones((40, 16), np.float32))
     # One group: where duplicates are negatives, the probability of a pair depends on how many are in its group.
-    changes = {"exclude_duplicates": exclude_duplicates, "require_evidence": False, "eval_group_size": 40}
+    changes = {"exclude_duplicates": exclude_duplicates, "require_dependence": False, "eval_group_size": 40}
     pairs = suited(method, pairs)
     model = tiny(method, **changes).fit(pairs)
     assert np.isfinite(model.correspondence_).all()
@@ -410,7 +410,7 @@ def test_one_side_alike(method: Any, constant: str) -> None:
         pairs = pairs.with_captions(["the same"] * 40)
     else:
         pairs = Pairs.from_arrays(pairs.captions, features=np.ones((40, 16), np.float32))
-    model = tiny(method, require_evidence=False).fit(suited(method, pairs))
+    model = tiny(method, require_dependence=False).fit(suited(method, pairs))
     assert np.isfinite(model.correspondence_).all()
     assert np.isnan(model.noise_rate_) or model.noise_rate_ < 0.05
 

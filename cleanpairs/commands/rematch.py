@@ -236,7 +236,7 @@ class Planning:
         some = replace(self.source, fingerprint=digest, n_rows=len(pairs))
         rows = reader_of(self.source).iter_rows(self.source, self._only(pairs))
         found = self.model.embed(load_rows(rows, some, None))
-        return RepairJudge(self.model.repair_evidence(found, given.undecided[pairs], threshold), pairs)
+        return RepairJudge(self.model._pair_probability(found, given.undecided[pairs], threshold), pairs)
 
     def _only(self, pairs: np.ndarray) -> Iterator[Rows]:
         columns = [name for role, name in self.source.columns.items() if role != "image"]

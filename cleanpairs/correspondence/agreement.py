@@ -276,9 +276,8 @@ def _joined_agreement(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Agreement of ``rows`` (R,) and of wrong pairs ``null_rows`` (2, K), in deviations of the null.
 
-    The last ``apart`` wrong pairs are none of it. Predictions are made from the ``references`` (B,), and from
-    rows of the same image or text, with weights ``trust``
-    (N,).
+    The last ``apart`` wrong pairs are none of it. Predictions are made from the ``references`` (B,), and from rows of
+    the same image or text, with weights ``trust`` (N,).
     """
     trust = trust.astype(np.float32)
     observed, null = [], []

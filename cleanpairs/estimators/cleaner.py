@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -25,7 +25,7 @@ from cleanpairs.estimators.batches import RowScorer, VectorScorer
 from cleanpairs.estimators.encoders import AUTO, GIVEN, WORDS, Encoders, takes_sentences, text_encoder_for
 from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.persistence import Saved, Stored
-from cleanpairs.estimators.refusal import evidence_of, refuse_without
+from cleanpairs.estimators.refusal import independence_of, refuse_independent
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
 from cleanpairs.estimators.settings import FitSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix
@@ -43,6 +43,34 @@ from cleanpairs.trainer import (
     step_seed,
 )
 from cleanpairs.trainer.loop import Checkpoint
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a fit passes to its hooks.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        N pairs, with their groups.
+    images : ImageMatrix
+        Of M images, as the networks take them.
+    usable : (n,) int64
+        The pairs that are trained on.
+    data : TrainingData
+        Of these.
+    strategy : TrainingStrategy
+        Of the method. None before it is made.
+    values : (n,) float32
+        The correspondence, after the training.
+    """
+
+    pairs: Pairs
+    images: ImageMatrix
+    usable: np.ndarray
+    data: TrainingData
+    strategy: TrainingStrategy | None = None
+    values: np.ndarray | None = None
 
 
 class Trained:
@@ -69,7 +97,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
       ``image_transform`` (what makes a module's pixels of a list of RGB images of Pillow)
     - captions: ``text_encoder``, ``tokenizer``, ``min_count``, ``max_length``
     - CLIP or SigLIP for both sides: ``encoder``, ``tune``, ``encoder_lr``, ``lora_rank``, ``gradient_checkpointing``
-    - what is flagged, what refused: ``threshold``, ``eval_group_size``, ``label_tau``, ``require_evidence``,
+    - what is flagged, what refused: ``threshold``, ``eval_group_size``, ``require_dependence``,
       ``max_bad_share``, ``drop``
     """
 
@@ -83,8 +111,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _procedure(self, data: TrainingData) -> TrainingStrategy:
         raise NotImplementedError
-
-    _null_threshold = True  # vectors of one space give the threshold: labels there are on a scale of their own
 
     _paper: ClassVar[dict[str, Any]] = {}
 
@@ -174,22 +200,25 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 )
             with distributed.first_goes_ahead():
                 told = (on_encode, on_encode_texts) if distributed.rank() == 0 else (None, None)
-                pairs, matrix, usable, data = self._training_data(pairs, *told)
-            self.evidence_ = evidence_of(
-                matrix.array, data.tokens, data.image_index, data.image_group, data.text_group, seed=self.random_state_
+                fit = self._prepare(pairs, *told)
+            data, array, usable = fit.data, fit.images.array, fit.usable
+            self._independence = independence_of(
+                array, data.tokens, data.image_index, data.image_group, data.text_group, seed=self.random_state_
             )
-            if self.require_evidence:
-                refuse_without(self.evidence_, len(usable), self.method_name, pixels=matrix.array.ndim == 4)
+            if self.require_dependence:
+                refuse_independent(self._independence, len(usable), self.method_name, pixels=array.ndim == 4)
             checkpoint = None
             if run_dir is not None:
-                settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v))
+                settings = sorted(
+                    (k, v) for k, v in self.get_params().items() if not callable(v) and k != "random_state"
+                )
                 key = f"{pairs.source.fingerprint}:{settings!r}:{self.encoders_.to_dict()!r}:{self.random_state_}"
                 checkpoint = Checkpoint(Path(run_dir) / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
             trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
-            procedure = self._procedure(data)  # some know their stages only when they have seen the pairs
-            trained = trainer.fit(
-                data, self._stages(), procedure, self._builder(matrix, data), self._validator(val), resume
-            )
+            strategy = self._procedure(data)
+            fit, stages = replace(fit, strategy=strategy), strategy.stages(self._stages())
+            trained = trainer.fit(data, stages, strategy, self._builder(fit), self._validator(val), resume)
+            fit = replace(fit, values=trained.values)
             self.heads_, self.history_ = trained.heads, trained.history
             self.best_val_rsum_ = trained.best_val_rsum
             self.correspondence_ = np.full(len(pairs), np.nan, dtype=np.float32)
@@ -197,18 +226,18 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             if not np.isfinite(self.correspondence_[usable]).all():
                 raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
             self.fingerprint_ = pairs.source.fingerprint
-            self.model_, self.tau_ = self._model_and_temperature(trained.model, trained.values, data)
+            self.model_, self.tau_ = self._model_and_temperature(trained.model, fit)
             self._set_threshold(self.correspondence_[usable])
-            if self.threshold is None and self._null_threshold and self.encoders_.in_one_space(matrix, data.tokens):
-                self._set_by_null(matrix.array, data)
+            self._set_noise_rate(fit)
             device = self.resolved_device()
-            images = embed_images(self.model_, matrix.array, device=device)
+            images = embed_images(self.model_, array, device=device)
             texts = embed_texts(self.model_, data.tokens, device=device)
             self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
             return self
 
-    def _builder(self, matrix: ImageMatrix, data: TrainingData) -> Callable[[], Any]:
+    def _builder(self, fit: Fit) -> Callable[[], Any]:
         """A maker of fresh networks for these images and captions."""
+        matrix, data = fit.images, fit.data
         encoders, tokens, dim_image = self.encoders_, data.tokens, int(matrix.array.shape[-1])
         if encoders.tuned:
             return partial(
@@ -244,16 +273,12 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
         return build
 
-    def _model_and_temperature(
-        self, networks: DualEncoder, y: np.ndarray, data: TrainingData
-    ) -> tuple[DualEncoder, float]:
-        """The model that retrieves and scores, and the temperature of its probabilities; ``y`` (N,): the labels."""
-        return networks, self.label_tau or self.tau
+    def _model_and_temperature(self, networks: DualEncoder, fit: Fit) -> tuple[DualEncoder, float]:
+        """The model that retrieves and scores, and the temperature of its probabilities."""
+        return networks, self.tau
 
-    def _training_data(
-        self, pairs: Pairs, on_encode: Progress | None, on_encode_texts: Progress | None
-    ) -> tuple[Pairs, ImageMatrix, np.ndarray, TrainingData]:
-        """The pairs with their groups, the images' features, which pairs are usable, and these for a training."""
+    def _prepare(self, pairs: Pairs, on_encode: Progress | None = None, on_encode_texts: Progress | None = None) -> Fit:
+        """Read the images and the captions, and set aside what cannot be used."""
         self._load_encoders(text_encoder_for(self, pairs))
         matrix = self.encoders_.images(pairs, self.image_encoder, self.image_size, on_encode)
         self.quarantined_ = self._quarantine(pairs, matrix)
@@ -270,7 +295,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             text_group=pairs.text_group[usable],
             pair_id=usable,
         )
-        return pairs, matrix, usable, data
+        return Fit(pairs, matrix, usable, data)
 
     def _tokenizer(self, pairs: Pairs, usable: np.ndarray) -> Captions:
         captions = [pairs.captions[i] for i in usable]
@@ -306,9 +331,11 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         texts = embed_texts(model, tokens, device=device)
         return Embedded(pairs, images, texts, self._quarantine(pairs, features)).recall(model, device, folds)
 
-    def _set_by_null(self, images: np.ndarray, data: TrainingData) -> None:
-        texts = data.tokens.vectors
-        assert texts is not None
+    def _set_noise_rate(self, fit: Fit) -> None:
+        """By default vectors of one space give it, and the threshold: labels there are on a scale of their own."""
+        images, data, texts = fit.images.array, fit.data, fit.data.tokens.vectors
+        if self.threshold is not None or texts is None or not self.encoders_.in_one_space(fit.images, data.tokens):
+            return
         y, rows = self.correspondence_[data.pair_id], data.tokens.ids[data.tokens.offsets[:-1]]
         vectors = images[data.image_index, 0], texts[rows]
         found = null_threshold(y, *vectors, data.image_group, data.text_group, seed=self.random_state_)

@@ -15,7 +15,7 @@ from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.parameters import check_choice, number
 from cleanpairs.correspondence.calibration import ScoreProbability
 from cleanpairs.correspondence.density_minimum import DensityMinimum
-from cleanpairs.correspondence.repair_evidence import RepairEvidence
+from cleanpairs.correspondence.pair_probability import PairProbability
 from cleanpairs.correspondence.similarity import null_pairs, one_space
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
@@ -25,7 +25,7 @@ from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.estimators.batches import RowScorer, filled
 from cleanpairs.estimators.encoders import GIVEN, check_vectors, refuse_without_captions
 from cleanpairs.estimators.persistence import Saved, Stored
-from cleanpairs.estimators.refusal import evidence_of, refuse_without
+from cleanpairs.estimators.refusal import independence_of, refuse_independent
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
 from cleanpairs.features import Captions, ImageMatrix, encoded_matrix
 from cleanpairs.features.rows import Progress
@@ -131,8 +131,6 @@ class FrozenScorer(_FrozenState, PairScorer):
         vectors are taken only where there is no image.
     quantile : float in [0, 1), optional
         Share of the pairs that is flagged when ``threshold`` is None. None: those that are more likely mismatched.
-    label_tau : float, optional
-        Temperature of the probability that judges repairs; by default the model's own.
 
     Notes
     -----
@@ -250,9 +248,11 @@ class FrozenScorer(_FrozenState, PairScorer):
             raise RefusedError(f"a threshold needs at least 2 usable pairs, found {len(usable)}: give more data")
         groups, index = (pairs.pair_image_group[usable], pairs.text_group[usable]), pairs.image_index[usable]
         given = self._given(pairs)
-        if self.require_evidence and given is None:
-            found = evidence_of(images.vectors[:, None], texts.vectors[usable], index, *groups, seed=self.random_state_)
-            refuse_without(found, len(usable), self.method_name)
+        if self.require_dependence and given is None:
+            found = independence_of(
+                images.vectors[:, None], texts.vectors[usable], index, *groups, seed=self.random_state_
+            )
+            refuse_independent(found, len(usable), self.method_name)
         self.correspondence_ = np.full(len(pairs), np.nan, np.float32)
         self.correspondence_[usable] = (
             self._calibrate(_vector_pairs(pairs, images, texts).take(usable)) if given is None else given[usable]
@@ -260,7 +260,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         self._set_threshold(self.correspondence_[usable])
         self.fingerprint_, self.history_, self.image_encoder_ = pairs.source.fingerprint, [], self.method_name
         self.image_size_ = model.transform.output_size[0] if isinstance(model, PretrainedCLIP) else None
-        self.tau_ = self.label_tau or model.temperature
+        self.tau_ = model.temperature
         self._set_bank(images, texts.take(usable), index, *groups, usable)
         if val is not None:
             self.best_val_rsum_ = self.evaluate(val).rsum
@@ -347,14 +347,16 @@ class FrozenScorer(_FrozenState, PairScorer):
             changes["repairs"] = "none"
         return super().rematch(pairs, settings, **changes)
 
-    def repair_evidence(self, found: Embedded, correspondence: np.ndarray, threshold: float) -> RepairEvidence | None:
-        """See :meth:`cleanpairs.estimators.PairScorer.repair_evidence`."""
+    def _pair_probability(
+        self, found: Embedded, correspondence: np.ndarray, threshold: float
+    ) -> PairProbability | None:
+        """See :meth:`cleanpairs.estimators.PairScorer._pair_probability`."""
         pairs = found.pairs
         if not np.isfinite(self.noise_rate_):
             return None
         vectors = found.images.vectors, found.texts.vectors
         groups = pairs.pair_image_group, pairs.text_group
-        return RepairEvidence(
+        return PairProbability(
             *vectors, pairs.image_index, *groups, correspondence, threshold, joint=vectors, seed=self.random_state_
         )
 

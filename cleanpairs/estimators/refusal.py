@@ -1,8 +1,8 @@
-"""Refusing where there is nothing to tell wrong pairs from right ones by, before a training and a deleted corpus.
+"""Refusing to fit where images and captions do not depend on each other, before a training and a deleted corpus.
 
-With MANY pairs or more the absence of evidence (:mod:`cleanpairs.correspondence.evidence`) is a finding, and the fit is
-refused. Of fewer it says little: they are trained on, but where there is not even a hint of it, none is flagged. Pixels
-are a poor evidence: where a network is trained from them, only rows that are all alike are refused.
+The fit of MANY pairs or more is refused (:mod:`cleanpairs.correspondence.independence`). Of fewer the test says little:
+they are trained on, but without a hint of dependence none is flagged. Pixels tell little before a network is trained on
+them. So there only rows that are all alike are refused.
 """
 
 from typing import Any
@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.errors import RefusedError
-from cleanpairs.correspondence.evidence import (
+from cleanpairs.correspondence.independence import (
     BLOCK,
     BLOCKS,
     LEAST,
-    Evidence,
+    IndependenceTest,
     bag_of_tokens,
     by_image,
-    evidence,
     image_vectors,
+    independence_test,
     mean_of,
     standardised,
 )
@@ -35,7 +35,7 @@ def caption_spaces(tokens: TokenTable) -> list[Any]:
     return learned if vectors is None else [*learned, standardised(vectors)]
 
 
-def evidence_of(
+def independence_of(
     images: np.ndarray,
     texts: TokenTable | np.ndarray,
     image_index: np.ndarray,
@@ -43,24 +43,24 @@ def evidence_of(
     text_group: np.ndarray,
     *,
     seed: int = 0,
-) -> Evidence:
-    """Evidence of N pairs, of ``images`` (M, R, D) or (M, 3, H, W) uint8 and captions, or their vectors (N, E)."""
+) -> IndependenceTest:
+    """The test of N pairs, of ``images`` (M, R, D) or (M, 3, H, W) uint8 and captions, or their vectors (N, E)."""
     groups = by_image(image_group, text_group, most=BLOCK * BLOCKS, seed=seed)
     if len(groups) < LEAST:
-        return Evidence(0.0, len(groups))
+        return IndependenceTest(0.0, len(groups))
     rows = np.concatenate(groups)
     described = caption_spaces(texts.take(rows))[0] if isinstance(texts, TokenTable) else standardised(texts[rows])
     shown = image_index[[group[0] for group in groups]]
     captions = mean_of(described, np.array([len(group) for group in groups]))
-    return evidence(image_vectors(images, shown), captions, seed=seed)
+    return independence_test(image_vectors(images, shown), captions, seed=seed)
 
 
-def refuse_without(found: Evidence, pairs: int, method: str, *, pixels: bool = False) -> None:
-    """Refuse to go on with so many ``pairs`` without evidence. Raises RefusedError."""
-    if pairs < MANY or found.enough or (pixels and found.n >= LEAST):
+def refuse_independent(found: IndependenceTest, pairs: int, method: str, *, pixels: bool = False) -> None:
+    """Refuse to go on with so many ``pairs`` whose sides are independent. Raises RefusedError."""
+    if pairs < MANY or found.dependent or (pixels and found.n >= LEAST):
         return
     raise RefusedError(
         f"{method} has nothing to tell wrong pairs from right ones by: {found}; no pair is dropped. Check that each "
         "caption stands beside its own image, and that the images' vectors are no constants; or give more pairs. "
-        "require_evidence=False (--set method.require_evidence=false) trains all the same"
+        "require_dependence=False (--set method.require_dependence=false) trains all the same"
     )

@@ -17,7 +17,7 @@ from cleanpairs.core.parameters import check_settings
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
-from cleanpairs.correspondence.repair_evidence import RepairEvidence
+from cleanpairs.correspondence.pair_probability import PairProbability
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
@@ -195,7 +195,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """The method's own way to look for donors; None: the nearest by cosine."""
         return None
 
-    def repair_evidence(self, found: Embedded, correspondence: np.ndarray, threshold: float) -> RepairEvidence | None:
+    def _pair_probability(
+        self, found: Embedded, correspondence: np.ndarray, threshold: float
+    ) -> PairProbability | None:
         """What tells how likely repairs are right; None where the correspondence is no probability."""
         return None
 
@@ -258,7 +260,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             share = f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (--set max_bad_share=SHARE)"
             said = share if many else f"all of {n} pairs are unusable"
             raise DataError(f"{said}; the first is pair {pair}: {reason}{_where(pairs, reason)}")
-        if usable < 2 or not self.require_evidence:
+        if usable < 2 or not self.require_dependence:
             return
         rows = [i for i in range(n) if i not in self.quarantined_]
         sides = {"image": (pairs.images.array(), pairs.image_index), "text": (pairs.text_vectors, pairs.pair_id)}
@@ -279,9 +281,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
                 )
             self.threshold_ = density_minimum.threshold if density_minimum.separated else 0.0  # one mode of right pairs
         else:
-            given, found = self.threshold, getattr(self, "evidence_", None)
+            given, found = self.threshold, getattr(self, "_independence", None)
             self.threshold_ = self._default_threshold(density_minimum) if given is None else float(given)
-            if given is None and self.require_evidence and found is not None and not found.z >= HINT:
+            if given is None and self.require_dependence and found is not None and not found.z >= HINT:
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
 
     def _set_bank(
@@ -422,7 +424,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             rows = judged_pairs(given.undecided, chosen.resolved_threshold, self.random_state_)
             if rows is not None:
                 y = given.undecided[rows]
-                judge = RepairJudge(self.repair_evidence(found.take(rows), y, chosen.resolved_threshold), rows)
+                judge = RepairJudge(self._pair_probability(found.take(rows), y, chosen.resolved_threshold), rows)
         return plan_repairs(
             given,
             self.bank_.bound(found.images, found.texts),

@@ -109,8 +109,7 @@ class ScoringSettings(Estimator):
 
     threshold: float | str | None = number(None, least=0, most=1, also=("auto", None))
     eval_group_size: int = whole(64, 2)
-    label_tau: float | None = number(None, above=0, also=(None,))
-    require_evidence: bool = True
+    require_dependence: bool = True
     max_bad_share: float | None = number(None, least=0, most=1, also=(None,))
     drop: str = ""
 

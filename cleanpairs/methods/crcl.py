@@ -152,7 +152,7 @@ class CRCL(PairCleaner):
                 label_epochs=label_epochs,
             )  # fmt: skip
         loss = ActiveComplementaryLoss(tau=self.tau, lam=self.lam, active=self.active, q=self.q)
-        return SingleNetwork(loss, labels, label_pass=self.label_pass, label_tau=self.label_tau)
+        return SingleNetwork(loss, labels, label_pass=self.label_pass)
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         return density_minimum.at_most(self.epsilon)

@@ -22,7 +22,7 @@ class InfoNCE(PairCleaner):
 
     def _procedure(self, data: TrainingData) -> SingleNetwork:
         labels = Averaged(len(data), start=self.epochs)  # the last epoch's
-        return SingleNetwork(InfoNCELoss(tau=self.tau), labels, label_tau=self.label_tau)
+        return SingleNetwork(InfoNCELoss(tau=self.tau), labels)
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         return density_minimum.threshold if density_minimum.separated else 0.0
@@ -44,4 +44,4 @@ class Triplet(InfoNCE):
     def _procedure(self, data: TrainingData) -> SingleNetwork:
         hard, mean = (TripletLoss(margin=self.margin, negatives=form, tau=self.tau) for form in ("hard", "mean"))
         labels = Averaged(len(data), start=self.epochs)
-        return SingleNetwork(hard, labels, label_tau=self.label_tau, warm=(mean, self.warmup))
+        return SingleNetwork(hard, labels, warm=(mean, self.warmup))

@@ -60,7 +60,7 @@ class RCL(PairCleaner):
     def _procedure(self, data: TrainingData) -> SingleNetwork:
         start = min(self.start, self.epochs, self.label_epochs or self.epochs)
         labels = Averaged(len(data), start=start, label_epochs=self.label_epochs)
-        return SingleNetwork(ComplementaryLoss(tau=self.tau, kind=self.kind), labels, label_tau=self.label_tau)
+        return SingleNetwork(ComplementaryLoss(tau=self.tau, kind=self.kind), labels)
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         return density_minimum.at_most(0.1)

@@ -99,7 +99,7 @@ class Splitting(Averaged):
         super().__init__(n, label_epochs=method.label_epochs)
         self.n, self.method = n, method
         self.warmup, self.clean_above = method.warmup, method.clean_above
-        self.tau, self.margin = method.label_tau or method.tau, method.margin
+        self.tau, self.margin = method.tau, method.margin
         self.warm_objective: Objective = method._warm_objective()
         self.triplet = TripletLoss(margin=self.margin, curve=method.curve, negatives="hard")
         by_triplet = method.clean_loss == "triplet"

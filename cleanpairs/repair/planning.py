@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import RefusedError
-from cleanpairs.correspondence.repair_evidence import MOST_REPAIRED, RepairEvidence
+from cleanpairs.correspondence.pair_probability import MOST_REPAIRED, PairProbability
 from cleanpairs.ops.columns import one_array, taken
 from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.repair.actions import ACTIONS, KINDS, REASONS
@@ -62,10 +62,10 @@ image. :meth:`cleanpairs.scoring.bank.Bank.bound` makes one."""
 class RepairJudge:
     """What the probabilities of repairs come from.
 
-    ``evidence`` knows ``pairs`` (k,) of the N, rising, by their place.
+    ``probability`` knows ``pairs`` (k,) of the N, rising, by their place.
     """
 
-    evidence: RepairEvidence | None
+    probability: PairProbability | None
     pairs: np.ndarray
 
 
@@ -298,13 +298,13 @@ def _edge_scorer(given: PlanInput, scorer: BoundScorer) -> EdgeScorer:
 
 
 def _probability(given: PlanInput, judge: RepairJudge | None, settings: RepairSettings) -> RepairProbability | None:
-    evidence = None if judge is None else judge.evidence
-    if judge is None or evidence is None or not evidence.judged:
+    found = None if judge is None else judge.probability
+    if judge is None or found is None or not found.judged:
         return None
     place = np.searchsorted(judge.pairs, given.mismatched)  # of those of them that may be asked about
 
     def of_pairs(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
-        return evidence.probability(place[image_of], place[text_of])
+        return found.probability(place[image_of], place[text_of])
 
     right = given.undecided[given.undecided >= settings.resolved_threshold]
     return RepairProbability(of_pairs, len(right), float((1 - right).sum()))

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer.context import EpochContext
+from cleanpairs.trainer.types import TrainingStage
 
 
 class Objective(Protocol):
@@ -38,6 +39,10 @@ class TrainingStrategy:
     def head(self, model: Any) -> nn.Module | None:
         """What is learned beside a fresh ``model``; nothing by default."""
         return None
+
+    def stages(self, given: list[TrainingStage]) -> list[TrainingStage]:
+        """Those of the settings, unless the pairs ask for others."""
+        return given
 
     def start_epoch(self, view: EpochContext) -> None:
         """Look at all pairs before the epoch: split them, label them."""
@@ -111,7 +116,7 @@ class SingleNetwork(TrainingStrategy):
     """One network; the estimator's labels weigh the objective, the matching probability feeds the estimator.
 
     ``label_pass`` {"eval", "batch"}: whether it comes from an evaluation pass in random groups, or from the training
-    batches; ``label_tau``: its temperature; ``warm``: another objective for so many first epochs of every stage.
+    batches; ``warm``: another objective for so many first epochs of every stage.
     """
 
     def __init__(
@@ -120,12 +125,11 @@ class SingleNetwork(TrainingStrategy):
         correspondence: Averaged,
         *,
         label_pass: str = "eval",
-        label_tau: float | None = None,
         warm: tuple[Objective, int] | None = None,
     ) -> None:
         self.warm = warm
         self.objective, self.correspondence = objective, correspondence
-        self.label_pass, self.tau = label_pass, label_tau or objective.tau
+        self.label_pass, self.tau = label_pass, objective.tau
         self.p: np.ndarray = np.zeros(0, dtype=np.float32)  # of the epoch's batches
 
     def start_epoch(self, view: EpochContext) -> None:

@@ -170,7 +170,7 @@ def test_rows_retrieve_as_the_model_does_where_it_compares_words_with_regions(sc
         np.save(tmp_path / f"{split}_ims.npy", regions.astype(np.float32))
         (tmp_path / f"{split}_caps.txt").write_text("".join(f"a w{k} thing\n" for k in kind), encoding="utf-8")
     corpus = rows.Corpus(tmp_path, 0.2, 0, "sgr", tmp_path / "out", "words")
-    corpus.settings |= {"dim": 16, "epochs": 2, "require_evidence": False}
+    corpus.settings |= {"dim": 16, "epochs": 2, "require_dependence": False}
     S = corpus.fit("infonce", 0)[1]
     model = rows.METHODS.load("infonce")(**corpus.settings, device="cpu", random_state=0)
     expected = model.fit(corpus.pairs, val=corpus.val).evaluate(corpus.test)

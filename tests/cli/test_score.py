@@ -43,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     captions = [" ".join(f"w{k}" for k in row) for row in rng.integers(0, 9, (90, 3))]
     pq.write_table(pa.table({"caption": captions, "image_features": flat}), "data.parquet", row_group_size=10)
     known = InfoNCE().get_params()
-    settings = {"dim": 8, "dim_word": 4, "epochs": 1, "batch_size": 8, "device": "cpu", "require_evidence": False}
+    settings = {"dim": 8, "dim_word": 4, "epochs": 1, "batch_size": 8, "device": "cpu", "require_dependence": False}
     model = InfoNCE(**{k: v for k, v in settings.items() if k in known}).fit("data.parquet")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text('{"status": "complete"}')

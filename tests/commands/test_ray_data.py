@@ -52,7 +52,7 @@ def clip_score(data: Path) -> ClipScore:
 
 def words(data: Path) -> InfoNCE:
     return InfoNCE(
-        backbone="mlp", dim=32, dim_word=32, epochs=1, eval_group_size=32, device="cpu", require_evidence=False
+        backbone="mlp", dim=32, dim_word=32, epochs=1, eval_group_size=32, device="cpu", require_dependence=False
     ).fit(data)
 
 

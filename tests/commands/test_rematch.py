@@ -59,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     home = tmp_path_factory.mktemp("stream")
     data = write(home / "few.parquet", 300, 0.2)
     options = {"train": str(data), "method": "clip-score", "device": "cpu"}
-    recipe = Recipe.resolve(None, overrides=["text_encoder=features", "require_evidence=false"], options=options)
+    recipe = Recipe.resolve(None, overrides=["text_encoder=features", "require_dependence=false"], options=options)
     fit_run(recipe, out=home / "run", latest=False)
     return Run(home / "run")
 
@@ -188,7 +188,7 @@ def test_streamed_plans_have_the_probabilities_of_memory(
     data = write(tmp_path / "data.parquet", 700, 0.3)
     recipe = Recipe.resolve(
         None,
-        overrides=["text_encoder=features", "require_evidence=false"],
+        overrides=["text_encoder=features", "require_dependence=false"],
         options={"train": str(data), "method": "clip-score", "device": "cpu"},
     )
     fit_run(recipe, out=tmp_path / "run", latest=False)
@@ -227,7 +227,7 @@ def test_a_trained_model_on_vectors(tmp_path: Path) -> None:
     """Its towers see the rows in other batches, so that numbers are equal up to rounding."""
     data = write(tmp_path / "data.parquet", 300, 0.3)
     options = {"train": str(data), "method": "infonce", "epochs": 2, "device": "cpu", "seed": 0}
-    recipe = Recipe.resolve(None, overrides=["dim=16", "dim_word=8", "require_evidence=false"], options=options)
+    recipe = Recipe.resolve(None, overrides=["dim=16", "dim_word=8", "require_dependence=false"], options=options)
     fit_run(recipe, out=tmp_path / "run", latest=False)
     run = Run(tmp_path / "run")
     for given in (None, write(tmp_path / "other.parquet", 200, 0.3, seed=4)):

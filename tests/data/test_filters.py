@@ -140,7 +140,7 @@ def test_they_are_no_donors_and_no_repaired_partners() -> None:
     assert made and not {*made, *(plan["donor_pair_id"][i] for i in made)} & aside
     assert {plan["action"][i] for i in aside} == {"quarantine"} and plan["reason"][40].startswith("filter language: ")
     vectors = np.asarray(pairs.images.array())[:, 0] + 0.1
-    given = ClipScore(text_encoder="features", drop="language", require_evidence=False).fit(
+    given = ClipScore(text_encoder="features", drop="language", require_dependence=False).fit(
         replace(pairs, text_vectors=vectors)
     )
     assert list(given.quarantined_) == [40]

@@ -115,7 +115,7 @@ def test_score_rematch_and_export_are_those_of_one_process_though_workers_die(
         monkeypatch.setattr(module, name, rows)
     data = write(tmp_path / "data.parquet", 300)
     options = {"train": str(data), "method": "clip-score", "device": "cpu"}
-    recipe = Recipe.resolve(None, overrides=["text_encoder=features", "require_evidence=false"], options=options)
+    recipe = Recipe.resolve(None, overrides=["text_encoder=features", "require_dependence=false"], options=options)
     fit_run(recipe, out=tmp_path / "run", latest=False)
     run, settings = Run(tmp_path / "run"), RepairSettings(threshold=0.75, repairs="plausible", targets="text")
     here, there = (tmp_path / name for name in ("here", "there"))

@@ -21,7 +21,7 @@ from cleanpairs.core.errors import DataError
 
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 16, "dim_word": 8, "batch_size": 16, "epochs": 3, "eval_group_size": 16, "device": "cpu",
-    "require_evidence": False, "threshold": 0.5, "lr": 5e-3,
+    "require_dependence": False, "threshold": 0.5, "lr": 5e-3,
 }  # fmt: skip
 
 

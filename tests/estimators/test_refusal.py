@@ -92,13 +92,13 @@ def test_a_refused_fit_leaves_no_labels() -> None:
 @pytest.mark.parametrize("wrong", [0.0, 0.4, 0.7])
 def test_pairs_that_can_be_told_are_not_refused(wrong: float) -> None:
     model = method("crcl").fit(corpus(300, wrong=wrong))
-    assert model.evidence_.enough
+    assert model._independence.dependent
     assert np.isfinite(model.correspondence_).all()
 
 
 def test_who_insists_is_not_refused() -> None:
-    model = method("crcl", require_evidence=False).fit(corpus(150, wrong=1.0))
-    assert not model.evidence_.enough
+    model = method("crcl", require_dependence=False).fit(corpus(150, wrong=1.0))
+    assert not model._independence.dependent
     assert model.threshold_ == 0.1
 
 

@@ -40,7 +40,7 @@ def pairs_of(n: int, seed: int) -> Pairs:
 def model() -> Auto:
     """It knows 300 pairs, of which 30 % were mismatched, better than any others."""
     clean = pairs_of(300, 0)
-    small = Auto(dim=64, epochs=16, lr=4e-3, batch_size=32, backbone="mlp", random_state=0, require_evidence=False)
+    small = Auto(dim=64, epochs=16, lr=4e-3, batch_size=32, backbone="mlp", random_state=0, require_dependence=False)
     return small.fit(apply_noise(clean, inject_noise(clean, 0.3, seed=0)))
 
 
@@ -159,7 +159,7 @@ def test_rows_with_lists_and_many_rows_have_the_same_threshold_in_memory_and_in_
 
 def test_a_model_that_compares_words_with_regions_is_scored_in_a_stream(tmp_path: Path) -> None:
     captions, features = rows(120, 0)
-    small = {"dim": 8, "dim_word": 8, "dim_sim": 4, "epochs": 1, "batch_size": 16, "require_evidence": False}
+    small = {"dim": 8, "dim_word": 8, "dim_sim": 4, "epochs": 1, "batch_size": 16, "require_dependence": False}
     local = InfoNCE(backbone="sgr", text_encoder="words", **small)
     local.fit(Pairs.from_arrays(captions, features=features))
     captions, features = rows(100, 9)

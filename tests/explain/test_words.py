@@ -164,10 +164,10 @@ def test_issues_are_ranked_however_few_are_flagged() -> None:
 def test_some_pairs_are_embedded_as_among_all() -> None:
     pairs, _, _ = corpus()
     both = replace(pairs, text_vectors=unit(np.random.default_rng(2).normal(size=(N, 16))))
-    trained = InfoNCE(dim=8, dim_word=4, epochs=1, batch_size=50, device="cpu", require_evidence=False).fit(pairs)
-    given = ClipScore(text_encoder="features", require_evidence=False, normalise="none").fit(both)
+    trained = InfoNCE(dim=8, dim_word=4, epochs=1, batch_size=50, device="cpu", require_dependence=False).fit(pairs)
+    given = ClipScore(text_encoder="features", require_dependence=False, normalise="none").fit(both)
     few = pairs.select(np.arange(60))
-    small = {"backbone": "mlp", "dim": 8, "dim_word": 4, "epochs": 1, "batch_size": 30, "require_evidence": False}
+    small = {"backbone": "mlp", "dim": 8, "dim_word": 4, "epochs": 1, "batch_size": 30, "require_dependence": False}
     read = InfoNCE(text_encoder="auto", device="cpu", **small).fit(few)  # by words and sentences
     rows = np.array([3, 50, 51, 59])
     for model, data in ((trained, pairs), (given, both), (read, few)):

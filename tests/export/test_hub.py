@@ -258,7 +258,7 @@ def test_a_model_is_pushed_and_loaded_by_its_name(hub: Hub, tmp_path: Path, monk
     rng = np.random.default_rng(0)
     pairs = Pairs.from_arrays([f"w{i % 7} w{i % 5}" for i in range(40)], features=rng.normal(size=(40, 6)))
     small = {"backbone": "mlp", "dim": 8, "dim_word": 4, "epochs": 1, "batch_size": 8, "eval_group_size": 8}
-    model = InfoNCE(**small, device="cpu", require_evidence=False).fit(pairs)
+    model = InfoNCE(**small, device="cpu", require_dependence=False).fit(pairs)
     model.push_to_hub("us/model", license="mit")
     pushed = hub.repos["model", "us/model"]
     assert hub.private["us/model"] and b'from_pretrained("us/model")' in pushed["README.md"]

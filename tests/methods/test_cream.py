@@ -96,7 +96,7 @@ def test_kinds_join_in_their_order(behind: int, kinds: set[int]) -> None:
 
 @pytest.mark.parametrize("behind", [1, 5])
 def test_the_loss_of_a_batch_of_each_kind(behind: int) -> None:
-    procedure, view = split_in_three(hard_after=2, noisy_after=4, warmup=4, tau=0.2, label_tau=0.1)
+    procedure, view = split_in_three(hard_after=2, noisy_after=4, warmup=4, tau=0.2)
     procedure.y = np.random.default_rng(2).uniform(0, 0.2, (2, 30)).astype(np.float32)  # so that some weights pass phi
     view.epoch = 4 + behind
     kind = procedure.kinds()

@@ -113,7 +113,7 @@ def test_new_captions_do_not_keep_the_vectors_of_the_old_ones() -> None:
     old, new = seen
     assert old.text_vectors is not None and new.text_vectors is None
     model = CRCL(
-        backbone="mlp", text_encoder="features", epochs=1, refine_epochs=(), image_size=32, require_evidence=False
+        backbone="mlp", text_encoder="features", epochs=1, refine_epochs=(), image_size=32, require_dependence=False
     ).fit(given)
     with pytest.raises(DataError, match="needs vectors of the captions"):  # of captions that are written there are none
         model.recaption(given, plan, Namer())

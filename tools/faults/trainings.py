@@ -19,7 +19,7 @@ __all__ = ["caches", "limits", "modes", "threads"]
 
 FIT = (
     "--method infonce --batch-size 16 --device cpu --epochs 1 --set dim=8 --set dim_word=4 --set image_size=32 "
-    "--set require_evidence=false --quiet --out run --overwrite"
+    "--set require_dependence=false --quiet --out run --overwrite"
 )
 CACHED = {  # what is fitted, of a copy of the prepared directory
     "pixels": f"fit data.parquet --set image_encoder=cnn {FIT}",

@@ -1,9 +1,10 @@
-r"""The probability that an image and a caption of different pairs belong together, by untrained evidence.
+r"""The probability that an image and a caption of different pairs belong together, without a training.
 
-Networks know their training pairs by heart, so everything here is linear or untrained, and out of fold:
+Networks know their training pairs by heart. So everything here is linear or untrained, and out of fold:
 
-1. A *bank* is all trusted pairs but one of K folds. It predicts a caption's vector from an image, and an image's from a
-   caption, by ridge regression and by two means over neighbours; of vectors of one space the cosine is evidence, too.
+1. A predictor learns from all trusted pairs but those of one of K folds. It predicts a caption's vector from an image,
+   and an image's from a caption, by ridge regression and by two means over neighbours. Vectors of one space are
+   compared directly, too.
 2. A logistic regression of held-out trusted pairs against random ones makes one log likelihood ratio l of them.
 3. l - log sum of exp(l) over the image's other captions, and over the caption's other images, both scaled to the
    number of those that are to be repaired, say how much better than the others it is.
@@ -11,7 +12,7 @@ Networks know their training pairs by heart, so everything here is linear or unt
    do. A logistic regression of right on l and both differences gives the probability.
 
 Prior: both pairs that a right repair takes apart are mismatched (the product of their probabilities), and the caption's
-image is there at all (``PRESENT``, which the scores cannot tell: docs/log.md).
+image is there at all (``present``, which the scores cannot tell: dev/LOG.md).
 """
 
 from collections.abc import Iterator
@@ -22,23 +23,50 @@ import numpy as np
 from cleanpairs.correspondence.agreement import Centred, ridge
 from cleanpairs.ops.matching import places, unit_rows
 
-FOLDS = 3
-TAUS = 0.15, 0.05
-PRESENT = 0.9  # share of the mismatched images whose caption is among the mismatched captions
-LEAST = 200  # trusted pairs
-LEAST_RIGHT = 30  # right edges among those that the calibration sees
-NEAR = 20  # edges of an image that the calibration sees, about
-MOST = 8192  # images and captions over which the sums of 3. are taken; more are sampled
-MOST_HELD = 2048  # of a fold
 MOST_REPAIRED = 50_000  # mismatched pairs, above which nothing is said
-BLOCK = 256
+
+
+@dataclass(frozen=True)
+class PairNumbers:
+    """The numbers of this algorithm.
+
+    Parameters
+    ----------
+    folds : int
+        Of the trusted pairs.
+    taus : tuple of float
+        Of the means over neighbours.
+    present : float
+        Share of the mismatched images whose caption is among the mismatched captions.
+    least_trusted, least_right : int
+        Trusted pairs, and right edges among those that the calibration sees, below which nothing is said.
+    near : int
+        Edges of an image that the calibration sees, about.
+    most_summed, most_held : int
+        Images and captions over which the sums of step 3 are taken, and held-out pairs of a fold. More are sampled.
+    block : int
+        Images at once.
+    """
+
+    folds: int = 3
+    taus: tuple[float, ...] = (0.15, 0.05)
+    present: float = 0.9
+    least_trusted: int = 200
+    least_right: int = 30
+    near: int = 20
+    most_summed: int = 8192
+    most_held: int = 2048
+    block: int = 256
+
+
+NUMBERS = PairNumbers()
 
 _Spaces = tuple[Centred, Centred]
 
 
 @dataclass(frozen=True)
 class _Sides:
-    """V views of some images and captions: the evidence of a pair in view v is the inner product of its two rows."""
+    """V views of some images and captions: the score of a pair in view v is the inner product of its two rows."""
 
     images: list[np.ndarray]
     captions: list[np.ndarray]
@@ -55,7 +83,7 @@ class _Sides:
         return out
 
 
-class _Bank:
+class _Predictor:
     """Trusted ``pairs`` (n,) that predict captions of images and the reverse, in ``spaces`` and a ``joint`` one."""
 
     def __init__(
@@ -66,21 +94,23 @@ class _Bank:
         self.x, self.t = self.image.vectors[of_image[pairs]], self.text.vectors[pairs]
         self.map = ridge(self.x, self.t, self.weight), ridge(self.t, self.x, self.weight)
 
-    def _said(self, asking: np.ndarray, among: np.ndarray, said: np.ndarray, map_: np.ndarray) -> list[np.ndarray]:
+    def _predicted(
+        self, asking: np.ndarray, among: np.ndarray, values: np.ndarray, map_: np.ndarray
+    ) -> list[np.ndarray]:
         unit, others = unit_rows(asking), unit_rows(among)
-        out = [asking @ map_, *(np.empty((len(asking), said.shape[1]), np.float32) for _ in TAUS)]
+        out = [asking @ map_, *(np.empty((len(asking), values.shape[1]), np.float32) for _ in NUMBERS.taus)]
         for start in range(0, len(asking), 1024):
             near = unit[start : start + 1024] @ others.T - 1
-            for k, tau in enumerate(TAUS):
+            for k, tau in enumerate(NUMBERS.taus):
                 K = np.exp(near / np.float32(tau)) * self.weight
-                out[k + 1][start : start + 1024] = K @ said / np.maximum(K.sum(axis=1, keepdims=True), 1e-12)
+                out[k + 1][start : start + 1024] = K @ values / np.maximum(K.sum(axis=1, keepdims=True), 1e-12)
         return out
 
     def sides(self, images: np.ndarray, captions: np.ndarray) -> _Sides:
         images, joint = self.of_image[images], self.joint
         x, t = self.image.vectors[images], self.text.vectors[captions]
-        texts = [_scaled(c, self.text) for c in self._said(x, self.x, self.t, self.map[0])]
-        pictures = [_scaled(c, self.image) for c in self._said(t, self.t, self.x, self.map[1])]
+        texts = [_scaled(c, self.text) for c in self._predicted(x, self.x, self.t, self.map[0])]
+        pictures = [_scaled(c, self.image) for c in self._predicted(t, self.t, self.x, self.map[1])]
         of_images, of_captions = texts + [x] * len(pictures), [t] * len(texts) + pictures
         if joint is not None:
             a, b = joint[0].vectors[images], joint[1].vectors[captions]
@@ -111,7 +141,7 @@ def _differences(
     return np.stack([ratio, *(ratio - np.log(np.maximum(other, 0) + 1e-3) for other in others)], axis=1)
 
 
-class RepairEvidence:
+class PairProbability:
     """Of N pairs, some to be repaired: how likely the image of one and the caption of another belong together.
 
     - ``images``, ``texts`` (M, D), (N, d) float32: unit vectors in frozen spaces
@@ -133,32 +163,32 @@ class RepairEvidence:
         self.matched = np.where(known, matched, 0.0)
         self.captions = np.flatnonzero(known & (self.matched < threshold))  # pairs to be repaired
         self.trusted = rng.permutation(np.flatnonzero(known & (self.matched >= threshold)))
-        self.judged = len(self.trusted) >= LEAST and 2 <= len(self.captions) <= MOST_REPAIRED
+        self.judged = len(self.trusted) >= NUMBERS.least_trusted and 2 <= len(self.captions) <= MOST_REPAIRED
         if not self.judged:
             return
         spaces = Centred(images), Centred(texts)
         one_space = None if joint is None else (Centred(joint[0]), Centred(joint[1]))
-        folds = [self.trusted[f::FOLDS] for f in range(FOLDS)]
-        banks = []
+        folds = [self.trusted[f :: NUMBERS.folds] for f in range(NUMBERS.folds)]
+        predictors = []
         for fold in folds:
             rest = np.setdiff1d(self.trusted, fold)
-            banks.append(_Bank(spaces, one_space, image_index, rest, self.matched[rest]))
+            predictors.append(_Predictor(spaces, one_space, image_index, rest, self.matched[rest]))
         _, first, self._image_of_caption = np.unique(image_group[self.captions], return_index=True, return_inverse=True)
         self.images = self.captions[first]  # a pair that shows each of their images
-        self.image_fold = rng.integers(0, FOLDS, len(self.images))
-        some = [fold[:MOST_HELD] for fold in folds]
+        self.image_fold = rng.integers(0, NUMBERS.folds, len(self.images))
+        some = [fold[: NUMBERS.most_held] for fold in folds]
         held = [(h, h[np.unique(image_group[h], return_index=True)[1]]) for h in some]  # captions, images
-        self._learn(banks, held, rng)
-        self.judged = self._calibrate(banks, held)
+        self._learn(predictors, held, rng)
+        self.judged = self._calibrate(predictors, held)
         if self.judged:
-            self._prepare(banks)
+            self._prepare(predictors)
 
     def _ratio(self, views: np.ndarray) -> np.ndarray:
         return np.asarray(_terms(views) @ self._coefficients + self._intercept, np.float32)
 
     def _blocks(self, sides: _Sides) -> Iterator[tuple[slice, np.ndarray]]:
-        for start in range(0, len(sides.images[0]), BLOCK):
-            rows = slice(start, start + BLOCK)
+        for start in range(0, len(sides.images[0]), NUMBERS.block):
+            rows = slice(start, start + NUMBERS.block)
             yield rows, self._ratio(sides.table(rows))
 
     def _right(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
@@ -171,12 +201,14 @@ class RepairEvidence:
         shown = csr_array((np.ones(len(here), bool), (t[captions], here)), shape=(t.max() + 1, len(here)))
         return np.asarray((beside @ shown).nonzero())
 
-    def _learn(self, banks: list[_Bank], held: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator) -> None:
+    def _learn(
+        self, predictors: list[_Predictor], held: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator
+    ) -> None:
         from sklearn.linear_model import LogisticRegression
 
         right, weight, random = [], [], []
-        for bank, (captions, _) in zip(banks, held, strict=True):
-            sides, n = bank.sides(captions, captions), len(captions)
+        for predictor, (captions, _) in zip(predictors, held, strict=True):
+            sides, n = predictor.sides(captions, captions), len(captions)
             right.append(sides.pairs(np.arange(n), np.arange(n)))
             weight.append(self.matched[captions])
             image, caption = rng.integers(0, n, (2, 20_000))
@@ -190,18 +222,18 @@ class RepairEvidence:
         )  # fmt: skip
         self._coefficients, self._intercept = fit.coef_[0].astype(np.float32), float(fit.intercept_[0])
 
-    def _calibrate(self, banks: list[_Bank], held: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+    def _calibrate(self, predictors: list[_Predictor], held: list[tuple[np.ndarray, np.ndarray]]) -> bool:
         """4. of the module's head; False where too few right edges are seen."""
         from sklearn.linear_model import LogisticRegression
 
         found, scores = [], []
-        for bank, (captions, images) in zip(banks, held, strict=True):
-            ratio = np.concatenate([block for _, block in self._blocks(bank.sides(images, captions))])
+        for predictor, (captions, images) in zip(predictors, held, strict=True):
+            ratio = np.concatenate([block for _, block in self._blocks(predictor.sides(images, captions))])
             right = np.zeros(ratio.shape, bool)
             right[tuple(self._right(images, captions))] = True
             scale = len(self.captions) / len(captions), len(self.images) / len(images)
             found.append((ratio, right, scale, self.matched[captions]))
-            seen = min(1.0, NEAR / (scale[0] * ratio.shape[1]))
+            seen = min(1.0, NUMBERS.near / (scale[0] * ratio.shape[1]))
             scores.append(np.quantile(ratio[~right], 1 - seen))
         self.least = float(np.mean(scores))
         mean = float(self.matched[self.trusted].mean())
@@ -211,24 +243,24 @@ class RepairEvidence:
             i, c = np.nonzero(ratio > self.least)
             edges.append(_differences(ratio[i, c], total.sum(axis=1)[i], total.sum(axis=0)[c], scale))
             truth.append(right[i, c])
-            weight.append(np.where(right[i, c], PRESENT / mean * matched[c], scale[1]))
+            weight.append(np.where(right[i, c], NUMBERS.present / mean * matched[c], scale[1]))
         x, y, w = (np.concatenate(part) for part in (edges, truth, weight))
-        if min(y.sum(), (~y).sum()) < LEAST_RIGHT:
+        if min(y.sum(), (~y).sum()) < NUMBERS.least_right:
             return False
         fit = LogisticRegression(C=10, max_iter=1000).fit(_bends(x), y, sample_weight=w)
         self._logit = fit.coef_[0], float(fit.intercept_[0])
         return True
 
-    def _prepare(self, banks: list[_Bank]) -> None:
+    def _prepare(self, predictors: list[_Predictor]) -> None:
         self._views = []
         self._place = np.full(len(self.images), -1)  # of each image among those of its fold
         sums = np.zeros(len(self.images)), np.zeros(len(self.captions))
-        step, every = -(-len(self.captions) // MOST), -(-len(self.images) // MOST)
+        step, every = -(-len(self.captions) // NUMBERS.most_summed), -(-len(self.images) // NUMBERS.most_summed)
         self._scale, whole = (float(step), float(every)), step == every == 1
-        for f, bank in enumerate(banks):
+        for f, predictor in enumerate(predictors):
             mine = np.flatnonzero(self.image_fold == f)
             self._place[mine] = np.arange(len(mine))
-            sides = bank.sides(self.images[mine], self.captions)
+            sides = predictor.sides(self.images[mine], self.captions)
             self._views.append(sides)
             some = _Sides(sides.images, [t[::step] for t in sides.captions])
             for rows, ratio in self._blocks(some):

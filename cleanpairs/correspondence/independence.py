@@ -1,6 +1,6 @@
-r"""Whether there is anything to tell wrong pairs from right ones by: do images and captions depend on each other?
+r"""Whether images and captions depend on each other: if not, nothing tells mismatched pairs from matched ones.
 
-Before a training the pairs are asked by the Hilbert-Schmidt independence criterion (Gretton et al., NeurIPS 2007),
+The test before a training is the Hilbert-Schmidt independence criterion (Gretton et al., NeurIPS 2007),
 
     T = sum_ij (H K H)_ij L_ij        K_ij: cosine of images i and j    L_ij: of captions i and j    H: centring
 
@@ -24,14 +24,14 @@ LEAST_Z = 3.0  # of 200 permuted corpora none was above 2.3; real ones with 80 %
 
 
 @dataclass(frozen=True)
-class Evidence:
+class IndependenceTest:
     """``z``: deviations above the permuted controls; ``n``: the images that were looked at."""
 
     z: float
     n: int
 
     @property
-    def enough(self) -> bool:
+    def dependent(self) -> bool:
         """Whether the pairing is told from a permuted one."""
         return self.z >= LEAST_Z
 
@@ -44,7 +44,7 @@ class Evidence:
         )
 
 
-def evidence(images: np.ndarray, texts: Any, *, seed: int = 0) -> Evidence:
+def independence_test(images: np.ndarray, texts: Any, *, seed: int = 0) -> IndependenceTest:
     """How clearly n images (n, D) and their captions (n, V), dense or sparse, depend on each other."""
     n = images.shape[0]
     rng = np.random.default_rng(seed)
@@ -65,7 +65,7 @@ def evidence(images: np.ndarray, texts: Any, *, seed: int = 0) -> Evidence:
         variance += nulls.var(ddof=1)
         used += len(rows)
     scale = np.sqrt(variance)
-    return Evidence(float((observed - mean) / scale) if scale > 1e-9 * max(abs(mean), 1e-9) else 0.0, used)
+    return IndependenceTest(float((observed - mean) / scale) if scale > 1e-9 * max(abs(mean), 1e-9) else 0.0, used)
 
 
 def _cosines(x: Any) -> np.ndarray:

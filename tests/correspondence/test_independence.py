@@ -1,4 +1,4 @@
-"""Evidence that images and captions depend on each other: against a plain double loop, and what it must not see."""
+"""Whether images and captions depend on each other: a plain double loop, and what the test must not see."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from cleanpairs.correspondence import evidence as module
-from cleanpairs.correspondence.evidence import bag_of_tokens, by_image, evidence, image_vectors, mean_of, standardised
+from cleanpairs.correspondence import independence as module
+from cleanpairs.correspondence.independence import (
+    bag_of_tokens,
+    by_image,
+    image_vectors,
+    independence_test,
+    mean_of,
+    standardised,
+)
 from cleanpairs.encoders.tokenizer import Tokenizer
 
 
@@ -30,14 +37,18 @@ def corrupted(texts: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
 
 def test_dependence_is_seen_and_fades_with_the_wrong_pairs() -> None:
     images, texts = dependent(600)
-    found = [evidence(images, corrupted(texts, share)) for share in (0, 0.3, 0.6, 1.0)]
-    assert [f.enough for f in found] == [True, True, True, False]
+    found = [independence_test(images, corrupted(texts, share)) for share in (0, 0.3, 0.6, 1.0)]
+    assert [f.dependent for f in found] == [True, True, True, False]
     assert found[0].z > found[1].z > found[2].z > module.LEAST_Z
     assert {f.n for f in found} == {600}
 
 
 def test_permuted_pairs_are_not_taken_for_dependent() -> None:
-    z = [evidence(i, corrupted(t, 1.0, seed), seed=seed).z for seed in range(40) for i, t in [dependent(120, seed)]]
+    z = [
+        independence_test(i, corrupted(t, 1.0, seed), seed=seed).z
+        for seed in range(40)
+        for i, t in [dependent(120, seed)]
+    ]
     assert np.mean(z) == pytest.approx(0, abs=0.6)
     assert np.std(z) == pytest.approx(1, abs=0.4)
     assert np.mean(np.array(z) >= module.LEAST_Z) <= 0.05
@@ -45,30 +56,32 @@ def test_permuted_pairs_are_not_taken_for_dependent() -> None:
 
 def test_it_is_deterministic_and_does_not_know_the_order() -> None:
     images, texts = dependent(200)
-    assert evidence(images, texts) == evidence(images, texts)
+    assert independence_test(images, texts) == independence_test(images, texts)
     order = np.random.default_rng(1).permutation(200)
-    assert evidence(images[order], texts[order]).z == pytest.approx(evidence(images, texts).z, rel=0.3)
+    assert independence_test(images[order], texts[order]).z == pytest.approx(
+        independence_test(images, texts).z, rel=0.3
+    )
 
 
 def test_blocks_of_a_large_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK", 50)
     monkeypatch.setattr(module, "BLOCKS", 3)
     images, texts = dependent(400)
-    found = evidence(images, texts)
+    found = independence_test(images, texts)
     assert found.n == 150
-    assert found.enough
+    assert found.dependent
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 20])
-def test_few_and_equal_rows_are_no_evidence(n: int) -> None:
+def test_few_and_equal_rows_are_independent(n: int) -> None:
     rng = np.random.default_rng(0)
     for images, texts in (
         (np.ones((n, 4)), rng.normal(size=(n, 4))),
         (rng.normal(size=(n, 4)), np.ones((n, 4))),
         (np.zeros((n, 4)), np.zeros((n, 4))),
     ):
-        found = evidence(images, texts)
-        assert not found.enough
+        found = independence_test(images, texts)
+        assert not found.dependent
         assert np.isfinite(found.z)
         assert str(found)
 
@@ -97,7 +110,7 @@ def test_the_mean_of_an_images_captions() -> None:
 
 
 def test_several_captions_tell_more_and_stay_together_where_they_are_wrong() -> None:
-    """Five captions of an image that are alike, all permuted by images: no evidence, though rows of one image agree."""
+    """Five captions of an image are alike, and all are permuted by images: no dependence, though rows agree."""
     images, texts = dependent(150)
     five = np.repeat(texts, 5, axis=0) + 1.5 * np.random.default_rng(1).normal(size=(750, 30))
     group, text_group = np.repeat(np.arange(150), 5), np.arange(750)
@@ -105,9 +118,9 @@ def test_several_captions_tell_more_and_stay_together_where_they_are_wrong() -> 
     for name, order in (("right", np.arange(150)), ("wrong", np.random.default_rng(2).permutation(150))):
         groups = by_image(order[group], text_group, most=1000)
         shown = order[group][[rows[0] for rows in groups]]
-        found[name] = evidence(images[shown], mean_of(five[np.concatenate(groups)], np.full(150, 5)))
-    assert found["right"].z > evidence(images, five[::5]).z > module.LEAST_Z
-    assert not found["wrong"].enough
+        found[name] = independence_test(images[shown], mean_of(five[np.concatenate(groups)], np.full(150, 5)))
+    assert found["right"].z > independence_test(images, five[::5]).z > module.LEAST_Z
+    assert not found["wrong"].dependent
 
 
 def test_vectors_of_regions_of_pixels_and_of_tokens() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from cleanpairs.correspondence.repair_evidence import RepairEvidence
+from cleanpairs.correspondence.pair_probability import PairProbability
 from cleanpairs.repair.decisions import RepairProbability, _as_pure
 
 
@@ -34,11 +34,11 @@ class Exchanged:
         right = self.truth == np.arange(n)
         self.matched = np.where(rng.random(n) < 0.95, np.where(right, 0.95, 0.05), np.where(right, 0.05, 0.95))
 
-    def evidence(self) -> RepairEvidence:
+    def model(self) -> PairProbability:
         own = np.arange(len(self.truth))
-        return RepairEvidence(self.images, self.texts, own, own, self.truth, self.matched, 0.5)
+        return PairProbability(self.images, self.texts, own, own, self.truth, self.matched, 0.5)
 
-    def edges(self, of: RepairEvidence) -> tuple[np.ndarray, np.ndarray]:
+    def edges(self, of: PairProbability) -> tuple[np.ndarray, np.ndarray]:
         """Probability of each pair of an image and a caption to be repaired, and whether it is right."""
         image, caption = (x.ravel() for x in np.meshgrid(of.captions, of.captions, indexing="ij"))
         some = image != caption
@@ -46,30 +46,30 @@ class Exchanged:
 
 
 @pytest.mark.parametrize("noise", [2.0, 4.0])
-def test_what_is_said_of_repairs_is_so(noise: float) -> None:
+def test_probabilities_hold(noise: float) -> None:
     corpus = Exchanged(1500, noise)
-    found = corpus.evidence()
-    said, right = (x.reshape(len(found.captions), -1) for x in corpus.edges(found))
-    best = said.argmax(axis=1)[:, None]  # of each image, the likeliest caption
-    said, right = (np.take_along_axis(x, best, axis=1).ravel() for x in (said, right))
-    assert calibration_error(said, right) < 0.1 and abs(said.mean() - right.mean()) < 0.07
+    found = corpus.model()
+    probability, right = (x.reshape(len(found.captions), -1) for x in corpus.edges(found))
+    best = probability.argmax(axis=1)[:, None]  # of each image, the likeliest caption
+    probability, right = (np.take_along_axis(x, best, axis=1).ravel() for x in (probability, right))
+    assert calibration_error(probability, right) < 0.1 and abs(probability.mean() - right.mean()) < 0.07
     if noise == 2.0:
-        assert right[said > 0.5].sum() > 100, "they are found where they can be"
+        assert right[probability > 0.5].sum() > 100, "they are found where they can be"
 
 
 def test_where_captions_tell_nothing_no_repair_is_probable() -> None:
     corpus = Exchanged(900, 2.0)
     corpus.texts = unit(np.random.default_rng(1).normal(size=corpus.texts.shape))
-    found = corpus.evidence()
+    found = corpus.model()
     assert not found.judged or (corpus.edges(found)[0] < 0.5).all()
 
 
 def test_parts_of_trusted_pairs_have_their_partners_and_few_pairs_tell_nothing() -> None:
     corpus = Exchanged(600, 2.0)
-    found = corpus.evidence()
+    found = corpus.model()
     trusted, flagged = np.flatnonzero(corpus.matched >= 0.5)[:50], np.flatnonzero(corpus.matched < 0.5)[:50]
     assert not found.probability(trusted, flagged).any() and not found.probability(flagged, trusted).any()
-    few = Exchanged(150, 2.0).evidence()
+    few = Exchanged(150, 2.0).model()
     assert not few.judged and np.isnan(few.probability(np.arange(3), np.arange(3))).all()
 
 
@@ -94,6 +94,6 @@ def test_one_caption_in_ten_is_expected_to_be_in_no_other_pair(monkeypatch: pyte
         return fit(self, x, y, sample_weight)
 
     monkeypatch.setattr(LogisticRegression, "fit", noted)
-    Exchanged(900, 2.0).evidence()
+    Exchanged(900, 2.0).model()
     of_ratio, of_right = seen
     assert of_ratio == pytest.approx(1) and of_right == pytest.approx(0.9, abs=0.01)

@@ -1,0 +1,182 @@
+"""What ``auto`` knows of a corpus before any training: frozen spaces, their agreement, and planted mismatched pairs."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cleanpairs.correspondence.agreement import NeighbourAgreement, neighbour_agreement, similar_pairs
+from cleanpairs.correspondence.calibration import Calibration
+from cleanpairs.correspondence.independence import image_vectors
+from cleanpairs.correspondence.similarity import SimilarityAgreement, similarity_agreement
+from cleanpairs.encoders.tokenizer import TokenTable
+from cleanpairs.estimators.refusal import caption_spaces
+from cleanpairs.ops.normalised_similarity import VectorPairs
+from cleanpairs.trainer import TrainingData, step_seed
+
+
+def reduced(x: Any, seed: int, dim: int = 256) -> np.ndarray:
+    """Unit vectors (n, <= dim) float32 of rows (n, D), dense or sparse, in their principal directions."""
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.preprocessing import normalize
+
+    dim = min(dim, min(x.shape) - 1)
+    if dim >= 2:
+        with np.errstate(invalid="ignore"):  # the shares of a variance of zero, where all rows are alike
+            x = TruncatedSVD(dim, random_state=seed).fit_transform(x)
+    return np.asarray(normalize(x.toarray() if hasattr(x, "toarray") else x), dtype=np.float32)
+
+
+def frozen_spaces(images: np.ndarray, tokens: TokenTable, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors (M, d) of standardised mean regions, and (N, e) of rare words, frozen vectors or both."""
+    from sklearn.preprocessing import normalize
+
+    spaces = [reduced(normalize(space), seed) for space in caption_spaces(tokens)]
+    texts = normalize(np.concatenate(spaces, axis=1)) if len(spaces) > 1 else spaces[0]
+    return reduced(image_vectors(images, np.arange(len(images))), seed), texts
+
+
+def frozen_pairs(data: TrainingData, seed: int) -> VectorPairs:
+    """The pairs in their :func:`frozen_spaces`."""
+    images, texts = frozen_spaces(data.images, data.tokens, seed)
+    return VectorPairs(images[data.image_index], texts, data.image_group, data.text_group)
+
+
+def vectors_of_both(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray, np.ndarray] | None:
+    """Unit vectors (M, e) of the images and (N, f) of the captions, where both came as one vector each."""
+    from sklearn.preprocessing import normalize
+
+    if tokens.vectors is None or images.ndim != 3 or images.shape[1] != 1 or not len(tokens):
+        return None
+    text = np.asarray(tokens.vectors[tokens.ids[tokens.offsets[:-1]]], np.float32)
+    return normalize(images[:, 0].astype(np.float32)), normalize(text)
+
+
+def untrained_agreement(data: TrainingData, seed: int, planted: np.ndarray | None = None) -> NeighbourAgreement:
+    """Similarity of vectors of one space; else the neighbours' agreement, with that of the ``planted`` pairs (2, m)."""
+    both = vectors_of_both(data.images, data.tokens)
+    if both is not None:
+        image, text = both
+        pairs = VectorPairs(image[data.image_index], text, data.image_group, data.text_group)
+        found = similarity_agreement(pairs, seed=seed)
+        if found is not None:
+            return found
+    return neighbour_agreement(frozen_pairs(data, seed), planted=planted, seed=seed)
+
+
+def plant(
+    image_group: np.ndarray,
+    text_group: np.ndarray,
+    share: float,
+    rng: np.random.Generator,
+    similar: tuple[np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Exchange captions among a random share of N pairs.
+
+    Parameters
+    ----------
+    image_group, text_group : (N,) int64
+        Of equal numbers an image gets no caption.
+    share : float in [0, .25]
+        Of the pairs. It is raised to 100 pairs where these are no more than a quarter, and at most 2,000 are taken.
+    rng : numpy.random.Generator
+        Who exchanges with whom.
+    similar : (m,) and (m, k) int64, optional
+        Rows, and the pairs with which alone they may exchange, as :func:`similar_pairs` gives them.
+
+    Returns
+    -------
+    caption : (N,) int64
+        Whose caption each pair has.
+    planted : (m,) int64
+        The rows that have another's, none of fewer than 30.
+    """
+    n = len(image_group)
+    caption = np.arange(n)
+    few, most, least, most_share = 100, 2000, 30, 0.25
+    many = int(min(max(share * n, few), most_share * n, most)) if share else 0
+    if similar is not None:
+        for i, others in zip(*similar, strict=True):
+            free = others[(others >= 0) & (caption[others] == others)]
+            if len(free) and caption[i] == i and many > 1:
+                caption[i], caption[free[0]], many = free[0], i, many - 2
+        rows = np.flatnonzero(caption != np.arange(n))
+    else:
+        rows = rng.permutation(n)[:many]
+        caption[rows] = np.roll(rows, 1)
+
+    def same(at: np.ndarray) -> np.ndarray:
+        return (image_group[caption[at]] == image_group[at]) | (text_group[caption[at]] == text_group[at])
+
+    for _ in range(20):
+        for i in rows[same(rows)]:
+            j = rng.choice(rows)
+            caption[i], caption[j] = caption[j], caption[i]
+    alike = rows[same(rows)]
+    if len(rows) - len(alike) < least:
+        return np.arange(n), np.zeros(0, np.int64)
+    return caption, np.sort(np.setdiff1d(rows, alike))
+
+
+@dataclass(frozen=True)
+class Untrained:
+    """What is known of N pairs before the training, some of which have exchanged their captions.
+
+    Parameters
+    ----------
+    captions : (N,) int64
+        Whose caption each pair has.
+    planted : (m,) int64
+        Rows that have another's.
+    agreement : NeighbourAgreement
+        Of the pairs as they were given.
+    observed, matched : (N,) float
+        Agreement and probability of the pairs with their ``captions``.
+    null : (K,) float
+        Agreement that the planted pairs' would be drawn from.
+    plants_similar_pairs : bool
+        Whether captions were exchanged among similar pairs alone.
+    """
+
+    captions: np.ndarray
+    planted: np.ndarray
+    agreement: NeighbourAgreement
+    observed: np.ndarray
+    matched: np.ndarray
+    null: np.ndarray
+    plants_similar_pairs: bool
+
+    @classmethod
+    def of(cls, data: TrainingData, share: float, *, similar: bool, seed: int) -> "Untrained":
+        """Plant a ``share`` of the pairs, among ``similar`` ones or any. None is planted where similarity settles all.
+
+        The planted pairs are judged by what the pairs say as they were given, as the null pairs are. So no other pair
+        is the worse for them.
+        """
+        rng = np.random.default_rng(step_seed(seed, 18))
+        candidates = similar_pairs(frozen_pairs(data, seed), rng) if similar else None
+        captions, planted = plant(data.image_group, data.text_group, share, rng, candidates)
+        found = untrained_agreement(data, seed, np.stack([planted, captions[planted]]))
+        by_similarity = isinstance(found, SimilarityAgreement)
+        if isinstance(found, SimilarityAgreement) and found.settled:
+            captions, planted, similar = np.arange(len(data)), planted[:0], False
+        judged, observed, matched = found, found.observed.copy(), found.matched.copy()
+        if by_similarity and len(planted):
+            changed = replace(data, tokens=data.tokens.take(captions), text_group=data.text_group[captions])
+            judged = untrained_agreement(changed, seed)
+            observed, matched = judged.observed, judged.matched
+        elif len(planted) and len(found.planted):
+            observed[planted], matched[planted] = found.planted, found.planted_matched
+        null = judged.similar if similar else judged.null
+        return cls(captions, planted, found, observed, matched, null, similar)
+
+    @property
+    def by_similarity(self) -> bool:
+        """Whether the vectors are of one space."""
+        return isinstance(self.agreement, SimilarityAgreement)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The final one, where networks have next to nothing to add; else None."""
+        found = self.agreement
+        return found.calibration if isinstance(found, SimilarityAgreement) and found.settled else None
