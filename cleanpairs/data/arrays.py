@@ -2,6 +2,7 @@
 
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,18 +33,55 @@ def read_vectors(path: str, regions: bool = False) -> np.ndarray:
 
 
 def write_tensors(tensors: Mapping[str, Any], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write ``tensors``, arrays or torch tensors, all of one kind. Raises OSError, where safetensors has its own."""
+    """Write ``tensors``, arrays or torch tensors, all of one kind, with a checksum in the file's metadata.
+
+    Raises OSError, where safetensors has its own.
+    """
     from safetensors import SafetensorError
 
     if all(isinstance(value, np.ndarray) for value in tensors.values()):
         from safetensors.numpy import save_file
     else:
         from safetensors.torch import save_file  # type: ignore[assignment]
+    metadata = dict(metadata or {})
     try:
-        save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
+        save_file(dict(tensors), path, metadata=metadata | {"checksum": _checksum(tensors, metadata)})
     except SafetensorError as error:
         found = _OS_ERROR.search(str(error))
         if found is None:
             raise
         number = int(found[1])
         raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def read_tensors(path: str | Path, framework: str = "np") -> tuple[dict[str, Any], dict[str, str]]:
+    """The tensors and the metadata that :func:`write_tensors` wrote.
+
+    Raises SafetensorError or ValueError: the file is damaged.
+    """
+    from safetensors import safe_open
+
+    check_regular(path)
+    with safe_open(path, framework=framework) as file:
+        metadata = dict(file.metadata() or {})
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    if metadata.pop("checksum", None) != _checksum(tensors, metadata):
+        raise ValueError("its checksum is not that of its content")
+    return tensors, metadata
+
+
+def _checksum(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
+    """CRC-32 of names, types, shapes and bytes."""
+    found = zlib.crc32(repr(sorted(metadata.items())).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        kind = str(tensor.dtype).removeprefix("torch.")
+        found = zlib.crc32(f"{name} {kind} {tuple(tensor.shape)}".encode(), found)
+        if isinstance(tensor, np.ndarray):
+            content = tensor.reshape(-1).view(np.uint8)
+        else:
+            from torch import uint8
+
+            content = tensor.detach().cpu().reshape(-1).view(uint8).numpy()
+        found = zlib.crc32(content, found)
+    return f"{found:08x}"

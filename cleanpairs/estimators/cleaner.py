@@ -460,7 +460,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             ]
             network = Ensemble(each, shape.get("weights")) if members else each[0]
             heads = [self.head(member) for member in members_of(network)]
-        weights = saved.tensors("model.safetensors", "torch")
+        weights = saved.tensors("model.safetensors", "pt")
         for k, head in enumerate(heads):
             if head is not None:
                 prefix = f"head.{k}."

@@ -11,7 +11,6 @@ import json
 import platform
 import re
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ from cleanpairs.core.hub import without_hub
 from cleanpairs.core.parameters import is_share
 from cleanpairs.core.plain import plain
 from cleanpairs.core.registry import METHODS
-from cleanpairs.core.regular import check_regular, read_object
+from cleanpairs.core.regular import read_object
 from cleanpairs.correspondence.calibration import Calibration
-from cleanpairs.data.arrays import write_tensors
+from cleanpairs.data.arrays import read_tensors, write_tensors
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.scoring import Bank, Embeddings
 
@@ -140,11 +139,10 @@ class Saved:
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{self.file} does not hold a calibration: {error}") from error
 
-    def tensors(self, name: str, library: str = "numpy") -> dict[str, Any]:
-        """Name -> array, or tensor of the ``library`` torch, of a file of safetensors."""
+    def tensors(self, name: str, framework: str = "np") -> dict[str, Any]:
+        """Name -> array, or tensor of the ``framework`` "pt", of a file of safetensors."""
         self.file = self.path / name
-        check_regular(self.file)
-        return dict(import_module(f"safetensors.{library}").load_file(self.file))
+        return read_tensors(self.file, framework)[0]
 
     def bank(self, arrays: dict[str, np.ndarray], model: Any = None, device: str = "cpu") -> Bank:
         """That of the ``arrays`` of its file; ``model`` where it compares more than vectors."""

@@ -27,9 +27,9 @@ from torch import Tensor
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts
-from cleanpairs.core.regular import check_regular, reading
+from cleanpairs.core.regular import reading
 from cleanpairs.core.torch_state import own_modes, seeded
-from cleanpairs.data.arrays import write_tensors
+from cleanpairs.data.arrays import read_tensors, write_tensors
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble
@@ -126,16 +126,14 @@ class Checkpoint:
 
     def load(self) -> TrainingState | None:
         """The saved state, or None; DataError: the file is damaged, or belongs to other data or settings."""
-        from safetensors import SafetensorError, safe_open
+        from safetensors import SafetensorError
 
         if not self.path.exists():
             return None
         errors = SafetensorError, KeyError, TypeError, ValueError
         with reading(f"the checkpoint {self.path}", "read (start again with --overwrite)", *errors):
-            check_regular(self.path)
-            with safe_open(self.path, framework="pt") as f:
-                head = json.loads((f.metadata() or {})["state"])
-                tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict
+            tensors, metadata = read_tensors(self.path, "pt")
+            head = json.loads(metadata["state"])
             position, fingerprint = Position(*head["position"]), head["fingerprint"]
             best_rsum, history, plain, partly = (head[k] for k in ("best_rsum", "history", "plain", "partial"))
             if not (isinstance(history, list) and isinstance(plain, dict)):

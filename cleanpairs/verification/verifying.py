@@ -8,7 +8,8 @@ import numpy as np
 from cleanpairs.commands.run import SCORES_SCHEMA, Run
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.core.recipe import Recipe
-from cleanpairs.core.regular import check_regular, read_object, reading, sha256_of
+from cleanpairs.core.regular import read_object, reading, sha256_of
+from cleanpairs.data.arrays import read_tensors
 from cleanpairs.data.parquet_io import open_parquet, parquet_files
 from cleanpairs.export.manifest import manifest_of
 from cleanpairs.repair.plan import RepairPlan
@@ -169,12 +170,9 @@ def _verify_model(folder: Path, findings: Verification) -> None:
 
 
 def _read_tensors(file: Path, findings: Verification, *, finite: bool) -> None:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     with reading(file, "read as safetensors", SafetensorError, ValueError, TypeError, RuntimeError):
-        check_regular(file)
-        with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - not a dict
-                value = tensors.get_tensor(name)
-                if finite and value.is_floating_point() and not bool(np.isfinite(value.float().numpy()).all()):
-                    findings.wrong(file, "holds values that are not finite", f"tensor {name!r}")
+        for name, value in read_tensors(file, "pt")[0].items():
+            if finite and value.is_floating_point() and not bool(np.isfinite(value.float().numpy()).all()):
+                findings.wrong(file, "holds values that are not finite", f"tensor {name!r}")

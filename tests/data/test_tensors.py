@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from cleanpairs.core.errors import OutputError
 from cleanpairs.data import staged_file
-from cleanpairs.data.arrays import write_tensors
+from cleanpairs.data.arrays import read_tensors, write_tensors
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.tensor])
@@ -22,9 +22,23 @@ from cleanpairs.data.arrays import write_tensors
 def test_it_is_read_back(tmp_path: Path, make: Any, n: int) -> None:
     tensors = {f"t{k}": make([float(k)] * n) for k in range(n)}
     write_tensors(tensors, tmp_path / "t.safetensors", {"note": "x"})
-    with safe_open(tmp_path / "t.safetensors", framework="np") as file:
-        assert file.metadata() == {"note": "x"}
-        assert {k: file.get_tensor(k).tolist() for k in file.keys()} == {k: v.tolist() for k, v in tensors.items()}  # noqa: SIM118
+    for framework in ("np", "pt"):
+        found, metadata = read_tensors(tmp_path / "t.safetensors", framework)
+        assert metadata == {"note": "x"}
+        assert {k: v.tolist() for k, v in found.items()} == {k: v.tolist() for k, v in tensors.items()}
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.tensor])
+def test_every_flipped_bit_is_noticed(tmp_path: Path, make: Any) -> None:
+    file = tmp_path / "t.safetensors"
+    write_tensors({"a": make([1.0, 2.0]), "b": make([True, False, True])}, file, {"note": "x"})
+    whole = file.read_bytes()
+    for at in range(len(whole) * 8):
+        damaged = bytearray(whole)
+        damaged[at // 8] ^= 1 << at % 8
+        file.write_bytes(damaged)
+        with pytest.raises((SafetensorError, ValueError, OSError)):
+            read_tensors(file, "np" if make is np.asarray else "pt")
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
