@@ -16,7 +16,7 @@ from cleanpairs.ops.columns import is_list
 _VECTORS = ("features", "emb", "embs", "embedding", "embeddings", "vector", "vectors")
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "text": ("caption", "text", "title", "captions", "texts", "sentence", "sentences", "description", "comment",
-             "alt_text", "alttext", "alt", "raw"),
+             "alt_text", "alttext", "alt", "caption_str", "raw"),
     "image": (
         "image", "image_path", "filepath", "file_name", "jpg", "jpeg", "png", "webp", "img", "images",
         "filename", "image_name", "image_file", "img_path", "file", "path", "photo", "picture",

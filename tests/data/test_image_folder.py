@@ -69,7 +69,7 @@ def test_what_lies_in_a_folder(files: Any, pairs: dict[str, str], tmp_path: Path
         ({"a.jpg": JPG, "a.json": "{"}, "a.json cannot be read as JSON"),
         ({"a.jpg": b"", "a.txt": "one"}, "the image has zero bytes"),
         ({"a.jpg": JPG, "a.txt": "x" * 300_000}, "the caption is longer"),
-        ({"a.jpg": JPG, "a.txt": "größer".encode("cp1252")}, "a.txt is not UTF-8.*--set encoding"),
+        ({"a.jpg": JPG, "a.txt": "größer".encode("cp1252")}, "a.txt is not UTF-8.*--set encoding=cp1252"),
     ],
 )
 def test_what_is_set_aside(files: Any, reason: str, tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
          ["2 fields, the header 3"]),
         ("a.csv", table("a", "b").replace(b"\n", b"\r"), ["a", "b"], []),
         ("a.tsv", table("a", "b"), ["a", "b"], []),
+        ("a.csv", b"image,caption\n0.png,a,\n1.png,b,,\n2.png,c,d\n", ["a", "b"], ["3 fields, the header 2"]),
+        ("a.json", b'{"data": [{"image_path": "0.png", "caption_str": "a"}]}', ["a"], []),
         ("a.csv", b"\xef\xbb\xbf\xef\xbb\xbf" + table("a"), ["a"], []),
         ("a.tsv", table("é", delimiter="\t").decode().encode("utf-16"), ["é"], []),
         ("a.jsonl", lines("é").decode().encode("utf-16"), ["é"], []),

@@ -200,6 +200,8 @@ def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
             if not fields:
                 continue
             fault = None
+            while len(fields) > len(names) and not fields[-1]:
+                fields.pop()  # separators at the end of a line
             if len(fields) != len(names):
                 fault = f"line {line} has {len(fields)} fields, the header {len(names)}"
             if reader.line_num > line and _holds_rows(fields, before or fields, delimiter):
@@ -282,8 +284,14 @@ def _likely_encoding(path: str) -> str:
     from charset_normalizer import from_bytes
 
     with _opened(path, "unknown") as file:
-        found = from_bytes(file.read(65_536)).best()
-    return "of any encoding" if found is None else f"{found.encoding} (--set encoding={found.encoding})"
+        content = file.read(65_536)
+    usual = "cp1252 cp1250 cp1251 cp1253 cp1254 cp932 euc_jp gb18030 big5 euc_kr utf_16 utf_32".split()
+    found = from_bytes(content, cp_isolation=usual).best()
+    if found is None:
+        return "of any encoding"
+    commonest = str(found) == content.decode("cp1252", "replace")
+    name = "cp1252" if commonest else found.encoding
+    return f"{name} (--set encoding={name})"
 
 
 def _iter_json(path: str) -> Iterator[Record]:
