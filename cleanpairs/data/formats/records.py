@@ -285,7 +285,9 @@ def _likely_encoding(path: str) -> str:
 
     with _opened(path, "unknown") as file:
         content = file.read(65_536)
-    usual = "cp1252 cp1250 cp1251 cp1253 cp1254 cp932 euc_jp gb18030 big5 euc_kr utf_16 utf_32".split()
+    usual = (
+        "cp1252 cp1250 cp1251 cp1253 cp1254 cp932 euc_jp gb18030 big5 euc_kr utf_16 utf_16_le utf_16_be utf_32".split()
+    )
     found = from_bytes(content, cp_isolation=usual).best()
     if found is None:
         return "of any encoding"
