@@ -83,5 +83,5 @@ def _checksum(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
             from torch import uint8
 
             content = tensor.detach().cpu().reshape(-1).view(uint8).numpy()
-        found = zlib.crc32(memoryview(content), found)
+        found = zlib.crc32(content.data, found)
     return f"{found:08x}"
