@@ -3,7 +3,7 @@ the worst pairs of a corpus, however few: one ranked list, a row an issue, as cl
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -27,7 +27,7 @@ SPARE = 16  # neighbours more than are asked for, since those of the same image 
 
 ISSUES = (
     "mismatched", "near-duplicate images, different captions", "one caption, many images", "uninformative",
-    "another script",
+    "another script", "displaced rows",
 )  # fmt: skip
 SCHEMA = pa.schema([
     ("issue", pa.string()), ("rank", pa.int64()), ("pair_id", pa.int64()), ("key", pa.string()),
@@ -174,8 +174,11 @@ class Explainer:
         ids = self.worst(min(flagged + 100, 100_000) if self.pairs.has_captions else 0)
         return dict(zip(ids.tolist(), self.why(ids), strict=True))
 
-    def issues(self, count: int = 50) -> pa.Table:
-        """The ``count`` worst pairs of each of :data:`ISSUES`, worst first; columns of :data:`SCHEMA`."""
+    def issues(self, count: int = 50, displaced: Sequence[Mapping[str, Any]] = ()) -> pa.Table:
+        """The ``count`` worst pairs of each of :data:`ISSUES`, worst first; columns of :data:`SCHEMA`.
+
+        ``displaced``: of each block of displaced rows the first ``pair_id``, and ``why``, a sentence.
+        """
         pairs, worst = self.pairs, self.worst(count)
         lists: list[list[Found]] = [
             [(i, float(self.correspondence[i]), why) for i, why in zip(worst.tolist(), self.why(worst), strict=True)],
@@ -183,6 +186,7 @@ class Explainer:
             sorted(_repeated(pairs), key=lambda f: f[1]),
             [(i, 0.0, why.removeprefix(PREFIX)) for i, why in sorted(pairs.reasons.items()) if why.startswith(PREFIX)],
             sorted(((i, 1 - share, said) for i, share, said in other_scripts(pairs.captions)), key=lambda f: f[1]),
+            [(int(block["pair_id"]), 0.0, str(block["why"])) for block in displaced],
         ]
         rows = [
             (issue, rank, i, pairs.keys[i], score, pairs.captions[i] or "", reason)

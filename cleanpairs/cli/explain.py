@@ -101,14 +101,15 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None
     """List the worst pairs of RUN, however few are flagged, with what speaks against each.
 
     Issues: mismatched pairs; near-duplicate images with different captions; one caption of many images; images or
-    captions that say nothing; captions in another script than most others.
+    captions that say nothing; captions in another script than most others; displaced rows.
     """
     from cleanpairs.data.atomic import staged_file
     from cleanpairs.explain import ISSUES
     from cleanpairs.repair.editing import write_csv
 
     opened = existing_run(run)
-    found = opened.estimator().explainer(opened.load_input()).issues(count)
+    displaced = (opened.info.get("result") or {}).get("displaced", ())
+    found = opened.estimator().explainer(opened.load_input()).issues(count, displaced)
     if out is not None:
         with staged_file(out, overwrite=overwrite) as staged:
             write_csv(found, staged)

@@ -132,11 +132,13 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
     from cleanpairs.data import load_pairs
     from cleanpairs.data.inspection import inspect_pairs
     from cleanpairs.data.readers import fitting
+    from cleanpairs.estimators.frozen import displaced_in_vectors
 
     pairs = load_pairs(data, limit=limit, **data_settings(options))
     found = inspect_pairs(pairs, rows=rows, decode=decode, filters="all" if filters else None)
     others = [name for name in fitting(data) if name != found["reader"] and (name != "parquet" or Path(data).is_dir())]
     found["other_readers"] = others
+    found["displaced"] = displaced_in_vectors(pairs)
     width = max(shutil.get_terminal_size((100, 24)).columns, 60)
     print_result(found, "\n".join(_lines(found, decode, width)))
 
@@ -174,6 +176,10 @@ def _lines(found: dict[str, Any], decode: str, width: int) -> Iterator[str]:
         yield f"             {found['text_vectors']} a caption"
     if found["corrupted"] is not None:
         yield f"truth        {plural(found['corrupted'], 'pair')} wrong, by the column true_mismatch"
+    if found["displaced"]:
+        from cleanpairs.correspondence.displacement import in_words  # which imports NumPy
+
+        yield f"displaced    {in_words(found['displaced'])}"
     for name, score in found["precomputed_scores"].items():
         yield cut(f"precomputed score  {safe(name)}", f"  ({score['known']:,} known)", width)
         if score["known"]:

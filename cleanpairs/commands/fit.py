@@ -21,6 +21,7 @@ from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import Silent
 from cleanpairs.core.recipe import DataOptions, Recipe
 from cleanpairs.correspondence.calibration import with_similar_pairs
+from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data import Pairs, check_recorded, load_pairs, open_recorded, remember_user_path
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_file, write_whole
@@ -59,7 +60,7 @@ def result_table(found: Mapping[str, Any]) -> str:
             f"{n:,} x {FILTERS[name].reason} (--drop {name})" for name, n in found["doubtful"].items()
         ),
         "noise rate": noise,
-        "displaced": " ".join(found["displaced"][:3]),
+        "displaced": in_words([block["why"] for block in found["displaced"]]),
         "similar pairs": with_similar_pairs(found),
         "flagged": f"{found['flagged']:,}  (correspondence below {found['threshold']:.3g})",
         "captions": found["captions"],
@@ -274,11 +275,13 @@ def _fit(
     displaced = estimator.displaced_rows(pairs)
     moves = moves_of(pairs, displaced, estimator.quarantined_)
     write_scores(run.path / "scores.parquet", *known, explainer.sentences(), moves, overwrite=True)
-    issues = explainer.issues(200)  # of each kind, in issues.csv
+    first = [int(np.searchsorted(pairs.row, np.unique(pairs.row)[block.first])) for block in displaced.blocks]
+    blocks = [{"pair_id": i, "why": str(block)} for i, block in zip(first, displaced.blocks, strict=True)]
+    issues = explainer.issues(200, blocks)  # of each kind, in issues.csv
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:
         write_csv(issues, staged)
     result = _result(str(run.path), recipe.method, estimator, pairs, bool(noise), issues)
-    result["displaced"] = [str(block) for block in displaced.blocks]
+    result["displaced"] = blocks
     ended = {
         "status": "complete",
         "seed": estimator.random_state_,

@@ -11,7 +11,7 @@ The gain is the largest sum of log likelihood ratios over any run of rows. By Wa
 at one of m starts with probability at most m a, which gives the bound below.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,12 @@ class Displacement:
     distance: Floats
     probability: Floats
     blocks: tuple[DisplacedBlock, ...]
+
+
+def in_words(blocks: Sequence[str], most: int = 3) -> str:
+    """The sentences of some blocks, in a line: the first few, and how many there are more."""
+    more = len(blocks) - most
+    return " ".join(blocks[:most]) + (f" {more:,} more block{'s' * (more > 1)} of displaced rows." if more > 0 else "")
 
 
 def find_displaced_rows(

@@ -88,6 +88,16 @@ class GivenScores(GivenVectors):
         return np.asarray((1 + np.clip(cosine, -1, 1)) / 2)
 
 
+def displaced_in_vectors(pairs: Pairs) -> list[str]:
+    """A sentence for each block of displaced rows, by the vectors that N pairs bring; none without both sides."""
+    given = GivenVectors()
+    if not given.has_vectors(pairs):
+        return []
+    images, texts, missing = given.vectors(pairs)
+    found = Embedded(pairs, Embeddings(images), Embeddings(texts), {**missing, **pairs.reasons})
+    return [str(block) for block in found.displaced_rows().blocks]
+
+
 def _unit_vectors(images: np.ndarray | None, texts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
     """Of (m, 1, E) and (n, E), and what is wrong with captions; DataError where the two are not of one length."""
     if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):

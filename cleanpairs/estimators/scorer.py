@@ -70,6 +70,20 @@ class Embedded:
         texts = None if self.frozen_texts is None else self.frozen_texts.take(rows)
         return Embedded(pairs, self.images.take(used), self.texts.take(rows), {}, images, texts)
 
+    def displaced_rows(self) -> Displacement:
+        """See :meth:`PairScorer.displaced_rows`."""
+        known = self.pairs
+        _, first, row = np.unique(known.row, return_index=True, return_inverse=True)
+        images, texts = self.images.vectors[known.image_index[first]], self.texts.vectors
+        usable = np.zeros(len(first), bool)
+        usable[row[[i not in self.quarantined for i in range(len(known))]]] = True
+        if len(first) < len(known):  # of several captions the mean
+            texts = np.zeros((len(first), texts.shape[1]), np.float32)
+            np.add.at(texts, row, self.texts.vectors)
+        if images.shape[1] != texts.shape[1]:
+            usable[:] = False
+        return find_displaced_rows(images, texts, usable=usable)
+
     def recall(self, model: Any = None, device: str = "cpu", folds: int = 1) -> Recall:
         """Retrieval recall, an image counting once; ``model``: what embedded them, if it compares more than vectors."""
         pairs = self.pairs
@@ -356,20 +370,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         See :mod:`cleanpairs.correspondence.displacement`. Backbones that compare words with regions have no vectors of
         whole images and captions, so nothing is found by them.
         """
-        return self._displacement(self.embed(pairs))
-
-    def _displacement(self, found: Embedded) -> Displacement:
-        known = found.pairs
-        _, first, row = np.unique(known.row, return_index=True, return_inverse=True)
-        images, texts = found.images.vectors[known.image_index[first]], found.texts.vectors
-        usable = np.zeros(len(first), bool)
-        usable[row[[i not in found.quarantined for i in range(len(known))]]] = True
-        if len(first) < len(known):  # of several captions the mean
-            texts = np.zeros((len(first), texts.shape[1]), np.float32)
-            np.add.at(texts, row, found.texts.vectors)
-        if images.shape[1] != texts.shape[1]:
-            usable[:] = False
-        return find_displaced_rows(images, texts, usable=usable)
+        return self.embed(pairs).displaced_rows()
 
     def threshold_for(
         self, *, max_wrong: float | None = None, keep: float | None = None, correspondence: np.ndarray | None = None
@@ -417,7 +418,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         usable = replace(found.pairs, reasons=found.quarantined)
         moves = None
         if chosen.moves_displaced:
-            moves = moves_of(usable, self._displacement(found), found.quarantined)
+            moves = moves_of(usable, found.displaced_rows(), found.quarantined)
         given = PlanInput.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen, moves)
         judge = None
         if of_fit and chosen.repairs != "none":

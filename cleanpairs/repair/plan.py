@@ -23,6 +23,7 @@ from cleanpairs.data.parquet_io import common_schema, open_parquet, read_table
 from cleanpairs.ops.columns import filtered, one_array, with_columns
 from cleanpairs.repair.actions import (
     ACTIONS,
+    DISPLACED,
     REMATCHED,
     REPAIRED,
     WRITTEN,
@@ -69,7 +70,8 @@ def counted(column: pa.ChunkedArray) -> Counter[str]:
 @dataclass(frozen=True)
 class PlanSummary(ActionCounts):
     """Counts of a plan; ``str`` of it is a small table. ``mean_repair_score`` is NaN without a repair,
-    ``mean_confidence`` also where undetermined; ``reasons`` counts why pairs were dropped.
+    ``mean_confidence`` also where undetermined; ``reasons`` counts why pairs were dropped; ``displaced``: new captions
+    by the rule of displaced rows.
     """
 
     threshold: float
@@ -77,6 +79,7 @@ class PlanSummary(ActionCounts):
     mean_repair_score: float
     mean_confidence: float
     reasons: Mapping[str, int]
+    displaced: int = 0
 
     def __str__(self) -> str:
         def line(name: str, count: int, note: str = "") -> str:
@@ -86,7 +89,7 @@ class PlanSummary(ActionCounts):
         lines = [
             line("pairs", self.pairs),
             line("  kept", self.kept, f"correspondence >= {self.threshold:g}"),
-            line("  new caption", self.rematched_text),
+            line("  new caption", self.rematched_text, f"{self.displaced:,} of displaced rows" * bool(self.displaced)),
             line("  new image", self.rematched_image),
             *([line("  caption written", self.recaptioned)] if self.recaptioned else []),
             line("  dropped", self.dropped),
@@ -257,10 +260,12 @@ class RepairPlan:
 
 def _summary(plan: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
     actions, reasons, known = (Counter[str]() for _ in range(3))
+    displaced = 0
     sums = {"repair_score": 0.0, "confidence": 0.0}
     for table in tables:
         actions += counted(table["action"])
         reasons += counted(filtered(table, pc.equal(table["action"], "drop"))["reason"])
+        displaced += pc.sum(pc.starts_with(table["reason"], DISPLACED)).as_py() or 0
         for name in sums:
             sums[name] += pc.sum(table[name].cast(pa.float64())).as_py() or 0.0
             known[name] += pc.count(table[name]).as_py()
@@ -273,6 +278,7 @@ def _summary(plan: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
         reasons=dict(reasons.most_common()),
         mean_repair_score=score,
         mean_confidence=confidence,
+        displaced=displaced,
     )
 
 

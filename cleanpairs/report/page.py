@@ -14,6 +14,7 @@ from cleanpairs.audit import mismatched_share
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, with_similar_pairs
+from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
@@ -222,7 +223,8 @@ def verdict(
         listed = [f"{value:.1%} {name}" for name, value in zip(stages, known, strict=False) if np.isfinite(value)]
         sentence += f" The truth of this corpus is known: mismatched are {', '.join(listed)}."
         estimates = [Estimate(value, np.nan, np.nan) for value in known]
-    return {"sentence": sentence, "shares": list(zip(stages, map(_text, estimates), strict=False))}
+    sentence += f" {in_words([block['why'] for block in result.get('displaced', ())])}"
+    return {"sentence": sentence.rstrip(), "shares": list(zip(stages, map(_text, estimates), strict=False))}
 
 
 def _text(share: Estimate) -> str:
@@ -241,6 +243,7 @@ def story(
         ("Data", _data(info.get("input") or {})),
         ("Method", _method(info, settings, result)),
         ("Noise", _noise(result, outcome)),
+        ("Displaced rows", in_words([block["why"] for block in result.get("displaced", ())], 50)),
         ("Threshold", _threshold(settings, result, outcome.threshold)),
     ]
     if plan is not None:

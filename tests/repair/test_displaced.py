@@ -10,18 +10,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 from cleanpairs import ClipScore, Pairs, load_pairs
 from cleanpairs.commands.export import export_run
-from cleanpairs.commands.fit import fit_run
+from cleanpairs.commands.fit import fit_run, result_table
 from cleanpairs.commands.rematch import rematch_run
 from cleanpairs.commands.run import Run
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.correspondence.displacement import Displacement
+from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.export import restore_export
 from cleanpairs.repair.displaced import as_columns, from_columns, moves_of
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
+from cleanpairs.report import write_report
 from cleanpairs.verification.verifying import verify_path
 
 
@@ -36,6 +39,11 @@ def write(path: Path, n: int = 400, first: int = 100, last: int = 300, distance:
     columns = {"key": [f"k{i}" for i in range(n)], "caption": [f"text {i}" for i in owner]}
     pq.write_table(pa.table({**columns, "image_features": sides[0], "text_features": sides[1]}), path)
     return owner
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = csv.read_csv(path).to_pylist()
+    return rows
 
 
 def fitted(data: Path) -> ClipScore:
@@ -72,11 +80,23 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     found = fit_run(
         Recipe.resolve(None, overrides=["text_encoder=features"], options=options), out=tmp_path / "run", latest=False
     )
-    assert any("each caption belongs 2 rows up" in line for line in found["displaced"])
+    assert any("each caption belongs 2 rows up" in block["why"] for block in found["displaced"])
     run = Run(tmp_path / "run")
     for name in ("plan.parquet", "plan.csv"):
         rematch_run(run, tmp_path / name, RepairSettings(), streamed_from=streamed_from)
+    assert "each caption belongs 2 rows up." in result_table(found)
+    issues = rows_of(tmp_path / "run" / "issues.csv")
+    (block,) = (row for row in issues if row["issue"] == "displaced rows" and row["why"].startswith("Rows 1"))
+    assert 95 <= block["pair_id"] <= 105
     plan = RepairPlan.load(tmp_path / "plan.parquet")
+    assert 190 < plan.summary().displaced == plan.summary().rematched_text
+    assert f"{plan.summary().displaced} of displaced rows" in str(plan.summary())
+    page = tmp_path / "report.html"
+    pairs = load_pairs(data)
+    write_report(page, title="", scores=run.scores().table, threshold=0.5, pairs=pairs, plan=plan, info=run.info)
+    assert page.read_text().count("each caption belongs 2 rows up.") >= 2
+    assert any("each caption belongs 2 rows up." in line for line in displaced_in_vectors(pairs))
+    assert not displaced_in_vectors(Pairs.from_arrays(["a"] * 30, features=np.eye(30, dtype=np.float32)))
     assert own(plan)[100:298].mean() > 0.97
     assert plan.table["reason"].equals(RepairPlan.load(tmp_path / "plan.csv").table["reason"])
     out = tmp_path / "clean.parquet"
