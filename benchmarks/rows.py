@@ -43,7 +43,8 @@ from cleanpairs.correspondence.agreement import ridge
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
 from cleanpairs.encoders.linear import Linear
-from cleanpairs.methods.auto import Auto, ranks
+from cleanpairs.methods.auto import Auto
+from cleanpairs.methods.auto_training import ranks
 from cleanpairs.methods.untrained import frozen_spaces, untrained_agreement
 from cleanpairs.ops.normalised_similarity import normalised_similarity
 from cleanpairs.scoring import Encoded, embed_images, embed_texts, matrix

@@ -16,8 +16,8 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.correspondence.agreement import NeighbourAgreement, nothing_known
 from cleanpairs.correspondence.calibration import Estimate, positions
 from cleanpairs.data.noise import apply_noise, inject_noise
-from cleanpairs.methods import auto, untrained
-from cleanpairs.methods.auto import AutoTraining, CalibrationStage, first_within_one_standard_error
+from cleanpairs.methods import auto_training, untrained
+from cleanpairs.methods.auto_training import AutoTraining, CalibrationStage, first_within_one_standard_error
 from cleanpairs.methods.untrained import plant, reduced, untrained_agreement
 from cleanpairs.ops import normalised_similarity
 from cleanpairs.trainer import TrainingData
@@ -111,7 +111,7 @@ def test_planted_pairs_get_their_own_captions_back_and_are_judged_like_all_other
         *((1, epoch) for epoch in range(1, 5)),
         *((2, epoch) for epoch in range(1, 8)),
     ]
-    if not procedure.method.repair_weight:
+    if not procedure.repair_weight:
         np.testing.assert_array_equal(procedure.captions, np.arange(1000))
     assert roc_auc_score(~wrong[planted], y[planted]) > 0.9
     assert abs(y[planted].mean() - (~wrong[planted]).mean()) < 0.1
@@ -262,13 +262,13 @@ def test_no_more_than_sixteen_networks() -> None:
 def test_planted_pairs_answer_nobody_while_they_calibrate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Among those that answer, by their own captions, they stood below the mismatched pairs: clip art .60, not .50."""
     seen: list[tuple[np.ndarray, np.ndarray]] = []
-    ask = auto.normalised_agreement
+    ask = auto_training.normalised_agreement
 
     def spied(*args: Any, **settings: Any) -> Any:
         seen.append((args[1], args[2]))
         return ask(*args, **settings)
 
-    monkeypatch.setattr(auto, "normalised_agreement", spied)
+    monkeypatch.setattr(auto_training, "normalised_agreement", spied)
     clean = corpus(600, seed=16)
     small(networks=1, epochs=4).fit(apply_noise(clean, inject_noise(clean, 0.3, seed=2)))
     (first, planted), (last, none) = seen
@@ -289,7 +289,7 @@ def test_each_pair_is_compared_with_all_others_or_with_a_sample(monkeypatch: pyt
             z = [np.concatenate(each, axis=1) for each in zip(*map(view.pair_vectors, range(2)), strict=True)]
             same = clean.text_group[:, None] == clean.text_group[None]
             np.fill_diagonal(same, False)  # captions that read the same are no others
-            S = np.where(same, -np.inf, z[0] @ z[1].T / 2 / auto.NUMBERS.among_tau)
+            S = np.where(same, -np.inf, z[0] @ z[1].T / 2 / auto_training.NUMBERS.among_tau)
             softmax = 2 * S.diagonal() - np.logaddexp.reduce(S, axis=1) - np.logaddexp.reduce(S, axis=0)
             exact = self.similarity(view, own)
             monkeypatch.setattr(normalised_similarity, "RIVALS", 150)

@@ -1,0 +1,302 @@
+"""The trained stage of ``auto``: networks, labels by the planted pairs' scores, and captions lent for the training."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.correspondence.agreement import normalised_agreement, similarity_to_neighbours
+from cleanpairs.correspondence.calibration import DRAWS, Calibration, calibrate, noise_rate, positions
+from cleanpairs.correspondence.mixture import split_in_two
+from cleanpairs.methods.untrained import Untrained, frozen_pairs
+from cleanpairs.objectives import InfoNCEWithRCE
+from cleanpairs.ops.normalised_similarity import VectorPairs, among_all, cosines
+from cleanpairs.ops.search import top_k
+from cleanpairs.ops.sparse_transport import sparse_transport
+from cleanpairs.repair.decisions import KEEP_MARGIN, TRANSPORT_TEMPERATURE
+from cleanpairs.trainer import EpochContext, TrainingStage, TrainingStrategy
+
+
+@dataclass(frozen=True)
+class AutoNumbers:
+    """The numbers of this algorithm. The ranks of several scores add up; the networks' score has the weight 1.
+
+    Parameters
+    ----------
+    agreement_weights : (float, float)
+        Of the similarity to neighbours, and of the untrained agreement.
+    similarity_weights : (float, float)
+        The same where the untrained agreement is the similarity of vectors of one space.
+    similarity_rank_weights : tuple of float
+        Of that similarity once more, beside these, tried in this order. The first weight that sets the planted pairs
+        as far below the others as the best does is taken. 1e6: the similarity alone.
+    among_tau : float
+        Temperature of the networks' similarity among all captions and all images.
+    candidates : int
+        Captions that are looked at for each image to be repaired, and the other way round.
+    least_mass : float
+        Share of the mass that stays: an edge that carries less is no repair.
+    """
+
+    agreement_weights: tuple[float, float] = (0.5, 1.5)
+    similarity_weights: tuple[float, float] = (2.0, 0.15)
+    similarity_rank_weights: tuple[float, ...] = (1e6, 4.0, 1.0, 0.0)
+    among_tau: float = 0.05
+    candidates: int = 32
+    least_mass: float = 0.1
+
+
+NUMBERS = AutoNumbers()
+
+
+def ranks(score: np.ndarray) -> np.ndarray:
+    """(N,) in (0, 1); equal scores have equal ranks."""
+    from scipy.stats import rankdata
+
+    return np.asarray((rankdata(score) - 0.5) / max(len(score), 1))
+
+
+def first_within_one_standard_error(scores: list[np.ndarray], planted: np.ndarray) -> int:
+    """Number of the first of several scores (N,) that sets the ``planted`` rows (m,), which are mismatched for sure, as
+    far below the others as the best does, by the standard error of the difference.
+    """
+    placed = np.array([positions(score[planted], np.delete(score, planted)) for score in scores])
+    more = placed - placed[placed.mean(1).argmin()]
+    return int((more.mean(1) <= more.std(1) / len(planted) ** 0.5).argmax())
+
+
+def matched(found: Calibration, score: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """P(matched) (N,) of scores (N,), by their quantiles among others."""
+    at = positions(score, among)
+    if len(found.draws) and np.isnan(noise_rate(found, len(score)).value):  # what is not known makes no pair sure
+        return 1 - np.mean([found.mismatched(at, theta) for theta in found.draws], axis=0)
+    return np.asarray(1 - found.mismatched(at))
+
+
+class AutoTraining(TrainingStrategy):
+    """Weights ``w`` of N pairs in two stages, each from fresh networks: :class:`CalibrationStage`, then
+    :class:`FinalStage`. Without planted pairs there is the last alone.
+
+    Parameters
+    ----------
+    known : Untrained
+        What is known before the training.
+    networks : int
+        How many are trained.
+    tau : float
+        Temperature of the loss.
+    label_epochs : int
+        Epochs of the first stage, and of both those whose scores enter the correspondence.
+    repair_weight : float
+        Weight of a pair with a lent caption.
+    seed : int
+        Of everything random.
+    """
+
+    captions: np.ndarray
+    kept = ("w", "weight", "captions", "scores", "rank_weight")
+
+    def __init__(
+        self, known: Untrained, *, networks: int, tau: float, label_epochs: int, repair_weight: float, seed: int
+    ) -> None:
+        self.known, self.networks, self.objective = known, networks, InfoNCEWithRCE(tau=tau)
+        self.label_epochs, self.repair_weight, self.seed = label_epochs, repair_weight, seed
+        self.captions, self.calibration = self.known.captions, self.known.calibration
+        self.settled = self.calibration is not None
+        self.w = self.known.matched.astype(np.float32)
+        self.weight = self.w.copy()
+        self.scores = np.zeros(len(self.w), dtype=np.float64)  # sums over networks and epochs of the stage
+        self.rank_weight = 0.0  # of the vectors' similarity
+
+    def stages(self, given: list[TrainingStage]) -> list[TrainingStage]:
+        """With the calibration before the given one, where pairs are planted."""
+        return [TrainingStage(self.label_epochs), *given] if len(self.known.planted) else given
+
+    def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
+        """See :class:`cleanpairs.trainer.TrainingStrategy`."""
+        f = view.forward(network, *batch, seed=seed)
+        return self.objective(f.similarity(), f.of(self.weight), f.excluded).mean()
+
+    def end_epoch(self, view: EpochContext) -> None:
+        """See :class:`cleanpairs.trainer.TrainingStrategy`."""
+        if not 2 <= view.epoch <= self.label_epochs:
+            return
+        calibrates = len(self.known.planted) > 0 and view.stage == 1
+        stage, last = (CalibrationStage if calibrates else FinalStage), view.epoch == self.label_epochs
+        stage(self, view).end_epoch(last)
+        self.mean_probability = float(self.w.mean())
+        if last and self.repair_weight > 0:
+            self.repair(view)
+
+    def similarity(self, view: EpochContext, texts: np.ndarray) -> np.ndarray:
+        """The networks' similarity (N,) of the images and the captions ``texts`` (N,), less what both have with all; of
+        local ones, whose similarity is no product of vectors, the matching probability.
+        """
+        d, own = view.data, np.arange(len(self.w), dtype=np.int64)
+        if view.networks[0].model.local:
+            p = [view.probability(k, self.objective.tau, pairs=(own, texts)) for k in range(self.networks)]
+            return np.asarray(sum(p))
+
+        def pairs_of(rows: np.ndarray) -> VectorPairs:
+            joint = self.joint(view, d.image_index[rows], texts[rows])
+            return VectorPairs(*joint, d.image_group[rows], d.text_group[texts[rows]])
+
+        return among_all(pairs_of, len(own), tau=NUMBERS.among_tau, seed=view.seed(7))[0]
+
+    def joined(
+        self, view: EpochContext, texts: np.ndarray, trust: np.ndarray, weights: np.ndarray, observed: np.ndarray,
+        planted: np.ndarray,
+    ) -> np.ndarray:  # fmt: skip
+        """Scores (N,) of the images and the captions ``texts`` (N,): the sum of the ranks of the networks' similarity,
+        of the similarity to neighbours, which ``trust`` (N,) weighs, and of the untrained agreement.
+
+        The agreement is ``observed`` (N,), or computed anew with ``weights`` (N,); of the pairs ``planted`` (2, m) it
+        is that of these.
+        """
+        d, seed = view.data, self.seed
+        joint, untrained = NUMBERS.similarity_weights if self.known.by_similarity else NUMBERS.agreement_weights
+        image, text = self.joint(view, d.image_index, texts)
+        pairs = VectorPairs(image, text, d.image_group, d.text_group[texts])
+        order = ranks(self.scores) + joint * similarity_to_neighbours(pairs, trust, seed=view.seed(8))
+        if not self.known.by_similarity and len(self.known.null):
+            # The spaces are made again: kept through the training they are 3 KB a pair.
+            observed, of_planted = normalised_agreement(frozen_pairs(d, seed), weights, planted, seed=seed)
+            observed[planted[0]] = of_planted
+        return order + untrained * ranks(observed)
+
+    def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Unit vectors (n, 2 d) float32 of rows of the images and the captions: those of all networks side by side."""
+        encoded = [view.encoded(k) for k in range(self.networks)]
+        return tuple(  # type: ignore[return-value]
+            np.concatenate([getattr(e, side).vectors[rows] for e in encoded], axis=1) / np.float32(len(encoded) ** 0.5)
+            for side, rows in (("images", images), ("texts", texts))
+        )
+
+    def repair(self, view: EpochContext) -> None:
+        """Lend captions of pairs with w < 1/2 to the images that they fit best, by sparse transport."""
+        lost = np.flatnonzero(self.w < 0.5)
+        if len(lost) < 4:
+            return
+        image, text = self.joint(view, view.data.image_index[lost], lost)
+        m, k = len(lost), min(NUMBERS.candidates, len(lost))
+        asking, found, back = np.repeat(np.arange(m), k), top_k(image, text, k).indices, top_k(text, image, k).indices
+        row, column = np.concatenate([asking, back.ravel()]), np.concatenate([found.ravel(), asking])
+        edge = (row != column) & (row >= 0) & (column >= 0)  # below 0: an approximate search found no more
+        key = np.unique(row[edge] * m + column[edge])
+        row, column = key // m, key % m
+        cosine, own = cosines(image[row], text[column]), cosines(image, text)
+        kept, present, trusted = np.flatnonzero(self.w >= 0.5), float(np.median(own)), 1.0
+        if len(kept):
+            rows = view.data.image_index[kept]
+            each = [view.encoded(j) for j in range(self.networks)]
+            trusted = np.mean([np.median(cosines(e.images.vectors[rows], e.texts.vectors[kept])) for e in each])
+        stay = present + KEEP_MARGIN * max(float(trusted) - present, 0.0)
+        reg = TRANSPORT_TEMPERATURE * self.objective.tau
+        plan = sparse_transport(row, column, -cosine, np.ones(m), np.ones(m), stay_cost=-stay, reg=reg)
+        order = np.lexsort((-plan.mass, row))
+        best = order[np.unique(row[order], return_index=True)[1]]  # of each row, the edge that carries most
+        good = best[(cosine[best] > own[row[best]]) & (plan.mass[best] > NUMBERS.least_mass * plan.row_left[row[best]])]
+        self.captions[lost[row[good]]] = lost[column[good]]
+        self.weight[lost[row[good]]] = self.repair_weight
+
+    def labels(self) -> np.ndarray:
+        """See :class:`cleanpairs.trainer.TrainingStrategy`."""
+        return np.where(self.w < 0.5, np.float32(0), self.w)
+
+    def value(self) -> np.ndarray:
+        """See :class:`cleanpairs.trainer.TrainingStrategy`."""
+        return self.w
+
+    def state(self) -> dict[str, Any]:
+        """See :class:`cleanpairs.trainer.TrainingStrategy`."""
+        known = {} if self.calibration is None else vars(self.calibration)
+        return {**super().state(), **{f"calibration_{k}": v for k, v in known.items() if v is not None}}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See :class:`cleanpairs.trainer.TrainingStrategy`."""
+        if "rank_weight" not in state or len(state["scores"]) != len(self.w):
+            raise DataError("the checkpoint is of another version of cleanpairs; start again with --overwrite")
+        super().load_state(state)
+        known = {k.removeprefix("calibration_"): v for k, v in state.items() if k.startswith("calibration_")}
+        self.calibration = Calibration.from_dict(known) if known else None
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationStage:
+    """The planted pairs have each other's captions, and their scores calibrate those of all."""
+
+    training: AutoTraining
+    view: EpochContext
+
+    def end_epoch(self, last: bool) -> None:
+        """Judge all pairs anew. After the ``last`` epoch the planted pairs get their own captions back."""
+        t = self.training
+        t.scores += t.similarity(self.view, t.captions)
+        t.w = (self.label() if last else self.calibrated(ranks(t.scores) + ranks(t.known.observed))).astype(np.float32)
+        t.weight = t.w.copy()
+        if last:
+            t.captions, t.scores = np.arange(len(t.w), dtype=np.int64), np.zeros(len(t.w))
+
+    def label(self) -> np.ndarray:
+        """P(matched) (N,) by the planted pairs' scores; of these pairs, which get their own captions now, what is known
+        without training.
+        """
+        t = self.training
+        known, planted = t.known, t.known.planted
+        trust, weights = t.w.copy(), self.calibrated(ranks(t.scores))
+        # Nothing is predicted from them: what their own captions teach of their images would count against them, and
+        # not against the other mismatched pairs.
+        trust[planted] = weights[planted] = 0
+        exchanged = np.stack([planted, t.captions[planted]])
+        order = t.joined(self.view, t.captions, trust, weights, known.observed, exchanged)
+        if known.by_similarity:
+            each = [order + weight * ranks(known.observed) for weight in NUMBERS.similarity_rank_weights]
+            t.rank_weight = NUMBERS.similarity_rank_weights[first_within_one_standard_error(each, planted)]
+        w = self.calibrated(order + t.rank_weight * ranks(known.observed), draws=DRAWS)
+        w[planted] = known.agreement.matched.astype(np.float32)[planted]
+        return w
+
+    def calibrated(self, order: np.ndarray, draws: int = 0) -> np.ndarray:
+        """P(matched) (N,) of scores (N,), by those of the planted pairs; with ``draws``, the calibration is kept."""
+        t = self.training
+        known, planted = t.known, t.known.planted
+        observed = np.delete(order, planted)
+        quantile = positions(known.observed[planted], known.null) if len(known.null) else None
+        found = calibrate(observed, order[planted], known=quantile, draws=draws, seed=t.seed)
+        assert found is not None  # there are enough of both
+        if draws:
+            t.calibration = found
+        return matched(found, order, observed)
+
+
+@dataclass(frozen=True, eq=False)
+class FinalStage:
+    """All pairs have their own captions, and the calibration of the first stage judges them."""
+
+    training: AutoTraining
+    view: EpochContext
+
+    def end_epoch(self, last: bool) -> None:
+        """Judge all pairs after the ``last`` epoch; where similarity settled all before the training, as then."""
+        t = self.training
+        own = np.arange(len(t.w), dtype=np.int64)
+        if not t.settled:
+            t.scores += t.similarity(self.view, own)
+        if last:
+            t.w = t.w if t.settled else self.label(own).astype(np.float32)
+            t.weight, t.captions = t.w.copy(), own
+
+    def label(self, own: np.ndarray) -> np.ndarray:
+        """P(matched) (N,); without planted pairs what is known untrained, or the papers' mixture."""
+        t = self.training
+        score, given = ranks(t.scores), t.known.agreement
+        weights = t.w if t.calibration is None else matched(t.calibration, score, score)
+        order = t.joined(self.view, own, t.w, weights, given.observed, np.zeros((2, 0), np.int64))
+        order += t.rank_weight * ranks(given.observed)
+        if t.calibration is not None:
+            return matched(t.calibration, order, order)
+        split = split_in_two(order / max(float(order.max()), 1e-12))
+        nothing_known = not t.known.by_similarity and not len(t.known.null)
+        return split.high if split.separated and nothing_known else given.matched.astype(np.float32)
