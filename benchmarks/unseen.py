@@ -42,9 +42,9 @@ def main() -> None:
         for rate in map(float, args.rates.split(",")):
             for seed in range(SEEDS if rate else 1):
                 noise = inject_noise(test, rate, per="caption", seed=seed)
-                found, scores = model.scored(apply_noise(test, noise))
-                own, wrong = model.threshold_of(found, scores), noise.mismatched
-                cuts = [model.threshold_, model.applied_threshold(own)]
+                found, scores = model._scored(apply_noise(test, noise))
+                own, wrong = model._threshold_of(found, scores), noise.mismatched
+                cuts = [model.threshold_, model._applied_threshold(own)]
                 cells = [f"{(scores < cut).mean():.3f}, {detection(scores, wrong, cut).f1:.2f}" for cut in cuts]
                 best = max(
                     detection(scores, wrong, q).f1 for q in np.quantile(scores, np.linspace(0.01, 0.99, 99)).tolist()

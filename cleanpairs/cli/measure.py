@@ -77,9 +77,9 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
         if trained_on or noised:
             y, unseen = run.scores().correspondence, None
         else:
-            found, y = model.scored(pairs)
-            unseen = model.threshold_of(found, y)
-        limit = model.applied_threshold(unseen) if threshold is None else threshold
+            found, y = model._scored(pairs)
+            unseen = model._threshold_of(found, y)
+        limit = model._applied_threshold(unseen) if threshold is None else threshold
         figures.update(detection(y, mask, limit).to_dict())
     figures = {k: None if v is None else round(v, 6) for k, v in plain(figures).items()}
     lines = [f"{'':<16}{'R@1':>8}{'R@5':>8}{'R@10':>8}"]

@@ -112,7 +112,7 @@ def fit_run(
     """
     estimator: PairScorer = recipe.estimator()
     estimator.validate()
-    with distributed.process_group(estimator.resolved_device()), ExitStack() as held:
+    with distributed.process_group(estimator._resolved_device()), ExitStack() as held:
         pairs, val = _read(recipe, estimator, backbone_named)
         path = Path(out or recipe.output.out or default_run_path(recipe.method, str(recipe.data.train)))
         if resume:
@@ -219,8 +219,8 @@ def _fit(
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": versions(),
         "seed": estimator.random_state,
-        "device": estimator.resolved_device(),
-        "precision": estimator.resolved_precision() if isinstance(estimator, PairCleaner) else None,
+        "device": estimator._resolved_device(),
+        "precision": estimator._resolved_precision() if isinstance(estimator, PairCleaner) else None,
         "processes": distributed.world_size(),
         "input": {
             "data": data if "://" in data else str(Path(data).absolute()),

@@ -44,7 +44,7 @@ class ScorePairs:
         self.model = load_estimator(folder if folder.exists() else Path(run))
         self.threshold = float(self.model.threshold_ if threshold is None else threshold)
         self.given = {"image_column": image_column, "text_column": text_column}
-        if self.model.row_scorer({"text", "features", "text_features"}) is None:
+        if self.model._row_scorer({"text", "features", "text_features"}) is None:
             raise ConfigError(
                 f"the model in {run} scores no batches of vectors: that takes one fitted on vectors of the images "
                 "(image_features), or clip-score on vectors of both sides; use `cleanpairs score`"
@@ -63,7 +63,7 @@ class ScorePairs:
         schema = plain_schema(batch.schema)  # without Ray's type of tensors, whose values lie in lists
         found = find_columns(schema, self.given, "the batch")
         columns: dict[str, str] = {role: found[role] for role in ("text", "features", "text_features") if role in found}
-        scorer = self.model.row_scorer(columns.keys())
+        scorer = self.model._row_scorer(columns.keys())
         if scorer is None or is_list(schema.field(columns["text"]).type):
             raise DataError(
                 "the batch needs one caption a row, its image's vector (image_features) and, for a model of caption "

@@ -181,7 +181,7 @@ class Planning:
         reader, roles = reader_of(self.source), roles_of(self.source)
         known = roles and not self.source.explicit_lists and "true_mismatch" not in reader.schema(self.source).names
         at_once = recaption is not None or self.settings.strategy not in ("ot", "nearest")
-        scorer = self.model.row_scorer(roles) if known and not at_once else None
+        scorer = self.model._row_scorer(roles) if known and not at_once else None
         return scorer if scorer is not None and scorer.compares_vectors else None
 
     def streamed(self, scorer: RowScorer, staged: Path) -> tuple[RepairPlan, PlanSummary]:
@@ -193,7 +193,7 @@ class Planning:
         unseen = None
         if self.settings.threshold is None:
             unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
-        settings = self.settings.resolved(model.applied_threshold(unseen))
+        settings = self.settings.resolved(model._applied_threshold(unseen))
         engine_search = EngineSearch(self.parts, self.engine) if self.engine.remote else None
         fitted = source.fingerprint == model.fingerprint_ and source.n_rows == len(model.correspondence_)
         known = model.correspondence_ if fitted else None

@@ -67,7 +67,7 @@ class ScoreWork:
     @cached_property
     def _scorer(self) -> RowScorer:
         model: PairScorer = load_estimator(Path(self.model)) if isinstance(self.model, str) else self.model
-        scorer: RowScorer | None = model.row_scorer(roles_of(self.source))
+        scorer: RowScorer | None = model._row_scorer(roles_of(self.source))
         assert scorer is not None
         return scorer
 
@@ -119,7 +119,7 @@ def score_stream(
         )
     parts = Path(out).with_name(Path(out).name + ".parts")
     with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
-        scorer = fitted.row_scorer(roles_of(source))
+        scorer = fitted._row_scorer(roles_of(source))
         if scorer is None:
             if engine.remote:
                 raise ConfigError(
@@ -132,7 +132,7 @@ def score_stream(
         else:
             unseen = threshold_of_rows(fitted, scorer, source, str(data))
             sent = str(Path(model).absolute()) if engine.remote else fitted
-            work = ScoreWork(sent, source, str(data), fitted.applied_threshold(unseen))
+            work = ScoreWork(sent, source, str(data), fitted._applied_threshold(unseen))
             partitions = plan_partitions(
                 reader_of(source).row_groups(source), source.n_rows, target=ScoreWork.partition_rows
             )
@@ -150,14 +150,14 @@ def score_stream(
     if done is not None:  # now that their whole is in place
         remove_job(parts)
     rate = None if unseen is None else unseen.noise_rate
-    return ScoreResult(**counts, threshold=fitted.applied_threshold(unseen), unknown_words=unknown, noise_rate=rate)
+    return ScoreResult(**counts, threshold=fitted._applied_threshold(unseen), unknown_words=unknown, noise_rate=rate)
 
 
 def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data: str) -> UnseenThreshold | None:
     """The threshold of rows that the model was not fitted on, by some of them; see
     :meth:`cleanpairs.estimators.PairScorer.own_threshold`. None for a model that compares words with regions.
     """
-    if not model.takes_own_threshold(source.fingerprint):
+    if not model._takes_own_threshold(source.fingerprint):
         return None
     bank = model.bank_
     if bank.model is not None and bank.model.local:
@@ -205,9 +205,9 @@ def roles_of(source: Source) -> set[str]:
 
 def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[Counter[str], UnseenThreshold | None]:
     found = model.embed(pairs)
-    scores = model.scores_of(found)
-    unseen = model.threshold_of(found, scores)
-    threshold = model.applied_threshold(unseen)
+    scores = model._scores_of(found)
+    unseen = model._threshold_of(found, scores)
+    threshold = model._applied_threshold(unseen)
     with ParquetSink(staged, SCORES_SCHEMA) as sink:
         sink.write(scores_table(found.pairs.keys, scores, threshold, found.quarantined))
     return _counted(scores, found.quarantined, threshold), unseen

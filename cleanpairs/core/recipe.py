@@ -120,7 +120,7 @@ def section_of(method: type, key: str) -> str:
     """The heading under which a recipe has a setting: ``section`` of the class that brings it, else ``method``."""
     for origin in reversed(method.__mro__):
         if key in vars(origin).get("__annotations__", {}):
-            return str(vars(origin).get("section", "method"))
+            return str(vars(origin).get("_section", "method"))
     return "method"
 
 

@@ -119,7 +119,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         """The settings of the paper, or of its public code, for Flickr30K, with ``changes``; else the defaults."""
         return cls(**{**cls._paper, **changes})
 
-    def head(self, model: Any) -> Any:
+    def _head(self, model: Any) -> Any:
         """What is learned beside ``model`` and kept with it; None when nothing is."""
         return None
 
@@ -155,9 +155,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if self.image_encoder == "cnn" and named and alone:
             raise ConfigError(f"text_encoder of {owner} goes with vectors or a frozen image encoder, not with 'cnn'")
 
-    def resolved_precision(self) -> str:
+    def _resolved_precision(self) -> str:
         """``bf16`` or ``fp32``, as ``precision`` says or the device suggests."""
-        bf16 = self.precision == "bf16" or (self.precision == "auto" and self.resolved_device() == "cuda")
+        bf16 = self.precision == "bf16" or (self.precision == "auto" and self._resolved_device() == "cuda")
         return "bf16" if bf16 else "fp32"
 
     def _lr_update(self) -> int:
@@ -165,7 +165,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _settings(self) -> TrainingSettings:
         shared = {f.name: getattr(self, f.name) for f in fields(TrainingSettings) if hasattr(self, f.name)}
-        where = {"device": self.resolved_device(), "precision": self.resolved_precision(), "seed": self.random_state_}
+        where = {"device": self._resolved_device(), "precision": self._resolved_precision(), "seed": self.random_state_}
         return TrainingSettings(**{**shared, **where})
 
     def fit(
@@ -188,7 +188,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         :class:`cleanpairs.trainer.Trainer`. Raises RefusedError also for a training that diverges.
         """
         self.validate()
-        with own_modes(), distributed.process_group(self.resolved_device()):
+        with own_modes(), distributed.process_group(self._resolved_device()):
             self._begin()
             pairs = load_pairs(pairs)
             plain = {k: v for k, v in self.get_params().items() if isinstance(v, (str, int, float, tuple, list))}
@@ -229,7 +229,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             self.model_, self.tau_ = self._model_and_temperature(trained.model, fit)
             self._set_threshold(self.correspondence_[usable])
             self._set_noise_rate(fit)
-            device = self.resolved_device()
+            device = self._resolved_device()
             images = embed_images(self.model_, array, device=device)
             texts = embed_texts(self.model_, data.tokens, device=device)
             self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
@@ -310,7 +310,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return self.encoders_.captions(words, dim)
 
     def _load_encoders(self, text_encoder: str | Path | None) -> None:
-        self.text_encoder_, self.encoders_ = text_encoder, Encoders.load(self, self.resolved_device(), text_encoder)
+        self.text_encoder_, self.encoders_ = text_encoder, Encoders.load(self, self._resolved_device(), text_encoder)
 
     def _validator(self, val: Any) -> Callable[[Any], float] | None:
         if val is None:
@@ -326,7 +326,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return self._recall(self.model_, pairs, self._images(pairs), self.tokenizer_.table(pairs), folds)
 
     def _recall(self, model: Any, pairs: Pairs, features: ImageMatrix, tokens: TokenTable, folds: int = 1) -> Recall:
-        device = self.resolved_device()
+        device = self._resolved_device()
         images = embed_images(model, self._checked(features.array, model), device=device)
         texts = embed_texts(model, tokens, device=device)
         return Embedded(pairs, images, texts, self._quarantine(pairs, features)).recall(model, device, folds)
@@ -361,8 +361,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if rows is not None:
             pairs, used = with_images(pairs, rows)
             array = array[used]
-        images = embed_images(self.model_, array, device=self.resolved_device())
-        texts = embed_texts(self.model_, tokens, device=self.resolved_device())
+        images = embed_images(self.model_, array, device=self._resolved_device())
+        texts = embed_texts(self.model_, tokens, device=self._resolved_device())
         return Embedded(pairs, images, texts, quarantined, array, tokens)
 
     def _checked(self, array: np.ndarray, model: Any = None) -> np.ndarray:
@@ -376,13 +376,13 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             )
         return array
 
-    def score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """See :meth:`PairScorer.score_embedded`: by the bank."""
+    def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
+        """See :meth:`PairScorer._score_embedded`: by the bank."""
         groups = pairs.image_group, pairs.text_group
         return self.bank_(images, texts, *groups, pairs.image_index, np.arange(len(pairs)))
 
-    def row_scorer(self, roles: Set[str]) -> RowScorer | None:
-        """See :meth:`PairScorer.row_scorer`: image vectors stream, with captions or their vectors."""
+    def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
+        """See :meth:`PairScorer._row_scorer`: image vectors stream, with captions or their vectors."""
         self._fitted()
         given = self.text_encoder_ == "features"
         if "features" not in roles or self.image_encoder_ != "features" or (given and "text_features" not in roles):
@@ -404,23 +404,23 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             array = images[:, None, :] if images.ndim == 2 else images
         else:
             array = self._images(load_pairs(images)).array
-        return embed_images(self.model_, self._checked(array), device=self.resolved_device()).vectors
+        return embed_images(self.model_, self._checked(array), device=self._resolved_device()).vectors
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors (n, d) float32 of n captions."""
         self._fitted()
         if isinstance(texts, str):
             raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")
-        return embed_texts(self.model_, self.tokenizer_.encode(texts), device=self.resolved_device()).vectors
+        return embed_texts(self.model_, self.tokenizer_.encode(texts), device=self._resolved_device()).vectors
 
-    def stored(self) -> Stored:
-        """See :meth:`PairScorer.stored`: the weights, the vocabulary, and which pretrained networks stand before."""
+    def _stored(self) -> Stored:
+        """See :meth:`PairScorer._stored`: the weights, the vocabulary, and which pretrained networks stand before."""
         encoders, members = self.encoders_.to_dict(), members_of(self.model_)
         # By their absolute paths; what was chosen for these data is no parameter, nor is the name of a module.
         named = {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
         weights = dict(self.model_.state_dict())
         for k, head in enumerate(self.heads_):
-            if self.head(members[k]) is not None:
+            if self._head(members[k]) is not None:
                 weights |= {f"head.{k}.{name}": value for name, value in head.state_dict().items()}
         words = self.tokenizer_.words
         return Stored(
@@ -434,8 +434,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             vocabulary=words.to_dict() if isinstance(words, Tokenizer) else None,
         )
 
-    def restore(self, saved: Saved) -> None:
-        """See :meth:`PairScorer.restore`."""
+    def _restore(self, saved: Saved) -> None:
+        """See :meth:`PairScorer._restore`."""
         self._load_encoders(saved.config["text_encoder"])
         found = self.encoders_.to_dict()
         for role, network in saved.config["encoders"].items():
@@ -459,14 +459,14 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 for member in members or [shape]
             ]
             network = Ensemble(each, shape.get("weights")) if members else each[0]
-            heads = [self.head(member) for member in members_of(network)]
+            heads = [self._head(member) for member in members_of(network)]
         weights = saved.tensors("model.safetensors", "pt")
         for k, head in enumerate(heads):
             if head is not None:
                 prefix = f"head.{k}."
                 head.load_state_dict({n[len(prefix) :]: weights.pop(n) for n in list(weights) if n.startswith(prefix)})
         network.load_state_dict(weights)
-        device = self.resolved_device()
+        device = self._resolved_device()
         self.model_ = network.eval().to(device)
         self.heads_ = [None if head is None else head.to(device) for head in heads]
         self.bank_ = saved.bank(saved.tensors("bank.safetensors"), self.model_, device)

@@ -148,7 +148,7 @@ class FrozenScorer(_FrozenState, PairScorer):
     """
 
     needs_training: ClassVar[bool] = False
-    _stored: ClassVar[int] = 4096  # pairs of the background
+    _background_pairs: ClassVar[int] = 4096  # pairs of the background
 
     model: str | Path | None = None
     revision: str | None = None
@@ -212,7 +212,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         if name is None:
             return GivenVectors()
         path = str(Path(name).resolve()) if Path(name).is_dir() else str(name)
-        return PretrainedCLIP(path, self.resolved_device(), revision=self.revision)
+        return PretrainedCLIP(path, self._resolved_device(), revision=self.revision)
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         share = getattr(self._model, "flagged", None) if self.quantile is None else self.quantile
@@ -286,7 +286,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         observed, of_null = self.score(pairs, pairs, null)
         self._of_fit = ScoreProbability.of(observed, of_null) if one_space(observed, of_null) else None
         self._later = self._of_fit
-        rows = np.sort(np.random.default_rng(self.random_state_).permutation(len(pairs))[: self._stored])
+        rows = np.sort(np.random.default_rng(self.random_state_).permutation(len(pairs))[: self._background_pairs])
         some = self._background = pairs.take(rows[:0] if self._alone else rows)
         if len(some) < len(pairs) and self._of_fit is not None and not self._alone:
             null = np.stack(null_pairs(some.image_group, some.text_group, self.random_state_))
@@ -315,12 +315,12 @@ class FrozenScorer(_FrozenState, PairScorer):
         found = Embedded(pairs, *self._encode(pairs))
         return found if rows is None else found.take(rows)
 
-    def score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """See :meth:`cleanpairs.estimators.PairScorer.score_embedded`; the bank is for repairs only."""
+    def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
+        """See :meth:`cleanpairs.estimators.PairScorer._score_embedded`; the bank is for repairs only."""
         given = self._given(pairs)
         return self.score_vectors(_vector_pairs(pairs, images, texts)) if given is None else given
 
-    def row_scorer(self, roles: Set[str]) -> RowScorer | None:
+    def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """Vectors of both sides stream; what a model encodes, or a column of scores judges, is loaded whole."""
         self._fitted()
         streams = isinstance(self._model, GivenVectors) and self._model.streams
@@ -408,7 +408,7 @@ class FrozenScorer(_FrozenState, PairScorer):
             raise ConfigError("the captions' vectors came with the data: there is no model that makes others")
         return np.asarray(self._model.encode_texts(texts))
 
-    def stored(self) -> Stored:
+    def _stored(self) -> Stored:
         """Of the pretrained model its name and its fingerprint only; the background, and what scores mean."""
         about = {"name": self._model.name, "fingerprint": self._model.fingerprint}
         arrays: dict[str, np.ndarray] = {}
@@ -418,8 +418,8 @@ class FrozenScorer(_FrozenState, PairScorer):
             arrays |= {f"calibration.{name}": np.atleast_1d(value) for name, value in vars(self._later).items()}
         return Stored({"pretrained": about}, arrays=arrays)
 
-    def restore(self, saved: Saved) -> None:
-        """See :meth:`cleanpairs.estimators.PairScorer.restore`."""
+    def _restore(self, saved: Saved) -> None:
+        """See :meth:`cleanpairs.estimators.PairScorer._restore`."""
         name, fingerprint = (saved.config["pretrained"][key] for key in ("name", "fingerprint"))
         arrays = saved.tensors("bank.safetensors")
         self.bank_ = saved.bank(arrays)

@@ -56,7 +56,7 @@ def versions() -> dict[str, str]:
 
 def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Path:
     """Write the files as the directory ``path``, atomically; see the module's head."""
-    bank, own = estimator.bank_, estimator.stored()
+    bank, own = estimator.bank_, estimator._stored()
     parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
     config = {
         "format": FORMAT,
@@ -179,7 +179,7 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
             setattr(estimator, name, value)
         estimator.calibration_ = saved.calibration()
         with without_hub():
-            estimator.restore(saved)
+            estimator._restore(saved)
     except CleanpairsError:
         raise
     except damaged as error:

@@ -167,15 +167,15 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         raise NotImplementedError
 
-    def score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
+    def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """Correspondence (n,) float32 of n pairs, of :meth:`embed`; quarantined ones too."""
         raise NotImplementedError
 
-    def takes_own_threshold(self, fingerprint: str) -> bool:
+    def _takes_own_threshold(self, fingerprint: str) -> bool:
         """Whether a trained model has another threshold for data of this fingerprint: not ``fit``'s, and none given."""
         return self.needs_training and self.threshold is None and fingerprint != self.fingerprint_
 
-    def row_scorer(self, roles: Set[str]) -> RowScorer | None:
+    def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """What scores rows of which this is known (roles of columns) in a stream; None: they are loaded whole."""
         raise NotImplementedError
 
@@ -194,12 +194,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         return self.embed(pairs).recall(folds=folds)
 
-    def stored(self) -> Stored:
+    def _stored(self) -> Stored:
         """What a saved model has beside what all have."""
         raise NotImplementedError
 
-    def restore(self, saved: Saved) -> None:
-        """Become fitted by what :meth:`stored` kept, ``bank_`` included."""
+    def _restore(self, saved: Saved) -> None:
+        """Become fitted by what :meth:`_stored` kept, ``bank_`` included."""
         raise NotImplementedError
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
@@ -218,7 +218,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     def validate(self) -> None:
         """Every setting in its range; ConfigError names the first that is not. ``fit`` asks this first."""
         self._validate()
-        self.resolved_device()
+        self._resolved_device()
 
     def _validate(self) -> None:
         if not isinstance(self.drop, str):
@@ -228,7 +228,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         chosen_filters(self.drop)
         check_settings(self.method_name, self)
 
-    def resolved_device(self) -> str:
+    def _resolved_device(self) -> str:
         """``cpu`` or ``cuda``, as ``device`` says or this machine has it; ConfigError where it has no GPU."""
         import torch
 
@@ -310,7 +310,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             groups=1 if model is not None and model.local else 8, seed=self.random_state_,
         )  # fmt: skip
         known = images.take(image_index[rows]), texts.take(rows), image_group[rows], text_group[rows]
-        device = "cpu" if model is None else self.resolved_device()
+        device = "cpu" if model is None else self._resolved_device()
         self.bank_ = Bank(*known, self.tau_, self.eval_group_size - 1, model, device)
 
     def _fitted(self, *, scores: bool = False) -> None:
@@ -328,20 +328,20 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """Correspondence (n,) float32 in [0, 1] of any n pairs, NaN where one is quarantined; of trained methods the
         matching probability against ``bank_``. Warns where most words are new to the model. Raises as :meth:`embed`.
         """
-        return self.scored(pairs)[1]
+        return self._scored(pairs)[1]
 
-    def scored(self, pairs: Any) -> tuple[Embedded, np.ndarray]:
+    def _scored(self, pairs: Any) -> tuple[Embedded, np.ndarray]:
         """:meth:`embed` and :meth:`score_pairs` at once."""
         found = self.embed(pairs)
         unknown = unknown_share(getattr(self, "tokenizer_", None), found.pairs.captions)
         if unknown is not None and unknown > MOST_NEW:
             what = f"the model does not know {unknown:.0%} of the words: it was fitted on other captions"
             warnings.warn(what, stacklevel=3)
-        return found, self.scores_of(found)
+        return found, self._scores_of(found)
 
-    def scores_of(self, found: Embedded) -> np.ndarray:
+    def _scores_of(self, found: Embedded) -> np.ndarray:
         """Correspondence (n,) float32 of pairs of :meth:`embed`, NaN where one is quarantined."""
-        scores = self.score_embedded(found.pairs, found.images, found.texts)
+        scores = self._score_embedded(found.pairs, found.images, found.texts)
         scores[list(found.quarantined)] = np.nan
         return scores
 
@@ -412,8 +412,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         of_fit = found.pairs.source.fingerprint == self.fingerprint_
         if correspondence is None:
             known = of_fit and len(found.pairs) == len(self.correspondence_)
-            correspondence = self.correspondence_ if known else self.scores_of(found)
-            threshold = self.applied_threshold(self.threshold_of(found, correspondence))
+            correspondence = self.correspondence_ if known else self._scores_of(found)
+            threshold = self._applied_threshold(self._threshold_of(found, correspondence))
         chosen = asked.resolved(threshold)
         usable = replace(found.pairs, reasons=found.quarantined)
         moves = None
@@ -441,12 +441,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """The threshold of :meth:`score_pairs` for pairs that the model has not seen, and the share of mismatched ones;
         None where that of ``fit`` holds: for its pairs, where one was asked for, and where none is found.
         """
-        return self.threshold_of(*self.scored(pairs))
+        return self._threshold_of(*self._scored(pairs))
 
-    def threshold_of(self, found: Embedded, scores: np.ndarray) -> UnseenThreshold | None:
-        """As :meth:`own_threshold`, of pairs of :meth:`scored`, by those of some images."""
+    def _threshold_of(self, found: Embedded, scores: np.ndarray) -> UnseenThreshold | None:
+        """As :meth:`own_threshold`, of pairs of :meth:`_scored`, by those of some images."""
         pairs = found.pairs
-        if not self.takes_own_threshold(pairs.source.fingerprint):
+        if not self._takes_own_threshold(pairs.source.fingerprint):
             return None
         chosen = np.zeros(len(found.images), bool)
         for run in some_runs(len(chosen)):
@@ -457,7 +457,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             pairs.pair_image_group[rows], pairs.text_group[rows], scores[rows], self.random_state_,
         )  # fmt: skip
 
-    def applied_threshold(self, unseen: UnseenThreshold | None) -> float:
+    def _applied_threshold(self, unseen: UnseenThreshold | None) -> float:
         """The threshold that was found for pairs; that of ``fit`` where there is none."""
         return float(self.threshold_) if unseen is None else unseen.threshold
 
@@ -481,10 +481,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
             return Explainer(usable, of_some, known, self.threshold_ if cut is None else cut)
         found = self.embed(pairs)
-        y = self.scores_of(found) if correspondence is None else np.array(correspondence, np.float64)
+        y = self._scores_of(found) if correspondence is None else np.array(correspondence, np.float64)
         y[list(found.quarantined)] = np.nan
         if cut is None:
-            cut = self.applied_threshold(self.threshold_of(found, y) if correspondence is None else None)
+            cut = self._applied_threshold(self._threshold_of(found, y) if correspondence is None else None)
         images, texts, index = found.images.vectors, found.texts.vectors, found.pairs.image_index
         usable = replace(found.pairs, reasons=found.quarantined)
         return Explainer(usable, lambda rows: (images[index[rows]], texts[rows]), y, cut)
@@ -510,7 +510,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         if isinstance(writer, (str, Path)):
             from cleanpairs.encoders.pretrained import Captioner
 
-            writer = Captioner(writer, self.resolved_device())
+            writer = Captioner(writer, self._resolved_device())
         return recaption(load_pairs(pairs), plan, writer, self.score_pairs, **settings)
 
     def plot_scores(self, *, truth: np.ndarray | None = None, ax: "Axes | None" = None) -> "Axes":
@@ -542,8 +542,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self._fitted()
         if pairs.source.fingerprint == self.fingerprint_ and len(self.correspondence_) == len(pairs):
             return self.correspondence_, self.threshold_
-        found, y = self.scored(pairs)
-        return y, self.applied_threshold(self.threshold_of(found, y))
+        found, y = self._scored(pairs)
+        return y, self._applied_threshold(self._threshold_of(found, y))
 
     def save_pretrained(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model directory: safetensors and JSON, nothing that can run."""

@@ -1,6 +1,6 @@
 """The settings of scorers, in groups: a class has those of the groups that it inherits, and its own.
 
-What each setting is: docs/methods/index.md; ``section`` of a group is its heading in recipes. Below all is what
+What each setting is: docs/methods/index.md; ``_section`` of a group is its heading in recipes. Below all is what
 scikit-learn asks of an estimator, without importing it: that takes as long as half of torch.
 """
 
@@ -94,7 +94,7 @@ def _check_seed(owner: str, name: str, value: Any) -> None:
 class EncoderSettings(Estimator):
     """What reads the images and the captions."""
 
-    section: ClassVar[str] = "backbone"
+    _section: ClassVar[str] = "backbone"
 
     encoder: str | Path | None = None
     image_encoder: Any = "auto"  # a name, or a torch module
@@ -105,7 +105,7 @@ class EncoderSettings(Estimator):
 class ScoringSettings(Estimator):
     """What is flagged, what refused."""
 
-    section: ClassVar[str] = "method"
+    _section: ClassVar[str] = "method"
 
     threshold: float | str | None = number(None, least=0, most=1, also=("auto", None))
     eval_group_size: int = whole(64, 2)
@@ -118,7 +118,7 @@ class ScoringSettings(Estimator):
 class RunSettings(Estimator):
     """What makes two runs alike, and where they take place."""
 
-    section: ClassVar[str] = "train"
+    _section: ClassVar[str] = "train"
 
     near_duplicates: bool = True
     device: str = choice("auto", "cpu", "cuda")
@@ -129,7 +129,7 @@ class RunSettings(Estimator):
 class ModelSettings(EncoderSettings):
     """The dual encoder that is trained, and what reads for it."""
 
-    section: ClassVar[str] = "backbone"
+    _section: ClassVar[str] = "backbone"
 
     backbone: str = "mlp"
     image_size: int | None = whole(None, 1, none=True)
@@ -154,7 +154,7 @@ class ModelSettings(EncoderSettings):
 class FitSettings(Estimator):
     """How it is trained."""
 
-    section: ClassVar[str] = "train"
+    _section: ClassVar[str] = "train"
 
     epochs: int = whole(18, 1)
     lr: float = number(5e-4, above=0)

@@ -95,7 +95,7 @@ class Auto(PairCleaner):
         by_similarity = _training(fit).known.by_similarity
         if not self.regression or by_similarity or networks.local or data.images.ndim != 3 or w is None or not w.any():
             return networks, tau
-        device, seed = self.resolved_device(), self.random_state_
+        device, seed = self._resolved_device(), self.random_state_
         linear = Linear.fit(
             data.images, data.tokens, data.image_index, w, vocabulary=len(self.tokenizer_), seed=seed
         ).to(device)

@@ -41,7 +41,7 @@ class _Neighbours(Splitting):
         self.nce, self.within = InfoNCEWithRCE(tau=method.tau), self.pair_objective
         if isinstance(self.within, TripletLoss):
             self.within = TripletLoss(margin=WITHIN_MARGIN, negatives="hard")
-        size, device = min(method.memory, max(4, n)), method.resolved_device()
+        size, device = min(method.memory, max(4, n)), method._resolved_device()
         self.memories = [FeatureMemory(size, device) for _ in range(self.networks)]
 
     def head(self, model: Any) -> nn.Module:

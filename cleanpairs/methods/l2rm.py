@@ -146,7 +146,7 @@ class L2RM(SplittingCleaner):
         **SplittingCleaner._papers, "lr_update": 15, "tau": 0.05, "warm_loss": "rce", "rematch_weight": 0.5,
     }  # fmt: skip
 
-    def head(self, model: Any) -> CostNet | None:
+    def _head(self, model: Any) -> CostNet | None:
         """The learned cost, where it is one."""
         return CostNet(self.batch_size) if self.cost == "learned" else None
 

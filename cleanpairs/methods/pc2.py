@@ -153,7 +153,7 @@ class PC2(SplittingCleaner):
     _strategy = _PseudoCaptioning
     _paper: ClassVar[dict[str, Any]] = {**SplittingCleaner._papers, "epochs": 55, "reduction": "sum"}
 
-    def head(self, model: Any) -> PseudoClassifier:
+    def _head(self, model: Any) -> PseudoClassifier:
         """The pseudo-classifier."""
         return PseudoClassifier(model.dim, self.classes, self.class_tau)
 

@@ -38,7 +38,7 @@ class _Repairing(Splitting):
 
     def __init__(self, n: int, method: Any) -> None:
         super().__init__(n, method)
-        self.memories = [FeatureMemory(method.memory, method.resolved_device()) for _ in range(self.networks)]
+        self.memories = [FeatureMemory(method.memory, method._resolved_device()) for _ in range(self.networks)]
         self.ends = np.tile(np.array([0.0, 1.0]), (self.networks, 1))
 
     def judge(self, view: EpochContext) -> np.ndarray:

@@ -112,7 +112,7 @@ class Splitting(Averaged):
 
     def head(self, model: Any) -> nn.Module | None:
         """What is kept with the model, unless a strategy has another one."""
-        found: nn.Module | None = self.method.head(model)
+        found: nn.Module | None = self.method._head(model)
         return found
 
     def judge(self, view: EpochContext) -> np.ndarray:

@@ -25,7 +25,7 @@ REPO = Path(__file__).resolve().parents[2]
 class Toy:
     """An estimator as sklearn has them, without training anything."""
 
-    section = "backbone"
+    _section = "backbone"
     dim: int
 
     def __init__(

@@ -65,7 +65,7 @@ def test_vectors_of_both_sides_need_no_model(tmp_path: Path) -> None:
 def test_threshold_rate_and_probability_come_from_the_null(
     normalise: str, stored: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ClipScore, "_stored", stored)
+    monkeypatch.setattr(ClipScore, "_background_pairs", stored)
     pairs = many(600, 200)
     wrong = np.arange(600) < 200
     model = ClipScore(text_encoder="features", normalise=normalise).fit(pairs)

@@ -19,9 +19,9 @@ from cleanpairs import CRCL
 )
 def test_half_precision_is_for_gpus(monkeypatch: pytest.MonkeyPatch, given: str, device: str, wanted: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert CRCL(precision=given, device=device).resolved_precision() == wanted
+    assert CRCL(precision=given, device=device)._resolved_precision() == wanted
 
 
 def test_auto_without_a_gpu_is_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert CRCL().resolved_precision() == "fp32"
+    assert CRCL()._resolved_precision() == "fp32"
