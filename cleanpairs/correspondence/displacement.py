@@ -4,8 +4,9 @@ A join that skips a row, or pairs the files of two shards the wrong way round, d
 rule. For each row i and each distance k the similarity of image i and caption i + k is compared with that of random
 pairs. A distance whose gain over "in place" beats chance anywhere becomes a state of a hidden Markov model over the
 rows, beside "in place". The emissions are log likelihood ratios: logistic regressions of these similarities against
-those of random pairs, refitted to the path (Viterbi training, Juang and Rabiner 1990). A row of any state may also be
-mismatched, so a few bad rows do not end a block.
+those of random pairs, refitted to the path (Viterbi training, Juang and Rabiner 1990). Here an image or a caption that
+fits everything well has its similarities lowered by that. A row of any state may also be mismatched, so a few bad rows
+do not end a block.
 
 The gain is the largest sum of log likelihood ratios over any run of rows. By Wald's inequality it exceeds log(1 / a)
 at one of m starts with probability at most m a, which gives the bound below.
@@ -99,6 +100,7 @@ def find_displaced_rows(
     states = compared.distances_that_beat_chance(reach, np.log(n * (2 * reach + 1) / false_alarm))
     if not len(states):
         return nothing
+    compared.normalise(states)
     state, probability = _segmented(compared, states)
     distance = np.concatenate([[0], states])[state]
     starts = np.flatnonzero(np.diff(distance, prepend=0) != 0)
@@ -120,11 +122,38 @@ class _Rows:
         self.means = [np.asarray(x[some], np.float32).mean(axis=0) for x in (images, texts)]
         i, j = rng.choice(some, (2, 20_000))
         far = np.abs(i - j) > min(reach, len(rows) // 4)
-        i, j = i[far], j[far]
-        blocks = (slice(a, a + 4096) for a in range(0, len(i), 4096))
-        self.null = np.sort(
-            np.concatenate([np.einsum("nd,nd->n", self._unit(0, i[s]), self._unit(1, j[s])) for s in blocks])
-        )
+        self._random, self._rng, self._level = (i[far], j[far]), rng, np.zeros((2, self.n), np.float32)
+        self.null = np.sort(self._similarity(*self._random))
+
+    def _similarity(self, i: Floats, j: Floats) -> Floats:
+        parts = [
+            np.einsum("nd,nd->n", self._unit(0, i[a : a + 4096]), self._unit(1, j[a : a + 4096]))
+            for a in range(0, len(i), 4096)
+        ]
+        level = self._level[0, i] + self._level[1, j]
+        return np.concatenate(parts) - level if parts else level
+
+    def normalise(self, states: Floats, most: int = 1024, temperature: float = 0.3) -> None:
+        """From now on take off each similarity what image and caption have with random captions and images.
+
+        That is half of each log-sum-exp over ``most`` of them, other than those at the distances that are looked at.
+        ``temperature`` is in standard deviations of random pairs.
+        """
+        tau, usable = temperature * max(float(self.null.std()), 1e-12), np.flatnonzero(self.usable)
+        for side, sign in ((0, 1), (1, -1)):
+            rivals = np.sort(self._rng.choice(usable, min(most, len(usable)), replace=False))
+            among, place = self._unit(1 - side, rivals), np.full(self.n, -1)
+            place[rivals] = np.arange(len(rivals))
+            for a in range(0, self.n, 4096):
+                rows = np.arange(a, min(a + 4096, self.n))
+                S = self._unit(side, rows) @ among.T / tau
+                for k in (0, *states.tolist()):
+                    other = rows + sign * k
+                    at = np.where((other >= 0) & (other < self.n), place[np.clip(other, 0, self.n - 1)], -1)
+                    S[np.flatnonzero(at >= 0), at[at >= 0]] = -np.inf
+                top = S.max(axis=1, initial=-1e6)
+                self._level[side, rows] = tau / 2 * (top + np.log(np.exp(S - top[:, None]).mean(axis=1) + 1e-12))
+        self.null = np.sort(self._similarity(*self._random))
 
     def _unit(self, side: int, rows: Floats | slice) -> Floats:
         x = np.asarray((self.images, self.texts)[side][rows], np.float32) - self.means[side]
@@ -156,7 +185,7 @@ class _Rows:
         for a in range(0, self.n, 16_384):
             i = np.arange(max(a, -distance), min(a + 16_384, self.n - max(distance, 0)))
             if len(i):
-                found[i] = np.einsum("nd,nd->n", self._unit(0, i), self._unit(1, i + distance))
+                found[i] = self._similarity(i, i + distance)
         partner = np.clip(np.arange(self.n) + distance, 0, self.n - 1)
         found[~(self.usable & self.usable[partner])] = np.nan
         return found
@@ -216,8 +245,11 @@ class _Rows:
         return [int(k) for k, p in zip(distance, chance, strict=True) if p < 1e-3 and abs(k) > reach][:32]
 
 
-def _segmented(rows: _Rows, states: Floats, rounds: int = 4) -> tuple[Floats, Floats]:
-    """The state (n,) of each row, 0 for in place; and the probability (n,) that the displaced pair belongs together."""
+def _segmented(rows: _Rows, states: Floats, rounds: int = 4, astray: float = 0.01) -> tuple[Floats, Floats]:
+    """The state (n,) of each row, 0 for in place; and the probability (n,) that the displaced pair belongs together.
+
+    ``astray``: share of the rows in a block that are in place. A model may know wrong pairs by heart.
+    """
     S = np.column_stack([rows.at(0), *(rows.at(int(k)) for k in states)])  # (n, 1 + states)
     E = np.where(np.isnan(S), 0, rows.evidence(S))
     E[:, 1:][np.isnan(S[:, 1:])] = -3  # a block does not lead out of the file
@@ -227,6 +259,7 @@ def _segmented(rows: _Rows, states: Floats, rounds: int = 4) -> tuple[Floats, Fl
     state = np.zeros(n, np.int64)
     for _ in range(rounds):
         mixed = np.logaddexp(np.log(share[[0] + [1] * len(states)]) + E, np.log1p(-share[[0] + [1] * len(states)]))
+        mixed[:, 1:] = np.logaddexp(mixed[:, 1:], np.log(astray) + E[:, :1])
         state = _viterbi(mixed)
         for side, of in enumerate((state == 0, state > 0)):
             of = of & known[at, state]
@@ -238,9 +271,11 @@ def _segmented(rows: _Rows, states: Floats, rounds: int = 4) -> tuple[Floats, Fl
             columns = [0] if side == 0 else list(range(1, 1 + len(states)))
             fitted = _log_ratio(s, weight, rows.null, S[:, columns])
             E[:, columns] = np.where(known[:, columns], fitted, E[:, columns])
-    odds = E[at, state] + np.log(share[1] / (1 - share[1]))
-    sure = (state > 0) & known[at, state] & (E[at, state] > E[:, 0])
-    return state, np.where(sure, 1 / (1 + np.exp(-odds)), 0.0)
+    inside, there = state > 0, known[at, state]
+    others = 1 - share[inside * 1] + np.where(inside, astray * np.exp(E[:, 0]), 0)
+    odds = np.where(there, share[inside * 1] * np.exp(E[at, state]) / others, 0.0)
+    caption = np.clip(at + np.concatenate([[0], states])[state], 0, n - 1)  # which one image has, where two ask for it
+    return state, np.where(inside & there, odds / (1 + np.bincount(caption, odds, n)[caption]), 0.0)
 
 
 def _log_ratio(matched: Floats, weight: Floats, null: Floats, at: Floats) -> Floats:

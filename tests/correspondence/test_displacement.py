@@ -52,6 +52,18 @@ def test_two_files_that_were_exchanged_are_found() -> None:
     assert not found.distance[:95].any() and not found.distance[305:395].any()
 
 
+def test_a_distance_that_grows_at_each_missing_caption_is_followed() -> None:
+    """Captions 100, 180, 260, 340 are missing: each image behind them has its caption one row further up."""
+    images, texts = corpus()
+    owner = np.setdiff1d(np.arange(600), [100, 180, 260, 340])
+    found = find_displaced_rows(images[:596], texts[owner])
+    wanted = -np.searchsorted([100, 180, 260, 340], np.arange(596), side="right")
+    missing = np.isin(np.arange(596), [100, 180, 260, 340])
+    assert np.mean(found.distance == wanted) > 0.98 and [b.distance for b in found.blocks] == [-1, -2, -3, -4]
+    assert np.mean((found.probability > 0.5)[(wanted < 0) & ~missing]) > 0.97
+    assert not (found.probability[missing] > 0.5).any()  # whose caption is nowhere
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_found_where_nothing_is_displaced(seed: int) -> None:
     """Right, permuted and sorted corpora: of the last, rows beside each other are alike, and many captions are near."""
