@@ -49,7 +49,7 @@ def rsum_of_rows(model: PairScorer, pairs: Pairs) -> tuple[float, float]:
 
     Our own :meth:`evaluate` takes equal images for one, and counts ties against the model.
     """
-    rows, found = np.arange(len(pairs)), model.embed(pairs)
+    rows, found = np.arange(len(pairs)), model._embed(pairs)
     S = matrix(Encoded(found.images, found.texts, model.model_, "cpu"), pairs.image_index, rows)  # one caption an image
     hits = np.zeros(len(pairs))
     for similarity in (S, S.T):

@@ -82,7 +82,7 @@ class Corpus:
                 if settings["text_encoder"] == "auto":
                     settings = {**settings, "text_encoder": None}
             model = kind(**settings, device=self.device, random_state=seed).fit(self.pairs, val=self.val)
-            test = model.embed(self.test)
+            test = model._embed(self.test)
             compared = Encoded(test.images, test.texts, model.model_, self.device)
             S = matrix(compared, np.arange(len(test.images)), np.arange(len(test.texts)))
             with file.with_suffix(".part").open("wb") as part:

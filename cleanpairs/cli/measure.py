@@ -73,7 +73,7 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
             )
         mask = own
     if mask is not None:
-        trained_on = pairs.source.fingerprint == model.fingerprint_ and (run.path / "scores.parquet").exists()
+        trained_on = pairs.source.fingerprint == model._fingerprint and (run.path / "scores.parquet").exists()
         if trained_on or noised:
             y, unseen = run.scores().correspondence, None
         else:

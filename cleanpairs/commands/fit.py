@@ -325,7 +325,7 @@ def _result(
         "epochs": len(estimator.history_),
         "histogram": np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
         "detection": None if wrong is None else plain(detection(y, wrong, estimator.threshold_)),
-        "captions": estimator.captions_,
+        "captions": estimator._captions,
         "worst": worst,
         "issues": {name: counts[name] for name in ISSUES},
     }

@@ -195,7 +195,7 @@ class Planning:
             unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
         settings = self.settings.resolved(model._applied_threshold(unseen))
         engine_search = EngineSearch(self.parts, self.engine) if self.engine.remote else None
-        fitted = source.fingerprint == model.fingerprint_ and source.n_rows == len(model.correspondence_)
+        fitted = source.fingerprint == model._fingerprint and source.n_rows == len(model.correspondence_)
         known = model.correspondence_ if fitted else None
         rows = self._rows(scorer, known is not None)
         texts = staged.with_suffix(".texts")
@@ -235,7 +235,7 @@ class Planning:
         digest = hashlib.sha256(self.source.fingerprint.encode() + pairs.tobytes()).hexdigest()
         some = replace(self.source, fingerprint=digest, n_rows=len(pairs))
         rows = reader_of(self.source).iter_rows(self.source, self._only(pairs))
-        found = self.model.embed(load_rows(rows, some, None))
+        found = self.model._embed(load_rows(rows, some, None))
         return RepairJudge(self.model._pair_probability(found, given.undecided[pairs], threshold), pairs)
 
     def _only(self, pairs: np.ndarray) -> Iterator[Rows]:

@@ -204,7 +204,7 @@ def roles_of(source: Source) -> set[str]:
 
 
 def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[Counter[str], UnseenThreshold | None]:
-    found = model.embed(pairs)
+    found = model._embed(pairs)
     scores = model._scores_of(found)
     unseen = model._threshold_of(found, scores)
     threshold = model._applied_threshold(unseen)

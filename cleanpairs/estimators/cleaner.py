@@ -78,8 +78,8 @@ class Trained:
 
     model_: Any  # the dual encoder (the mean of two, where the method trains two)
     tokenizer_: Captions  # what makes tables of captions
-    heads_: list[Any]  # what was learned beside each network
-    encoders_: Encoders  # the pretrained networks before it
+    _heads: list[Any]  # what was learned beside each network
+    _encoders: Encoders  # the pretrained networks before it
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -212,20 +212,20 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 settings = sorted(
                     (k, v) for k, v in self.get_params().items() if not callable(v) and k != "random_state"
                 )
-                key = f"{pairs.source.fingerprint}:{settings!r}:{self.encoders_.to_dict()!r}:{self.random_state_}"
+                key = f"{pairs.source.fingerprint}:{settings!r}:{self._encoders.to_dict()!r}:{self.random_state_}"
                 checkpoint = Checkpoint(Path(run_dir) / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
             trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
             strategy = self._procedure(data)
             fit, stages = replace(fit, strategy=strategy), strategy.stages(self._stages())
             trained = trainer.fit(data, stages, strategy, self._builder(fit), self._validator(val), resume)
             fit = replace(fit, values=trained.values)
-            self.heads_, self.history_ = trained.heads, trained.history
+            self._heads, self.history_ = trained.heads, trained.history
             self.best_val_rsum_ = trained.best_val_rsum
             self.correspondence_ = np.full(len(pairs), np.nan, dtype=np.float32)
             self.correspondence_[usable] = np.clip(trained.values, 0.0, 1.0)
             if not np.isfinite(self.correspondence_[usable]).all():
                 raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
-            self.fingerprint_ = pairs.source.fingerprint
+            self._fingerprint = pairs.source.fingerprint
             self.model_, self.tau_ = self._model_and_temperature(trained.model, fit)
             self._set_threshold(self.correspondence_[usable])
             self._set_noise_rate(fit)
@@ -238,7 +238,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _builder(self, fit: Fit) -> Callable[[], Any]:
         """A maker of fresh networks for these images and captions."""
         matrix, data = fit.images, fit.data
-        encoders, tokens, dim_image = self.encoders_, data.tokens, int(matrix.array.shape[-1])
+        encoders, tokens, dim_image = self._encoders, data.tokens, int(matrix.array.shape[-1])
         if encoders.tuned:
             return partial(
                 HEADS.load("tuned_clip"), encoders.both, tune=self.tune, rank=self.lora_rank,
@@ -280,12 +280,12 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _prepare(self, pairs: Pairs, on_encode: Progress | None = None, on_encode_texts: Progress | None = None) -> Fit:
         """Read the images and the captions, and set aside what cannot be used."""
         self._load_encoders(text_encoder_for(self, pairs))
-        matrix = self.encoders_.images(pairs, self.image_encoder, self.image_size, on_encode)
+        matrix = self._encoders.images(pairs, self.image_encoder, self.image_size, on_encode)
         self.quarantined_ = self._quarantine(pairs, matrix)
         pairs = self._grouped(pairs)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         self._refuse_mostly_bad(pairs, len(usable))
-        self.image_encoder_, self.image_size_ = matrix.encoder, matrix.image_size
+        self._image_encoder, self._image_size = matrix.encoder, matrix.image_size
         self.tokenizer_ = self._tokenizer(pairs, usable)
         data = TrainingData(
             images=matrix.array,
@@ -299,18 +299,18 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _tokenizer(self, pairs: Pairs, usable: np.ndarray) -> Captions:
         captions = [pairs.captions[i] for i in usable]
-        self.encoders_, self.captions_ = self.encoders_.suiting(captions, self)
-        both, text, words, dim = self.encoders_.both, self.encoders_.text, None, None
-        if self.text_encoder_ == AUTO:
-            self.text_encoder_ = WORDS if text is None else str(getattr(text, "name", text))
+        self._encoders, self._captions = self._encoders.suiting(captions, self)
+        both, text, words, dim = self._encoders.both, self._encoders.text, None, None
+        if self._text_encoder == AUTO:
+            self._text_encoder = WORDS if text is None else str(getattr(text, "name", text))
         if text == GIVEN:
             dim = int(precomputed_text_vectors(pairs).shape[1])
         elif both is None and (text is None or takes_sentences(self.backbone)):
             words = Tokenizer.fit(captions, kind=self.tokenizer, min_count=self.min_count, max_length=self.max_length)
-        return self.encoders_.captions(words, dim)
+        return self._encoders.captions(words, dim)
 
     def _load_encoders(self, text_encoder: str | Path | None) -> None:
-        self.text_encoder_, self.encoders_ = text_encoder, Encoders.load(self, self._resolved_device(), text_encoder)
+        self._text_encoder, self._encoders = text_encoder, Encoders.load(self, self._resolved_device(), text_encoder)
 
     def _validator(self, val: Any) -> Callable[[Any], float] | None:
         if val is None:
@@ -334,7 +334,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _set_noise_rate(self, fit: Fit) -> None:
         """By default vectors of one space give it, and the threshold: labels there are on a scale of their own."""
         images, data, texts = fit.images.array, fit.data, fit.data.tokens.vectors
-        if self.threshold is not None or texts is None or not self.encoders_.in_one_space(fit.images, data.tokens):
+        if self.threshold is not None or texts is None or not self._encoders.in_one_space(fit.images, data.tokens):
             return
         y, rows = self.correspondence_[data.pair_id], data.tokens.ids[data.tokens.offsets[:-1]]
         vectors = images[data.image_index, 0], texts[rows]
@@ -343,15 +343,15 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             self.threshold_, self.noise_rate_ = found
 
     def _images(self, pairs: Pairs) -> ImageMatrix:
-        encoder: Any = getattr(self, "image_encoder_", self.image_encoder)
+        encoder: Any = getattr(self, "_image_encoder", self.image_encoder)
         if encoder == "features" and pairs.images.kind != "features":
             raise DataError("the model was trained on precomputed vectors, and this data has none")
         if encoder == "auto" or (encoder not in ("features", "pretrained") and pairs.images.kind == "features"):
             encoder = self.image_encoder
-        return self.encoders_.images(pairs, encoder, getattr(self, "image_size_", self.image_size))
+        return self._encoders.images(pairs, encoder, getattr(self, "_image_size", self.image_size))
 
-    def embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
-        """See :meth:`PairScorer.embed`."""
+    def _embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
+        """See :meth:`PairScorer._embed`."""
         self._fitted()
         pairs = load_pairs(pairs)
         matrix = self._images(pairs)
@@ -384,8 +384,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """See :meth:`PairScorer._row_scorer`: image vectors stream, with captions or their vectors."""
         self._fitted()
-        given = self.text_encoder_ == "features"
-        if "features" not in roles or self.image_encoder_ != "features" or (given and "text_features" not in roles):
+        given = self._text_encoder == "features"
+        if "features" not in roles or self._image_encoder != "features" or (given and "text_features" not in roles):
             return None
         pictures = self.near_duplicates and "image" in roles
         return VectorScorer(self.model_, self.bank_, self.tokenizer_, text_vectors=given, pictures=pictures)
@@ -396,7 +396,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         """
         self._fitted()
         if isinstance(images, np.ndarray):
-            frozen = self.encoders_.image or (None if self.encoders_.tuned else self.encoders_.both)
+            frozen = self._encoders.image or (None if self._encoders.tuned else self._encoders.both)
             if images.ndim == 4 and frozen is not None:
                 images = frozen.encode_images(
                     [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
@@ -415,11 +415,11 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _stored(self) -> Stored:
         """See :meth:`PairScorer._stored`: the weights, the vocabulary, and which pretrained networks stand before."""
-        encoders, members = self.encoders_.to_dict(), members_of(self.model_)
+        encoders, members = self._encoders.to_dict(), members_of(self.model_)
         # By their absolute paths; what was chosen for these data is no parameter, nor is the name of a module.
         named = {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
         weights = dict(self.model_.state_dict())
-        for k, head in enumerate(self.heads_):
+        for k, head in enumerate(self._heads):
             if self._head(members[k]) is not None:
                 weights |= {f"head.{k}.{name}": value for name, value in head.state_dict().items()}
         words = self.tokenizer_.words
@@ -427,7 +427,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             config={
                 "backbone": {"name": getattr(members[0], "registered", self.backbone), **self.model_.config},
                 "encoders": encoders,
-                "text_encoder": named.get("text_encoder", self.text_encoder_),
+                "text_encoder": named.get("text_encoder", self._text_encoder),
             },
             parameters={role: name for role, name in named.items() if getattr(self, role) not in (None, "auto")},
             weights={name: value.detach().cpu().contiguous() for name, value in weights.items()},
@@ -437,7 +437,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _restore(self, saved: Saved) -> None:
         """See :meth:`PairScorer._restore`."""
         self._load_encoders(saved.config["text_encoder"])
-        found = self.encoders_.to_dict()
+        found = self._encoders.to_dict()
         for role, network in saved.config["encoders"].items():
             if found.get(role, {}).get("fingerprint") == network["fingerprint"]:
                 continue
@@ -468,13 +468,13 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         network.load_state_dict(weights)
         device = self._resolved_device()
         self.model_ = network.eval().to(device)
-        self.heads_ = [None if head is None else head.to(device) for head in heads]
+        self._heads = [None if head is None else head.to(device) for head in heads]
         self.bank_ = saved.bank(saved.tensors("bank.safetensors"), self.model_, device)
         self.tokenizer_ = self._stored_captions(members[0] if members else shape, saved)
 
     def _kind(self, name: str) -> Any:
         kind = (HEADS if name in HEADS else BACKBONES).load(name)
-        return partial(kind, self.encoders_.both) if name == "tuned_clip" else kind
+        return partial(kind, self._encoders.both) if name == "tuned_clip" else kind
 
     def _stored_captions(self, shape: dict[str, Any], saved: Saved) -> Captions:
         words = None
@@ -485,7 +485,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                     f"{saved.path / 'vocabulary.json'} makes {len(words)} tokens, and the model takes "
                     f"{shape['vocabulary']}: the files are not of one model"
                 )
-        return self.encoders_.captions(words, shape.get("dim_text") or shape.get("dim_image"))
+        return self._encoders.captions(words, shape.get("dim_text") or shape.get("dim_image"))
 
 
 def _some_regions(array: np.ndarray, image_index: np.ndarray) -> np.ndarray:

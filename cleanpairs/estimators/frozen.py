@@ -248,7 +248,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         if isinstance(model, PretrainedCLIP):
             refuse_without_captions(pairs, model.name)
         elif pairs.has_both_vectors:
-            self.text_encoder_, self.captions_ = GIVEN, "vectors of the data, both sides"
+            self._text_encoder, self._captions = GIVEN, "vectors of the data, both sides"
         elif self.text_encoder is None and model.correspondence(pairs) is None:
             raise self._no_model()
         images, texts, self.quarantined_ = self._encode(pairs, on_encode, on_encode_texts)
@@ -268,8 +268,8 @@ class FrozenScorer(_FrozenState, PairScorer):
             self._calibrate(_vector_pairs(pairs, images, texts).take(usable)) if given is None else given[usable]
         )
         self._set_threshold(self.correspondence_[usable])
-        self.fingerprint_, self.history_, self.image_encoder_ = pairs.source.fingerprint, [], self.method_name
-        self.image_size_ = model.transform.output_size[0] if isinstance(model, PretrainedCLIP) else None
+        self._fingerprint, self.history_, self._image_encoder = pairs.source.fingerprint, [], self.method_name
+        self._image_size = model.transform.output_size[0] if isinstance(model, PretrainedCLIP) else None
         self.tau_ = model.temperature
         self._set_bank(images, texts.take(usable), index, *groups, usable)
         if val is not None:
@@ -303,8 +303,8 @@ class FrozenScorer(_FrozenState, PairScorer):
         observed, _ = self.score(pairs, self._background, np.empty((2, 0), np.int64))
         return self._correspondence(observed, self._later)
 
-    def embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
-        """See :meth:`cleanpairs.estimators.PairScorer.embed`."""
+    def _embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
+        """See :meth:`cleanpairs.estimators.PairScorer._embed`."""
         self._fitted()
         pairs = load_pairs(pairs)
         if rows is not None and isinstance(self._model, GivenVectors):

@@ -28,10 +28,10 @@ from cleanpairs.data.arrays import read_tensors, write_tensors
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.scoring import Bank, Embeddings
 
-FORMAT = 2
+FORMAT = 3
 MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
 _SIDES = ("images", "texts")  # of the bank
-_STATE = ("threshold_", "noise_rate_", "separated_", "image_encoder_", "image_size_", "tau_", "fingerprint_")
+_STATE = ("threshold_", "noise_rate_", "_separated", "_image_encoder", "_image_size", "tau_", "_fingerprint")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Pa
     config = {
         "format": FORMAT,
         "cleanpairs": cleanpairs.__version__,
-        "versions": estimator.versions_ or versions(),
+        "versions": estimator._versions or versions(),
         "method": estimator.method_name,
         "parameters": parameters | own.parameters,
         **own.config,
@@ -185,7 +185,7 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
     except damaged as error:
         raise DataError(f"{saved.file} does not hold a model of cleanpairs: {error}") from error
     told = saved.config.get("versions")
-    estimator.versions_ = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+    estimator._versions = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
     estimator.correspondence_ = np.empty(0, dtype=np.float32)
     estimator.quarantined_, estimator.history_ = {}, []
     return estimator

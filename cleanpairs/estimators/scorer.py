@@ -120,15 +120,15 @@ class Fitted:
     quarantined_: dict[int, str]  # pair_id -> reason
     history_: list[dict[str, Any]]  # one an epoch, if there are any
     best_val_rsum_: float | None
-    text_encoder_: str | Path | None  # its name, "features" (the data's vectors), "words"; None beside `encoder`
-    captions_: str | None  # what the captions became (learned words, vectors of which encoder), and why
+    _text_encoder: str | Path | None  # its name, "features" (the data's vectors), "words"; None beside `encoder`
+    _captions: str | None  # what the captions became (learned words, vectors of which encoder), and why
     bank_: Bank  # the trusted pairs that scores refer to
     calibration_: Calibration | None  # of a method whose correspondence is a probability
-    versions_: dict[str, str] | None  # package -> version, that a loaded model was made with
-    fingerprint_: str
-    image_encoder_: str
-    image_size_: int | None
-    separated_: bool
+    _versions: dict[str, str] | None  # package -> version, that a loaded model was made with
+    _fingerprint: str
+    _image_encoder: str
+    _image_size: int | None
+    _separated: bool
     tau_: float
 
 
@@ -160,7 +160,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         raise NotImplementedError
 
-    def embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
+    def _embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
         """Any data as the fitted scorer sees it, or the pairs ``rows`` (k,) alone, as :meth:`Embedded.take` has them.
 
         Raises NotFittedError; DataError: the pairs cannot be read, or their vectors have another size than the model's.
@@ -168,12 +168,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         raise NotImplementedError
 
     def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """Correspondence (n,) float32 of n pairs, of :meth:`embed`; quarantined ones too."""
+        """Correspondence (n,) float32 of n pairs, of :meth:`_embed`; quarantined ones too."""
         raise NotImplementedError
 
     def _takes_own_threshold(self, fingerprint: str) -> bool:
         """Whether a trained model has another threshold for data of this fingerprint: not ``fit``'s, and none given."""
-        return self.needs_training and self.threshold is None and fingerprint != self.fingerprint_
+        return self.needs_training and self.threshold is None and fingerprint != self._fingerprint
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """What scores rows of which this is known (roles of columns) in a stream; None: they are loaded whole."""
@@ -192,7 +192,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
         ``folds``: the mean over as many parts, of neighbouring images (MS-COCO 1K: 5). Raises DataError: fewer images.
         """
-        return self.embed(pairs).recall(folds=folds)
+        return self._embed(pairs).recall(folds=folds)
 
     def _stored(self) -> Stored:
         """What a saved model has beside what all have."""
@@ -241,7 +241,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         for name in [n for n in vars(self) if n.endswith("_")]:
             delattr(self, name)
         self.noise_rate_interval_, self.noise_rate_bound_ = (float("nan"), float("nan")), float("nan")
-        self.best_val_rsum_ = self.text_encoder_ = self.captions_ = self.calibration_ = self.versions_ = None
+        self.best_val_rsum_ = self._text_encoder = self._captions = self.calibration_ = self._versions = None
         given = self.random_state
         drawn = given is None or isinstance(given, np.random.Generator)
         self.random_state_ = int(np.random.default_rng(given).integers(2**31)) if drawn else int(given)
@@ -285,7 +285,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _set_threshold(self, y: np.ndarray) -> None:
         density_minimum = find_density_minimum(y)
-        self.separated_ = density_minimum.separated
+        self._separated = density_minimum.separated
         self.noise_rate_ = density_minimum.noise_rate if density_minimum.separated else float("nan")
         if self.threshold == "auto":
             if not density_minimum.separated and not density_minimum.right:
@@ -326,13 +326,13 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def score_pairs(self, pairs: Any) -> np.ndarray:
         """Correspondence (n,) float32 in [0, 1] of any n pairs, NaN where one is quarantined; of trained methods the
-        matching probability against ``bank_``. Warns where most words are new to the model. Raises as :meth:`embed`.
+        matching probability against ``bank_``. Warns where most words are new to the model. Raises as :meth:`_embed`.
         """
         return self._scored(pairs)[1]
 
     def _scored(self, pairs: Any) -> tuple[Embedded, np.ndarray]:
-        """:meth:`embed` and :meth:`score_pairs` at once."""
-        found = self.embed(pairs)
+        """:meth:`_embed` and :meth:`score_pairs` at once."""
+        found = self._embed(pairs)
         unknown = unknown_share(getattr(self, "tokenizer_", None), found.pairs.captions)
         if unknown is not None and unknown > MOST_NEW:
             what = f"the model does not know {unknown:.0%} of the words: it was fitted on other captions"
@@ -340,7 +340,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return found, self._scores_of(found)
 
     def _scores_of(self, found: Embedded) -> np.ndarray:
-        """Correspondence (n,) float32 of pairs of :meth:`embed`, NaN where one is quarantined."""
+        """Correspondence (n,) float32 of pairs of :meth:`_embed`, NaN where one is quarantined."""
         scores = self._score_embedded(found.pairs, found.images, found.texts)
         scores[list(found.quarantined)] = np.nan
         return scores
@@ -370,7 +370,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         See :mod:`cleanpairs.correspondence.displacement`. Backbones that compare words with regions have no vectors of
         whole images and captions, so nothing is found by them.
         """
-        return self.embed(pairs).displaced_rows()
+        return self._embed(pairs).displaced_rows()
 
     def threshold_for(
         self, *, max_wrong: float | None = None, keep: float | None = None, correspondence: np.ndarray | None = None
@@ -408,8 +408,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         asked = changed(settings, changes)
         self._fitted()
-        found, threshold = self.embed(pairs), self.threshold_
-        of_fit = found.pairs.source.fingerprint == self.fingerprint_
+        found, threshold = self._embed(pairs), self.threshold_
+        of_fit = found.pairs.source.fingerprint == self._fingerprint
         if correspondence is None:
             known = of_fit and len(found.pairs) == len(self.correspondence_)
             correspondence = self.correspondence_ if known else self._scores_of(found)
@@ -472,15 +472,15 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
         self._fitted()
         pairs, cut, known = load_pairs(pairs), threshold, self.correspondence_
-        if correspondence is None and pairs.source.fingerprint == self.fingerprint_ and len(known) == len(pairs):
+        if correspondence is None and pairs.source.fingerprint == self._fingerprint and len(known) == len(pairs):
             usable = replace(self._grouped(pairs), reasons=self.quarantined_)
 
             def of_some(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-                found = self.embed(pairs, rows)
+                found = self._embed(pairs, rows)
                 return found.images.vectors[found.pairs.image_index], found.texts.vectors
 
             return Explainer(usable, of_some, known, self.threshold_ if cut is None else cut)
-        found = self.embed(pairs)
+        found = self._embed(pairs)
         y = self._scores_of(found) if correspondence is None else np.array(correspondence, np.float64)
         y[list(found.quarantined)] = np.nan
         if cut is None:
@@ -540,7 +540,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     def _judged(self, pairs: Pairs) -> tuple[np.ndarray, float]:
         """The correspondence (n,) of pairs, and the threshold: those of ``fit`` for its pairs."""
         self._fitted()
-        if pairs.source.fingerprint == self.fingerprint_ and len(self.correspondence_) == len(pairs):
+        if pairs.source.fingerprint == self._fingerprint and len(self.correspondence_) == len(pairs):
             return self.correspondence_, self.threshold_
         found, y = self._scored(pairs)
         return y, self._applied_threshold(self._threshold_of(found, y))
@@ -557,7 +557,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         from cleanpairs.export.pushing import push_model
 
         rate = None if np.isnan(self.noise_rate_) else float(self.noise_rate_)
-        made = self.versions_ or versions()
+        made = self._versions or versions()
         about = CardFacts(license=license, method=self.method_name, noise_rate=rate, versions=made)
         with scratch_directory("model") as folder:
             path = self.save_pretrained(folder / "model")

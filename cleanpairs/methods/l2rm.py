@@ -154,8 +154,8 @@ class L2RM(SplittingCleaner):
         """The transport plan among the mismatched pairs, by the learned layer's mean weight and bias: relu(w S + b)."""
         z_image, z_text = images.vectors[pairs.image_index], texts.vectors
         weight, bias = -1.0, 1.0
-        if self.heads_ and self.heads_[0] is not None:
-            linear = self.heads_[0].linear
+        if self._heads and self._heads[0] is not None:
+            linear = self._heads[0].linear
             weight, bias = float(linear.weight.detach().diagonal().mean()), float(linear.bias.detach().mean())
 
         def search(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK | None:

@@ -164,11 +164,11 @@ class PC2(SplittingCleaner):
     @torch.inference_mode()
     def _predicted(self, vectors: np.ndarray) -> np.ndarray:
         """Class probabilities (n, networks x K) of vectors (n, E) as unit rows; an ensemble's stand side by side."""
-        dims = [head.weight.shape[1] for head in self.heads_]
+        dims = [head.weight.shape[1] for head in self._heads]
         parts = torch.from_numpy(vectors).split(dims, dim=1)
         unit = nn.functional.normalize
         each = [
             unit(head(unit(z.to(head.weight.device), dim=1)).softmax(dim=1), dim=1)
-            for head, z in zip(self.heads_, parts, strict=True)
+            for head, z in zip(self._heads, parts, strict=True)
         ]
         return np.asarray((torch.cat(each, dim=1) / len(each) ** 0.5).float().cpu().numpy())

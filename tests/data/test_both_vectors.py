@@ -154,8 +154,8 @@ def test_which_captions_are_taken() -> None:
     image, text = vectors()
     both = Pairs.from_arrays([f"word{i % 7} thing{i}" for i in range(N)], image_vectors=image, text_vectors=text)
     few: dict[str, Any] = {"epochs": 1, "dim": 8, "dim_word": 8}
-    assert InfoNCE(**few).fit(both).text_encoder_ == "features"
-    assert InfoNCE(text_encoder="words", **few, require_dependence=False).fit(both).text_encoder_ == "words"
+    assert InfoNCE(**few).fit(both)._text_encoder == "features"
+    assert InfoNCE(text_encoder="words", **few, require_dependence=False).fit(both)._text_encoder == "words"
     with pytest.raises(DataError, match="no captions"):
         InfoNCE(text_encoder="words").fit(Pairs.from_arrays(image_vectors=image, text_vectors=text))
 

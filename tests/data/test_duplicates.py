@@ -164,6 +164,6 @@ def test_a_model_takes_copies_for_one_image_unless_told_not_to(grouped: bool) ->
     pairs = Pairs.from_arrays([f"number {i}" for i in range(16)], images=images)
     model = InfoNCE(image_encoder="cnn", image_size=32, backbone="mlp", epochs=1, near_duplicates=grouped)
     model.fit(pairs)
-    seen = model.embed(pairs).pairs.image_group
+    seen = model._embed(pairs).pairs.image_group
     assert len(np.unique(seen)) == (8 if grouped else 16)
     assert set(model.bank_.image_group.tolist()) <= set(seen.tolist())

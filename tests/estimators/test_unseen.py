@@ -56,7 +56,7 @@ def test_few_clean_pairs_are_flagged_and_most_mismatched_ones(model: Auto, rate:
     assert flagged[~noise.mismatched].mean() < 0.15
     if rate:
         assert flagged[noise.mismatched].mean() > 0.5
-    found = model.embed(pairs)
+    found = model._embed(pairs)
     unseen = model._threshold_of(found, scores)
     assert unseen is not None
     share = unseen.noise_rate
@@ -70,12 +70,12 @@ def test_few_clean_pairs_are_flagged_and_most_mismatched_ones(model: Auto, rate:
 def test_pairs_of_the_fit_too_few_pairs_and_foreign_ones_have_the_threshold_of_the_fit(model: Auto) -> None:
     clean = pairs_of(300, 0)
     own = apply_noise(clean, inject_noise(clean, 0.3, seed=0))
-    assert model._threshold_of(model.embed(own), model.score_pairs(own)) is None
+    assert model._threshold_of(model._embed(own), model.score_pairs(own)) is None
     few = pairs_of(60, 3)
-    assert model._threshold_of(model.embed(few), model.score_pairs(few)) is None
+    assert model._threshold_of(model._embed(few), model.score_pairs(few)) is None
     captions, features = rows(300, 4)
     foreign = Pairs.from_arrays(captions, features=features[np.random.default_rng(0).permutation(300)])
-    assert model._threshold_of(model.embed(foreign), model.score_pairs(foreign)) is None  # no better than random pairs
+    assert model._threshold_of(model._embed(foreign), model.score_pairs(foreign)) is None  # no better than random pairs
     np.testing.assert_array_equal(model.predict(few), model.score_pairs(few) < model.threshold_)
     assert model.own_threshold(own.select(np.arange(20, 300))) is None  # under another name they are known as well
     y = np.where(np.arange(60) < 12, 0.1, 0.9)
@@ -87,7 +87,7 @@ def test_a_threshold_that_was_asked_for_holds_for_all_pairs(model: Auto, tmp_pat
     pairs = pairs_of(300, 6)
     asked = Auto.from_pretrained(model.save_pretrained(tmp_path / "model")).set_params(threshold=np.float32(0.2))
     asked.threshold_ = 0.2
-    assert asked._threshold_of(asked.embed(pairs), asked.score_pairs(pairs)) is None
+    assert asked._threshold_of(asked._embed(pairs), asked.score_pairs(pairs)) is None
     assert asked.rematch(pairs).threshold == 0.2
 
 
@@ -126,7 +126,7 @@ def test_a_stream_has_the_threshold_of_the_whole(
     pq.write_table(table, tmp_path / "data.parquet")
     saved = model.save_pretrained(tmp_path / "run" / "model")
     pairs = load_pairs(tmp_path / "data.parquet")
-    unseen = model._threshold_of(model.embed(pairs), model.score_pairs(pairs))
+    unseen = model._threshold_of(model._embed(pairs), model.score_pairs(pairs))
     assert unseen is not None
     found = score_stream(saved, tmp_path / "data.parquet", tmp_path / "scores.parquet")
     assert found.threshold == pytest.approx(unseen.threshold, rel=1e-4) and 120 < found.flagged < 220

@@ -171,7 +171,7 @@ def test_some_pairs_are_embedded_as_among_all() -> None:
     read = InfoNCE(text_encoder="auto", device="cpu", **small).fit(few)  # by words and sentences
     rows = np.array([3, 50, 51, 59])
     for model, data in ((trained, pairs), (given, both), (read, few)):
-        whole, some = model.embed(data).take(rows), model.embed(data, rows)
+        whole, some = model._embed(data).take(rows), model._embed(data, rows)
         np.testing.assert_allclose(some.texts.vectors, whole.texts.vectors, atol=1e-5)
         index = some.pairs.image_index, whole.pairs.image_index
         np.testing.assert_allclose(some.images.vectors[index[0]], whole.images.vectors[index[1]], atol=1e-5)

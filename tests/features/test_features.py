@@ -99,7 +99,7 @@ def test_pixels_are_the_whole_picture_resized(tmp_path: Path) -> None:
 def test_a_model_trains_from_the_pixels_and_scores(tmp_path: Path) -> None:
     pairs = load_pairs(written(tmp_path / "a.parquet", [picture(i) for i in range(12)]))
     model = CRCL(image_encoder="cnn", **SMALL).fit(pairs)
-    assert model.image_encoder_ == "cnn"
+    assert model._image_encoder == "cnn"
     scores = model.score_pairs(pairs)
     assert scores.shape == (12,) and ((scores >= 0) & (scores <= 1)).all()
     model.save_pretrained(tmp_path / "model")

@@ -154,7 +154,7 @@ def test_rematching_offers_what_the_plan_moves_and_never_a_pairs_own(is_image: b
     )
     texts[5:15] = np.roll(images[5:15], 1, axis=0)  # ten pairs whose right partner is one away
     model = L2RM(rematch_mass=0.9, transport_reg=0.02)
-    model.heads_ = [None]
+    model._heads = [None]
     search = model._search(corpus(30, 0), Embeddings(images), Embeddings(texts))
     rows = np.arange(5, 15)
     found = search(is_image, False, rows, rows, 3)

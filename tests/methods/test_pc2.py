@@ -211,14 +211,14 @@ def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path
 def test_rematching_looks_among_pairs_of_like_classes() -> None:
     pairs = corpus(60, 10)
     model = PC2(**{**SMALL, "epochs": 2, "warmup": 1}, classes=8).fit(pairs)
-    found = model.embed(pairs)
+    found = model._embed(pairs)
     images, texts = found.images, found.texts
     search = model._search(pairs, images, texts)
     asking, showing = np.array([3, 8]), np.arange(20, 60)
     probabilities = []
     for vectors in (images.vectors, texts.vectors):
         parts = []
-        for k, head in enumerate(model.heads_):
+        for k, head in enumerate(model._heads):
             z = torch.nn.functional.normalize(torch.from_numpy(vectors[:, 32 * k : 32 * k + 32]), dim=1)
             p = head(z).softmax(dim=1).detach().numpy()
             parts.append(p / np.linalg.norm(p, axis=1, keepdims=True) / np.sqrt(2))
