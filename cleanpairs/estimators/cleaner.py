@@ -202,11 +202,11 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 told = (on_encode, on_encode_texts) if distributed.rank() == 0 else (None, None)
                 fit = self._prepare(pairs, *told)
             data, array, usable = fit.data, fit.images.array, fit.usable
-            self._independence = independence_of(
-                array, data.tokens, data.image_index, data.image_group, data.text_group, seed=self.random_state_
-            )
+            given, seed = (array, data.tokens, data.image_index, data.image_group, data.text_group), self.random_state_
+            self._independence = independence_of(*given, seed=seed)
             if self.require_dependence:
-                refuse_independent(self._independence, len(usable), self.method_name, pixels=array.ndim == 4)
+                pixels = array.ndim == 4
+                refuse_independent(self._independence, len(usable), self.method_name, given, pixels=pixels, seed=seed)
             checkpoint = None
             if run_dir is not None:
                 settings = sorted(

@@ -259,10 +259,9 @@ class FrozenScorer(_FrozenState, PairScorer):
         groups, index = (pairs.pair_image_group[usable], pairs.text_group[usable]), pairs.image_index[usable]
         given = self._given(pairs)
         if self.require_dependence and given is None:
-            found = independence_of(
-                images.vectors[:, None], texts.vectors[usable], index, *groups, seed=self.random_state_
-            )
-            refuse_independent(found, len(usable), self.method_name)
+            sides = images.vectors[:, None], texts.vectors[usable], index, *groups
+            found = independence_of(*sides, seed=self.random_state_)
+            refuse_independent(found, len(usable), self.method_name, sides, seed=self.random_state_)
         self.correspondence_ = np.full(len(pairs), np.nan, np.float32)
         self.correspondence_[usable] = (
             self._calibrate(_vector_pairs(pairs, images, texts).take(usable)) if given is None else given[usable]

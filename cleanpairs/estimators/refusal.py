@@ -5,11 +5,13 @@ they are trained on, but without a hint of dependence none is flagged. Pixels te
 them. So there only rows that are all alike are refused.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from cleanpairs.core.errors import RefusedError
+from cleanpairs.correspondence.displacement import DisplacedBlock
 from cleanpairs.correspondence.independence import (
     BLOCK,
     BLOCKS,
@@ -55,12 +57,40 @@ def independence_of(
     return independence_test(image_vectors(images, shown), captions, seed=seed)
 
 
-def refuse_independent(found: IndependenceTest, pairs: int, method: str, *, pixels: bool = False) -> None:
-    """Refuse to go on with so many ``pairs`` whose sides are independent. Raises RefusedError."""
+def order_that_fits(
+    images: np.ndarray,
+    texts: TokenTable | np.ndarray,
+    image_index: np.ndarray,
+    *groups: np.ndarray,
+    most: int = 5,
+    seed: int = 0,
+) -> str:
+    """A sentence on the other order of all captions, up to ``most`` images away or reversed, in which pairs fit.
+
+    The other parameters are those of :func:`independence_of`.
+    """
+    least_z = 4.0  # of eleven orders
+    for k in [d for far in range(1, most + 1) for d in (far, -far)]:
+        rows = np.flatnonzero((image_index >= k) & (image_index < len(images) + k))
+        some = texts.take(rows) if isinstance(texts, TokenTable) else texts[rows]
+        if len(rows) and independence_of(images, some, image_index[rows] - k, *(g[rows] for g in groups)).z >= least_z:
+            return str(DisplacedBlock(0, len(images) - 1, k)) + " Move the captions, and fit again."
+    if independence_of(images, texts, len(images) - 1 - image_index, *groups, seed=seed).z >= least_z:
+        return "The captions fit in reversed order. Reverse one side, and fit again."
+    return "Hardly any pair fits, in any order that was tried. Check how the files were joined."
+
+
+def refuse_independent(
+    found: IndependenceTest, pairs: int, method: str, given: Sequence[Any], *, pixels: bool = False, seed: int = 0
+) -> None:
+    """Refuse to go on with so many ``pairs`` whose sides are independent. Raises RefusedError.
+
+    ``given``: the arguments of :func:`independence_of`.
+    """
     if pairs < MANY or found.dependent or (pixels and found.n >= LEAST):
         return
+    order = order_that_fits(*given, seed=seed) if found.n >= LEAST else "Check that the vectors are no constants."
     raise RefusedError(
-        f"{method} has nothing to tell wrong pairs from right ones by: {found}; no pair is dropped. Check that each "
-        "caption stands beside its own image, and that the images' vectors are no constants; or give more pairs. "
+        f"{method} has nothing to tell wrong pairs from right ones by: {found}; no pair is dropped. {order} "
         "require_dependence=False (--set method.require_dependence=false) trains all the same"
     )

@@ -69,6 +69,28 @@ def test_a_filter_by_given_vectors_refuses_them_too() -> None:
             filter_.fit(pairs)
 
 
+@pytest.mark.parametrize("kind", ["crcl", "clip-score"])
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (np.roll(np.arange(200), 3), "Rows 1 to 200: each caption belongs 3 rows up. Move the captions"),
+        (np.roll(np.arange(200), -1), "Rows 1 to 200: each caption belongs 1 row down."),
+        (np.arange(200)[::-1], "The captions fit in reversed order."),
+        (np.random.default_rng(0).permutation(200), "Hardly any pair fits, in any order that was tried."),
+    ],
+)
+def test_a_refusal_says_whether_another_order_fits(kind: str, order: np.ndarray, said: str) -> None:
+    pairs = corpus(200)
+    if kind == "crcl":
+        pairs, model = pairs.with_captions([pairs.captions[i] for i in order], of=order), method("crcl")
+    else:
+        vectors = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
+        pairs = Pairs.from_arrays([f"caption {i}" for i in order], features=vectors, text_vectors=vectors[order])
+        model = METHODS.load("clip-score")(text_encoder="features", image_encoder="features", eval_group_size=16)
+    with pytest.raises(RefusedError, match=said):
+        model.fit(pairs)
+
+
 @pytest.mark.parametrize("kind", ["rows", "images", "captions"])
 def test_rows_that_are_all_alike_are_refused(kind: str) -> None:
     pairs = corpus(200)
