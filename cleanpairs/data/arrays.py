@@ -12,8 +12,6 @@ import numpy as np
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular, reading
 
-_OS_ERROR = re.compile(r"os error (\d+)")  # as Rust reports what the system said
-
 
 def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     """The array of a ``.npy`` file, memory-mapped, not to be written. Raises DataError: it cannot be read as one."""
@@ -47,7 +45,7 @@ def write_tensors(tensors: Mapping[str, Any], path: str | Path, metadata: Mappin
     try:
         save_file(dict(tensors), path, metadata=metadata | {"checksum": _checksum(tensors, metadata)})
     except SafetensorError as error:
-        found = _OS_ERROR.search(str(error))
+        found = re.search(r"os error (\d+)", str(error))  # as Rust reports what the system said
         if found is None:
             raise
         number = int(found[1])

@@ -12,9 +12,6 @@ import pyarrow as pa
 
 from cleanpairs.data.columns import USUAL_NAMES
 
-_ITEM = r"""None|nan|'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""
-_PYTHON_LIST = re.compile(rf"\[\s*(?:{_ITEM})(?:[\s,]+(?:{_ITEM}))*\s*\]")  # numpy writes no commas
-_PYTHON_OBJECT = re.compile(rf"\s*\{{\s*({_ITEM})\s*:")
 Faults = dict[tuple[int, int], str]  # (row, place in its captions) -> why that is no caption
 
 
@@ -85,12 +82,13 @@ def spelt_out(text: Any) -> list[Any] | dict[str, Any] | None:
     with suppress(ValueError, RecursionError):
         value = json.loads(text)
         return value if isinstance(value, dict) or not value or any(isinstance(item, str) for item in value) else None
+    one = r"""None|nan|'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""  # as Python writes an item
     with suppress(ValueError, SyntaxError), warnings.catch_warnings(action="ignore"):
-        if field := _PYTHON_OBJECT.match(text):
+        if field := re.match(rf"\s*\{{\s*({one})\s*:", text):
             return {ast.literal_eval(field[1]): None}
-        if not _PYTHON_LIST.fullmatch(text.strip()):
+        if not re.fullmatch(rf"\[\s*(?:{one})(?:[\s,]+(?:{one}))*\s*\]", text.strip()):  # numpy writes no commas
             return None
-        items = (match[0] for match in re.finditer(_ITEM, text))
+        items = (match[0] for match in re.finditer(one, text))
         return [None if item in ("None", "nan") else ast.literal_eval(item) for item in items]
     return None
 

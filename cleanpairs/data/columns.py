@@ -26,12 +26,9 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "text_features": tuple(f"{side}_{end}" for end in _VECTORS for side in ("text", "caption", "txt")),
 }  # fmt: skip
 
+TRUTH = ("true_mismatch", "true_key")  # columns of what is known of the pairs
 # A score that the data brings has the role "score:<column>"; there may be several.
 SCORE = "score:"
-# similarity (LAION), clip_similarity_vitb32 (COYO), clip_l14_similarity_score (DataComp), clip_score, cosine_similarity
-_SCORE_NAME = re.compile(r"similarity|(cosine|clip)_?(similarity|score)|clip_\w*(similarity|score)\w*", re.IGNORECASE)
-
-_URLS = re.compile(r"((image|img|photo|picture)_?)?(urls?|links?|uri)", re.IGNORECASE)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -64,7 +61,10 @@ def _fits(role: str, kind: pa.DataType) -> bool:
 def is_score(name: str, kind: pa.DataType) -> bool:
     """Whether a column is one of given similarities, by its name and type: numbers, or lists of them."""
     inner = kind.value_type if is_list(kind) else kind
-    return bool(_SCORE_NAME.fullmatch(name) and (pa.types.is_floating(inner) or pa.types.is_integer(inner)))
+    # similarity (LAION), clip_similarity_vitb32 (COYO), clip_l14_similarity_score (DataComp), clip_score
+    names = r"similarity|(cosine|clip)_?(similarity|score)|clip_\w*(similarity|score)\w*"
+    numbers = pa.types.is_floating(inner) or pa.types.is_integer(inner)
+    return bool(numbers and re.fullmatch(names, name, re.IGNORECASE))
 
 
 def number_of(value: Any) -> float | None:
@@ -132,7 +132,8 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
             f"{listed})"
         )
     if "image" not in found and "features" not in found:
-        if urls := [n for n in names if _URLS.fullmatch(n)]:
+        addresses = r"((image|img|photo|picture)_?)?(urls?|links?|uri)"
+        if urls := [n for n in names if re.fullmatch(addresses, n, re.IGNORECASE)]:
             kind = Path(where).suffix.lstrip(".") or "parquet"
             raise DataError(
                 f"the images of {where} are URLs (column {urls[0]!r}), and nothing is fetched. Download them: "

@@ -35,12 +35,8 @@ from cleanpairs.core.registry import load_target
 from cleanpairs.data.images import read_image
 
 MOST_WORKERS = 8
-PER_WORKER = 512  # images: fewer do not repay the start of another process
-START_SECONDS = 120.0  # for a worker to start, on a machine that is busy
 MISSING = "there is no image"
 REPLY = struct.Struct("<BB3I")  # 0 an array, 1 a reason; dimensions and their sizes; behind it the bytes of either
-_NO_START = "the process that decodes images does not start"
-_REMEDY = "free memory or processes, or set CLEANPAIRS_DECODE_WORKERS=0 to decode without"
 Result = np.ndarray | str  # an array, or why there is none
 
 
@@ -71,14 +67,14 @@ class DecodedBatch:
 RGB = Preparation("numpy:asarray", prefetch=0)  # (H, W, 3), in full size: much to send, much to hold
 
 
-def workers_for(n: int) -> int:
-    """Processes for ``n`` images: CLEANPAIRS_DECODE_WORKERS, else one for 512, 8 at most."""
+def workers_for(n: int, each: int = 512) -> int:
+    """Processes for ``n`` images: CLEANPAIRS_DECODE_WORKERS, else one for ``each`` so many, 8 at most."""
     asked = limit("decode_workers")
     if asked is not None:
         return int(asked)
     if not sys.executable:  # embedded in another program: there is no Python to start
         return 0
-    return min(MOST_WORKERS, len(os.sched_getaffinity(0)), -(-n // PER_WORKER))
+    return min(MOST_WORKERS, len(os.sched_getaffinity(0)), -(-n // each))
 
 
 class Decoder(AbstractContextManager["Decoder"]):
@@ -186,16 +182,16 @@ class _Worker:
             )
         except OSError as error:
             self._said.close()
-            raise ResourceError(f"{_NO_START}: {error}; {_REMEDY}") from error
+            raise _no_start(str(error)) from error
 
-    def start(self) -> None:
-        """Tell it what to make of images, and wait until it can."""
+    def start(self, seconds: float = 120.0) -> None:
+        """Tell it what to make of images, and wait until it can, as long as a busy machine may take."""
         try:
-            self.ask(self._given, START_SECONDS)
+            self.ask(self._given, seconds)
         except _LostError as lost:
             self._said.seek(0)
             lines = self._said.read().decode("utf-8", "replace").strip().splitlines()
-            raise ResourceError(f"{_NO_START}: {': '.join([str(lost), *lines[-1:]])}; {_REMEDY}") from lost
+            raise _no_start(": ".join([str(lost), *lines[-1:]])) from lost
 
     def kill(self) -> None:
         with suppress(OSError):
@@ -231,6 +227,13 @@ class _Worker:
             self._process.wait(0.5 if self._process.poll() is None else 0)
         self.kill()
         return self._process.wait()
+
+
+def _no_start(why: str) -> ResourceError:
+    return ResourceError(
+        f"the process that decodes images does not start: {why}; free memory or processes, or set "
+        "CLEANPAIRS_DECODE_WORKERS=0 to decode without"
+    )
 
 
 def prepare(data: bytes, preparation: Preparation) -> np.ndarray:

@@ -2,11 +2,8 @@
 
 import unicodedata
 
-MAX_LENGTH = 280  # characters of a caption that are shown
-_JOINERS = {"\u200c", "\u200d"}  # part of correct Persian and of many emoji; harmless
 
-
-def visible(text: object, limit: int = MAX_LENGTH) -> str:
+def visible(text: object, limit: int = 280) -> str:
     """``text`` on one line, at most ``limit`` characters, control, bidirectional and zero-width ones, lone surrogates
     and private or unassigned code points as ``⟨U+202E⟩``. Escaping for HTML is the template's.
     """
@@ -18,5 +15,6 @@ def visible(text: object, limit: int = MAX_LENGTH) -> str:
 def _shown(c: str) -> str:
     if c.isspace():
         return " "
-    hidden = unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Cn"} and c not in _JOINERS
+    joins = c in "\u200c\u200d"  # parts of correct Persian and of many emoji: harmless
+    hidden = unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Cn"} and not joins
     return f"⟨U+{ord(c):04X}⟩" if hidden else c

@@ -17,11 +17,8 @@ from cleanpairs.data.images import ImageSource
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import cache_dir, read_cached, write_cached
 
-MAX_BITS = 6  # of 63 that may differ
-MAX_COLOUR = 0.08  # distance of two grids of colours, as a share of the contrast in the lesser one
 SIGNATURE = Preparation("cleanpairs.data.duplicates:signature", about=128)  # pixels of a side that are enough
 FLAT = 4.0  # standard deviation of the grey picture, of 255: below it the signs are those of noise
-VERSION = 2  # of the signatures, for the cache
 
 _known: WeakKeyDictionary[Pairs, tuple[Pairs | None, np.ndarray]] = WeakKeyDictionary()
 
@@ -46,11 +43,11 @@ def image_signatures(images: ImageSource) -> np.ndarray:
     return table
 
 
-def near_duplicate_groups(signatures: np.ndarray) -> np.ndarray:
+def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_colour: float = 0.08) -> np.ndarray:
     """Group (M,) int64 of each of M images, by signatures (M, 201): the lowest number of an image that it is linked to.
 
-    Hashes of linked images differ in at most MAX_BITS bits, their colours c, c' by ``MAX_COLOUR * min(|c - mean c|, |c'
-    - mean c'|)``: a white background does not make two ties alike.
+    Hashes of linked images differ in at most ``most_bits`` of 63 bits, their colours c, c' by ``most_colour * min(|c -
+    mean c|, |c' - mean c'|)``: a white background does not make two ties alike.
     """
     import faiss
     from scipy.sparse import coo_array
@@ -64,15 +61,15 @@ def near_duplicate_groups(signatures: np.ndarray) -> np.ndarray:
     codes, colours = np.ascontiguousarray(known[:, :8]), known[:, 8:200].astype(np.float32)  # 64 cells of three
     cells = colours.reshape(-1, 64, 3)
     contrast = np.linalg.norm((cells - cells.mean(axis=1, keepdims=True)).reshape(-1, 192), axis=1)
-    index = faiss.IndexBinaryMultiHash(64, 4, 16)  # of MAX_BITS <= 7 errors some quarter of the bits has at most one
-    index.nflip = MAX_BITS // 4
+    index = faiss.IndexBinaryMultiHash(64, 4, 16)  # of 7 errors or fewer some quarter of the bits has at most one
+    index.nflip = most_bits // 4
     index.add(codes)
     edges = []
     for start in range(0, len(codes), 16):  # few at once: thousands may share a hash
-        ends, _, near = index.range_search(codes[start : start + 16], MAX_BITS + 1)  # strictly nearer
+        ends, _, near = index.range_search(codes[start : start + 16], most_bits + 1)  # strictly nearer
         asking = np.repeat(np.arange(start, start + len(ends) - 1), np.diff(ends).astype(np.int64))
         apart = np.linalg.norm(colours[asking] - colours[near], axis=1)
-        alike = apart <= MAX_COLOUR * np.minimum(contrast[asking], contrast[near])
+        alike = apart <= most_colour * np.minimum(contrast[asking], contrast[near])
         edges.append(np.stack([asking, near])[:, alike])
     asking, near = np.concatenate(edges, axis=1)
     graph = coo_array((np.ones(len(near), bool), (asking, near)), shape=(len(codes),) * 2)
@@ -108,8 +105,9 @@ def _grouped(pairs: Pairs) -> tuple[Pairs | None, np.ndarray]:
 def _cached(pairs: Pairs) -> np.ndarray:
     if pairs.source.kind == "memory":
         return image_signatures(pairs.images)
+    version = 2  # of the signatures
     images = hashlib.sha256(pairs.image_group.tobytes()).hexdigest()  # also of files that the input only names
-    file = cache_dir() / "signatures" / f"{pairs.source.fingerprint[:24]}-{images[:16]}-{VERSION}"
+    file = cache_dir() / "signatures" / f"{pairs.source.fingerprint[:24]}-{images[:16]}-{version}"
     known = read_cached(file)
     if known is not None and len(known) == 201 * len(pairs.images):
         return np.frombuffer(known, np.uint8).reshape(-1, 201)

@@ -28,7 +28,6 @@ _ADDRESS = (
     r"|(?<!\S)\S+\.(?:jpe?g|png|gif|webp|bmp|tiff?|svg|heic|mp4|mov|avi|webm|pdf)(?!\S)"  # a file
     r"|(?<!\S)(?:IMG|DSC|DSCN|DSCF|MVI|VID|PXL)[_-]?\d\S*(?!\S)"  # a camera's number
 )
-_TAG = r"(?<!\S)[#@]\S+"  # a hashtag, a name
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -115,7 +114,7 @@ def _is_all(pattern: str) -> Callable[[str, float], bool]:
     return lambda caption, _: bool(_LETTER.search(caption)) and not _LETTER.search(compiled.sub(" ", caption))
 
 
-_is_address, _is_tags_or_addresses = _is_all(_ADDRESS), _is_all(f"{_ADDRESS}|{_TAG}")
+_is_address, _is_tags_or_addresses = _is_all(_ADDRESS), _is_all(rf"{_ADDRESS}|(?<!\S)[#@]\S+")
 
 
 def _is_mojibake(caption: str, _: float) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.data.columns import SCORE
+from cleanpairs.data.columns import SCORE, TRUTH
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.data.filters import FILTERS, MOST, chosen_filters
 from cleanpairs.data.formats.remote import bytes_of, location
@@ -14,9 +14,6 @@ from cleanpairs.data.images import ImageSource, image_header
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables, reader_of
 
-SAMPLE = 1000  # images that are decoded, unless all of them are asked for
-QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_ROLES = {"true_mismatch": "truth", "true_key": "truth"}
 Found = dict[str, Any]
 
 
@@ -36,6 +33,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
     source = pairs.source
     schema = next(iter(iter_tables(source, 1))).schema if source.kind != "memory" else []
     role = {column: "precomputed score" if r.startswith(SCORE) else r for r, column in source.columns.items()}
+    role |= dict.fromkeys(TRUTH, "truth")
     array, text = pairs.images.array(), pairs.text_vectors
     both = np.stack([pairs.pair_image_group, pairs.text_group], axis=1)
     return {
@@ -45,7 +43,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
         "image_root": source.image_root,
         "options": dict(source.options),
         "fingerprint": source.fingerprint,
-        "columns": [{"name": f.name, "type": str(f.type), "role": (role | _ROLES).get(f.name)} for f in schema],
+        "columns": [{"name": f.name, "type": str(f.type), "role": role.get(f.name)} for f in schema],
         "rows": source.n_rows,
         "rows_of_all_splits": source.n_rows if source.kind == "memory" else reader_of(source).total(source),
         "pairs": len(pairs),
@@ -87,8 +85,9 @@ def _shape(array: np.ndarray) -> str:
 
 def _quantiles(values: np.ndarray) -> Found:
     known = values[np.isfinite(values)].astype(np.float64)
-    found = np.quantile(known, QUANTILES).tolist() if len(known) else [None] * len(QUANTILES)
-    return {"known": len(known), "quantiles": dict(zip(map(str, QUANTILES), found, strict=True))}
+    at = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+    found = np.quantile(known, at).tolist() if len(known) else [None] * len(at)
+    return {"known": len(known), "quantiles": dict(zip(map(str, at), found, strict=True))}
 
 
 def _first(pairs: Pairs, rows: int) -> Iterator[Found]:
@@ -109,14 +108,14 @@ def size_of(image: Any) -> np.ndarray:
     return np.array([image.width, image.height], np.uint32).view(np.uint8)
 
 
-def _decoded(pairs: Pairs, decode: str) -> Found | None:
-    """Really decode images of pairs that are not set aside already."""
+def _decoded(pairs: Pairs, decode: str, sample: int = 1000) -> Found | None:
+    """Really decode images of pairs that are not set aside already: all that are asked for, or a ``sample``."""
     usable = np.ones(len(pairs), bool)
     usable[list(pairs.reasons)] = False
     rows = np.unique(pairs.image_index[usable])
     if decode == "none" or not len(rows):
         return None
-    chosen = rows if decode == "all" or len(rows) <= SAMPLE else rows[np.linspace(0, len(rows) - 1, SAMPLE).astype(int)]
+    chosen = rows if decode == "all" or len(rows) <= sample else rows[np.linspace(0, len(rows) - 1, sample).astype(int)]
     if pairs.images.kind == "features" and pairs.images.read(chosen[:1].tolist()) == [None]:
         return None  # there are vectors only
     sizes: list[np.ndarray] = []

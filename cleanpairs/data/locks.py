@@ -17,13 +17,11 @@ from filelock import FileLock, Timeout
 from cleanpairs.core.errors import OutputError, OutputExistsError
 from cleanpairs.core.regular import read_text, writing
 
-LOCK_SUFFIX = ".cleanpairs-lock"
-
 
 def lock_of(output: str | os.PathLike[str]) -> Path:
     """The lock's file of an output."""
     whole = Path(os.path.realpath(output))
-    return whole.with_name(f".{whole.name}{LOCK_SUFFIX}")
+    return whole.with_name(f".{whole.name}.cleanpairs-lock")
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from cleanpairs.core.parameters import check_seed
 from cleanpairs.core.regular import reading
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_directory, staged_file
-from cleanpairs.data.columns import check_truth, score_columns
+from cleanpairs.data.columns import TRUTH, check_truth, score_columns
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.readers import iter_tables, load_pairs
@@ -36,14 +36,11 @@ from cleanpairs.data.text import normalise_text
 from cleanpairs.data.writing import write_tables
 from cleanpairs.ops.columns import one_array, replace_values
 
-TRUTH = ("true_mismatch", "true_key")
 AMOUNTS = {  # kind -> usual amount, what it is
     "shift": (1.0, "the number of images to shift by is whole and at least 1"),
     "collapse": (1.0, "the number of captions to collapse to is whole and at least 1"),
     "partial": (0.5, "the share of words that are replaced is above 0 and at most 1"),
 }
-RUN = 100  # images in a run of shifted ones, about
-TRIES = 20  # captions looked at for one that has words enough to give
 
 
 @dataclass(frozen=True)
@@ -213,9 +210,9 @@ def _without_singles(chosen: np.ndarray, rest: np.ndarray, owner: np.ndarray, gr
     return np.unique(np.concatenate([staying, np.array(partners, dtype=np.int64)]))
 
 
-def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Generator) -> np.ndarray:
-    """(N,) int64: the pair whose caption each pair shows, where runs of images, which images that stay part, are off
-    ``by`` some: the one at the same place of the other image's, over again where that one has fewer.
+def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Generator, run: int = 100) -> np.ndarray:
+    """(N,) int64: the pair whose caption each pair shows, where runs of ``run`` images, about, which images that stay
+    part, are off ``by`` some: the one at the same place of the other image's, over again where that one has fewer.
     """
     source = np.arange(len(owner))
     _, first, image = np.unique(owner, return_index=True, return_inverse=True)
@@ -224,7 +221,7 @@ def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Gene
     members = np.split(order, np.cumsum(np.bincount(image))[:-1]) if len(owner) else []
     chosen = round(rate * len(members))
     staying = len(members) - chosen
-    runs = min(max(round(chosen / RUN), 1), staying + 1, chosen // (by + 1))
+    runs = min(max(round(chosen / run), 1), staying + 1, chosen // (by + 1))
     if not runs:  # too few for one run
         return source
     lengths = np.diff(np.linspace(0, chosen, runs + 1).round().astype(int))
@@ -280,11 +277,12 @@ def _mix_words(pairs: Pairs, rate: float, share: float, rng: np.random.Generator
 
 
 def _foreign_words(
-    words: Sequence[list[str]], normal: Mapping[str, str], own: set[str], count: int, rng: np.random.Generator
-) -> list[str]:
-    """Up to ``count`` words of one random caption that are not ``own``, in its order."""
+    words: Sequence[list[str]], normal: Mapping[str, str], own: set[str], count: int, rng: np.random.Generator,
+    tries: int = 20,
+) -> list[str]:  # fmt: skip
+    """Up to ``count`` words of one random caption, the best of ``tries``, that are not ``own``, in its order."""
     best: list[str] = []
-    for giver in rng.integers(len(words), size=TRIES).tolist():
+    for giver in rng.integers(len(words), size=tries).tolist():
         found = [word for word in dict.fromkeys(words[giver]) if normal[word] not in own]
         best = max(best, found, key=len)
         if len(best) >= count:
@@ -371,15 +369,13 @@ def corrupt(
         raise ConfigError("corrupt needs a rate or a noise file")
     corrupted = apply_noise(pairs, noise)
     if pairs.source.kind == "precomp" and Path(out).suffix != ".parquet":
-        with staged_directory(out, overwrite=overwrite, inputs=[data], ours=_RESEARCH) as folder:
+        ours = re.compile(r"\w+_(ims\.npy|caps\w*\.txt|truth\.parquet)")  # files of the layout
+        with staged_directory(out, overwrite=overwrite, inputs=[data], ours=ours) as folder:
             _write_research(corrupted, Path(pairs.source.paths[0]), folder)
         return noise
     with staged_file(out, overwrite=overwrite, inputs=pairs.source.inputs) as file:
         write_tables(file, _corrupted_tables(pairs, corrupted, noise))
     return noise
-
-
-_RESEARCH = re.compile(r"\w+_(ims\.npy|caps\w*\.txt|truth\.parquet)")  # files of the layout
 
 
 def _write_research(corrupted: Pairs, images: Path, folder: Path) -> None:

@@ -16,8 +16,6 @@ from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.remote import location, open_remote
 from cleanpairs.ops.columns import plain_batch, plain_schema, recast
 
-_BUFFER = 1 << 20
-_REMOTE_BUFFER = 4 << 20  # bytes of one column asked for at once, of a file in an object store
 BATCH_BYTES = 32 * 2**20  # of a batch of rows, about
 
 
@@ -56,7 +54,7 @@ def open_parquet(path: str) -> pq.ParquetFile:
         return _ParquetFile(
             remote or path,
             pre_buffer=False,
-            buffer_size=_BUFFER if remote is None else _REMOTE_BUFFER,
+            buffer_size=1 << 20 if remote is None else 4 << 20,  # bytes of one column that are asked for at once
             page_checksum_verification=True,
         )
 

@@ -31,9 +31,6 @@ from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables
 from cleanpairs.ops.columns import flat_type
 
-_HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
-_FILES = (".parquet", ".arrow", ".tar", ".csv", ".tsv", ".json", ".jsonl", ".npy")  # no names of datasets
-
 
 def fitting(data: str) -> Iterator[str]:
     """Names of the readers that recognise ``data``, the one that is taken first.
@@ -58,7 +55,8 @@ def sniff(data: str) -> str:
             return kind
         there = Path(data).exists()
     if not there:
-        on_hub = _HUB_LIKE.fullmatch(data) and not data.endswith(_FILES)
+        files = (".parquet", ".arrow", ".tar", ".csv", ".tsv", ".json", ".jsonl", ".npy")
+        on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", data) and not data.endswith(files)
         hint = f"; a dataset on the Hugging Face hub is named hf://{data}" if on_hub else ""
         raise DataError(f"no such input: {data}{hint}")
     names = [p.name for p in annotation_files(Path(data))]

@@ -31,7 +31,6 @@ from cleanpairs.ops.mapped import mapped_array, release
 
 IN_MEMORY = 256 * 2**20  # bytes of vectors; more are mapped from a file in the cache directory
 BATCH = 512
-VECTORS = ("features", "text_features")  # roles
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the storage of `datasets`' Image
 
 T = TypeVar("T")
@@ -161,7 +160,9 @@ class TableReader(ABC):
         self, source: Source, batches: Iterator[Rows] | None = None, first: int = 0, hash_vectors: bool = True
     ) -> Iterator[RowBatch]:
         """Rows of ``source``, converted: ``batches`` of them from row ``first`` on, or all, at least an empty batch."""
-        shapes = {role: self._vector_shape(source, role) for role in VECTORS if role in source.columns}
+        shapes = {
+            role: self._vector_shape(source, role) for role in ("features", "text_features") if role in source.columns
+        }
         for rows in batches or self.some(source, BATCH, self._wanted(source)):
             about: dict[str, Any] = {"path": rows.path, "image_root": source.image_root, "faults": rows.faults}
             about |= {"caption_faults": rows.caption_faults, "names": self.names(source, first, len(rows.batch))}

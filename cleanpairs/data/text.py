@@ -14,7 +14,6 @@ _SEPARATORS = re.compile(  # after NFKC, which makes full-width forms and the el
     "[.,;:!?'\"()\\[\\]{}\\-_`\u00a1\u00ab\u00b7\u00bb\u00bf\u058a\u060c\u061b\u061f\u0964\u0965"
     "\u2010-\u201f\u2039\u203a\u3001\u3002\u3008-\u3011\u3014-\u301f\u30fb]+"
 )
-_MISSING = {"nan", "none", "null", "n/a", "na", "<na>", "#n/a", "undefined"}  # as pandas, Excel and JavaScript write it
 NOT_UTF8 = "the caption is not UTF-8"
 NOT_FINITE = "is not finite"  # said of a vector
 NO_DOWNLOAD = "the download failed"
@@ -44,7 +43,8 @@ def caption_fault(caption: str | None) -> str | None:
         return "there is no caption"
     if not caption.strip():
         return "the caption is empty"
-    if caption.strip().casefold() in _MISSING:
+    # as pandas, Excel and JavaScript write it
+    if caption.strip().casefold() in {"nan", "none", "null", "n/a", "na", "<na>", "#n/a", "undefined"}:
         return f"the caption is {caption.strip()!r}, which stands for none"
     if "\0" in caption:
         return "the caption holds a NUL character"

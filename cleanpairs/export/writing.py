@@ -22,6 +22,7 @@ from cleanpairs.core.parameters import check_whole
 from cleanpairs.core.regular import read_json, reading, writing
 from cleanpairs.data import Pairs, ParquetSink, Source, iter_tables, staged_set
 from cleanpairs.data.atomic import StagedSet, scratch_directory
+from cleanpairs.data.columns import TRUTH
 from cleanpairs.data.guard import holds, refuse_foreign, require_own_file
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.data.readers import reader_of
@@ -36,7 +37,7 @@ from cleanpairs.export.manifest import BATCH_ROWS, CARD, manifest_of, write_mani
 from cleanpairs.export.pushing import CardFacts, dataset_card
 from cleanpairs.ops.columns import filtered
 from cleanpairs.repair.actions import ActionCounts, count_actions, why_none_is_repaired
-from cleanpairs.repair.plan import TRUTH, RepairPlan, counted
+from cleanpairs.repair.plan import RepairPlan, counted
 
 ROWS = 2048  # of a batch of Parquet at most: larger ones leave the processor's cache
 PARTITION = 65_536  # rows of a partition, about

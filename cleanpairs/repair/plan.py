@@ -18,7 +18,7 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.core.parameters import check_number
 from cleanpairs.core.regular import cached_by_file, reading
 from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file
-from cleanpairs.data.columns import score_columns
+from cleanpairs.data.columns import TRUTH, score_columns
 from cleanpairs.data.parquet_io import common_schema, open_parquet, read_table
 from cleanpairs.ops.columns import filtered, one_array, with_columns
 from cleanpairs.repair.actions import (
@@ -56,7 +56,6 @@ PLAN_SCHEMA = pa.schema(
     ]
 )
 
-TRUTH = ("true_mismatch", "true_key")  # follow the repairs by who else has which caption: that takes all pairs at once
 METADATA_KEY = b"cleanpairs.repair.plan"
 WRITTEN_KEY = "cleanpairs.written"  # beside the schema's metadata, of the file: no program that rewrites it keeps it
 

@@ -26,9 +26,6 @@ from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader, chosen_split
 from cleanpairs.ops.columns import plain_batch, plain_schema
 
-_HUB_NAME = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-_MAGIC = b"ARROW1"  # of the file format; streams begin with the length of their first message
-_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _ERRORS = ("read as Arrow", pa.ArrowException, UnicodeDecodeError)
 
 
@@ -105,7 +102,7 @@ def _files(folder: Path, split: str | None) -> list[str]:
 
 def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
     """The Arrow files of a dataset on the hub, in `datasets`' own cache, and the folder of what was fetched."""
-    name = _HUB_NAME.fullmatch(data)
+    name = re.fullmatch(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?", data)
     if name is None:
         raise DataError(f"{data} is no dataset on the hub: write hf://owner/name, or hf://owner/name@revision")
     if not hub_allowed.get():
@@ -137,14 +134,15 @@ def cached_files(loaded: Any, data: str) -> list[str]:
 
 def _mapped(path: str) -> pa.Table:
     """The rows of a file or a stream, of which only the headers are read."""
+    of_file, end_of_stream = b"ARROW1", b"\xff\xff\xff\xff\x00\x00\x00\x00"
     with reading(path, *_ERRORS):
         with open_regular(path) as file:
-            begin = file.read(len(_MAGIC))
-            file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
+            begin = file.read(len(of_file))
+            file.seek(-min(len(end_of_stream), os.fstat(file.fileno()).st_size), os.SEEK_END)
             end = file.read()
-        if begin != _MAGIC and end != _END:
+        if begin != of_file and end != end_of_stream:
             raise DataError(f"{path} is cut short, or no Arrow file: it lacks the mark of its end; write it again")
-        opened = pa.ipc.open_file if begin == _MAGIC else pa.ipc.open_stream
+        opened = pa.ipc.open_file if begin == of_file else pa.ipc.open_stream
         table = opened(pa.memory_map(path)).read_all()
         _check_names(table.schema)
     return table

@@ -10,20 +10,16 @@ from pathlib import Path
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import reading
 
-MAX_FILES = 1_000_000
-_BRACES = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
-
-def expand_braces(pattern: str) -> list[str]:
-    """``a{00..02}.tar`` and ``{x,y}.tar`` spelt out, in order. Raises DataError: it means more than a million names."""
+def expand_braces(pattern: str, most: int = 1_000_000) -> list[str]:
+    """``a{00..02}.tar`` and ``{x,y}.tar`` spelt out, in order. Raises DataError: it means more than ``most`` names."""
     count, choices = 1, []
-    for i, text in enumerate(_BRACES.split(pattern)):  # fixed, inside braces, fixed, ...
+    for i, text in enumerate(re.split(r"\{([^{}]*)\}", pattern)):  # fixed, inside braces, fixed, ...
         options = [text] if i % 2 == 0 else text.split(",") if "," in text else ["{" + text + "}"]
-        numbers = _RANGE.fullmatch(text) if i % 2 else None
+        numbers = re.fullmatch(r"(\d+)\.\.(\d+)", text) if i % 2 else None
         count *= int(numbers[2]) - int(numbers[1]) + 1 if numbers else len(options)
-        if count > MAX_FILES:
-            raise DataError(f"{pattern} means more than {MAX_FILES:,} files")
+        if count > most:
+            raise DataError(f"{pattern} means more than {most:,} files")
         if numbers:
             width = len(numbers[1]) if numbers[1].startswith("0") else 0
             options = [str(k).zfill(width) for k in range(int(numbers[1]), int(numbers[2]) + 1)]

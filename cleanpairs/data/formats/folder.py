@@ -38,9 +38,6 @@ from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded,
 from cleanpairs.ops.columns import taken
 
 FIRST = ("metadata.csv", "metadata.jsonl", "captions.txt")
-_SCHEMA = pa.schema(
-    [("key", pa.string()), ("image", pa.string()), ("captions", pa.list_(pa.string())), ("split", pa.string())]
-)
 
 
 class Listing(NamedTuple):
@@ -284,7 +281,7 @@ class CaptionJsonReader(ListingReader):
 
 @cached_by_file(2)
 def _captioned(path: str) -> Listing | None:
-    """All images of COCO's or Karpathy's JSON, a row each; see :data:`_SCHEMA`. None where a file is neither."""
+    """All images of COCO's or Karpathy's JSON, a row each. None where a file is neither."""
     try:
         with reading(path):
             content = read_json(path)
@@ -303,7 +300,9 @@ def _captioned(path: str) -> Listing | None:
     found = [[each for caption in row["captions"] for each in captions_of(caption)] for row in rows]
     spoilt = {(i, k): why for i, cell in enumerate(found) for k, (_, why) in enumerate(cell) if why}
     rows = [row | {"captions": [text for text, _ in cell]} for row, cell in zip(rows, found, strict=True)]
-    return Listing(pa.Table.from_pylist(rows, _SCHEMA), faults, spoilt)
+    text = pa.string()
+    schema = pa.schema({"key": text, "image": text, "captions": pa.list_(text), "split": text})
+    return Listing(pa.Table.from_pylist(rows, schema), faults, spoilt)
 
 
 def _coco(path: str, images: list[Any], annotations: Any) -> tuple[list[dict[str, Any]], dict[int, str]]:

@@ -26,7 +26,6 @@ from cleanpairs.data.columns import USUAL_NAMES, is_score, number_of
 from cleanpairs.data.images import IMAGES
 
 ENDINGS = (".csv", ".tsv", ".token", ".jsonl", ".ndjson")
-JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 MAX_FIELD = 16 * 2**20  # characters of a field of CSV, bytes of a line of JSON
 _IMAGE_NAME = re.compile(rf"({'|'.join(map(re.escape, IMAGES))})\b", re.IGNORECASE)
 _SPOILT = re.compile("[\ud800-\udfff]")  # bytes that were not UTF-8
@@ -64,7 +63,7 @@ def read_records(path: str, encoding: str | None = None, text: str | None = None
     becomes their JSON, as text. Captions are as :func:`cleanpairs.data.captions.captions_of` finds them.
     """
     kind = file_kind(path)
-    head = None if kind in JSON_ENDINGS else _header(path, encoding)
+    head = None if kind in (".jsonl", ".ndjson", ".json") else _header(path, encoding)
     columns: dict[str, list[Any]] = {} if head is None else {name: [] for name in head.names}
     faults: dict[int, str] = {}
     records = _iter_csv(path, encoding, head) if head else _entries(path) if kind == ".json" else _iter_json(path)

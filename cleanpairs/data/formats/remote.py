@@ -4,7 +4,7 @@ Parquet of an object store is read where it lies. A small file in the cache dire
 its URL, its size and its mark (ETag, time of change), by which it is known whether it is still the same. One that lies
 anywhere else, or was itself fetched, is no such file: a stranger's data cannot make this machine ask the network.
 
-``http(s)://``, and of what fsspec knows the object stores (:data:`PROTOCOLS`): others would reach this machine's files,
+``http(s)://``, and of what fsspec knows the object stores (see :func:`fetch`): others would reach this machine's files,
 its network, or another protocol behind their own. For HTTP the addresses are looked at when the connection is made,
 behind every redirect: this machine, the local network and a cloud's metadata service are never asked.
 """
@@ -29,13 +29,9 @@ from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.formats.file_names import expand_braces
 from cleanpairs.data.source import cache_dir, cache_folder, digest_of, read_cached, write_cached
 
-ENDINGS = (".parquet", ".tar", ".csv", ".tsv", ".jsonl", ".json", ".arrow", ".npy")
-TIMEOUT = 60.0  # seconds without an answer
-PROTOCOLS = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory")
 HUB = "hf://"  # the reader of `datasets` asks the hub itself
 FOLDER = "remote"  # of the cache directory
 NOTE = ".source"  # behind the name of a file: where it is from
-_MARKS = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created", "updated")
 
 
 class _Remote(NamedTuple):
@@ -62,10 +58,11 @@ def fetch(data: str, allow_urls: bool) -> str:
     scheme = data.split("://", 1)[0].lower()
     if scheme == "file":
         raise ConfigError(f"{data} is on this machine: give its path")
-    if scheme not in PROTOCOLS or (scheme not in ("http", "https") and "::" in data):
+    protocols = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory")
+    if scheme not in protocols or (scheme not in ("http", "https") and "::" in data):
         raise ConfigError(
             f"{data} has a protocol that is not known, or one behind another: URLs begin with one of "
-            f"{', '.join(name + '://' for name in PROTOCOLS)}"
+            f"{', '.join(name + '://' for name in protocols)}"
         )
     if not allow_urls:
         raise ConfigError(f"{data} is a URL, and nothing is fetched unless you allow it: add --allow-urls (allow_urls)")
@@ -124,7 +121,8 @@ def _others(url: str) -> list[_Remote]:
         if any(c in path for c in "*?["):
             found = sorted(system.glob(path))
         elif system.isdir(path):
-            found = sorted(p for p in system.ls(path, detail=False) if p.endswith(ENDINGS))
+            endings = (".parquet", ".tar", ".csv", ".tsv", ".jsonl", ".json", ".arrow", ".npy")
+            found = sorted(p for p in system.ls(path, detail=False) if p.endswith(endings))
         else:
             found = [path]
         return [_of_fsspec(system, p, url) for p in found]
@@ -149,7 +147,8 @@ def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
 
 def _mark_of(about: dict[str, Any]) -> str:
     """What tells whether a file is as it was, of what fsspec says of it; empty where that is too little."""
-    known = [str(about[name]) for name in _MARKS if about.get(name) is not None]
+    marks = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created", "updated")
+    known = [str(about[name]) for name in marks if about.get(name) is not None]
     return "|".join([str(about.get("size")), *known]) if known else ""
 
 
@@ -194,26 +193,23 @@ def open_remote(path: str) -> Any:
         raise DataError(f"{told['url']} is not there any more") from error
 
 
-_UNICAST = ipaddress.IPv6Network("2000::/3")  # all that is handed out; ::/96 and fec0::/10 are not in it
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")  # which Python's tables do not all have yet
-_NOT_PUBLIC = tuple(  # nor these; the last one is Azure's own, at an address that looks public
-    ipaddress.IPv4Network(network) for network in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")
-)
-
-
 def is_public(address: str) -> bool:
     """Whether an IP address is one of the internet, not of this machine, a local network or a cloud's inside.
 
     So must be an IPv4 address that is embedded in another (RFC 4291, 6052); tunnels (6to4, Teredo, ISATAP) are not.
     """
     ip = ipaddress.ip_address(address.split("%")[0])
-    if isinstance(ip, ipaddress.IPv4Address):
-        return ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
-    if ip.ipv4_mapped is not None or ip in _NAT64:
+
+    def within(*networks: str) -> bool:
+        return any(ip in ipaddress.ip_network(network) for network in networks)
+
+    if isinstance(ip, ipaddress.IPv4Address):  # the last one is Azure's own, at an address that looks public
+        return ip.is_global and not ip.is_multicast and not within("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")
+    if ip.ipv4_mapped is not None or within("64:ff9b::/96"):  # NAT64
         return is_public(str(ipaddress.IPv4Address(int(ip) & (2**32 - 1))))
     tunnel = ip.sixtofour or ip.teredo or (int(ip) >> 32) & 0xFDFFFFFF == 0x5EFE
-    return ip in _UNICAST and ip.is_global and not tunnel and ip not in _DOCUMENTATION
+    # All that is handed out, without ::/96, fec0::/10, and what is for documentation: Python's tables lack that yet.
+    return within("2000::/3") and ip.is_global and not tunnel and not within("3fff::/20")
 
 
 def _connect(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.socket:
@@ -239,8 +235,11 @@ class _PublicHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return super().do_open(guarded, req, **http_conn_args)
 
 
-def _http(url: str) -> list[_Remote]:
-    """The file of an ``http(s)://`` URL. No proxy is used: it would be the one to connect."""
+def _http(url: str, timeout: float = 60.0) -> list[_Remote]:
+    """The file of an ``http(s)://`` URL. No proxy is used: it would be the one to connect.
+
+    ``timeout``: seconds without an answer.
+    """
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.UnknownHandler, _PublicHandler, urllib.request.HTTPDefaultErrorHandler,
@@ -250,7 +249,7 @@ def _http(url: str) -> list[_Remote]:
 
     def asked(method: str) -> Any:
         request = urllib.request.Request(url, method=method, headers={"User-Agent": "cleanpairs"})
-        return opener.open(request, timeout=TIMEOUT)
+        return opener.open(request, timeout=timeout)
 
     def copy(out: BinaryIO) -> None:
         with asked("GET") as answer:

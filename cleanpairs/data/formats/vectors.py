@@ -35,8 +35,6 @@ from cleanpairs.ops.columns import grouped
 from cleanpairs.ops.mapped import release
 
 VECTORS = ("image_features", "text_features")
-_NUMBER = re.compile(r"(\d+)$")
-_NUMBERS = re.compile(r"[\d,\s]*")
 Parts = tuple[list[str], list[str], list[str]]  # the files with vectors of images, of captions, and with rows
 
 
@@ -207,7 +205,7 @@ class PrecompReader(ClipRetrievalReader):
 
 def by_number(path: str) -> tuple[int, str]:
     """What files are sorted by: the number at the end of the name, then the name."""
-    match = _NUMBER.search(Path(path).stem)
+    match = re.search(r"(\d+)$", Path(path).stem)
     return (int(match[1]) if match else -1, Path(path).name)
 
 
@@ -242,7 +240,7 @@ def _lines_of(path: str) -> list[str]:
     with reading(path, "read as UTF-8", UnicodeDecodeError):
         text = read_text(path)
     lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-    if Path(path).name.endswith("_caps.txt") or not all(map(_NUMBERS.fullmatch, lines)):
+    if Path(path).name.endswith("_caps.txt") or not all(re.fullmatch(r"[\d,\s]*", line) for line in lines):
         return lines
     return [" ".join(line.replace(",", " ").split()) for line in lines]
 

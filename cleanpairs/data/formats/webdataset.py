@@ -37,8 +37,6 @@ from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded,
 from cleanpairs.data.text import NOT_UTF8, text_of
 from cleanpairs.ops.columns import is_list, one_array, recast, taken
 
-TAR = (".tar", ".tar.gz", ".tgz")
-MAX_JSON_BYTES = 16 * 2**20
 LOOK_AT = 100  # samples whose .json tells which fields there are
 OWN = ("key", "image", "caption")
 CAPTIONS = ("txt", "caption", "text")  # endings
@@ -159,7 +157,11 @@ class WebDatasetReader(TableReader):
     def recognises(data: str) -> bool:
         """Whether ``data`` names tars, or is a directory with some."""
         path = Path(data)
-        return any(files_below(path, ".tar", depth=0)) if path.is_dir() else data.lower().endswith(TAR)
+        return (
+            any(files_below(path, ".tar", depth=0))
+            if path.is_dir()
+            else data.lower().endswith((".tar", ".tar.gz", ".tgz"))
+        )
 
     def open(self, data: str, request: DataOptions) -> Source:
         """The tars, their sidecars, their columns; of the tars only headers are read."""
@@ -271,10 +273,11 @@ def _names(sample: Sample) -> str:
     return ", ".join(list(sample.members)[:10]) + ", ..." * (len(sample.members) > 10)
 
 
-def _json(file: BinaryIO, sample: Sample) -> bytes | None:
+def _json(file: BinaryIO, sample: Sample, most: int = 16 * 2**20) -> bytes | None:
+    """What the .json holds; None where there is none, or one of more than ``most`` bytes."""
     found = sample.among(["json"])
     member = sample.members[found[0]] if found else None
-    return None if member is None or member.size > MAX_JSON_BYTES else member_bytes(file, member)
+    return None if member is None or member.size > most else member_bytes(file, member)
 
 
 def _record(file: BinaryIO, sample: Sample) -> dict[str, Any]:
