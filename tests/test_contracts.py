@@ -599,17 +599,17 @@ def test_dropout_is_of_the_heads_of_mlp() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("backbone_name", ["mlp", "vse_inf", "sgraf"])
 def test_methods_train_on_the_gpu(
-    method: Any, backbone_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Any, backbone_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is trained there scores the same here; bf16 is the default there, so full precision is asked for."""
     pairs = corpus(48, wrong=8)
     settings = {"backbone": backbone_name, "dim_sim": 4, "batch_size": 12, "eval_group_size": 12, "lr": 5e-3}
-    model = tiny(method, **{**settings, "device": "cuda", "precision": "fp32"}).fit(pairs, val=corpus(12))
+    model = tiny(trained, **{**settings, "device": "cuda", "precision": "fp32"}).fit(pairs, val=corpus(12))
     assert next(model.model_.parameters()).device.type == "cuda"
     assert np.isfinite(model.correspondence_).all()
     assert len(model.rematch(pairs, threshold=0.6).to_pandas()) == 48
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    here = method.from_pretrained(model.save_pretrained(tmp_path / "model"))
+    here = trained.from_pretrained(model.save_pretrained(tmp_path / "model"))
     assert next(here.model_.parameters()).device.type == "cpu"
     here_scores = here.score_pairs(pairs)
     monkeypatch.undo()
