@@ -24,8 +24,8 @@ import pytest
 from cleanpairs.cli import COMMANDS, cli, main
 from cleanpairs.cli.options import Share, Whole
 from cleanpairs.data import source
+from tests.helpers import write_corpus as write_words
 
-WORDS = [f"word{k}" for k in range(24)]
 N, WRONG = 150, 30
 SMALL = (
     "--method crcl --batch-size 16 --device cpu --seed 1 --set epochs=8 --set dim=16 --set dim_word=8 "
@@ -44,28 +44,11 @@ class Done:
     err: str
 
 
-InProcess = Callable[..., tuple[int, str, str]]
 Command = Callable[..., Done]
 
 
-def write_corpus(path: Path, n: int = N, wrong: int = WRONG, seed: int = 0) -> Path:
-    """Vectors are sums of their words' vectors; the captions of the first ``wrong`` pairs rotate by one."""
-    rng = np.random.default_rng(seed)
-    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
-    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
-    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
-    keys = [f"k{i}" for i in range(n)]
-    truth = [f"k{(i + 1) % wrong}" if i < wrong else f"k{i}" for i in range(n)]
-    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
-    flat = pa.array(np.array([vectors[row].sum(0) for row in chosen], np.float32).ravel())
-    columns = {
-        "key": pa.array(keys), "image_features": pa.FixedSizeListArray.from_arrays(flat, 16),
-        "caption": pa.array(captions), "extra": pa.array(range(n)),
-    }  # fmt: skip
-    if wrong:
-        columns |= {"true_mismatch": pa.array([i < wrong for i in range(n)]), "true_key": pa.array(truth)}
-    pq.write_table(pa.table(columns), path)
-    return path
+def write_corpus(path: Path, n: int = N, wrong: int = WRONG) -> Path:
+    return write_words(path, n, wrong, truth=wrong > 0, extra=list(range(n)))
 
 
 @pytest.fixture

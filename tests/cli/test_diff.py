@@ -19,7 +19,7 @@ from cleanpairs.cli import cli
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import diff_export, export_pairs
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from tests.helpers import plan_of
 
 CAPTIONS = [
     "a dog on grass",
@@ -53,26 +53,11 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     keys = ["k\x07" if i == 3 else f"k{i}" for i in range(n)]
     pq.write_table(pa.table({"key": keys, "caption": CAPTIONS, "features": vectors}), "in.parquet")
     pairs = load_pairs("in.parquet")
-    written = [DONORS[i] if a == "rematch_text" else i for i, a in enumerate(ACTIONS)]
-    gone = ("drop", "quarantine")
-    captions = [None if a in gone else CAPTIONS[d or 0] for a, d in zip(ACTIONS, written, strict=True)]
-    columns = {
-        "pair_id": range(n),
-        "key": keys,
-        "action": ACTIONS,
-        "correspondence": [None if a == "quarantine" else 0.25 for a in ACTIONS],
-        "donor_pair_id": DONORS,
-        "donor_key": [None if d is None else keys[d] for d in DONORS],
-        "caption": captions,
-        "original_caption": CAPTIONS,
-        "repair_score": [0.87 if d is not None else None for d in DONORS],
-        "margin": [None] * n,
-        "confidence": [None] * n,
-        "donor_use": [None] * n,
-        "reason": [None if a == "keep" else "no partner scores 0.5" for a in ACTIONS],
-    }  # fmt: skip
-    table = pa.table({k: pa.array(list(v), PLAN_SCHEMA.field(k).type) for k, v in columns.items()})
-    export_pairs(pairs, RepairPlan(table, 0.1, 0.5, pairs.source.fingerprint), "out.parquet")
+    reasons = [None if a == "keep" else "no partner scores 0.5" for a in ACTIONS]
+    correspondence = [None if a == "quarantine" else 0.25 for a in ACTIONS]
+    scores = [None if d is None else 0.87 for d in DONORS]
+    told = {"reason": reasons, "correspondence": correspondence, "repair_score": scores}
+    export_pairs(pairs, plan_of(pairs, ACTIONS, DONORS, **told), "out.parquet")
     return tmp_path / "out.parquet"
 
 
@@ -180,10 +165,7 @@ def test_few_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int) -> N
     table = pa.table({"caption": ["a", "b"], "features": [[1.0, 0.0], [0.0, 1.0]]}).slice(0, n)
     pq.write_table(table, "in.parquet")
     pairs = load_pairs("in.parquet")
-    lines = {"pair_id": range(n), "key": pairs.keys, "action": ["keep"] * n, "correspondence": [1.0] * n}
-    lines |= {"caption": pairs.captions, "original_caption": pairs.captions}
-    columns = {f.name: pa.array(list(lines.get(f.name, [None] * n)), f.type) for f in PLAN_SCHEMA}
-    export_pairs(pairs, RepairPlan(pa.table(columns), 0.1, 0.5, pairs.source.fingerprint), "out.parquet")
+    export_pairs(pairs, plan_of(pairs), "out.parquet")
     result = CliRunner().invoke(cli, ["diff", "out.parquet"])
     assert result.exit_code == 0 and "nothing was changed" in result.stdout
     assert result.stdout.startswith(f"out.parquet: {n} pair{'' if n == 1 else 's'}\n")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
@@ -16,19 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
-from PIL import Image
 
 from cleanpairs.cli import cli
 from cleanpairs.core.errors import ConfigError, OutputError
 from cleanpairs.data import load_pairs
 from cleanpairs.repair.actions import REASONS
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
-
-
-def png(number: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (4, 4), (number, 0, 7)).save(stream, "PNG")
-    return stream.getvalue()
+from cleanpairs.repair.plan import RepairPlan
+from tests.helpers import picture as png
+from tests.helpers import plan_of
 
 
 @pytest.fixture
@@ -40,12 +33,8 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
     pq.write_table(pa.table({**table, "caption": [f"text {i}" for i in range(n)]}), "in.parquet")
     pairs = load_pairs("in.parquet")
     actions = ["drop" if i % 2 else "keep" for i in range(n)]
-    lines: dict[str, Any] = {"pair_id": range(n), "key": pairs.keys, "action": actions, "correspondence": [0.5] * n}
-    lines |= {"caption": [None if i % 2 else c for i, c in enumerate(pairs.captions)]}
-    lines |= {"original_caption": pairs.captions}
-    columns = {f.name: pa.array(list(lines.get(f.name, [None] * n)), f.type) for f in PLAN_SCHEMA}
     settings = {"data": str(tmp_path / "in.parquet"), "columns": {}}
-    RepairPlan(pa.table(columns), 0.1, 0.5, pairs.source.fingerprint, settings).save("plan.parquet")
+    plan_of(pairs, actions, settings=settings).save("plan.parquet")
 
     def run(*argv: str) -> Result:
         return CliRunner().invoke(cli, ["export", "--plan", "plan.parquet", *argv])

@@ -16,35 +16,17 @@ import pytest
 from cleanpairs import CRCL, Pairs
 from cleanpairs.cli import main
 from cleanpairs.repair.plan import RepairPlan
+from tests.helpers import write_corpus
 
 PLAUSIBLE = ("rematch", "--repairs", "plausible")
-WORDS = [f"w{k}" for k in range(24)]
 N, WRONG = 120, 30
-
-
-def write(path: Path, seed: int = 0, wrong: int = WRONG) -> Path:
-    """Captions of three words beside the sum of their vectors; the first ``wrong`` captions rotate."""
-    import pyarrow as pa
-
-    rng = np.random.default_rng(seed)
-    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16)).astype(np.float32)
-    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(N)]
-    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
-    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
-    features = np.array([vectors[row].sum(0) for row in chosen])
-    table = pa.table({
-        "key": [f"k{i}" for i in range(N)], "caption": captions,
-        "features": pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), 16),
-    })  # fmt: skip
-    pq.write_table(table, path)
-    return path
 
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with data.parquet and a run of it."""
     home = tmp_path_factory.mktemp("rematch")
-    write(home / "data.parquet")
+    write_corpus(home / "data.parquet", N, WRONG)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         argv = [
@@ -134,14 +116,14 @@ def test_the_output_of_an_export_has_two_names_and_a_plan_needs_no_run(
 
 
 def test_other_data_than_the_runs(command: Callable[..., Any], tmp_path: Path) -> None:
-    other = write(tmp_path / "other.parquet", seed=5)
+    other = write_corpus(tmp_path / "other.parquet", N, WRONG, seed=5)
     plan_file = tmp_path / "plan.parquet"
     code, _, err = command(*PLAUSIBLE, "run", other, "--out", plan_file, "--threshold", "0.3", "--json")
     assert code == 0, err
     assert RepairPlan.load(plan_file).settings["data"] == str(other)
     code, _, err = command("export", "--plan", plan_file, "--repaired", tmp_path / "out.parquet")
     assert code == 0, err
-    write(other, seed=6)
+    write_corpus(other, N, WRONG, seed=6)
     code, _, err = command("export", "--plan", plan_file, "--repaired", tmp_path / "again.parquet")
     assert code == 3 and "fingerprint" in err
 

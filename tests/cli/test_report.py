@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from html import unescape
@@ -12,22 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from cleanpairs.audit import AuditSample, draw_sample, update_labels, write_labels
 from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.data import load_pairs
 from cleanpairs.data.atomic import write_whole
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from tests.helpers import picture, plan_of
 
 Command = Callable[..., tuple[int, str, str]]
 N = 120
-
-
-def _png(i: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (12, 9), (2 * i % 256, 90, 160)).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 @pytest.fixture
@@ -36,7 +28,7 @@ def run(tmp_path: Path) -> Run:
     data = tmp_path / "data.parquet"
     columns = {
         "key": [f"k{i}" for i in range(N)],
-        "image": [_png(i) for i in range(N)],
+        "image": [picture(i) for i in range(N)],
         "caption": [f"caption {i}" for i in range(N)],
         "category": [f"kind {i % 3}" for i in range(N)],
         "similarity": (np.arange(N) * 37 % N / N).astype(np.float32),
@@ -52,16 +44,8 @@ def run(tmp_path: Path) -> Run:
     )
     run.write_metrics([{"stage": 1, "loss": 2.0 - e} for e in range(2)])
     write_scores(run.path / "scores.parquet", pairs.keys, y, 0.3, {})
-    rows = {name: [None] * N for name in PLAN_SCHEMA.names} | {
-        "pair_id": list(range(N)),
-        "key": pairs.keys,
-        "action": ["drop" if v < 0.3 else "keep" for v in y],
-        "correspondence": y.tolist(),
-        "caption": [None if v < 0.3 else c for v, c in zip(y, pairs.captions, strict=True)],
-        "original_caption": pairs.captions,
-    }
-    plan = pa.table({k: v for k, v in rows.items() if k in PLAN_SCHEMA.names}, schema=PLAN_SCHEMA)
-    RepairPlan(plan, 0.3, 0.5, pairs.source.fingerprint, {"strategy": "ot"}).save(run.path / "plan.parquet")
+    plan = plan_of(pairs, ["drop" if v < 0.3 else "keep" for v in y], threshold=0.3, settings={"strategy": "ot"})
+    plan.save(run.path / "plan.parquet")
     return run
 
 

@@ -17,19 +17,13 @@ from cleanpairs.cli import cli
 from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import export_pairs
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from tests.helpers import plan_of
 
 
 def export(data: str) -> None:
     """Every second pair of ``data`` is dropped; ``out.parquet`` is what is left."""
     pairs = load_pairs(data)
-    n = len(pairs)
-    actions = ["drop" if i % 2 else "keep" for i in range(n)]
-    lines: dict[str, Any] = {"pair_id": range(n), "key": pairs.keys, "action": actions, "correspondence": [0.5] * n}
-    lines |= {"caption": [None if i % 2 else c for i, c in enumerate(pairs.captions)]}
-    lines |= {"original_caption": pairs.captions}
-    columns = {f.name: pa.array(list(lines.get(f.name, [None] * n)), f.type) for f in PLAN_SCHEMA}
-    export_pairs(pairs, RepairPlan(pa.table(columns), 0.1, 0.5, pairs.source.fingerprint), "out.parquet")
+    export_pairs(pairs, plan_of(pairs, ["drop" if i % 2 else "keep" for i in range(len(pairs))]), "out.parquet")
 
 
 @pytest.fixture

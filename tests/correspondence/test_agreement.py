@@ -23,10 +23,7 @@ from cleanpairs.correspondence.agreement import (
 from cleanpairs.correspondence.calibration import mismatched_by_density, noise_rate_by_tails
 from cleanpairs.ops import normalised_similarity
 from cleanpairs.ops.normalised_similarity import VectorPairs
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+from tests.helpers import unit
 
 
 def corpus(n: int, rate: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

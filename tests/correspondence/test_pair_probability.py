@@ -8,16 +8,13 @@ from sklearn.linear_model import LogisticRegression
 
 from cleanpairs.correspondence.pair_probability import PairProbability
 from cleanpairs.repair.decisions import RepairProbability, _as_pure
+from tests.helpers import unit
 
 
 def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
     """Expected calibration error (Naeini et al., 2015): mean distance of probability and share right, over ten bins."""
     bins = np.array_split(np.argsort(probability, kind="stable"), 10)
     return sum(len(b) * abs(probability[b].mean() - right[b].mean()) for b in bins if len(b)) / len(probability)
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
 
 class Exchanged:

@@ -8,10 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from cleanpairs.correspondence.similarity import _near, similarity_agreement
 from cleanpairs.ops.normalised_similarity import VectorPairs, normalised_similarity
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
+from tests.helpers import unit
 
 
 def corpus(n: int, wrong: float, *, spread: float = 0.7, hubs: float = 0.0, seed: int = 0) -> tuple[np.ndarray, ...]:

@@ -15,16 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from cleanpairs.data import iter_tables, load_pairs
-
-
-def picture(number: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8), (number * 37 % 256, number * 91 % 256, number % 256)).save(stream, "PNG")
-    return stream.getvalue()
-
+from tests.helpers import picture
 
 FAULTS = ("no image", "no caption", "empty image", "blank caption", "not UTF-8", "NUL")
 Row = tuple[str, bytes | None, bytes | None]  # what is wrong, image, caption

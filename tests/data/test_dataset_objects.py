@@ -18,7 +18,8 @@ from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import RepairPlan
+from tests.helpers import plan_of
 
 FEATURES = datasets.Features(
     {"image": datasets.Image(), "caption": datasets.Value("string"), "kind": datasets.ClassLabel(names=["cat", "dog"])}
@@ -118,28 +119,19 @@ def test_files_are_embedded_and_urls_are_not_fetched(tmp_path: Path) -> None:
     assert "is a URL, and nothing is fetched" in load_pairs(far).reasons[0]
 
 
-def plan_of(dataset: datasets.Dataset) -> RepairPlan:
-    n, pairs = len(dataset), load_pairs(dataset)
+def made_plan(dataset: datasets.Dataset) -> RepairPlan:
     actions = ["keep", "rematch_text", "rematch_image", "drop", "keep", "keep"]
-    donors = [None, 0, 5, None, None, None]
-    captions = [None if a == "drop" else pairs.captions[0 if a == "rematch_text" else i] for i, a in enumerate(actions)]
-    lines = {
-        "pair_id": range(n), "key": pairs.keys, "action": actions, "correspondence": [0.5] * n, "donor_pair_id": donors,
-        "donor_key": [None if d is None else pairs.keys[d] for d in donors], "caption": captions,
-        "original_caption": pairs.captions,
-    }  # fmt: skip
-    table = {f.name: pa.array(list(lines.get(f.name, [None] * n)), f.type) for f in PLAN_SCHEMA}
-    return RepairPlan(pa.table(table), 0.1, 0.5, pairs.source.fingerprint)
+    return plan_of(load_pairs(dataset), actions, [None, 0, 5, None, None, None])
 
 
 def test_a_plan_gives_back_a_dataset_with_its_features(dataset: datasets.Dataset) -> None:
-    cleaned = plan_of(dataset).apply(dataset)
+    cleaned = made_plan(dataset).apply(dataset)
     assert isinstance(cleaned, datasets.Dataset) and cleaned.features == dataset.features
     assert cleaned["caption"] == [f"a picture {i}" for i in (0, 0, 2, 4, 5)] and cleaned["kind"] == [0, 1, 0, 0, 1]
     pixels = [np.asarray(image)[0, 0, 0] for image in cleaned["image"]]
     assert pixels == [i * 37 for i in (0, 1, 5, 4, 5)]
     with pytest.raises(DataError, match="fingerprint"):
-        plan_of(dataset).apply(dataset.select([1, 0, 2, 3, 4, 5]))
+        made_plan(dataset).apply(dataset.select([1, 0, 2, 3, 4, 5]))
 
 
 def test_a_cache_without_hard_links(dataset: datasets.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +149,7 @@ def test_truth_scores_and_vectors_follow_a_plan(dataset: datasets.Dataset) -> No
     columns |= {"true_key": ["k1", "k0", "k2", "k3", "k4", "k5"], "text_features": [[float(i), 1.0] for i in range(n)]}
     for name, values in columns.items():
         dataset = dataset.add_column(name, values)
-    table = plan_of(dataset).table
+    table = made_plan(dataset).table
     actions = pa.array(["recaption", "rematch_text", "rematch_image", "drop", "keep", "keep"])
     table = table.set_column(table.column_names.index("action"), "action", actions)
     plan = RepairPlan(table, 0.1, 0.5, load_pairs(dataset).source.fingerprint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -14,22 +13,16 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
-from PIL import Image
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
 from cleanpairs.data.formats.datasets_directory import cached_files
+from tests.helpers import picture
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> None:
     datasets.disable_progress_bars()
-
-
-def picture(number: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8), (number * 37 % 256, number * 91 % 256, number % 256)).save(stream, "PNG")
-    return stream.getvalue()
 
 
 def dataset(n: int, first: int = 0) -> datasets.Dataset:

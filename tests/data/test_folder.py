@@ -19,12 +19,7 @@ from PIL import Image
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
-
-
-def picture(number: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8), (number * 37 % 256, number * 91 % 256, number % 256)).save(stream, "PNG")
-    return stream.getvalue()
+from tests.helpers import picture
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -13,16 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
+from tests.helpers import picture
 
 
-def picture(number: int, form: str = "JPEG") -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8), (number * 37 % 256, number * 91 % 256, number % 256)).save(stream, form)
-    return stream.getvalue()
+def jpeg(number: int, form: str = "JPEG") -> bytes:
+    return picture(number, form)
 
 
 def write(folder: Path, files: dict[str, bytes | str]) -> Path:
@@ -32,7 +29,7 @@ def write(folder: Path, files: dict[str, bytes | str]) -> Path:
     return folder
 
 
-JPG = picture(0)
+JPG = jpeg(0)
 NFC, NFD = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
 
 
@@ -100,14 +97,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_an_image_that_is_a_link(tmp_path: Path) -> None:
     """One that leaves the folder is not followed, unless the image root holds both."""
-    write(tmp_path, {"real/b.jpg": picture(1), "data/a.jpg": JPG, "data/a.txt": "one", "data/b.txt": "two"})
+    write(tmp_path, {"real/b.jpg": jpeg(1), "data/a.jpg": JPG, "data/a.txt": "one", "data/b.txt": "two"})
     (tmp_path / "data" / "b.jpg").symlink_to("../real/b.jpg")
     (tmp_path / "data" / "c.jpg").symlink_to("gone.jpg")
     (tmp_path / "data" / "loop").symlink_to(".")
     pairs = load_pairs(tmp_path / "data")
     assert list(pairs.reasons) == [1, 2] and f"it is a link, and --image-root {tmp_path} takes in" in pairs.reasons[1]
     pairs = load_pairs(tmp_path / "data", image_root=tmp_path)
-    assert list(pairs.reasons) == [2] and pairs.images.read([0, 1]) == [JPG, picture(1)]
+    assert list(pairs.reasons) == [2] and pairs.images.read([0, 1]) == [JPG, jpeg(1)]
     with pytest.raises(DataError, match="does not lie in the image root"):
         load_pairs(tmp_path / "data", image_root=tmp_path / "real")
 
@@ -116,22 +113,20 @@ def test_images_of_a_table_that_are_links(tmp_path: Path) -> None:
     """The image root says what links may reach; the paths stay relative to the table."""
     write(
         tmp_path,
-        {f"real/{i}.jpg": picture(i) for i in range(2)} | {"data/a.csv": "image,caption\n0.jpg,one\n1.jpg,two\n"},
+        {f"real/{i}.jpg": jpeg(i) for i in range(2)} | {"data/a.csv": "image,caption\n0.jpg,one\n1.jpg,two\n"},
     )
     for i in range(2):
         (tmp_path / "data" / f"{i}.jpg").symlink_to(f"../real/{i}.jpg")
     with pytest.raises(DataError, match=f"it is a link, and --image-root {tmp_path} takes in"):
         load_pairs(tmp_path / "data")
     pairs = load_pairs(tmp_path / "data", image_root=tmp_path)
-    assert not pairs.reasons and pairs.images.read([1, 0]) == [picture(1), picture(0)]
+    assert not pairs.reasons and pairs.images.read([1, 0]) == [jpeg(1), jpeg(0)]
 
 
 def test_the_splits_of_an_image_folder(tmp_path: Path) -> None:
     for split, n in (("train", 3), ("test", 2)):
         rows = "".join(f"{i}.jpg,caption {i}\n" for i in range(n))
-        write(
-            tmp_path / split, {f"{i}.jpg": picture(i) for i in range(n)} | {"metadata.csv": f"file_name,text\n{rows}"}
-        )
+        write(tmp_path / split, {f"{i}.jpg": jpeg(i) for i in range(n)} | {"metadata.csv": f"file_name,text\n{rows}"})
     assert len(load_pairs(tmp_path)) == 3 and len(load_pairs(tmp_path, split="test")) == 2
     with pytest.raises(DataError, match=r"no split 'dev' \(splits: test, train\)"):
         load_pairs(tmp_path, split="dev")
@@ -146,7 +141,7 @@ def test_the_files_of_img2dataset(kind: pa.DataType, tmp_path: Path) -> None:
             note = json.dumps({"caption": "not looked at"})
             write(
                 tmp_path / f"{shard:05d}",
-                {f"{keys[i]}.jpg": picture(i), f"{keys[i]}.txt": "x", f"{keys[i]}.json": note},
+                {f"{keys[i]}.jpg": jpeg(i), f"{keys[i]}.txt": "x", f"{keys[i]}.json": note},
             )
         table = {"key": pa.array(keys).cast(kind), "caption": [f"caption {shard}{i}" for i in range(4)]}
         table |= {"url": [f"https://x.example/{key}.jpg" for key in keys], "similarity": [0.1, 0.2, 0.3, 0.4]}
@@ -159,6 +154,6 @@ def test_the_files_of_img2dataset(kind: pa.DataType, tmp_path: Path) -> None:
     lost = "00000 has no image of the key '3'" if kind == pa.int64() else "00000 has no image of the key '000000003'"
     assert pairs.reasons[1] == "the download failed: HTTP Error 404" and pairs.reasons[3] == lost
     assert "00001.parquet has no row of the key" in pairs.reasons[8] and sorted(pairs.reasons) == [1, 3, 5, 7, 8]
-    assert pairs.captions[:4] == [f"caption 0{i}" for i in range(4)] and pairs.images.read([6, 0]) == [picture(2), JPG]
+    assert pairs.captions[:4] == [f"caption 0{i}" for i in range(4)] and pairs.images.read([6, 0]) == [jpeg(2), JPG]
     assert pairs.precomputed_scores["similarity"][4:6].tolist() == pytest.approx([0.1, 0.2])
     assert load_pairs(tmp_path / "00000.parquet").keys == pairs.keys[:4]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs, normalise_text
 from cleanpairs.data.noise import apply_noise, corrupt, inject_noise, load_noise_file, load_truth
-
-
-def png(number: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (3, 3), (number, 1, 2)).save(stream, "PNG")
-    return stream.getvalue()
+from tests.helpers import picture as png
 
 
 def corpus(images: int, per_image: int = 1) -> Pairs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, fingerprint_of, iter_tables, load_pairs, table_reader
 from cleanpairs.data.parquet_io import iter_batches
-
-
-def png(number: int, size: int = 4) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (size, size), (number % 256, number // 256, 7)).save(stream, "PNG")
-    return stream.getvalue()
+from tests.helpers import picture as png
 
 
 def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:

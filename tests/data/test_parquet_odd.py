@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import ParquetSink, fingerprint_of, iter_tables, load_pairs
 from cleanpairs.data.parquet_io import iter_batches
-
-
-def png(number: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (4, 4), (number % 256, number // 256, 7)).save(stream, "PNG")
-    return stream.getvalue()
+from tests.helpers import picture as png
 
 
 def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -70,13 +63,13 @@ def test_named_columns_go_before_the_usual_ones(tmp_path: Path) -> None:
     [
         (pa.large_string(), pa.large_binary()),
         (pa.string_view(), pa.binary_view()),
-        (pa.string(), pa.binary(len(png(0)))),
+        (pa.string(), pa.binary(len(png(1)))),
     ],
 )
 def test_types_of_text_and_bytes(tmp_path: Path, text: pa.DataType, image: pa.DataType) -> None:
-    columns = {"caption": pa.array(["a", "b"], text), "image": pa.array([png(0), png(1)], image)}
+    columns = {"caption": pa.array(["a", "b"], text), "image": pa.array([png(1), png(2)], image)}
     pairs = load_pairs(write(tmp_path / "in.parquet", columns))
-    assert pairs.captions == ["a", "b"] and pairs.reasons == {} and pairs.images.read([1, 0]) == [png(1), png(0)]
+    assert pairs.captions == ["a", "b"] and pairs.reasons == {} and pairs.images.read([1, 0]) == [png(2), png(1)]
 
 
 def test_a_truth_column_that_is_no_truth(tmp_path: Path) -> None:

@@ -26,8 +26,9 @@ from cleanpairs.data import remember_user_path
 from cleanpairs.data.recorded import TRUST
 from cleanpairs.export import push_export
 from cleanpairs.export.manifest import open_export
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import verify_path
+from tests import helpers
 
 
 @pytest.fixture
@@ -43,16 +44,10 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
-def plan_of(data: Path | str, out: Path, options: dict[str, Any], *, known: dict[str, Any] | None = None) -> Path:
+def plan_of(data: str | Path, out: Path, options: Any, *, known: Any = None) -> Path:
     """A plan that keeps all pairs, as a stranger may write it: right in all but what he wants to be read."""
     pairs = load_pairs(data, **(options if known is None else known))
-    n = len(pairs)
-    columns: dict[str, Any] = {"pair_id": range(n), "key": pairs.keys, "action": ["keep"] * n}
-    columns |= {"caption": pairs.captions, "original_caption": pairs.captions}
-    table = pa.table([pa.array(columns.get(f.name, [None] * n), f.type) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA)
-    RepairPlan(
-        table, 0.5, 0.5, pairs.source.fingerprint, {"data": str(data), "columns": options}
-    ).save(out)  # fmt: skip
+    helpers.plan_of(pairs, settings={"data": str(data), "columns": options}).save(out)
     return out
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
 from base64 import b64encode
@@ -17,16 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import Pairs, iter_tables, load_pairs
-
-
-def picture(number: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8), (number * 37 % 256, number * 91 % 256, number % 256)).save(stream, "PNG")
-    return stream.getvalue()
+from tests.helpers import picture
 
 
 @pytest.fixture(scope="module")

@@ -16,17 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset
-from PIL import Image
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
 from cleanpairs.data.formats.file_names import expand_braces
+from tests.helpers import picture
 
 
-def picture(number: int, kind: str = "JPEG") -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8), (number * 37 % 256, number * 91 % 256, number % 256)).save(stream, kind)
-    return stream.getvalue()
+def jpeg(number: int, kind: str = "JPEG") -> bytes:
+    return picture(number, kind)
 
 
 def write_tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
@@ -42,7 +40,7 @@ def sample(key: str, number: int, caption: str | None = None, **fields: Any) -> 
     text = f"caption {number}" if caption is None else caption
     record = {"key": key, "url": f"https://example.org/{number}.jpg", "caption": text, **fields}
     return [
-        (f"{key}.jpg", picture(number)), (f"{key}.json", json.dumps(record).encode()), (f"{key}.txt", text.encode())
+        (f"{key}.jpg", jpeg(number)), (f"{key}.json", json.dumps(record).encode()), (f"{key}.txt", text.encode())
     ]  # fmt: skip
 
 
@@ -83,12 +81,12 @@ def test_what_img2dataset_writes(kind: pa.DataType, tmp_path: Path) -> None:
     assert pairs.captions == [f"caption {n}" for n in order]
     assert [key.zfill(9) for key in pairs.keys] == [f"{n // 4:05d}{n % 4:04d}" for n in order]
     np.testing.assert_allclose(pairs.precomputed_scores["similarity"], np.array(order, np.float32) / 100)
-    assert pairs.images.read([6, 0, 6, 7]) == [picture(7), picture(0), picture(7), None]
-    held = [None if n in (1, 5) else picture(n) for n in order]
+    assert pairs.images.read([6, 0, 6, 7]) == [jpeg(7), jpeg(0), jpeg(7), None]
+    held = [None if n in (1, 5) else jpeg(n) for n in order]
     assert [x for _, chunk in pairs.images.iter_encoded(4) for x in chunk] == held
     table = pa.Table.from_batches(iter_tables(pairs.source, 2))
     assert table["status"].to_pylist() == ["success" if image else "failed_to_download" for image in held]
-    assert table["image"].to_pylist()[1] == {"bytes": picture(2), "path": "000000002.jpg"}
+    assert table["image"].to_pylist()[1] == {"bytes": jpeg(2), "path": "000000002.jpg"}
     assert table.schema.field("width").type == pa.int32() and load_pairs(folder, limit=5).keys == pairs.keys[:5]
 
 
@@ -99,7 +97,7 @@ def test_a_sidecar_of_another_tar_is_refused(tmp_path: Path) -> None:
         load_pairs(folder)
 
 
-JPG, PNG = picture(0), picture(1, "PNG")
+JPG, PNG = jpeg(0), jpeg(1, "PNG")
 
 
 @pytest.mark.parametrize(
@@ -143,16 +141,16 @@ def test_without_the_sidecar_the_json_tells(tmp_path: Path) -> None:
 def test_what_the_webdataset_package_writes(tmp_path: Path) -> None:
     with webdataset.TarWriter(str(tmp_path / "a.tar")) as sink:
         for i in range(3):
-            sink.write({"__key__": f"part/sample{i}", "png": picture(i, "PNG"), "txt": f"caption {i}", "cls": i})
+            sink.write({"__key__": f"part/sample{i}", "png": jpeg(i, "PNG"), "txt": f"caption {i}", "cls": i})
     pairs = load_pairs(tmp_path / "a.tar")
     assert pairs.keys == [f"part/sample{i}" for i in range(3)] and pairs.captions == [f"caption {i}" for i in range(3)]
-    assert pairs.images.read([0, 1, 2]) == [picture(i, "PNG") for i in range(3)]
+    assert pairs.images.read([0, 1, 2]) == [jpeg(i, "PNG") for i in range(3)]
 
 
 def test_what_shard_writer_writes_is_read_by_braces_and_by_glob(tmp_path: Path) -> None:
     with webdataset.ShardWriter(str(tmp_path / "%05d.tar"), maxcount=2, verbose=0) as sink:
         for i in range(5):
-            sink.write({"__key__": f"{i:06d}", "jpg": picture(i), "json": {"caption": f"caption {i}", "clip_score": i}})
+            sink.write({"__key__": f"{i:06d}", "jpg": jpeg(i), "json": {"caption": f"caption {i}", "clip_score": i}})
     expected = [f"caption {i}" for i in range(5)]
     for data in (tmp_path, tmp_path / "{00000..00002}.tar", tmp_path / "*.tar", tmp_path / "{00000,00001,00002}.tar"):
         pairs = load_pairs(data)
@@ -186,14 +184,14 @@ def test_braces_that_mean_too_much() -> None:
 def test_samples_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     members = [
         *sample("0", 0),
-        ("1.jpg", picture(1)),  # no text
+        ("1.jpg", jpeg(1)),  # no text
         ("2.txt", b"no picture"),
-        ("3.jpg", picture(3)), ("3.txt", b"\xff\xfe not text"),
+        ("3.jpg", jpeg(3)), ("3.txt", b"\xff\xfe not text"),
         ("4.jpg", b""), ("4.txt", b"empty picture"),
-        ("5.txt", b"behind the others"), ("6.jpg", picture(6)), ("6.txt", b" "), ("5.jpg", picture(5)),
-        ("7.jpg", picture(7)), ("7.txt", b"x" * 300_000),
-        ("8.jpg", picture(8)), ("8.json", b'{"caption": "caf\xe9"}'),
-        ("9.jpg", picture(9)), ("9.json", json.dumps({"caption": "sixteen bits"}).encode("utf-16")),
+        ("5.txt", b"behind the others"), ("6.jpg", jpeg(6)), ("6.txt", b" "), ("5.jpg", jpeg(5)),
+        ("7.jpg", jpeg(7)), ("7.txt", b"x" * 300_000),
+        ("8.jpg", jpeg(8)), ("8.json", b'{"caption": "caf\xe9"}'),
+        ("9.jpg", jpeg(9)), ("9.json", json.dumps({"caption": "sixteen bits"}).encode("utf-16")),
         ("README", b"of no sample"), (".hidden.txt", b"of no sample"),
     ]  # fmt: skip
     pairs = load_pairs(write_tar(tmp_path / "a.tar", members))
@@ -207,7 +205,7 @@ def test_samples_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
         7: "the caption is longer than 65536 bytes",
         8: "there is no caption (the sample has: jpg, json)",
     }
-    assert pairs.captions[5] == "behind the others" and pairs.images.read([5]) == [picture(5)]
+    assert pairs.captions[5] == "behind the others" and pairs.images.read([5]) == [jpeg(5)]
     assert pairs.images.read([2, 4]) == [None, None]
 
 
@@ -225,12 +223,12 @@ def test_a_link_to_another_member_is_that_member(kind: bytes, tmp_path: Path) ->
 def test_names_are_never_paths(tmp_path: Path) -> None:
     link = tarfile.TarInfo("link.jpg")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    path = write_tar(tmp_path / "a.tar", [("../../evil.jpg", picture(0)), ("../../evil.txt", b"a")])
+    path = write_tar(tmp_path / "a.tar", [("../../evil.jpg", jpeg(0)), ("../../evil.txt", b"a")])
     with tarfile.open(path, "a") as tar:
         tar.addfile(link)
     before = sorted(tmp_path.iterdir())
     pairs = load_pairs(path)
-    assert len(pairs) == 1 and pairs.images.read([0]) == [picture(0)]
+    assert len(pairs) == 1 and pairs.images.read([0]) == [jpeg(0)]
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -281,7 +279,7 @@ def test_the_headers_of_sparse_files(name: str, value: str, tmp_path: Path) -> N
     with contextlib.suppress(DataError):
         pairs = load_pairs(tmp_path / "a.tar")
         assert len(pairs) == 2 and 0 not in pairs.reasons
-        assert 1 in pairs.reasons or pairs.images.read([1]) == [picture(1)]
+        assert 1 in pairs.reasons or pairs.images.read([1]) == [jpeg(1)]
 
 
 def test_what_is_no_tar(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from cleanpairs import ClipScore, InfoNCE
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.explain import ISSUES, Explainer
+from tests.helpers import unit
 
 TOPICS = {
     "beach": "sand waves sea surf shell",
@@ -35,10 +36,6 @@ def corpus(seed: int = 0) -> tuple[Pairs, np.ndarray, np.ndarray]:
     centres = rng.normal(size=(4, 16))
     images = centres[topic] + 0.3 * rng.normal(size=(N, 16))
     return Pairs.from_arrays(captions, features=images[:, None].astype(np.float32)), topic, wrong
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
 
 
 def explainer(pairs: Pairs, wrong: np.ndarray) -> Explainer:

@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import RepairPlan
+from tests.helpers import plan_of
 
 
 def encoded(number: int, kind: str = "PNG") -> bytes:
@@ -57,34 +58,8 @@ def make_plan() -> Callable[..., RepairPlan]:
     """``make_plan(pairs, actions)``: a rematched pair takes the part of the next one, a recaptioned one is new."""
 
     def make(pairs: Pairs, actions: Sequence[str] | None = None) -> RepairPlan:
-        n = len(pairs)
-        actions = list(actions or ["keep"] * n)
-        repaired = [a.startswith("rematch") for a in actions]
-        donors = [(i + 1) % n for i in range(n)]
-        captions = {
-            "keep": pairs.captions,
-            "rematch_image": pairs.captions,
-            "recaption": [f"new {i}" for i in range(n)],
-        }
-        columns: dict[str, Any] = {
-            "pair_id": range(n),
-            "key": pairs.keys,
-            "action": actions,
-            "correspondence": [0.5] * n,
-            "donor_pair_id": [d if r else None for d, r in zip(donors, repaired, strict=True)],
-            "donor_key": [pairs.keys[d] if r else None for d, r in zip(donors, repaired, strict=True)],
-            "caption": [
-                pairs.captions[donors[i]] if a == "rematch_text" else captions[a][i] if a in captions else None
-                for i, a in enumerate(actions)
-            ],
-            "original_caption": pairs.captions,
-            "repair_score": [0.75 if r else None for r in repaired],
-            "reason": [None if a == "keep" else f"because {a}" for a in actions],
-        }
-        table = pa.table(
-            [pa.array(list(columns.get(f.name, [None] * n)), f.type) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA
-        )
-        return RepairPlan(table, 0.25, 0.5, pairs.source.fingerprint, {"strategy": "ot", "data": "/secret/in.parquet"})
+        settings = {"strategy": "ot", "data": "/secret/in.parquet"}
+        return plan_of(pairs, actions, threshold=0.25, settings=settings)
 
     return make
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,10 @@ from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.export import diff_export, export_pairs, restore_export, writing
 from cleanpairs.export.layout import StoredRows
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from tests.helpers import picture as png
+from tests.helpers import plan_of
 
 ADDED = ["correspondence", "action", "original_caption", "source_key", "repair_score"]
-
-
-def png(number: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (4, 4), (number % 256, number // 256, 7)).save(stream, "PNG")
-    return stream.getvalue()
 
 
 def write_flat(path: Path, n: int, **more: Any) -> Path:
@@ -50,39 +44,6 @@ def write_lists(path: Path, sizes: list[int]) -> Path:
     keys = [f"k{i}" for i in range(len(sizes))]
     pq.write_table(pa.table({"key": keys, "image": images, "captions": captions}, schema=schema), path)
     return path
-
-
-def plan_of(pairs: Pairs, actions: list[str], donors: Sequence[int | None]) -> RepairPlan:
-    """A plan by hand; quarantined pairs stay so."""
-    n = len(pairs)
-    actions = ["drop" if d in pairs.reasons else a for a, d in zip(actions, donors, strict=True)]
-    actions = ["quarantine" if i in pairs.reasons else a for i, a in enumerate(actions)]
-    captions: list[str | None] = []
-    for i, (action, donor) in enumerate(zip(actions, donors, strict=True)):
-        text = {"keep": pairs.captions[i], "rematch_image": pairs.captions[i]}.get(action)
-        captions.append(pairs.captions[donor] if action == "rematch_text" and donor is not None else text)
-    repaired = [a.startswith("rematch") for a in actions]
-    columns = {
-        "pair_id": range(n),
-        "key": pairs.keys,
-        "action": actions,
-        "correspondence": [None if a == "quarantine" else 0.5 for a in actions],
-        "donor_pair_id": [d if r else None for d, r in zip(donors, repaired, strict=True)],
-        "donor_key": [pairs.keys[d] if r and d is not None else None for d, r in zip(donors, repaired, strict=True)],
-        "caption": captions,
-        "original_caption": pairs.captions,
-        "repair_score": [0.75 if r else None for r in repaired],
-        "margin": [None] * n,
-        "confidence": [None] * n,
-        "donor_use": [1 if r else None for r in repaired],
-        "reason": [None if a == "keep" else f"because {a}" for a in actions],
-    }
-    table = pa.table({k: pa.array(list(v), PLAN_SCHEMA.field(k).type) for k, v in columns.items()})
-    return RepairPlan(table, 0.1, 0.5, pairs.source.fingerprint)
-
-
-def keep_all(pairs: Pairs) -> RepairPlan:
-    return plan_of(pairs, ["keep"] * len(pairs), [None] * len(pairs))
 
 
 @pytest.fixture
@@ -266,7 +227,7 @@ def test_a_caption_that_was_written_for_its_image(tmp_path: Path, lists: bool) -
     table = pa.table({"key": ["k0", "k1", "k2"], "image": [png(i) for i in range(3)], "caption": captions} | truth)
     pq.write_table(table, tmp_path / "in.parquet")
     pairs = load_pairs(tmp_path / "in.parquet")
-    plan = keep_all(pairs)
+    plan = plan_of(pairs)
     for name, value in (("action", "recaption"), ("caption", "a new one"), ("repair_score", 0.75)):
         values = plan.table[name].to_pylist()
         values[1] = value
@@ -305,7 +266,7 @@ def test_the_truth_of_lists_runs_along_the_captions(tmp_path: Path, explode: boo
 def test_pairs_in_memory_cannot_be_exported(tmp_path: Path) -> None:
     pairs = Pairs.from_arrays(["a", "b"], features=np.eye(2))
     with pytest.raises(DataError, match="memory"):
-        export_pairs(pairs, keep_all(pairs), tmp_path / "out.parquet")
+        export_pairs(pairs, plan_of(pairs), tmp_path / "out.parquet")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -314,14 +275,14 @@ def test_files_with_their_columns_in_another_order(tmp_path: Path) -> None:
     pq.write_table(table.slice(0, 3), tmp_path / "a.parquet")
     pq.write_table(table.slice(3).select(["caption", "key", "site", "image"]), tmp_path / "b.parquet")
     pairs = load_pairs(str(tmp_path / "[ab].parquet"))
-    export_pairs(pairs, keep_all(pairs), tmp_path / "out.parquet")
+    export_pairs(pairs, plan_of(pairs), tmp_path / "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet").select(table.column_names).equals(table)
 
 
 def test_columns_of_the_input_give_way_to_added_ones(tmp_path: Path) -> None:
     path = write_flat(tmp_path / "in.parquet", 3, action=["a", "b", "c"], action_input=[1, 2, 3])
     pairs = load_pairs(path)
-    summary = export_pairs(pairs, keep_all(pairs), tmp_path / "out.parquet", dropped=tmp_path / "dropped.parquet")
+    summary = export_pairs(pairs, plan_of(pairs), tmp_path / "out.parquet", dropped=tmp_path / "dropped.parquet")
     table = pq.read_table(tmp_path / "out.parquet")
     assert summary.renamed == {"action": "action_input_2"} and "action_input_2" in str(summary)
     assert table["action_input_2"].to_pylist() == ["a", "b", "c"] and table["action_input"].to_pylist() == [1, 2, 3]
@@ -332,7 +293,7 @@ def test_columns_of_the_input_give_way_to_added_ones(tmp_path: Path) -> None:
 def test_a_cleaned_file_can_be_cleaned_again(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
     export_pairs(flat, mixed, tmp_path / "once.parquet")
     again = load_pairs(tmp_path / "once.parquet")
-    summary = export_pairs(again, keep_all(again), tmp_path / "twice.parquet")
+    summary = export_pairs(again, plan_of(again), tmp_path / "twice.parquet")
     assert set(summary.renamed) == set(ADDED) and summary.rows == 11
 
 
@@ -420,7 +381,7 @@ export_pairs(pairs, plan, sys.argv[3], ledger=sys.argv[3] + ".ledger", overwrite
 def test_a_killed_export_leaves_the_old_output_whole(flat: Pairs, mixed: RepairPlan, tmp_path: Path, stop: str) -> None:
     out, plan_file = tmp_path / "out.parquet", tmp_path / "plan.parquet"
     mixed.save(plan_file)
-    export_pairs(flat, keep_all(flat), out, ledger=Path(f"{out}.ledger"))
+    export_pairs(flat, plan_of(flat), out, ledger=Path(f"{out}.ledger"))
     files = [out, Path(f"{out}.ledger"), Path(f"{out}.manifest.json")]
     before = [file.read_bytes() for file in files]
     command = [sys.executable, "-c", _KILLED, str(tmp_path / "in.parquet"), str(plan_file), str(out), stop]
@@ -499,10 +460,7 @@ def test_what_was_read_through_a_copy_is_still_the_input(tmp_path: Path, kind: s
         pq.write_table(pa.table({"image": names, "title": list("abc"), "description": list("def")}), data)
         changed = data
     pairs = load_pairs(data, image_root=folder, **options)
-    columns = {"pair_id": range(3), "key": pairs.keys, "action": ["keep"] * 3, "caption": pairs.captions}
-    columns["original_caption"] = pairs.captions
-    table = pa.table([pa.array(columns.get(f.name, [None] * 3), f.type) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA)
-    plan, before = RepairPlan(table, 0.5, 0.5, pairs.source.fingerprint), changed.read_bytes()
+    plan, before = plan_of(pairs), changed.read_bytes()
     with pytest.raises(OutputExistsError, match="is the input"):
         export_pairs(pairs, plan, changed, format="parquet", overwrite=True)
     assert changed.read_bytes() == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import json
 import pickle
 import sys
@@ -16,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from cleanpairs.commands.export import export_plan
 from cleanpairs.core.errors import DataError, OutputExistsError
@@ -29,6 +27,7 @@ from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.writing import Export, ExportSettings
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.repair.plan import write_plan as write_plan_file
+from tests.helpers import picture as png
 
 ROLES = ("out", "ledger", "dropped")
 DIM = 4
@@ -46,12 +45,6 @@ def write_input(path: Path, n: int, **more: Any) -> Path:
     }  # fmt: skip
     pq.write_table(pa.table({**columns, **more}), path, row_group_size=7)
     return path
-
-
-def png(value: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (4, 4), (value, 0, 0)).save(file, "PNG")
-    return file.getvalue()
 
 
 def write_plan(

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,53 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data import Pairs, iter_tables, load_pairs, parquet_io
 from cleanpairs.data import writing as data_writing
 from cleanpairs.export import ExportSummary, diff_export, export_pairs, restore, restore_export
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import RepairPlan
+from tests.helpers import picture as png
+from tests.helpers import plan_of
 
 N = 17
-
-
-def png(number: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (4, 4), (number % 256, number // 256, 7)).save(stream, "PNG")
-    return stream.getvalue()
-
-
-def plan_of(pairs: Pairs, actions: Sequence[str], donors: Sequence[int | None]) -> RepairPlan:
-    """A plan by hand; quarantined pairs stay so."""
-    n = len(pairs)
-    actions = [
-        "quarantine" if i in pairs.reasons else "drop" if d in pairs.reasons else a
-        for i, (a, d) in enumerate(zip(actions, donors, strict=True))
-    ]
-    repaired = [a.startswith("rematch") for a in actions]
-    given = [d if r else None for d, r in zip(donors, repaired, strict=True)]
-    captions = [
-        None if a in ("drop", "quarantine") else pairs.captions[i if a != "rematch_text" or d is None else d]
-        for i, (a, d) in enumerate(zip(actions, given, strict=True))
-    ]
-    columns: dict[str, Sequence[Any]] = {
-        "pair_id": range(n),
-        "key": pairs.keys,
-        "action": actions,
-        "correspondence": [None if a == "quarantine" else 0.5 for a in actions],
-        "donor_pair_id": given,
-        "donor_key": [None if d is None else pairs.keys[d] for d in given],
-        "caption": captions,
-        "original_caption": pairs.captions,
-        "repair_score": [0.75 if r else None for r in repaired],
-        "margin": [None] * n,
-        "confidence": [None] * n,
-        "donor_use": [1 if r else None for r in repaired],
-        "reason": [None if a == "keep" else f"because {a}" for a in actions],
-    }
-    table = pa.table({k: pa.array(list(v), PLAN_SCHEMA.field(k).type) for k, v in columns.items()})
-    return RepairPlan(table, 0.1, 0.5, pairs.source.fingerprint)
 
 
 def random_plan(pairs: Pairs, seed: int) -> RepairPlan:

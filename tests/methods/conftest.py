@@ -12,8 +12,12 @@ from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import EpochContext, Network, TrainingData, TrainingSettings
+from tests.helpers import WORDS
 
-WORDS = [f"w{k}" for k in range(24)]
+SMALL: dict[str, Any] = {
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
+    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
+}  # fmt: skip
 
 
 def corpus(n: int = 160, wrong: int = 40, seed: int = 0, *, names: int = 0, noise: float = 0.0) -> Pairs:

@@ -18,8 +18,7 @@ from cleanpairs.correspondence.calibration import Estimate, positions
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.methods import auto_training, untrained
 from cleanpairs.methods.auto_training import AutoTraining, CalibrationStage, first_within_one_standard_error
-from cleanpairs.methods.untrained import plant, reduced, untrained_agreement
-from cleanpairs.ops import normalised_similarity
+from cleanpairs.methods.untrained import plant, reduced
 from cleanpairs.trainer import TrainingData
 from cleanpairs.trainer.context import EpochContext
 
@@ -208,18 +207,6 @@ def test_spaces_are_of_unit_vectors_and_degenerate_ones_pass() -> None:
     assert np.isfinite(reduced(np.zeros((5, 4)), 0)).all() and reduced(np.ones((2, 2)), 0).shape == (2, 2)
 
 
-def test_the_untrained_agreement_of_a_training_set() -> None:
-    clean = corpus(500)
-    from cleanpairs.encoders.tokenizer import Tokenizer
-
-    tokens = Tokenizer.fit(clean.captions).encode(clean.captions)
-    array = clean.images.array()
-    assert array is not None
-    data = TrainingData(array, tokens, clean.image_index, clean.pair_image_group, clean.text_group)
-    found = untrained_agreement(data, 0)
-    assert found.matched.shape == (500,) and found.noise_rate < 0.1
-
-
 def test_captions_that_are_vectors_are_asked_too() -> None:
     clean = corpus(600, seed=6)
     table = np.random.default_rng(8).normal(size=(len(WORDS), 12))
@@ -274,33 +261,6 @@ def test_planted_pairs_answer_nobody_while_they_calibrate(monkeypatch: pytest.Mo
     (first, planted), (last, none) = seen
     assert planted.shape == (2, 100) and not first[planted].any() and np.delete(first, planted[0]).mean() > 0.5
     assert none.shape == (2, 0) and last[planted[0]].mean() > 0.5
-
-
-def test_each_pair_is_compared_with_all_others_or_with_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The joint similarity less its log sums over all captions and images."""
-    clean = corpus(300, seed=15)
-    own = np.arange(300)
-    seen: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    end = AutoTraining.end_epoch
-
-    def looked_at(self: AutoTraining, view: EpochContext) -> None:
-        end(self, view)
-        if view.epoch > 1:
-            z = [np.concatenate(each, axis=1) for each in zip(*map(view.pair_vectors, range(2)), strict=True)]
-            same = clean.text_group[:, None] == clean.text_group[None]
-            np.fill_diagonal(same, False)  # captions that read the same are no others
-            S = np.where(same, -np.inf, z[0] @ z[1].T / 2 / auto_training.NUMBERS.among_tau)
-            softmax = 2 * S.diagonal() - np.logaddexp.reduce(S, axis=1) - np.logaddexp.reduce(S, axis=0)
-            exact = self.similarity(view, own)
-            monkeypatch.setattr(normalised_similarity, "RIVALS", 150)
-            seen.append((softmax, exact, self.similarity(view, own)))
-            monkeypatch.setattr(normalised_similarity, "RIVALS", 300)
-
-    monkeypatch.setattr(AutoTraining, "end_epoch", looked_at)
-    small(epochs=2, label_epochs=2, planted=0.0, networks=2).fit(clean)
-    ((softmax, exact, sampled),) = seen
-    assert np.corrcoef(softmax, exact)[0, 1] > 0.95  # the exact one is the mean of this and of its twentieth step
-    assert np.corrcoef(softmax, sampled)[0, 1] > 0.95 and not np.allclose(exact, sampled)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])

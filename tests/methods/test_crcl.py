@@ -7,27 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanpairs import CRCL, Pairs
+from cleanpairs import CRCL
 from cleanpairs.trainer import TrainingStage
-
-
-def corpus(n: int = 48, seed: int = 0) -> Pairs:
-    """Captions of three words; an image's vector is the sum of its words' vectors."""
-    rng = np.random.default_rng(seed)
-    words = rng.normal(size=(12, 16)).astype(np.float32)
-    chosen = np.stack([rng.choice(12, 3, replace=False) for _ in range(n)])
-    features = words[chosen].reshape(n, 3, 16)
-    return Pairs.from_arrays([" ".join(f"w{k}" for k in row) for row in chosen], features=features)
-
+from tests.helpers import corpus
 
 SMALL = {"dim": 16, "dim_word": 8, "batch_size": 16, "refine_epochs": (2,), "epochs": 2, "freeze": 1, "device": "cpu"}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_trains_in_every_precision(precision: str) -> None:
-    model = CRCL(**SMALL, precision=precision).fit(corpus())
+    model = CRCL(**SMALL, precision=precision).fit(corpus(48))
     assert len(model.history_) == 4 and all(np.isfinite(line["loss"]) for line in model.history_)
-    assert np.isfinite(model.score_pairs(corpus())).all()
+    assert np.isfinite(model.score_pairs(corpus(48))).all()
 
 
 def test_pieces_are_the_refining_ones_and_the_last_one_which_alone_decays() -> None:

@@ -135,11 +135,3 @@ def test_what_is_split() -> None:
     loss = -(S.log_softmax(1).diagonal() + S.log_softmax(0).diagonal()).numpy()
     expected = (loss - loss.min()) / (loss.max() - loss.min())
     np.testing.assert_allclose(procedure.losses(view, 0), expected, atol=1e-4)
-
-
-def test_the_papers_settings() -> None:
-    paper = CREAM.paper()
-    assert (paper.backbone, paper.epochs, paper.warmup, paper.lr_update, paper.lr) == ("sgr", 45, 5, 10, 2e-4)
-    assert (paper.hard_after, paper.noisy_after, paper.split_by, paper.warm_loss) == (10, 15, "infonce", "infonce")
-    (stage,) = paper._stages()
-    assert [stage.decay(e) for e in (15, 16, 26)] == pytest.approx([1, 0.1, 0.01])  # 10 epochs behind the warm-up

@@ -110,15 +110,3 @@ def test_figures_of_the_training_batches() -> None:
         np.testing.assert_allclose(procedure.p[0, f.rows], matching_probability(f.similarity(), 0.07), rtol=1e-5)
         c = structure_consistency(*within(f), torch.ones(len(rows)))
         np.testing.assert_allclose(procedure.c[0, f.rows], c, rtol=1e-5)
-
-
-def test_the_papers_settings() -> None:
-    paper = GSC.paper(networks=1)
-    assert (paper.backbone, paper.tau, paper.gamma, paper.beta, paper.networks) == ("sgr", 0.07, 0.01, 0.7, 1)
-    assert (paper.epochs, paper.lr_update, paper.lr, paper.label_pass, paper.label_epochs) == (
-        60,
-        15,
-        2e-4,
-        "batch",
-        None,
-    )

@@ -161,11 +161,3 @@ def test_the_warm_up_is_nce_between_and_within_the_modalities() -> None:
     assert procedure.loss(view, 0, (rows, rows), 3).item() == pytest.approx(expected.mean(), rel=1e-4)
     ones = torch.ones(8)
     np.testing.assert_allclose(InfoNCEWithRCE(tau=0.2)(torch.from_numpy(z @ t.T), ones), nce(z @ t.T, 0.2), rtol=1e-4)
-
-
-def test_the_papers_settings() -> None:
-    paper = IN2R.paper()
-    assert (paper.backbone, paper.tau, paper.lr, paper.lr_update, paper.warmup, paper.epochs) == (
-        "vse_inf", 0.05, 5e-4, 15, 1, 41,
-    )  # fmt: skip
-    assert (paper.neighbours, paper.memory, paper.reduction, paper.clean_loss) == (1, 65_536, "sum", "triplet")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +15,6 @@ from cleanpairs.ops.transport import partial_transport
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import EpochContext
 from tests.methods.conftest import corpus, view_of
-
-SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
-    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
-}  # fmt: skip
 
 
 def procedure_of(n: int, **settings: Any) -> Any:
@@ -120,29 +112,6 @@ def test_batches_of_one_size_teach_the_cost_net() -> None:
     assert bool(head.linear.weight.grad.any()) and bool((head.linear.bias.grad >= 0).all())
 
 
-def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path) -> None:
-    """Behind the split: within the first network's part, and near the end of the last one's."""
-    steps = 0
-
-    def count(done: int, total: int, loss: float) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == stop:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    stop = -1
-    pairs, settings = corpus(60, 15), {**SMALL, "epochs": 4, "warmup": 1, "batch_size": 8}
-    whole = L2RM(**settings).fit(pairs, on_step=count)
-    for at in (steps // 2 + 1, steps - 2):
-        steps, stop = 0, at
-        with pytest.raises(KeyboardInterrupt):
-            L2RM(**settings).fit(pairs, run_dir=tmp_path / str(at), on_step=count)
-        resumed = L2RM(**settings).fit(pairs, run_dir=tmp_path / str(at), resume=True)
-        np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
-        for name, value in whole.model_.state_dict().items():
-            assert torch.equal(resumed.model_.state_dict()[name], value), (at, name)
-
-
 # -- use ------------------------------------------------------------------------------------------------------------
 
 
@@ -165,13 +134,3 @@ def test_rematching_offers_what_the_plan_moves_and_never_a_pairs_own(is_image: b
     np.testing.assert_allclose(found.scores[:, 0], 1, rtol=1e-5)
     assert search(is_image, True, rows, rows, 3) is None
     assert search(is_image, False, rows[:1], rows, 3) is None
-
-
-def test_the_papers_settings() -> None:
-    paper = L2RM.paper()
-    assert (paper.mass, paper.transport_reg, paper.transport_tau, paper.cost_lr) == (0.1, 0.01, 0.05, 2e-6)
-    assert (paper.backbone, paper.epochs, paper.lr_update, paper.warm_loss) == ("sgr", 40, 15, "rce")
-    assert (paper.tau, paper.rematch_weight) == (0.05, 0.5)
-    assert [paper._stages()[0].decay(epoch) for epoch in (20, 21)] == pytest.approx([1, 0.1])  # 15 behind the warm-up
-    procedure = procedure_of(4)
-    assert (procedure.networks, procedure.mixture) == (1, "beta")

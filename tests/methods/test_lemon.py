@@ -10,10 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from cleanpairs import LEMoN, Pairs
 from cleanpairs.ops.normalised_similarity import VectorPairs
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
+from tests.helpers import unit
 
 
 def vectors(n: int, wrong: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

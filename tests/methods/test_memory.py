@@ -45,30 +45,6 @@ def test_an_empty_memory() -> None:
     check(memory, [])
 
 
-def test_the_oldest_make_room() -> None:
-    memory = FeatureMemory(5)
-    for pushed, held in (
-        ([10, 11], [10, 11]),
-        ([12, 13, 14], [10, 11, 12, 13, 14]),
-        ([15], [11, 12, 13, 14, 15]),
-        ([16, 17, 18], [14, 15, 16, 17, 18]),
-        ([], [14, 15, 16, 17, 18]),
-        ([19, 20, 21], [17, 18, 19, 20, 21]),
-    ):
-        push(memory, *pushed)
-        check(memory, held)
-
-
-@pytest.mark.parametrize("before", [0, 1, 3])
-def test_more_than_fit_leave_the_last_ones(before: int) -> None:
-    memory = FeatureMemory(3)
-    push(memory, *range(100, 100 + before))
-    push(memory, *range(7))
-    check(memory, [4, 5, 6])
-    push(memory, 9)
-    check(memory, [5, 6, 9])
-
-
 def test_any_pushes_are_those_of_a_list() -> None:
     rng = np.random.default_rng(0)
     for size in (1, 2, 7):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -20,13 +17,7 @@ from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.features import Captions
 from cleanpairs.methods.mscn import CorrectionNet, meta_gradient_weights
 from cleanpairs.trainer import EpochContext, TrainingData
-from tests.methods.conftest import WORDS, corpus, view_of
-
-SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
-    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
-}  # fmt: skip
-
+from tests.methods.conftest import SMALL, WORDS, corpus, view_of
 
 # -- the meta gradient ----------------------------------------------------------------------------------------------
 
@@ -286,29 +277,3 @@ def test_a_meta_set_of_other_vectors_is_refused() -> None:
 
 
 # -- a whole training -----------------------------------------------------------------------------------------------
-
-
-def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path) -> None:
-    """Behind the split: within the first network's part, and near the end of the last one's."""
-    steps = 0
-
-    def count(done: int, total: int, loss: float) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == stop:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    stop = -1
-    pairs, settings = (
-        corpus(60, 15),
-        {**SMALL, "epochs": 4, "warmup": 1, "batch_size": 8, "meta": corpus(20, 0, 11), "meta_every": 2},
-    )
-    whole = MSCN(**settings).fit(pairs, on_step=count)
-    for at in (steps // 2 + 1, steps - 2):
-        steps, stop = 0, at
-        with pytest.raises(KeyboardInterrupt):
-            MSCN(**settings).fit(pairs, run_dir=tmp_path / str(at), on_step=count)
-        resumed = MSCN(**settings).fit(pairs, run_dir=tmp_path / str(at), resume=True)
-        np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
-        for name, value in whole.model_.state_dict().items():
-            assert torch.equal(resumed.model_.state_dict()[name], value), (at, name)

@@ -11,12 +11,7 @@ import torch
 from cleanpairs import NCR
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.objectives import TripletLoss, prediction
-from tests.methods.conftest import corpus, view_of
-
-SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
-    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
-}  # fmt: skip
+from tests.methods.conftest import SMALL, corpus, view_of
 
 
 def test_labels_are_rectified_by_the_other_networks_split() -> None:
@@ -63,21 +58,6 @@ def test_the_prediction_is_of_the_methods_own_margin() -> None:
         procedure.judge(view_of(procedure, 30))
         labels.append(procedure.y)
     assert np.abs(labels[0] - labels[1]).max() > 0.01
-
-
-def test_the_papers_settings() -> None:
-    paper = NCR.paper(random_state=7)
-    assert (paper.backbone, paper.epochs, paper.warmup, paper.lr, paper.lr_update) == ("sgr", 45, 5, 2e-4, 30)
-    assert [paper._stages()[0].decay(epoch) for epoch in (35, 36)] == pytest.approx([1, 0.1])  # 30 behind the warm-up
-    assert (paper.margin, paper.curve, paper.clean_above, paper.noisy_weight) == (0.2, 10.0, 0.5, 1.0)
-    assert (paper.split_by, paper.warm_loss, paper.clean_loss, paper.label_epochs) == (
-        "triplet",
-        "mean",
-        "triplet",
-        None,
-    )
-    procedure = paper._procedure(range(4))  # type: ignore[arg-type]
-    assert (procedure.networks, procedure.mixture) == (2, "gaussian") and paper.random_state == 7
 
 
 def test_a_weight_below_zero_is_refused() -> None:

@@ -107,10 +107,3 @@ def test_without_a_warm_up_the_bank_is_built_before_the_first_epoch() -> None:
     late = procedure_of(30, warmup=2)
     late.start_epoch(view)
     assert not late.split_known
-
-
-def test_the_papers_settings() -> None:
-    paper = NPC.paper()
-    assert (paper.encoder, paper.tune) == ("openai/clip-vit-base-patch32", "full")
-    assert (paper.bank_above, paper.warmup, paper.epochs, paper.batch_size) == (0.9, 0, 5, 256)
-    assert (paper.encoder_lr, paper.weight_decay, paper.tau) == (2e-7, 0.2, 0.01)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +14,7 @@ from cleanpairs.correspondence.mixture import GuardedSplit, guarded_split
 from cleanpairs.methods.pc2 import PseudoClassifier
 from cleanpairs.objectives import TripletLoss
 from cleanpairs.trainer import EpochContext
-from tests.methods.conftest import corpus, view_of
-
-SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
-    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
-}  # fmt: skip
+from tests.methods.conftest import SMALL, corpus, view_of
 
 
 def procedure_of(n: int, **settings: Any) -> Any:
@@ -182,29 +174,6 @@ def test_the_state_goes_on() -> None:
         np.testing.assert_array_equal(other.state()[name], value, err_msg=name)
 
 
-def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path) -> None:
-    """Behind the split: within the first network's part, and near the end of the last one's."""
-    steps = 0
-
-    def count(done: int, total: int, loss: float) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == stop:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    stop = -1
-    pairs, settings = corpus(60, 15), {**SMALL, "epochs": 4, "warmup": 1, "batch_size": 8, "classes": 8}
-    whole = PC2(**settings).fit(pairs, on_step=count)
-    for at in (steps // 2 + 1, steps - 2):
-        steps, stop = 0, at
-        with pytest.raises(KeyboardInterrupt):
-            PC2(**settings).fit(pairs, run_dir=tmp_path / str(at), on_step=count)
-        resumed = PC2(**settings).fit(pairs, run_dir=tmp_path / str(at), resume=True)
-        np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
-        for name, value in whole.model_.state_dict().items():
-            assert torch.equal(resumed.model_.state_dict()[name], value), (at, name)
-
-
 # -- use ------------------------------------------------------------------------------------------------------------
 
 
@@ -252,10 +221,3 @@ def test_duplicates_among_captioned_pairs_are_negatives_where_the_paper_masks_no
     view.data.image_group[:] = view.data.text_group[:] = 0
     duplicates = view.duplicates(np.arange(4), np.arange(4))
     assert duplicates is None if not exclude else bool(duplicates.sum() == 12)
-
-
-def test_the_papers_settings() -> None:
-    paper = PC2.paper()
-    assert (paper.classes, paper.entropy_weight, paper.epochs, paper.warmup) == (128, 10.0, 55, 5)
-    assert (paper.margin, paper.curve, paper.reduction) == (0.2, 10.0, "sum")
-    assert [paper._stages()[0].decay(epoch) for epoch in (35, 36)] == pytest.approx([1, 0.1])  # 30 behind the warm-up

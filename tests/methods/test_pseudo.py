@@ -10,24 +10,10 @@ from torch import Tensor
 
 from cleanpairs.methods.pc2 import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
 
-IMAGE = [[1.0, 0.2, -0.3], [0.1, 0.9, 0.4], [-1.0, 0.5, 2.0], [0.0, 0.3, 0.1]]
-TEXT = [[-0.3, 0.2, 1.0], [0.4, 0.9, 0.1], [2.0, 0.5, -1.0], [0.1, 0.3, 0.0]]
-CROSS_ENTROPY, ENTROPY_OF_MEAN, MEAN_ENTROPY = 1.6863105297088623, 1.0898798704147339, 0.9283014535903931
-
 
 def logits(n: int, classes: int = 5, seed: int = 0) -> Tensor:
     g = torch.Generator().manual_seed(seed)
     return torch.randn(n, classes, generator=g, dtype=torch.float64).requires_grad_()
-
-
-def test_values_of_the_public_code() -> None:
-    image, text = torch.tensor(IMAGE), torch.tensor(TEXT)
-    assert float(pseudo_classification(image, text).mean()) == pytest.approx(CROSS_ENTROPY, rel=1e-6)
-    assert -float(negative_batch_entropy(text)) == pytest.approx(ENTROPY_OF_MEAN, rel=1e-6)
-    # The public code trains on the mean of the images' own entropies; eq. 3 is of the batch's mean prediction:
-    p = image.softmax(dim=1)
-    assert float(-(p * p.log()).sum(dim=1).mean()) == pytest.approx(MEAN_ENTROPY, rel=1e-6)
-    assert -float(negative_batch_entropy(image)) == pytest.approx(ENTROPY_OF_MEAN, rel=1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
@@ -57,23 +43,6 @@ def test_entropy_against_a_loop(n: int) -> None:
     torch.testing.assert_close(ours, slow)
     for a, b in zip(torch.autograd.grad(ours, x), torch.autograd.grad(slow, x), strict=True):
         torch.testing.assert_close(a, b)
-
-
-def test_entropy_is_least_where_the_classes_are_used_evenly() -> None:
-    even, one = 100 * torch.eye(4), torch.tensor([[100.0, 0, 0, 0]] * 4).requires_grad_()
-    assert float(negative_batch_entropy(even)) == pytest.approx(-math.log(4))
-    collapsed = negative_batch_entropy(one)
-    collapsed.backward()
-    assert float(collapsed.detach()) == pytest.approx(0.0, abs=1e-6)
-    assert one.grad is not None and bool(torch.isfinite(one.grad).all())
-
-
-def test_a_step_down_the_entropy_term_spreads_the_classes() -> None:
-    x = torch.tensor([[2.0, 0.0, 0.0], [2.0, 0.5, 0.0]], requires_grad=True)
-    before = negative_batch_entropy(x)
-    (gradient,) = torch.autograd.grad(before, x)
-    used, then = x.detach().softmax(dim=1).mean(dim=0), (x.detach() - gradient).softmax(dim=1).mean(dim=0)
-    assert float(then.max()) < float(used.max())
 
 
 def test_oscillation_against_a_loop() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +16,6 @@ from cleanpairs.ops.matching import places
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import EpochContext
 from tests.methods.conftest import corpus, view_of
-
-SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
-    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
-}  # fmt: skip
 
 
 def vectors(n: int, seed: int) -> Tensor:
@@ -227,32 +219,6 @@ def test_the_state_holds_the_memories() -> None:
         assert a.next == b.next
 
 
-def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path) -> None:
-    """Behind the split: within the first network's part, and near the end of the last one's."""
-    steps = 0
-
-    def count(done: int, total: int, loss: float) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == stop:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    stop = -1
-    pairs, settings = (
-        corpus(60, 15),
-        {**SMALL, "epochs": 4, "warmup": 1, "batch_size": 8, "memory": 20, "neighbours": 4},
-    )
-    whole = REPAIR(**settings).fit(pairs, on_step=count)
-    for at in (steps // 2 + 1, steps - 2):
-        steps, stop = 0, at
-        with pytest.raises(KeyboardInterrupt):
-            REPAIR(**settings).fit(pairs, run_dir=tmp_path / str(at), on_step=count)
-        resumed = REPAIR(**settings).fit(pairs, run_dir=tmp_path / str(at), resume=True)
-        np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
-        for name, value in whole.model_.state_dict().items():
-            assert torch.equal(resumed.model_.state_dict()[name], value), (at, name)
-
-
 # -- use ------------------------------------------------------------------------------------------------------------
 
 
@@ -276,10 +242,3 @@ def test_fewer_are_shown_than_asked_for() -> None:
     search = REPAIR(neighbours=6)._search(corpus(10, 0), Embeddings(unit(10, 1)), Embeddings(unit(10, 2)))
     found = search(True, True, np.array([0, 1]), np.array([5]), 4)
     assert found is not None and found.indices[:, 0].tolist() == [0, 0] and (found.indices[:, 1:] == -1).all()
-
-
-def test_the_papers_settings() -> None:
-    paper = REPAIR.paper()
-    assert (paper.memory, paper.neighbours, paper.eta, paper.noisy_weight) == (4096, 32, 0.25, 0.15)
-    assert (paper.backbone, paper.epochs, paper.lr_update, paper.warm_loss) == ("sgr", 40, 30, "mean")
-    assert (paper.replace_after, paper._stages()[0].decay(35), paper._stages()[0].decay(36)) == (20, 1.0, 0.1)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cleanpairs import NCR, Pairs
+from cleanpairs import NCR
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
@@ -20,6 +20,7 @@ from cleanpairs.methods.splitting import UNSPLIT, Splitting, scaled
 from cleanpairs.objectives import InfoNCEWithRCE, TripletLoss
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import BatchOutput, EpochContext, Network, TrainingData, TrainingSettings
+from tests.helpers import corpus
 
 WORDS = [f"w{k}" for k in range(12)]
 
@@ -340,16 +341,6 @@ def test_the_state_goes_on_as_if_nothing_had_been() -> None:
 # -- a whole training -----------------------------------------------------------------------------------------------
 
 
-def corpus(n: int = 48) -> Pairs:
-    rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(len(WORDS), 16))
-    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
-    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
-    captions[:12] = captions[1:12] + captions[:1]
-    features = np.array([vectors[row].sum(0) for row in chosen], dtype=np.float32)
-    return Pairs.from_arrays(captions, features=features)
-
-
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 16, "dim_word": 8, "batch_size": 8, "eval_group_size": 24, "epochs": 4, "warmup": 1,
     "lr": 1e-2, "tau": 0.1, "device": "cpu",
@@ -371,21 +362,21 @@ class StopAt:
 def test_two_networks_cut_anywhere_go_on_to_the_same_bit(tmp_path: Path) -> None:
     """Within either network's warm-up, behind the split within either network's part, and at an epoch's end."""
     count = StopAt()
-    whole = NCR(**SMALL).fit(corpus(), on_step=count)
+    whole = NCR(**SMALL).fit(corpus(48, 12), on_step=count)
     assert count.seen > 30
     weights = whole.model_.state_dict()
     for step in (3, 9, 12, count.seen - 10, count.seen - 3, count.seen):
         folder = tmp_path / str(step)
         with pytest.raises(KeyboardInterrupt):
-            NCR(**SMALL).fit(corpus(), run_dir=folder, on_step=StopAt(step))
-        resumed = NCR(**SMALL).fit(corpus(), run_dir=folder, resume=True)
+            NCR(**SMALL).fit(corpus(48, 12), run_dir=folder, on_step=StopAt(step))
+        resumed = NCR(**SMALL).fit(corpus(48, 12), run_dir=folder, resume=True)
         np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
         for name, value in resumed.model_.state_dict().items():
             assert torch.equal(value, weights[name]), (step, name)
 
 
 def test_the_networks_of_a_pair_differ() -> None:
-    members = NCR(**SMALL).fit(corpus()).model_.state_dict()
+    members = NCR(**SMALL).fit(corpus(48, 12)).model_.state_dict()
     halves = [
         {k.removeprefix(f"members.{m}."): v for k, v in members.items() if k.startswith(f"members.{m}.")}
         for m in (0, 1)
@@ -397,4 +388,4 @@ def test_the_networks_of_a_pair_differ() -> None:
 def test_settings_out_of_range_are_refused_before_any_work() -> None:
     for changes in ({"warmup": 0}, {"clean_above": 1.0}, {"label_epochs": 0}, {"split_by": "loss"}, {"curve": 1.0}):
         with pytest.raises(ConfigError, match=next(iter(changes))):
-            NCR(**{**SMALL, **changes}).fit(corpus())
+            NCR(**{**SMALL, **changes}).fit(corpus(48, 12))

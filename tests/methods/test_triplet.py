@@ -11,12 +11,7 @@ from sklearn.metrics import roc_auc_score
 from cleanpairs import InfoNCE, Triplet
 from cleanpairs.correspondence.density_minimum import find_density_minimum
 from cleanpairs.objectives import TripletLoss
-from tests.methods.conftest import corpus
-
-SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
-    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
-}  # fmt: skip
+from tests.methods.conftest import SMALL, corpus
 
 
 def test_the_first_epochs_take_the_mean_of_the_negatives() -> None:

@@ -20,3 +20,12 @@ def some(n: int) -> Tensor:
     """Off-diagonal entries, more in a row than in a column."""
     m = torch.rand(n, n, generator=torch.Generator().manual_seed(7)) < 0.4
     return m.fill_diagonal_(False)
+
+
+def assert_same(ours: Tensor, slow: Tensor, S: Tensor, rtol: float = 1e-9) -> None:
+    """One loss a pair, of equal value and equal gradient."""
+    assert ours.shape == (len(S),) and ours.dtype == torch.float64
+    torch.testing.assert_close(ours, slow, rtol=rtol, atol=1e-11)
+    w = torch.linspace(0.5, 2.0, len(S), dtype=torch.float64)
+    found, wanted = (torch.autograd.grad((w * loss).sum(), S)[0] for loss in (ours, slow))
+    torch.testing.assert_close(found, wanted, rtol=10 * rtol, atol=1e-10)

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from cleanpairs.objectives import TripletLoss, pair_loss_mean, prediction, soft_margin
-from tests.objectives.conftest import S4, batch, some
+from tests.objectives.conftest import S4, assert_same, batch, some
 
-Y4 = [1.0, 0.35, 0.0, 0.8]
 # NCR's public code on them
 EVAL_LOSS = [0.0, 0.0975, 0.3175, 0.0175]
 PREDICTION = [1.0, 0.75625, 0.20625, 0.95625]
-HARD, HARD_SOFT_MARGIN = 1.17, 0.39752715826034546
 
 
 def naive(S: Tensor, y: Tensor, margin: float, curve: float, form: str, excluded: Tensor | None = None) -> Tensor:
@@ -44,13 +42,7 @@ def test_value_and_gradient_are_those_of_the_double_loop(n: int, form: str, excl
     excluded = some(n) if excluding else None
     ours = TripletLoss(margin=0.3, curve=5.0, negatives=form)(S, y, excluded)
     slow = naive(S, y, 0.3, 5.0, form, excluded)
-    assert ours.shape == (n,) and ours.dtype == torch.float64
-    torch.testing.assert_close(ours, slow, rtol=1e-12, atol=1e-12)
-    weight = torch.linspace(0.5, 2.0, n, dtype=torch.float64)
-    (got,) = torch.autograd.grad((weight * ours).sum(), S)
-    (want,) = torch.autograd.grad((weight * slow).sum(), S)
-    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
-    assert n < 7 or float(got.abs().sum()) > 1
+    assert_same(ours, slow, S)
 
 
 def test_soft_margin() -> None:
@@ -62,14 +54,13 @@ def test_soft_margin() -> None:
 
 
 def test_values_of_ncr() -> None:
-    S, y, ones = torch.tensor(S4), torch.tensor(Y4), torch.ones(4)
-    assert float(TripletLoss(negatives="hard")(S, ones).sum()) == pytest.approx(HARD, rel=1e-6)
-    assert float(TripletLoss(negatives="hard")(S, y).sum()) == pytest.approx(HARD_SOFT_MARGIN, rel=1e-6)
-    theirs = pair_loss_mean(S) * 3 / 4  # they divide by B and not by the B - 1 negatives
+    """S4 is small enough to be worked out by hand; the paper's code divides by N - 1 later than this one."""
+    theirs = pair_loss_mean(torch.tensor(S4)) * 3 / 4
     assert theirs.tolist() == pytest.approx(EVAL_LOSS, abs=1e-7)
-    # Their prediction is 1 - loss / 0.4 over that of the best tenth (here 1); ours of a loss that is 4 / 3 of theirs:
     assert [1 - v / 0.4 for v in theirs.tolist()] == pytest.approx(PREDICTION, abs=1e-6)
-    assert prediction(S).tolist() == pytest.approx([max(0, 1 - v * 4 / 3 / 0.4) for v in EVAL_LOSS], abs=1e-6)
+    assert prediction(torch.tensor(S4)).tolist() == pytest.approx(
+        [max(0, 1 - v * 4 / 3 / 0.4) for v in EVAL_LOSS], abs=1e-6
+    )
 
 
 def test_prediction_is_relative_to_the_best_tenth() -> None:

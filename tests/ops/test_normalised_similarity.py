@@ -10,10 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from cleanpairs.ops import normalised_similarity as module
 from cleanpairs.ops.normalised_similarity import NEIGHBOURS, TAU, VectorPairs, balanced, normalised_similarity
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
+from tests.helpers import unit
 
 
 def corpus(n: int, dim: int = 24, seed: int = 0) -> VectorPairs:

@@ -17,6 +17,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.images import encoded_list
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.recaption import recaption
+from tests.helpers import plan_of
 
 COLOURS = {"red": (200, 30, 30), "green": (30, 180, 30), "blue": (30, 30, 200)}
 
@@ -49,19 +50,7 @@ def corpus(n: int = 12) -> tuple[Pairs, RepairPlan]:
     """Squares of three colours, all captioned "purple"; the first half of the plan is dropped, the rest kept."""
     names = [list(COLOURS)[i % 3] for i in range(n)]
     pairs = Pairs.from_arrays(["purple"] * n, images=[png(c, 8 + i) for i, c in enumerate(names)])
-    import pyarrow as pa
-
-    from cleanpairs.repair.plan import PLAN_SCHEMA
-
-    rows = [
-        {
-            "pair_id": i, "key": pairs.keys[i], "action": "drop" if i < n // 2 else "keep", "correspondence": 0.1,
-            "caption": None if i < n // 2 else "purple", "original_caption": "purple",
-            "reason": "no candidate" if i < n // 2 else None,
-        }
-        for i in range(n)
-    ]  # fmt: skip
-    return pairs, RepairPlan(pa.Table.from_pylist(rows, PLAN_SCHEMA), 0.5, 0.5, pairs.source.fingerprint)
+    return pairs, plan_of(pairs, ["drop"] * (n // 2) + ["keep"] * (n - n // 2), correspondence=[0.1] * n, threshold=0.5)
 
 
 def by_colour(pairs: Pairs) -> np.ndarray:
@@ -95,7 +84,7 @@ def test_a_caption_that_is_no_better_is_not_used() -> None:
     pairs, plan = corpus()
     new = recaption(pairs, plan, Namer(lies=2), by_colour).table.to_pylist()
     assert [row["action"] for row in new[:6]] == ["drop"] * 2 + ["recaption"] * 4
-    assert new[0]["reason"] == "no candidate"
+    assert new[0]["reason"] == "because drop"
     high = recaption(pairs, plan, Namer("a square of {1}, not {0}"), lambda p: np.full(len(p), 0.4, np.float32))
     assert high.table.equals(plan.table)  # below the lowest repair score
 

@@ -19,6 +19,7 @@ from cleanpairs.repair.plan_input import PlanInput
 from cleanpairs.repair.planning import RepairJudge
 from cleanpairs.repair.planning import plan_repairs as plan_with
 from cleanpairs.repair.settings import STRATEGIES, RepairSettings
+from tests.helpers import unit
 
 
 class Scorer:
@@ -74,10 +75,6 @@ def make_pairs(
         true_mismatch=None if truth is None else truth != np.arange(n),
         true_key=None if truth is None else [f"k{i}" for i in truth],
     )
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
 
 def scorer(z_image: np.ndarray, z_text: np.ndarray, image_group: np.ndarray, text_group: np.ndarray) -> np.ndarray:

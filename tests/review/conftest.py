@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from cleanpairs.audit import AuditSample, draw_sample
 from cleanpairs.correspondence.calibration import Calibration, calibrate
@@ -24,6 +22,7 @@ from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.review.log import DecisionLog
 from cleanpairs.review.server import LabelServer
 from cleanpairs.review.session import Session
+from tests.helpers import picture
 
 N, WRONG, REPAIRED, QUARANTINED = 120, 30, 5, 119
 TOPICS = ("sand waves sea surf", "stove pan cook plate", "trees moss path deer", "cars lights bus shops")
@@ -50,12 +49,6 @@ class Case:
         return draw_sample(self.y, 12, threshold=0.5)
 
 
-def _png(i: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (320, 240), (2 * i % 256, 200 - i, 120)).save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
 @pytest.fixture(scope="session")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     rng = np.random.default_rng(0)
@@ -65,7 +58,11 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     captions = [" ".join(rng.choice(TOPICS[t].split(), 3, replace=False)) + f" {i}" for i, t in enumerate(written)]
     captions[40:46], captions[60], captions[3] = ["click here for more"] * 6, EVIL, "sea \u202e txt"
     file = tmp_path_factory.mktemp("review") / "data.parquet"
-    columns = {"key": [f"k{i:03d}" for i in range(N)], "image": [_png(i) for i in range(N)], "caption": captions}
+    columns = {
+        "key": [f"k{i:03d}" for i in range(N)],
+        "image": [picture(i, size=(320, 240)) for i in range(N)],
+        "caption": captions,
+    }
     pq.write_table(pa.table(columns), file)
     pairs = load_pairs(file)
     y = np.where(wrong, rng.beta(1, 6, N), rng.beta(6, 1, N)).astype(np.float32)

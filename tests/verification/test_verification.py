@@ -24,32 +24,19 @@ from cleanpairs.core.recipe import Recipe
 from cleanpairs.core.regular import sha256_of
 from cleanpairs.data import ParquetSink
 from cleanpairs.export import export_pairs
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import Verification, kind_of, verify_path
 from cleanpairs.verification import findings as verification_findings
+from tests.helpers import plan_of
 
 N = 24
 
 
 def plan_for(pairs: Any, actions: list[str]) -> RepairPlan:
     """A plan by hand: a repaired pair takes the caption, or the image, of the next one."""
-    n = len(pairs)
-    actions = [a if n > 1 else "keep" for a in actions]
-    donor = [(i + 1) % n if a.startswith("rematch") else None for i, a in enumerate(actions)]
-    gone = ("drop", "quarantine")
-    caption = [
-        None if a in gone else pairs.captions[d if a == "rematch_text" and d is not None else i]
-        for i, (a, d) in enumerate(zip(actions, donor, strict=True))
-    ]
-    columns: dict[str, Any] = {
-        "pair_id": range(n), "key": pairs.keys, "action": actions, "donor_pair_id": donor, "caption": caption,
-        "correspondence": [None if a == "quarantine" else 0.5 for a in actions],
-        "donor_key": [None if d is None else pairs.keys[d] for d in donor], "original_caption": pairs.captions,
-        "repair_score": [None if d is None else 0.75 for d in donor],
-        "reason": ["decided in a review" if a == "keep" else None for a in actions],  # as a review leaves it
-    }  # fmt: skip
-    table = pa.table([pa.array(columns.get(f.name, [None] * n), f.type) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA)
-    return RepairPlan(table, 0.5, 0.5, pairs.source.fingerprint, {})
+    actions = [a if len(pairs) > 1 else "keep" for a in actions]
+    reasons = ["decided in a review" if a == "keep" else None for a in actions]  # as a review leaves it
+    return plan_of(pairs, actions, threshold=0.5, reason=reasons)
 
 
 def corpus(path: Path, n: int = N, lists: bool = False) -> Path:

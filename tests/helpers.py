@@ -1,0 +1,105 @@
+"""What tests of many directories write again and again: pictures, unit vectors, a corpus of words, plans by hand."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from cleanpairs import Pairs
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+
+WORDS = [f"w{k}" for k in range(24)]
+
+
+def picture(number: int, form: str = "PNG", size: tuple[int, int] = (8, 8)) -> bytes:
+    """An encoded image of one colour, another one for each of 65,536 numbers."""
+    out = io.BytesIO()
+    Image.new("RGB", size, (number * 37 % 256, number * 91 % 256, number // 256)).save(out, form)
+    return out.getvalue()
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    """Rows as unit vectors, float32."""
+    return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True), np.float32)
+
+
+def sentences(n: int, seed: int = 0, words: Sequence[str] = WORDS) -> tuple[list[str], np.ndarray]:
+    """Captions of three words, and the sum of the words' vectors (n, 16)."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(words), 16))
+    chosen = [rng.choice(len(words), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(words[k] for k in row) for row in chosen]
+    return captions, np.array([vectors[row].sum(0) for row in chosen], np.float32).reshape(n, 16)
+
+
+def rotated(captions: list[str], wrong: int) -> list[str]:
+    """The first ``wrong`` captions change places by one."""
+    return captions[1:wrong] + captions[:1] + captions[wrong:] if wrong else captions
+
+
+def corpus(n: int = 60, wrong: int = 0, seed: int = 0) -> Pairs:
+    """Pairs of :func:`sentences`, of which the first ``wrong`` are mismatched."""
+    captions, features = sentences(n, seed)
+    return Pairs.from_arrays(rotated(captions, wrong), features=features)
+
+
+def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bool = False, **more: Any) -> Path:
+    """Parquet of :func:`corpus`, with the columns key, image_features, caption and ``more``."""
+    captions, features = sentences(n, seed)
+    keys = [f"k{i}" for i in range(n)]
+    columns = {"key": keys, "image_features": pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), 16)}
+    columns |= {"caption": rotated(captions, wrong), **more}
+    if truth:
+        columns |= {"true_mismatch": [i < wrong for i in range(n)], "true_key": rotated(keys, wrong)}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def plan_of(
+    pairs: Pairs, actions: Iterable[str] | None = None, donors: Sequence[int | None] | None = None, *,
+    threshold: float = 0.1, settings: dict[str, Any] | None = None, **columns: Any,
+) -> RepairPlan:  # fmt: skip
+    """A plan by hand: quarantined pairs stay so; a rematched one takes the part of its donor, by default the next pair.
+
+    ``columns``: in place of what the columns of these names hold.
+    """
+    n = len(pairs)
+    chosen = list(actions or ["keep"] * n)
+    given = [
+        ((i + 1) % n if donors is None else donors[i]) if action.startswith("rematch") else None
+        for i, action in enumerate(chosen)
+    ]
+    chosen = ["drop" if d in pairs.reasons else a for a, d in zip(chosen, given, strict=True)]
+    chosen = ["quarantine" if i in pairs.reasons else a for i, a in enumerate(chosen)]
+    given = [d if a.startswith("rematch") else None for a, d in zip(chosen, given, strict=True)]
+    captions = [
+        None
+        if action in ("drop", "quarantine")
+        else f"new {i}"
+        if action == "recaption"
+        else pairs.captions[i if action != "rematch_text" or donor is None else donor]
+        for i, (action, donor) in enumerate(zip(chosen, given, strict=True))
+    ]
+    found = {
+        "pair_id": range(n),
+        "key": pairs.keys,
+        "action": chosen,
+        "correspondence": [None if a == "quarantine" else 0.5 for a in chosen],
+        "donor_pair_id": given,
+        "donor_key": [None if d is None else pairs.keys[d] for d in given],
+        "caption": captions,
+        "original_caption": pairs.captions,
+        "repair_score": [None if d is None else 0.75 for d in given],
+        "donor_use": [None if d is None else 1 for d in given],
+        "reason": [None if a == "keep" else f"because {a}" for a in chosen],
+        **columns,
+    }
+    table = pa.table({f.name: pa.array(list(found.get(f.name, [None] * n)), f.type) for f in PLAN_SCHEMA})
+    return RepairPlan(table, threshold, 0.5, pairs.source.fingerprint, settings or {})
