@@ -15,7 +15,7 @@ from PIL import Image
 from cleanpairs import Pairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
-WORDS = [f"w{k}" for k in range(24)]
+WORDS = [f"word{k}" for k in range(24)]
 
 
 def picture(number: int, form: str = "PNG", size: tuple[int, int] = (8, 8)) -> bytes:

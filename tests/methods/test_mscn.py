@@ -113,7 +113,7 @@ def started(n: int = 40, odd: bool = False, **settings: Any) -> tuple[Any, Epoch
     procedure.split_known = True
     view = view_of(procedure, n)
     if odd:
-        captions = [c + " w1" if i % 3 == 0 else c for i, c in enumerate(pairs.captions)]
+        captions = [c + " word1" if i % 3 == 0 else c for i, c in enumerate(pairs.captions)]
         captions = [" ".join(c.split()[1:]) if i % 4 == 0 else c for i, c in enumerate(captions)]
         view.data = replace(data, tokens=method.tokenizer_.encode(captions))
     return procedure, view
