@@ -7,6 +7,7 @@ import functools
 import inspect
 import shutil
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -123,6 +124,14 @@ def test_the_constructor_only_stores_by_keyword_with_a_default(method: Any) -> N
     for name, parameter in inspect.signature(method).parameters.items():
         assert getattr(method(**{name: odd}), name) is odd  # not checked, not copied, not converted
         assert parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
+
+
+def test_every_parameter_is_described_in_the_source_too_where_editors_read_it(method: Any) -> None:
+    missing = [n for n in inspect.signature(method).parameters if f"\n{n} : " not in inspect.cleandoc(method.__doc__)]
+    assert not missing
+    if method.method_name in ("auto", "crcl", "l2rm", "pc2", "repair"):  # else: python tools/parameter_docs.py
+        source = Path(inspect.getfile(method)).read_text(encoding="utf-8")
+        assert textwrap.indent(method.__doc__.strip(), "    ").strip() in source
 
 
 def test_params_clone_repr(method: Any) -> None:

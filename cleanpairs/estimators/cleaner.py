@@ -86,19 +86,7 @@ class Trained:
 class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     """Base of the methods that train: a dual encoder learned from noisy pairs.
 
-    A method (see :mod:`cleanpairs.methods`) says which stages and which procedure; the rest is here. See
-    :class:`Trained`. Each setting is described in docs/methods/index.md, under "Settings of all methods":
-
-    - training: ``epochs``, ``lr``, ``lr_update``, ``weight_decay``, ``grad_clip``, ``batch_size``, ``micro_batch``,
-      ``compile``, ``tau``, ``exclude_duplicates``, ``precision``, ``device``, ``random_state``, ``near_duplicates``
-    - dual encoder: ``backbone``, ``dim``, ``dim_word``, ``dim_sim``, ``dropout``, ``image_drop``, ``text_drop``,
-      ``standardise``
-    - images: ``image_encoder`` (a name, or a torch module that makes vectors of pixels), ``image_size``,
-      ``image_transform`` (what makes a module's pixels of a list of RGB images of Pillow)
-    - captions: ``text_encoder``, ``tokenizer``, ``min_count``, ``max_length``
-    - CLIP or SigLIP for both sides: ``encoder``, ``tune``, ``encoder_lr``, ``lora_rank``, ``gradient_checkpointing``
-    - what is flagged, what refused: ``threshold``, ``eval_group_size``, ``require_dependence``,
-      ``max_bad_share``, ``drop``
+    A method (see :mod:`cleanpairs.methods`) says which stages and which procedure, and the rest is here.
     """
 
     def _stages(self) -> list[TrainingStage]:
@@ -181,11 +169,38 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         on_encode: Progress | None = None,
         on_encode_texts: Progress | None = None,
     ) -> Self:
-        """Train on ``pairs`` and estimate the correspondence of each; see :meth:`PairScorer.fit`.
+        """Train on the pairs, and estimate the correspondence of each.
 
-        ``val``: the epoch of the last stage with the best rSum on these clean pairs is kept; ``run_dir``: where to keep
-        checkpoints, so that an interrupted fit can go on with ``resume=True``; ``on_epoch``, ``on_step``: see
-        :class:`cleanpairs.trainer.Trainer`. Raises RefusedError also for a training that diverges.
+        Parameters
+        ----------
+        pairs : N pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+        y : None
+            There are no labels.
+        val : pairs, optional
+            Clean pairs. The epoch of the last stage with the best rSum on them is kept.
+        run_dir : str or Path, optional
+            Where checkpoints are kept.
+        resume : bool
+            Go on with an interrupted fit by the checkpoints of ``run_dir``.
+        on_epoch, on_step : callable, optional
+            See :class:`cleanpairs.trainer.Trainer`.
+        on_encode, on_encode_texts : callable, optional
+            Called with (done, total) while images, or captions, become vectors.
+
+        Returns
+        -------
+        PairCleaner
+            This one.
+
+        Raises
+        ------
+        ConfigError
+            A setting is out of its range.
+        DataError
+            No pair is usable, or more than ``max_bad_share`` of them are unusable.
+        RefusedError
+            Fewer than two pairs, nothing to tell mismatched pairs by, or a training that diverges.
         """
         self.validate()
         with own_modes(), distributed.process_group(self._resolved_device()):
@@ -391,8 +406,17 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return VectorScorer(self.model_, self.bank_, self.tokenizer_, text_vectors=given, pictures=pictures)
 
     def encode_images(self, images: Any) -> np.ndarray:
-        """Unit vectors (m, d) float32 of images: Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, D),
-        (m, R, D) of vectors, or (m, 3, H, W) uint8 pixels.
+        """Encode images in the joint space.
+
+        Parameters
+        ----------
+        images : pairs or numpy.ndarray
+            What :func:`cleanpairs.load_pairs` takes, vectors (m, D) or (m, R, D), or pixels (m, 3, H, W) uint8.
+
+        Returns
+        -------
+        (m, d) float32
+            Unit vectors.
         """
         self._fitted()
         if isinstance(images, np.ndarray):
@@ -407,7 +431,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return embed_images(self.model_, self._checked(array), device=self._resolved_device()).vectors
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors (n, d) float32 of n captions."""
+        """See :meth:`PairScorer.encode_texts`."""
         self._fitted()
         if isinstance(texts, str):
             raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")

@@ -148,15 +148,32 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         on_encode: Progress | None = None,
         on_encode_texts: Progress | None = None,
     ) -> Self:
-        """Estimate the correspondence of each of ``pairs``.
+        """Estimate the correspondence of each pair.
 
-        - ``pairs``: N pairs; see :func:`cleanpairs.load_pairs`
-        - ``y``: there are no labels; present for scikit-learn's convention
-        - ``val``: clean validation pairs
-        - ``on_encode``, ``on_encode_texts``: called with (done, total) while images, captions become vectors
+        Parameters
+        ----------
+        pairs : N pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+        y : None
+            There are no labels.
+        val : pairs, optional
+            Clean pairs for validation.
+        on_encode, on_encode_texts : callable, optional
+            Called with (done, total) while images, or captions, become vectors.
 
-        Raises ConfigError: a setting out of its range; DataError: no usable pair, or more than 20 % of them unusable;
-        RefusedError: fewer than two pairs, or nothing to tell wrong pairs from right ones by.
+        Returns
+        -------
+        PairScorer
+            This one.
+
+        Raises
+        ------
+        ConfigError
+            A setting is out of its range.
+        DataError
+            No pair is usable, or more than ``max_bad_share`` of them are unusable.
+        RefusedError
+            Fewer than two pairs, or nothing to tell mismatched pairs by.
         """
         raise NotImplementedError
 
@@ -180,17 +197,54 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         raise NotImplementedError
 
     def encode_images(self, images: Any) -> np.ndarray:
-        """Unit vectors (m, d) float32 of images: Pairs or what :func:`cleanpairs.load_pairs` takes, or an array."""
+        """Encode images.
+
+        Parameters
+        ----------
+        images : pairs or numpy.ndarray
+            What :func:`cleanpairs.load_pairs` takes, or an array of vectors or pixels.
+
+        Returns
+        -------
+        (m, d) float32
+            Unit vectors.
+        """
         raise NotImplementedError
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors (n, d) float32 of n captions."""
+        """Encode captions.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            n captions.
+
+        Returns
+        -------
+        (n, d) float32
+            Unit vectors.
+        """
         raise NotImplementedError
 
     def evaluate(self, pairs: Any, *, folds: int = 1) -> Recall:
-        """Retrieval recall on ``pairs``; images that occur in several rows count once.
+        """Retrieval recall on pairs. An image that occurs in several rows counts once.
 
-        ``folds``: the mean over as many parts, of neighbouring images (MS-COCO 1K: 5). Raises DataError: fewer images.
+        Parameters
+        ----------
+        pairs : n pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+        folds : int
+            The mean over as many parts, of neighbouring images. MS-COCO 1K: 5.
+
+        Returns
+        -------
+        Recall
+            R@1, R@5 and R@10 both ways in percent, and ``rsum``, their sum.
+
+        Raises
+        ------
+        DataError
+            There are fewer images than folds.
         """
         return self._embed(pairs).recall(folds=folds)
 
@@ -325,8 +379,29 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         raise NotFittedError(missing)
 
     def score_pairs(self, pairs: Any) -> np.ndarray:
-        """Correspondence (n,) float32 in [0, 1] of any n pairs, NaN where one is quarantined; of trained methods the
-        matching probability against ``bank_``. Warns where most words are new to the model. Raises as :meth:`_embed`.
+        """Score any pairs.
+
+        Parameters
+        ----------
+        pairs : n pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+
+        Returns
+        -------
+        (n,) float32
+            The correspondence in [0, 1], NaN where a pair is quarantined. Of trained methods it is the matching
+            probability among the trusted pairs of ``bank_``.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        DataError
+            The pairs cannot be read, or their vectors have another size than the model's.
+
+        Notes
+        -----
+        Warns where most words are new to the model.
         """
         return self._scored(pairs)[1]
 
@@ -377,12 +452,26 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     ) -> Cut:
         """The threshold that keeps the largest set with at most a share of mismatched pairs, or the best share.
 
-        - ``max_wrong`` in (0, 1): expected share of mismatched ones among the kept, whose interval ends below 1.5 times
-        - ``keep`` in (0, 1]: share of the pairs that is kept; of equal ones all are
-        - ``correspondence`` (n,) float: of the data of ``fit``, which a loaded model has not
+        Parameters
+        ----------
+        max_wrong : float in (0, 1), optional
+            Expected share of mismatched pairs among the kept. Its interval ends below 1.5 times that.
+        keep : float in (0, 1], optional
+            Share of the pairs that is kept. Of equal ones all are.
+        correspondence : (n,) float, optional
+            Of the data of ``fit``. A loaded model needs it.
 
-        Raises ConfigError: not exactly one of the two, or out of range; RefusedError: ``max_wrong`` without
-        probabilities, or with less than 30 pairs that are known to be that pure.
+        Returns
+        -------
+        Cut
+            The threshold, and what it keeps.
+
+        Raises
+        ------
+        ConfigError
+            Not exactly one of the two is given, or it is out of range.
+        RefusedError
+            ``max_wrong`` without probabilities, or fewer than 30 pairs are known to be that pure.
         """
         self._fitted()
         y = np.asarray(self.correspondence_ if correspondence is None else correspondence, dtype=np.float32)
@@ -397,14 +486,31 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         neighbour_search: NeighbourSearch = top_k,
         **changes: Any,
     ) -> RepairPlan:
-        """Plan who gets which caption or image from whom; nothing is changed.
+        """Plan which pair gets which caption or image from which other. Nothing is changed.
 
-        - ``correspondence`` (n,) float: by default that of ``fit`` for its data, else :meth:`score_pairs`'s, with
-          :meth:`own_threshold`; what is given goes with the threshold of ``fit``
-        - ``neighbour_search`` callable: does the searches by cosine, as :func:`cleanpairs.ops.search.top_k`
-        - ``**changes``: of the settings, by the names of :class:`cleanpairs.repair.settings.RepairSettings`
+        Parameters
+        ----------
+        pairs : n pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+        settings : RepairSettings, optional
+            Of the repairs.
+        correspondence : (n,) float, optional
+            None: that of ``fit`` for its data, else that of :meth:`score_pairs` with :meth:`own_threshold`. What is
+            given goes with the threshold of ``fit``.
+        neighbour_search : callable
+            Searches by cosine, as :func:`cleanpairs.ops.search.top_k`.
+        **changes
+            Of the settings, by the names of :class:`cleanpairs.repair.settings.RepairSettings`.
 
-        Raises ConfigError: a setting that is unknown, or out of its range.
+        Returns
+        -------
+        RepairPlan
+            An action for each pair.
+
+        Raises
+        ------
+        ConfigError
+            A setting is unknown, or out of its range.
         """
         asked = changed(settings, changes)
         self._fitted()
@@ -438,8 +544,18 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         ).plan()
 
     def own_threshold(self, pairs: Any) -> UnseenThreshold | None:
-        """The threshold of :meth:`score_pairs` for pairs that the model has not seen, and the share of mismatched ones;
-        None where that of ``fit`` holds: for its pairs, where one was asked for, and where none is found.
+        """The threshold of :meth:`score_pairs` for pairs that the model has not seen.
+
+        Parameters
+        ----------
+        pairs : n pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+
+        Returns
+        -------
+        UnseenThreshold or None
+            The threshold, and the share of mismatched pairs. None where the threshold of ``fit`` holds: for its pairs,
+            where ``threshold`` is given, and where none is found.
         """
         return self._threshold_of(*self._scored(pairs))
 
@@ -464,9 +580,21 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     def explainer(
         self, pairs: Any, *, correspondence: np.ndarray | None = None, threshold: float | None = None
     ) -> "Explainer":
-        """What explains any of n pairs by the trusted ones among them; see :class:`cleanpairs.explain.Explainer`.
+        """What explains pairs by the trusted ones among them.
 
-        ``correspondence`` (n,) and ``threshold``: by default as in :meth:`rematch`.
+        Parameters
+        ----------
+        pairs : n pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+        correspondence : (n,) float, optional
+            As of :meth:`rematch`.
+        threshold : float in [0, 1], optional
+            As of :meth:`rematch`.
+
+        Returns
+        -------
+        Explainer
+            Of any of these pairs.
         """
         from cleanpairs.explain import Explainer
 
@@ -490,7 +618,20 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return Explainer(usable, lambda rows: (images[index[rows]], texts[rows]), y, cut)
 
     def explain(self, pairs: Any, pair_ids: Sequence[int]) -> list["Explanation"]:
-        """Why some of n pairs are doubted, or not: (k,) of :class:`cleanpairs.explain.Explanation`."""
+        """Explain why some pairs are doubted, or not.
+
+        Parameters
+        ----------
+        pairs : n pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+        pair_ids : (k,) sequence of int
+            Which of them.
+
+        Returns
+        -------
+        (k,) list of Explanation
+            Trusted neighbours, and words that they do not support.
+        """
         return self.explainer(pairs).explain(pair_ids)
 
     def recaption(
@@ -500,9 +641,23 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         writer: "CaptionWriter | str | Path",
         **settings: Any,
     ) -> RepairPlan:
-        """Write captions for the pairs that ``plan`` drops, and use those that fit better than the old ones; see
-        :func:`cleanpairs.repair.recaption.recaption`. ``writer`` may be what
-        :class:`cleanpairs.encoders.pretrained.Captioner` takes.
+        """Write captions for the pairs that a plan drops, and use those that fit better than the old ones.
+
+        Parameters
+        ----------
+        pairs : n pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+        plan : RepairPlan
+            Of these pairs.
+        writer : CaptionWriter, str or Path
+            What writes captions. Of a name or a directory :class:`cleanpairs.encoders.pretrained.Captioner` is made.
+        **settings
+            Of :func:`cleanpairs.repair.recaption.recaption`.
+
+        Returns
+        -------
+        RepairPlan
+            With the new captions.
         """
         from cleanpairs.repair.recaption import recaption
 
@@ -514,23 +669,64 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return recaption(load_pairs(pairs), plan, writer, self.score_pairs, **settings)
 
     def plot_scores(self, *, truth: np.ndarray | None = None, ax: "Axes | None" = None) -> "Axes":
-        """Histogram of ``correspondence_``; see :func:`cleanpairs.report.plot_scores`. Raises NotFittedError."""
+        """Histogram of ``correspondence_``.
+
+        Parameters
+        ----------
+        truth : (N,) bool, optional
+            Which pairs are mismatched.
+        ax : matplotlib.axes.Axes, optional
+            Where it is drawn.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            See :func:`cleanpairs.report.plot_scores`.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``, and of a loaded model.
+        """
         from cleanpairs.report import plot_scores
 
         self._fitted(scores=True)
         return plot_scores(self.correspondence_, self.threshold_, truth=truth, ax=ax)
 
     def plot_training(self, *, ax: "Axes | None" = None) -> "Axes":
-        """Loss and, where validated, rSum by epoch, of ``history_``; see :func:`cleanpairs.report.plot_training`."""
+        """Loss by epoch, and rSum where there were pairs for validation.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where it is drawn.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            See :func:`cleanpairs.report.plot_training`.
+        """
         from cleanpairs.report import plot_training
 
         self._fitted(scores=True)
         return plot_training(self.history_, ax=ax)
 
     def plot_pairs(self, pairs: Any, which: str | Sequence[int] = "worst", *, count: int = 8) -> np.ndarray:
-        """Pictures with captions and scores of ``pairs``, which are those of ``fit``, or are scored: (k,) of Axes.
+        """Pictures of pairs with their captions and scores.
 
-        ``which``: "worst", "borderline", "best", "random" or pair_ids; see :func:`cleanpairs.report.plot_pairs`.
+        Parameters
+        ----------
+        pairs : n pairs
+            Those of ``fit``. Others are scored.
+        which : {"worst", "borderline", "best", "random"} or sequence of int
+            Which pairs.
+        count : int
+            How many.
+
+        Returns
+        -------
+        (k,) numpy.ndarray of matplotlib.axes.Axes
+            See :func:`cleanpairs.report.plot_pairs`.
         """
         from cleanpairs.report import plot_pairs
 
@@ -546,12 +742,40 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return y, self._applied_threshold(self._threshold_of(found, y))
 
     def save_pretrained(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the model directory: safetensors and JSON, nothing that can run."""
+        """Write the model as safetensors and JSON, which cannot run code.
+
+        Parameters
+        ----------
+        path : str or Path
+            The directory.
+        overwrite : bool
+            Replace a model there.
+
+        Returns
+        -------
+        Path
+            The directory.
+        """
         self._fitted()
         return save_estimator(self, Path(path), overwrite=overwrite)
 
     def push_to_hub(self, repo: str, *, license: str | None = None, private: bool = True) -> "Pushed":
-        """Upload model and card as :func:`cleanpairs.export.pushing.push_files`; :meth:`from_pretrained` loads it."""
+        """Upload the model and its card to the Hugging Face hub. :meth:`from_pretrained` loads it.
+
+        Parameters
+        ----------
+        repo : str
+            OWNER/NAME.
+        license : str, optional
+            Of the model, for its card.
+        private : bool
+            Whether nobody else sees it.
+
+        Returns
+        -------
+        Pushed
+            Where it is.
+        """
         from cleanpairs.data.atomic import scratch_directory
         from cleanpairs.export import CardFacts
         from cleanpairs.export.pushing import push_model
@@ -565,11 +789,28 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, image_encoder: Any = None, image_transform: Any = None) -> Self:
-        """A fitted scorer out of :meth:`save_pretrained`'s directory, a run directory that holds it as ``model``, or
-        OWNER/NAME on the Hugging Face hub (:meth:`push_to_hub`); without the training pairs' correspondence.
+        """Load a fitted scorer, without the correspondence of its training pairs.
 
-        ``image_encoder``, ``image_transform``: the torch module that it was fitted with, if it was, and its transform.
-        Raises as :func:`cleanpairs.estimators.persistence.load_estimator`; DataError: it is of another method.
+        Parameters
+        ----------
+        path : str or Path
+            Directory of :meth:`save_pretrained`, a run directory, or OWNER/NAME on the Hugging Face hub.
+        image_encoder : torch.nn.Module, optional
+            The module that it was fitted with, if it was.
+        image_transform : callable, optional
+            The transform of that module.
+
+        Returns
+        -------
+        PairScorer
+            Of the method that it was saved of.
+
+        Raises
+        ------
+        DataError
+            It is no model of this version, it is damaged, or it is of another method.
+        ConfigError
+            The module is missing, or another.
         """
         from cleanpairs.encoders.model_files import download
 

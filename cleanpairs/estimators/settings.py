@@ -1,10 +1,11 @@
 """The settings of scorers, in groups: a class has those of the groups that it inherits, and its own.
 
-What each setting is: docs/methods/index.md; ``_section`` of a group is its heading in recipes. Below all is what
-scikit-learn asks of an estimator, without importing it: that takes as long as half of torch.
+``_section`` of a group is its heading in recipes. Below all is what scikit-learn asks of an estimator. It is not
+imported, as that takes as long as half of torch.
 """
 
 import inspect
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -18,22 +19,68 @@ from cleanpairs.data import load_pairs
 from cleanpairs.encoders.tokenizer import KINDS
 
 
+def described(cls: type) -> str:
+    """The docstring of a class, whose Parameters are followed by those that it inherits."""
+    section = re.compile(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", re.M | re.S)
+    entries: dict[str, str] = {}
+    for kind in cls.__mro__:
+        found = section.search(inspect.cleandoc(vars(kind).get("__doc__") or ""))
+        for entry in re.findall(r"^\S.*?(?=^\S|\Z)", found[1] if found else "", re.M | re.S):
+            if not {name := entry.split(" : ")[0]}.isdisjoint(vars(kind).get("__annotations__", ())):
+                entries.setdefault(name, entry.strip())
+    own = section.sub("", inspect.cleandoc(cls.__doc__ or "")).strip()
+    head, *sections = re.split(r"\n\n(?=\w+\n-+\n)", own)
+    if entries:
+        head += "\n\nParameters\n----------\n" + "\n".join(entries.values())
+    return "\n\n".join([head, *sections]) + "\n"
+
+
 class Estimator:
-    """Parameters by the names of the constructor, which only stores; n pairs go in as :func:`cleanpairs.load_pairs`
-    takes them. In a ``GridSearchCV`` they are Pairs, a DataFrame, a Table or a list of dicts, which scikit-learn can
-    divide; of a path, a Dataset or a dict, what ``load_pairs`` makes of it.
+    """Base of all estimators, which follow scikit-learn: the constructor only stores its parameters.
+
+    Notes
+    -----
+    In a ``GridSearchCV`` the pairs are Pairs, a DataFrame, a Table or a list of dicts, which scikit-learn can divide.
+    Load a path, a Dataset or a dict by :func:`cleanpairs.load_pairs` first.
     """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Describe the inherited parameters too."""
+        super().__init_subclass__(**arguments)
+        cls.__doc__ = described(cls)
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
         return {name: p.default for name, p in sorted(inspect.signature(cls).parameters.items())}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Name -> value of every parameter, by name; ``deep`` is scikit-learn's, and there is nothing below."""
+        """The parameters.
+
+        Parameters
+        ----------
+        deep : bool
+            scikit-learn's. There are no estimators within this one.
+
+        Returns
+        -------
+        dict
+            Name -> value, by name.
+        """
         return {name: getattr(self, name) for name in self._defaults()}
 
     def set_params(self, **params: Any) -> Self:
-        """Set some of the parameters; ConfigError for one that is none."""
+        """Set some of the parameters.
+
+        Returns
+        -------
+        Estimator
+            This one.
+
+        Raises
+        ------
+        ConfigError
+            There is no parameter of this name.
+        """
         known = self._defaults()
         for name, value in params.items():
             if name not in known:
@@ -80,7 +127,20 @@ class Estimator:
         return np.asarray(~(y >= threshold))
 
     def fit_predict(self: Any, pairs: Any, y: Any = None) -> np.ndarray:
-        """(n,) bool: :meth:`predict` after :meth:`fit`."""
+        """Fit, and tell which pairs are mismatched.
+
+        Parameters
+        ----------
+        pairs : n pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+        y : None
+            There are no labels.
+
+        Returns
+        -------
+        (n,) bool
+            As :meth:`predict` after :meth:`fit`.
+        """
         pairs = load_pairs(pairs)
         return np.asarray(self.fit(pairs, y).predict(pairs))
 
@@ -92,7 +152,21 @@ def _check_seed(owner: str, name: str, value: Any) -> None:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class EncoderSettings(Estimator):
-    """What reads the images and the captions."""
+    """What reads the images and the captions.
+
+    Parameters
+    ----------
+    encoder : str or Path, optional
+        CLIP or SigLIP for both sides, in place of backbone, image encoder and learned words. A directory, or a name on
+        the Hugging Face hub.
+    image_encoder : str or torch.nn.Module
+        "auto": vectors of the data where it has them, else "efficientnet_lite0". "efficientnet_lite0": frozen. "cnn":
+        trained from the pixels. "features": vectors of the data. A torch module is frozen.
+    text_encoder : str or Path, optional
+        "words": learned from the captions. "auto": also vectors of the installed sentence encoder, where it knows the
+        language. "features": the captions' vectors of the data. Else a frozen encoder: a directory, or a name on the
+        hub. None: "words". None and "auto" take vectors of the data, where it has those of both sides.
+    """
 
     _section: ClassVar[str] = "backbone"
 
@@ -103,7 +177,22 @@ class EncoderSettings(Estimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ScoringSettings(Estimator):
-    """What is flagged, what refused."""
+    """What is flagged, and what is refused.
+
+    Parameters
+    ----------
+    threshold : float in [0, 1], "auto" or None
+        Pairs with a correspondence below it are flagged. "auto": the density minimum between the two modes. None: the
+        method's own.
+    eval_group_size : int
+        Pairs in a group of an evaluation pass. The more, the lower the probability of every pair.
+    require_dependence : bool
+        Refuse pairs whose images and captions do not depend on each other.
+    max_bad_share : float in [0, 1], optional
+        Share of the pairs that may be quarantined. None: ``CLEANPAIRS_MAX_BAD_SHARE``, or 0.2.
+    drop : str
+        Names of filters that quarantine pairs beside those that always do, with commas between them.
+    """
 
     _section: ClassVar[str] = "method"
 
@@ -116,7 +205,17 @@ class ScoringSettings(Estimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RunSettings(Estimator):
-    """What makes two runs alike, and where they take place."""
+    """What makes two runs alike, and where they take place.
+
+    Parameters
+    ----------
+    near_duplicates : bool
+        One picture in several sizes, qualities or formats is one image, as the same bytes are.
+    device : {"auto", "cpu", "cuda"}
+        "auto": a GPU where there is one.
+    random_state : int, numpy.random.Generator or None
+        Seed of everything. Of a generator, and of None, one is drawn at ``fit``: ``random_state_``.
+    """
 
     _section: ClassVar[str] = "train"
 
@@ -127,7 +226,45 @@ class RunSettings(Estimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ModelSettings(EncoderSettings):
-    """The dual encoder that is trained, and what reads for it."""
+    """The dual encoder that is trained, and what reads for it.
+
+    Parameters
+    ----------
+    backbone : str
+        Dual encoder: "mlp", "vse_inf", "saf", "sgr" or "sgraf".
+    image_size : int, optional
+        Side in pixels of the square that the image encoder sees. None: its own.
+    image_transform : callable, optional
+        Of a torch module as ``image_encoder``: from a list of RGB images of Pillow to its pixels.
+    tune : str
+        What of ``encoder`` is trained: "head" (frozen towers), "lora", "blocks:N" (the last N) or "full".
+    encoder_lr : float, optional
+        Learning rate of the weights of ``encoder`` that are trained. None: 2e-4 for LoRA, else 1e-5.
+    lora_rank : int
+        Rank of LoRA's matrices.
+    gradient_checkpointing : bool
+        Recompute the activations of the towers: less memory, more time.
+    dim : int
+        Dimensions of the joint embedding.
+    dim_word : int
+        Dimensions of a word's embedding.
+    dim_sim : int
+        Dimensions of the similarity vectors of backbones that compare words with regions.
+    dropout : float in [0, 1)
+        Dropout in the heads of "mlp".
+    image_drop : float in [0, 1)
+        Share of the regions that are left out at random in training.
+    text_drop : float in [0, 1)
+        Share of the words that are left out at random in training.
+    standardise : bool
+        Centre and scale the input vectors by dimension.
+    tokenizer : {"words", "characters", "subword"}
+        What a token is. "words" takes characters where a script has no spaces.
+    min_count : int
+        Occurrences of a word below which it is not in the vocabulary.
+    max_length : int
+        Words after which a caption is cut. Of characters four times as many.
+    """
 
     _section: ClassVar[str] = "backbone"
 
@@ -152,7 +289,34 @@ class ModelSettings(EncoderSettings):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FitSettings(Estimator):
-    """How it is trained."""
+    """How it is trained.
+
+    Parameters
+    ----------
+    epochs : int
+        Epochs of the last stage, whose model is kept.
+    lr : float
+        Learning rate of AdamW.
+    lr_update : int, optional
+        Epochs of the last stage, behind the warm-up, after each of which the rate falls to a tenth. None: once, after
+        two thirds of all.
+    weight_decay : float
+        Of AdamW.
+    grad_clip : float
+        Largest norm of the gradient.
+    batch_size : int
+        Pairs in a step, of all processes together.
+    micro_batch : int, optional
+        Pairs that go through the towers at once, where a batch is too large for the memory.
+    compile : bool
+        Compile the towers by ``torch.compile``. Where that fails, they run as they are.
+    tau : float
+        Temperature of the matching probability.
+    exclude_duplicates : bool
+        Pairs with the same image or text are no negatives of each other.
+    precision : {"auto", "fp32", "bf16"}
+        "auto": bf16 on a GPU, fp32 on a CPU.
+    """
 
     _section: ClassVar[str] = "train"
 

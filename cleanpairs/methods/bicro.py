@@ -66,8 +66,16 @@ class _Consistent(Splitting):
 class BiCro(SplittingCleaner):
     """Two networks, beta mixture, soft margins from the consistency with clean anchors.
 
-    - ``anchor_above`` float in [0, 1]: least clean probability of an anchor; at most half of the pairs are anchors
-    - ``noisy_weight``: weight of the noisy pairs' loss; 1 in the paper
+    Parameters
+    ----------
+    anchor_above : float in [0, 1]
+        Least clean probability of an anchor. At most half of the pairs are anchors.
+    noisy_weight : float
+        Weight of the noisy pairs' loss. 1 in the paper.
+
+    Notes
+    -----
+    Yang et al., CVPR 2023. Equations and departures from the paper: docs/methods/others.md.
     """
 
     method_name: ClassVar[str] = "bicro"

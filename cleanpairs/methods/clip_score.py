@@ -29,10 +29,6 @@ class ClipScore(FrozenScorer):
         such cosines, so without ``threshold`` and ``quantile`` the lowest 30 % are flagged.
     normalise : {"background", "csls", "none"}
         By what the similarity is normalised: the softmax over a background, the nearest neighbours, or not at all.
-
-    Notes
-    -----
-    The other parameters are those of :class:`cleanpairs.estimators.FrozenScorer`.
     """
 
     method_name: ClassVar[str] = "clip-score"

@@ -21,7 +21,17 @@ LIFTED = 0.25  # a probability that chance does not give in a group of 64 (0.016
 
 @dataclass(frozen=True)
 class ActiveComplementaryLoss:
-    """``lam`` L_r + ``active`` L_d at the temperature ``tau``; ``q``: the same for all pairs, in place of 1 - yhat."""
+    """Active complementary loss ``lam`` L_r + ``active`` L_d (eq. 8 and 9 of CRCL).
+
+    Parameters
+    ----------
+    tau : float
+        Temperature.
+    lam, active : float
+        Weights of L_r and of L_d.
+    q : float in [0, 1], optional
+        Tolerance, the same for all pairs. None: 1 - yhat.
+    """
 
     tau: float = 0.05
     lam: float = 5.0
@@ -44,10 +54,20 @@ class ActiveComplementaryLoss:
 
 
 class MomentumCorrection(Averaged):
-    """Labels of ``n`` pairs over the stages of a training; the parameters are :class:`CRCL`'s.
+    """Labels of pairs over the stages of a training (eq. 10 to 12 of CRCL).
 
-    The stored y stays raw, with the paper and unlike the public code. ``guard``: hold the first freeze while the
-    probabilities do not separate, as every label would fall below epsilon at once.
+    Parameters
+    ----------
+    n : int
+        Pairs.
+    beta, epsilon, freeze, label_epochs
+        As of :class:`CRCL`.
+    guard : bool
+        Hold the first freeze while the probabilities do not separate, as every label would fall below epsilon at once.
+
+    Notes
+    -----
+    The stored y stays raw, with the paper and unlike the public code.
     """
 
     kept = ("y", "started")
@@ -86,18 +106,120 @@ class MomentumCorrection(Averaged):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CRCL(PairCleaner):
-    """Robust dual encoder of CRCL; parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
+    """Active complementary loss, and labels that momentum corrects over several stages.
 
-    - ``refine_epochs`` sequence of int: epochs of the stages before the last, which only refine the labels
-    - ``freeze``: epochs e_f at the start of a stage in which the labels stand still
-    - ``label_epochs``: epochs of a stage that enter the label; "auto": the longest refining stage; None: all
-    - ``beta`` float in [0, 1]: momentum of the labels
-    - ``epsilon`` float in [0, 1]: labels below it count as 0 in the loss; also the default threshold
-    - ``lam``, ``active``: weights of the complementary loss L_r and of the active loss L_d
-    - ``q`` float in [0, 1]: tolerance of L_r, the same for all pairs; 1 - yhat when None
-    - ``correction``: without it all labels stay 1, and the soft correspondence is the mean probability of the last
-      stage's first ``label_epochs`` epochs
-    - ``label_pass`` {"eval", "batch"}: where the label's probability comes from
+    Parameters
+    ----------
+    refine_epochs : sequence of int
+        Epochs of the stages before the last, which only refine the labels.
+    freeze : int
+        Epochs e_f at the start of a stage in which the labels stand still.
+    label_epochs : int, "auto" or None
+        Epochs of a stage that enter the label. "auto": those of the longest refining stage. None: all.
+    beta : float in [0, 1]
+        Momentum of the labels.
+    epsilon : float in [0, 1]
+        Labels below it count as 0 in the loss. Also the default threshold.
+    lam : float
+        Weight lambda of the complementary loss L_r.
+    active : float
+        Weight of the active loss L_d.
+    q : float in [0, 1], optional
+        Tolerance of L_r, the same for all pairs. None: 1 - yhat.
+    correction : bool
+        False: all labels stay 1. The correspondence is then the mean probability of the first ``label_epochs`` epochs
+        of the last stage.
+    label_pass : {"eval", "batch"}
+        Whether the label's probability comes from an evaluation pass or from the training batches.
+    epochs : int
+        Epochs of the last stage, whose model is kept.
+    backbone : str
+        Dual encoder: "mlp", "vse_inf", "saf", "sgr" or "sgraf".
+    image_size : int, optional
+        Side in pixels of the square that the image encoder sees. None: its own.
+    image_transform : callable, optional
+        Of a torch module as ``image_encoder``: from a list of RGB images of Pillow to its pixels.
+    tune : str
+        What of ``encoder`` is trained: "head" (frozen towers), "lora", "blocks:N" (the last N) or "full".
+    encoder_lr : float, optional
+        Learning rate of the weights of ``encoder`` that are trained. None: 2e-4 for LoRA, else 1e-5.
+    lora_rank : int
+        Rank of LoRA's matrices.
+    gradient_checkpointing : bool
+        Recompute the activations of the towers: less memory, more time.
+    dim : int
+        Dimensions of the joint embedding.
+    dim_word : int
+        Dimensions of a word's embedding.
+    dim_sim : int
+        Dimensions of the similarity vectors of backbones that compare words with regions.
+    dropout : float in [0, 1)
+        Dropout in the heads of "mlp".
+    image_drop : float in [0, 1)
+        Share of the regions that are left out at random in training.
+    text_drop : float in [0, 1)
+        Share of the words that are left out at random in training.
+    standardise : bool
+        Centre and scale the input vectors by dimension.
+    tokenizer : {"words", "characters", "subword"}
+        What a token is. "words" takes characters where a script has no spaces.
+    min_count : int
+        Occurrences of a word below which it is not in the vocabulary.
+    max_length : int
+        Words after which a caption is cut. Of characters four times as many.
+    encoder : str or Path, optional
+        CLIP or SigLIP for both sides, in place of backbone, image encoder and learned words. A directory, or a name on
+        the Hugging Face hub.
+    image_encoder : str or torch.nn.Module
+        "auto": vectors of the data where it has them, else "efficientnet_lite0". "efficientnet_lite0": frozen. "cnn":
+        trained from the pixels. "features": vectors of the data. A torch module is frozen.
+    text_encoder : str or Path, optional
+        "words": learned from the captions. "auto": also vectors of the installed sentence encoder, where it knows the
+        language. "features": the captions' vectors of the data. Else a frozen encoder: a directory, or a name on the
+        hub. None: "words". None and "auto" take vectors of the data, where it has those of both sides.
+    threshold : float in [0, 1], "auto" or None
+        Pairs with a correspondence below it are flagged. "auto": the density minimum between the two modes. None: the
+        method's own.
+    eval_group_size : int
+        Pairs in a group of an evaluation pass. The more, the lower the probability of every pair.
+    require_dependence : bool
+        Refuse pairs whose images and captions do not depend on each other.
+    max_bad_share : float in [0, 1], optional
+        Share of the pairs that may be quarantined. None: ``CLEANPAIRS_MAX_BAD_SHARE``, or 0.2.
+    drop : str
+        Names of filters that quarantine pairs beside those that always do, with commas between them.
+    near_duplicates : bool
+        One picture in several sizes, qualities or formats is one image, as the same bytes are.
+    device : {"auto", "cpu", "cuda"}
+        "auto": a GPU where there is one.
+    random_state : int, numpy.random.Generator or None
+        Seed of everything. Of a generator, and of None, one is drawn at ``fit``: ``random_state_``.
+    lr : float
+        Learning rate of AdamW.
+    lr_update : int, optional
+        Epochs of the last stage, behind the warm-up, after each of which the rate falls to a tenth. None: once, after
+        two thirds of all.
+    weight_decay : float
+        Of AdamW.
+    grad_clip : float
+        Largest norm of the gradient.
+    batch_size : int
+        Pairs in a step, of all processes together.
+    micro_batch : int, optional
+        Pairs that go through the towers at once, where a batch is too large for the memory.
+    compile : bool
+        Compile the towers by ``torch.compile``. Where that fails, they run as they are.
+    tau : float
+        Temperature of the matching probability.
+    exclude_duplicates : bool
+        Pairs with the same image or text are no negatives of each other.
+    precision : {"auto", "fp32", "bf16"}
+        "auto": bf16 on a GPU, fp32 on a CPU.
+
+    Notes
+    -----
+    Qin et al., Cross-modal Active Complementary Learning with Self-refining Correspondence, NeurIPS 2023: loss eq. 8
+    and 9, labels eq. 10 to 12. Departures: docs/methods/crcl.md.
     """
 
     method_name: ClassVar[str] = "crcl"

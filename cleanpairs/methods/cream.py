@@ -93,10 +93,22 @@ class _Refining(Splitting):
 class CREAM(WarmupCleaner):
     """Clean, hard and noisy pairs by two networks; what a label leaves is spread over similar pairs.
 
-    - ``warm_loss`` {"rce", "infonce"}: loss of the warm-up: cross entropy, with its reverse or without
-    - ``split_by`` {"probability", "infonce"}: what is split: 1 minus the matching probability, or -log P_ii - log Q_ii
-    - ``clean_above`` float in [0, 1]: pairs with a clean probability above it in both networks are clean
-    - ``hard_after``, ``noisy_after``: epochs behind the warm-up after which hard, and noisy, pairs are trained on
+    Parameters
+    ----------
+    warm_loss : {"rce", "infonce"}
+        Loss of the warm-up: cross entropy, with its reverse or without.
+    split_by : {"probability", "infonce"}
+        What is split: 1 minus the matching probability, or -log P_ii - log Q_ii.
+    clean_above : float in [0, 1]
+        Pairs with a clean probability above it in both networks are clean.
+    hard_after : int
+        Epochs behind the warm-up after which hard pairs are trained on.
+    noisy_after : int
+        Epochs behind the warm-up after which noisy pairs are trained on.
+
+    Notes
+    -----
+    Ma et al., IEEE TIP 2024. Equations and departures from the paper: docs/methods/others.md.
     """
 
     method_name: ClassVar[str] = "cream"

@@ -84,8 +84,16 @@ class _Evidential(Splitting):
 class DECL(WarmupCleaner):
     """One network, evidential loss, weights from its uncertainty.
 
-    - ``evidence_tau``: temperature of the evidence
-    - ``kl_weight``: weight of the divergence of wrong answers' evidence from none
+    Parameters
+    ----------
+    evidence_tau : float
+        Temperature of the evidence.
+    kl_weight : float
+        Weight of the divergence of wrong answers' evidence from none.
+
+    Notes
+    -----
+    Qin et al., ACM MM 2022, after Sensoy et al., NeurIPS 2018. Equations and departures: docs/methods/others.md.
     """
 
     method_name: ClassVar[str] = "decl"

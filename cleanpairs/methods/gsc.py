@@ -86,10 +86,20 @@ class _Consistent(Splitting):
 class GSC(WarmupCleaner):
     """Labels by the agreement of a pair's neighbours in both modalities and by its matching probability.
 
-    - ``networks`` {1, 2}: two networks, each trained with the other's labels, are GSC+
-    - ``gamma``: weight of the loss within the modalities
-    - ``beta`` float in [0, 1]: weight of an epoch's figures in the labels
-    - ``label_pass`` {"eval", "batch"}: where the labels' figures come from
+    Parameters
+    ----------
+    networks : {1, 2}
+        Two networks, each trained with the other's labels, are GSC+.
+    gamma : float
+        Weight of the loss within the modalities.
+    beta : float in [0, 1]
+        Weight of an epoch's figures in the labels.
+    label_pass : {"eval", "batch"}
+        Where the labels' figures come from.
+
+    Notes
+    -----
+    Zhao et al., CVPR 2024 (arXiv 2405.16996). Equations and departures from the paper: docs/methods/others.md.
     """
 
     method_name: ClassVar[str] = "gsc"

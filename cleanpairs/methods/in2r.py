@@ -99,10 +99,22 @@ class _Neighbours(Splitting):
 class IN2R(SplittingCleaner):
     """Two networks; noisy pairs learn from the partners of their nearest clean neighbours, mixed by attention.
 
-    - ``memory``: vectors of clean pairs that each network remembers
-    - ``neighbours``: nearest clean pairs whose partners make the target
-    - ``noisy_weight``, ``within_weight``: weights of the noisy pairs' loss, and of the losses within the modalities
-    - ``reduction`` {"mean", "sum"}: whether the clean pairs' loss is the mean, or the sum, of a batch
+    Parameters
+    ----------
+    memory : int
+        Vectors of clean pairs that each network remembers.
+    neighbours : int
+        Nearest clean pairs whose partners make the target.
+    noisy_weight : float
+        Weight of the noisy pairs' loss.
+    within_weight : float
+        Weight of the losses within the modalities.
+    reduction : {"mean", "sum"}
+        Whether the clean pairs' loss is the mean, or the sum, of a batch.
+
+    Notes
+    -----
+    Liu et al., ICML 2026 (arXiv 2606.04061). Equations and departures from the paper: docs/methods/others.md.
     """
 
     method_name: ClassVar[str] = "in2r"

@@ -32,14 +32,18 @@ class LEMoN(FrozenScorer):
     ----------
     k : int
         Neighbours of the image, and of the caption.
-    beta, gamma : float
-        Weights of the distances to the neighbours of the image, and of the caption.
-    tau_1, tau_2 : float
-        How fast a neighbour's weight falls with its distance, and with the distance between its own image and caption.
+    beta : float
+        Weight of the distances to the neighbours of the image.
+    gamma : float
+        Weight of the distances to the neighbours of the caption.
+    tau_1 : float
+        How fast a neighbour's weight falls with its distance.
+    tau_2 : float
+        How fast a neighbour's weight falls with the distance between its own image and caption.
 
     Notes
     -----
-    The other parameters are those of :class:`cleanpairs.estimators.FrozenScorer`.
+    Zhang et al., ICML 2025 (arXiv 2407.18941). The score is in the head of this module.
     """
 
     method_name: ClassVar[str] = "lemon"

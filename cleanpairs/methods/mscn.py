@@ -177,10 +177,22 @@ class _Similarity(nn.Module):
 class MSCN(SplittingCleaner):
     """Two networks, and a small one that learns on a clean meta set how much a noisy pair counts.
 
-    - ``meta``: the clean meta set; at least two pairs. ``fit`` refuses without one
-    - ``meta_batch``, ``meta_every``: meta pairs in a step; of how many batches one takes the second-order step
-    - ``meta_lr``: learning rate of the correction network
-    - ``lookahead``: length of the step ahead, relative to the weights' norm
+    Parameters
+    ----------
+    meta : pairs
+        The clean meta set of at least two pairs. ``fit`` refuses without one.
+    meta_batch : int
+        Meta pairs in a step.
+    meta_every : int
+        One of so many batches takes the second-order step.
+    meta_lr : float
+        Learning rate of the correction network.
+    lookahead : float
+        Length of the step ahead, relative to the weights' norm.
+
+    Notes
+    -----
+    Han et al., CVPR 2023. Equations and departures from the paper: docs/methods/others.md.
     """
 
     method_name: ClassVar[str] = "mscn"

@@ -25,7 +25,14 @@ class _Rectifying(Splitting):
 class NCR(SplittingCleaner):
     """Two networks, Gaussian co-dividing, soft margins from rectified labels.
 
-    - ``noisy_weight``: weight of the noisy pairs' loss; 1 in the paper
+    Parameters
+    ----------
+    noisy_weight : float
+        Weight of the noisy pairs' loss. 1 in the paper.
+
+    Notes
+    -----
+    Huang et al., NeurIPS 2021. Equations and departures from the paper: docs/methods/others.md.
     """
 
     method_name: ClassVar[str] = "ncr"

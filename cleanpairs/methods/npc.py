@@ -97,8 +97,16 @@ class _PreAware(Splitting):
 class NPC(WarmupCleaner):
     """Pairs weigh by what a step on them would do to trusted neighbours.
 
-    - ``warmup``: epochs on all pairs before the memory bank is built; 0 for an ``encoder`` that is trained already
-    - ``bank_above`` float in [0, 1]: least clean probability of the memory bank's pairs
+    Parameters
+    ----------
+    warmup : int
+        Epochs on all pairs before the memory bank is built. 0 for an ``encoder`` that is trained already.
+    bank_above : float in [0, 1]
+        Least clean probability of the memory bank's pairs.
+
+    Notes
+    -----
+    Zhang et al., AAAI 2024. Equations and departures from the paper: docs/methods/others.md.
     """
 
     method_name: ClassVar[str] = "npc"

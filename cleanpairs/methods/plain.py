@@ -15,7 +15,7 @@ class InfoNCE(PairCleaner):
     """Symmetric InfoNCE, every pair trusted (van den Oord et al. 2018, as in CLIP, Radford et al. 2021).
 
     Its correspondence is the matching probability of the last epoch, its threshold the density minimum, or 0, which
-    flags nothing, where there is none. Parameters as in :class:`cleanpairs.estimators.PairCleaner`.
+    flags nothing, where there is none.
     """
 
     method_name: ClassVar[str] = "infonce"
@@ -32,8 +32,12 @@ class InfoNCE(PairCleaner):
 class Triplet(InfoNCE):
     """Triplet loss over the hardest negatives of a batch (Faghri et al., VSE++, BMVC 2018), as :class:`InfoNCE`.
 
-    - ``margin``: of the loss
-    - ``warmup``: epochs with the mean of the negatives
+    Parameters
+    ----------
+    margin : float
+        Margin of the loss.
+    warmup : int
+        Epochs with the mean of the negatives.
     """
 
     method_name: ClassVar[str] = "triplet"

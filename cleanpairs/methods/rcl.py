@@ -43,10 +43,20 @@ class ComplementaryLoss:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RCL(PairCleaner):
-    """Complementary contrastive learning; parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
+    """Complementary contrastive learning.
 
-    - ``kind`` {"log", "tan", "gce", "exp"}: form of the complementary loss
-    - ``start``, ``label_epochs``: first and last epoch, None: of all, that enter the soft correspondence
+    Parameters
+    ----------
+    kind : {"log", "tan", "gce", "exp"}
+        Form of the complementary loss.
+    start : int
+        First epoch that enters the correspondence.
+    label_epochs : int, optional
+        Last epoch that enters the correspondence. None: the last of all.
+
+    Notes
+    -----
+    Hu et al., TPAMI 2023. Equations and departures from the paper: docs/methods/others.md.
     """
 
     method_name: ClassVar[str] = "rcl"

@@ -226,11 +226,14 @@ def scaled(x: np.ndarray) -> np.ndarray:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WarmupCleaner(PairCleaner):
-    """Parameters of the methods that split behind a warm-up, beside those of all methods, which
-    :class:`cleanpairs.estimators.PairCleaner` lists; which strategy they train by is ``_strategy``.
+    """Parameters of the methods that split behind a warm-up. Which strategy they train by is ``_strategy``.
 
-    - ``warmup``: epochs on all pairs before the first split
-    - ``label_epochs``: epochs behind the warm-up whose labels enter the soft correspondence; all when None
+    Parameters
+    ----------
+    warmup : int
+        Epochs on all pairs before the first split.
+    label_epochs : int, optional
+        Epochs behind the warm-up whose labels enter the correspondence. None: all.
     """
 
     warmup: int = whole(4, 1)
@@ -261,16 +264,24 @@ class WarmupCleaner(PairCleaner):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SplittingCleaner(WarmupCleaner):
-    """Parameters of the methods that split as NCR does, beside those of :class:`WarmupCleaner`.
+    """Parameters of the methods that split as NCR does.
 
-    - ``warm_loss`` {"rce", "mean", "sum", "infonce"}: loss of the warm-up: cross entropy with its reverse
-      (:mod:`cleanpairs.objectives`), or without; or the triplet over the mean, or the sum, of the negatives
-    - ``split_by`` {"probability", "triplet"}: what is split: 1 minus the matching probability at ``tau``, or the
-      triplet loss over the mean of the negatives
-    - ``clean_loss`` {"rce", "triplet"}: loss of a pair with the label y behind the warm-up: y times the cross entropy
-      with its reverse, or the papers' triplet of the hardest negatives with the soft margin of y
-    - ``margin``, ``curve``: alpha and m of the soft margin alpha (m^y - 1) / (m - 1)
-    - ``clean_above`` float in [0, 1]: pairs with a clean probability above it are trained on as clean
+    Parameters
+    ----------
+    warm_loss : {"rce", "mean", "sum", "infonce"}
+        Loss of the warm-up. "rce": cross entropy with its reverse (:mod:`cleanpairs.objectives`). "infonce": without.
+        "mean", "sum": the triplet over the mean, or the sum, of the negatives.
+    split_by : {"probability", "triplet"}
+        What is split: 1 minus the matching probability at ``tau``, or the triplet loss over the mean of the negatives.
+    clean_loss : {"rce", "triplet"}
+        Loss of a pair with the label y behind the warm-up: y times the cross entropy with its reverse, or the papers'
+        triplet of the hardest negatives with the soft margin of y.
+    margin : float
+        Alpha of the soft margin alpha (m^y - 1) / (m - 1).
+    curve : float
+        m of the soft margin.
+    clean_above : float in [0, 1]
+        Pairs with a clean probability above it are trained on as clean.
     """
 
     warm_loss: str = choice("rce", "mean", "sum", "infonce")
