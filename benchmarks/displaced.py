@@ -1,0 +1,159 @@
+"""Displaced rows: how many get their own caption back by the rule, and how many other rows are touched.
+
+    OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --corpora vectors --out vectors.csv
+    OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --corpora photos-1,titles-2000,clipart --mixed
+    OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --none 40
+    OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --million
+
+The corpora are those of truth.py; ``vectors`` are the CLIP vectors of ``clip/mini_*.npy``, which clip-score compares.
+Captions of a block are displaced in a circle, so its first or last ones are orphans. A share of all captions is then
+exchanged at random. A row counts as displaced where its own caption stands at the block's distance. ``own caption`` is
+the share of these that the plan gives their caption; ``touched`` the share of all other rows that the rule changes,
+and ``outside`` the part of it that is in no block. ``--mixed`` puts blocks of 30, 100 and 300 rows with distances from
+-2 to 5 into one corpus, one fit each. ``--none`` counts what is found in so many corpora without displacement: as they
+are, exchanged at random, sorted by likeness and exchanged among neighbours. ``--million`` compares the time of the
+search with that of a fit of clip-score on a million rows of vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from truth import read
+
+from cleanpairs import Auto, ClipScore, Pairs
+from cleanpairs.correspondence.displacement import find_displaced_rows
+
+Block = tuple[int, int]  # rows, distance
+
+
+def vectors(folder: Path) -> Pairs:
+    """Pairs of CLIP vectors."""
+    sides = [np.load(folder / "clip" / f"mini_{side}.npy").astype(np.float32) for side in ("image", "text")]
+    captions = (folder / "clip" / "mini_captions.txt").read_text().splitlines()
+    return Pairs.from_arrays(captions, features=sides[0], text_vectors=sides[1])
+
+
+def displace(n: int, blocks: list[Block], noise: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The owner (n,) of each row's caption, the distance (n,) of displaced rows, 0 elsewhere, and the block or -1."""
+    rng = np.random.default_rng(seed)
+    owner, at, inside = np.arange(n), np.zeros(n, np.int64), np.full(n, -1)
+    free = n - sum(rows for rows, _ in blocks)
+    first = np.sort(rng.choice(free + 1, len(blocks))) + np.concatenate([[0], np.cumsum([r for r, _ in blocks])[:-1]])
+    for number, (start, (rows, distance)) in enumerate(zip(first.tolist(), blocks, strict=True)):
+        owner[start : start + rows] = np.roll(owner[start : start + rows], distance)
+        inside[start : start + rows] = number
+    some = rng.choice(n, round(noise * n), replace=False)
+    owner[some] = owner[rng.permutation(some)]
+    place = np.argsort(owner) - np.arange(n)
+    wanted = np.array([distance for _, distance in blocks] + [0])[inside]
+    at[(place == wanted) & (wanted != 0)] = wanted[(place == wanted) & (wanted != 0)]
+    return owner, at, inside
+
+
+def measured(folder: Path, corpus: str, blocks: list[Block], noise: float, seed: int) -> list[dict[str, Any]]:
+    """One fit and one plan, judged block size by block size."""
+    clean, settings = (vectors(folder), {}) if corpus == "vectors" else read(folder, corpus)
+    owner, at, inside = displace(len(clean), blocks, noise, seed)
+    pairs = clean.with_captions([clean.captions[i] for i in owner], of=owner)
+    model: Any = ClipScore(text_encoder="features", require_dependence=False)
+    if corpus != "vectors":
+        model = Auto(backbone="mlp", random_state=seed, device="cpu", **settings)
+    begun = time.process_time()
+    model.fit(pairs)
+    fit = time.process_time() - begun
+    plan, begun = model.rematch(pairs).table.to_pandas(), time.process_time()
+    model.displaced_rows(pairs)
+    search = time.process_time() - begun
+    ruled = plan.reason.fillna("").str.startswith("displaced: ").to_numpy()
+    donor = plan.donor_pair_id.fillna(-1).to_numpy(np.int64)
+    right = ruled & (owner[donor] == np.arange(len(pairs)))
+    others = at == 0
+    found = []
+    for rows, distance in dict.fromkeys(blocks):
+        numbers = [k for k, block in enumerate(blocks) if block == (rows, distance)]
+        mine = np.isin(inside, numbers) & ~others
+        found.append({
+            "corpus": corpus, "blocks": len(blocks), "rows": rows, "distance": distance, "mismatched": noise,
+            "seed": seed, "displaced": int(mine.sum()), "own caption": right[mine].mean().round(3),
+            "touched": ruled[others].mean().round(4), "outside": (ruled & (inside < 0)).sum() / others.sum().round(4),
+            "fit, s": round(fit, 1), "search, s": round(search, 1),
+        })  # fmt: skip
+    return found
+
+
+def undisplaced(folder: Path, count: int) -> list[dict[str, Any]]:
+    """What is found in corpora where nothing is displaced."""
+    clean, found = vectors(folder), []
+    z = clean.images.array()
+    assert z is not None and clean.text_vectors is not None
+    image, text = z[:, 0], clean.text_vectors
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        kind, rate = ("as it is", "permuted", "near")[seed % 3], (0.2, 0.4, 0.8, 1.0)[seed // 3 % 4]
+        order, owner = rng.permutation(len(image)), np.arange(len(image))
+        some = np.sort(rng.choice(len(owner), round(rate * len(owner)), replace=False))
+        if kind == "permuted":
+            owner[some] = rng.permutation(some)
+        if kind == "near":  # sorted by a direction, exchanged among the ten nearest
+            order = np.argsort(image @ rng.normal(size=image.shape[1]))
+            for group in np.array_split(some, max(1, len(some) // 10)):
+                owner[group] = rng.permutation(group)
+        blocks = find_displaced_rows(image[order], text[order][owner]).blocks
+        found.append({"kind": kind, "rate": 0.0 if kind == "as it is" else rate, "seed": seed, "blocks": len(blocks)})
+    return found
+
+
+def million(n: int = 1_000_000, dim: int = 512) -> list[dict[str, Any]]:
+    """Time of the search, and of a fit of clip-score, on n rows of which one block of 1,000 is displaced."""
+    rng, texts = np.random.default_rng(0), np.empty((n, dim), np.float32)
+    images = rng.standard_normal((n, dim), np.float32)
+    for a in range(0, n, 50_000):
+        texts[a : a + 50_000] = images[a : a + 50_000] + 2 * rng.standard_normal((min(50_000, n - a), dim), np.float32)
+    texts[5_000:6_000] = np.roll(texts[5_000:6_000], 1, axis=0)
+    found = {"pairs": n}
+    begun = time.process_time()
+    found["blocks"] = len(find_displaced_rows(images, texts).blocks)
+    found["search, s"] = round(time.process_time() - begun)
+    begun = time.process_time()
+    pairs = Pairs.from_arrays([str(i) for i in range(n)], features=images, text_vectors=texts)
+    ClipScore(text_encoder="features", drop="none").fit(pairs)
+    found["fit, s"] = round(time.process_time() - begun)
+    return [found]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--corpora", default="")
+    parser.add_argument("--mixed", action="store_true")
+    parser.add_argument("--none", type=int, default=0)
+    parser.add_argument("--million", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    grid = [[(rows, k)] * many for rows, k, many in product((30, 100, 300, 1000), (1, 2, 3, 4, 5, -2), (1, 5))]
+    if args.mixed:
+        grid = [[(30, 1), (30, 3), (30, -2), (100, 2), (100, 5), (300, 4)]]
+    rows: list[dict[str, Any]] = []
+    for corpus, blocks, noise in product(filter(None, args.corpora.split(",")), grid, (0.0, 0.2)):
+        if args.mixed or sum(r for r, _ in blocks) <= 900:  # a tenth of the rows stays in place
+            rows += measured(args.data, corpus, blocks, noise, args.seed)
+            print(rows[-1], flush=True)
+    rows += undisplaced(args.data, args.none) + (million() if args.million else [])
+    with args.out.open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA {' '.join(sys.argv[2:])}\n")
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
