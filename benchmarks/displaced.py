@@ -8,11 +8,11 @@
 The corpora are those of truth.py; ``vectors`` are the CLIP vectors of ``clip/mini_*.npy``, which clip-score compares.
 Captions of a block are displaced in a circle, so its first or last ones are orphans. A share of all captions is then
 exchanged at random. A row counts as displaced where its own caption stands at the block's distance. ``own caption`` is
-the share of these that the plan gives their caption; ``touched`` the share of all other rows that the rule changes,
-and ``outside`` the part of it that is in no block. ``--mixed`` puts blocks of 30, 100 and 300 rows with distances from
--2 to 5 into one corpus, one fit each. ``--none`` counts what is found in so many corpora without displacement: as they
-are, exchanged at random, sorted by likeness and exchanged among neighbours. ``--million`` compares the time of the
-search with that of a fit of clip-score on a million rows of vectors.
+the share of these that the plan gives their caption; ``touched`` the share of all other rows that the rule gives a
+wrong caption, and ``outside`` the part of it that is in no block. ``--mixed`` puts blocks of 30, 100 and 300 rows with
+distances from -2 to 5 into one corpus, one fit each. ``--none`` counts what is found in so many corpora without
+displacement: as they are, exchanged at random, sorted by likeness and exchanged among neighbours. ``--million``
+compares the time of the search with that of a fit of clip-score on a million rows of vectors.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ def measured(folder: Path, corpus: str, blocks: list[Block], noise: float, seed:
         mine = np.isin(inside, numbers) & ~others
         found.append({
             "corpus": corpus, "blocks": len(blocks), "rows": rows, "distance": distance, "mismatched": noise,
-            "seed": seed, "displaced": int(mine.sum()), "own caption": right[mine].mean().round(3),
-            "touched": ruled[others].mean().round(4), "outside": (ruled & (inside < 0)).sum() / others.sum().round(4),
+            "seed": seed, "displaced": int(mine.sum()), "own caption": round(float(right[mine].mean()), 3),
+            "touched": round(float((ruled & ~right)[others].mean()), 4),
+            "outside": round(float((ruled & ~right & others & (inside < 0)).sum() / others.sum()), 4),
             "fit, s": round(fit, 1), "search, s": round(search, 1),
         })  # fmt: skip
     return found

@@ -220,9 +220,10 @@ def _noise_levels(bench: Bench, train: Pairs) -> list[_NoiseLevel]:
         raise ConfigError(f"noise files hold their own noise: leave out either them or the kind {bench.kind!r}")
     if not (bench.noise or bench.noise_files):
         raise ConfigError("a benchmark needs noise rates or noise files")
-    if train.text_vectors is not None and any(kind.name == "partial" for kind in kinds):
+    written = next((kind.name for kind in kinds if kind.rewrites), None)
+    if train.text_vectors is not None and written:
         raise ConfigError(
-            f"the noise 'partial' makes captions of other words, and {bench.data} has its captions as vectors, of "
+            f"the noise {written!r} makes captions of other words, and {bench.data} has its captions as vectors, of "
             "which there are none for these: choose another --kind, or leave the column of vectors out of the data"
         )
     found = []
@@ -236,7 +237,7 @@ def _noise_levels(bench: Bench, train: Pairs) -> list[_NoiseLevel]:
             raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
         uniform = kind.name == "uniform"
         how: dict[str, Any] = {"per": bench.per} if uniform else {"kind": kind}
-        if kind.column is not None:
+        if kind.by_column:
             how["groups"] = category_codes(train, kind.column)
         per = bench.per if uniform else str(kind)
         name = f"{rate:g}" if per == "caption" else f"{rate:g} {per}"

@@ -94,7 +94,8 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
 
 kind_option = option(
     "--kind=KIND",
-    "How pairs are mismatched: uniform, within:COLUMN, shift[:K], collapse[:N] or partial[:SHARE]; see docs/inputs.md.",
+    "How pairs are mismatched: uniform, within:COLUMN, shift[:K], collapse[:N], partial[:SHARE], "
+    "copied[:noun|:COLUMN], edited, truncated[:WORDS] or boilerplate; see docs/inputs.md.",
     default="uniform",
 )
 

@@ -10,6 +10,10 @@ the kind ``uniform``; corpora go wrong in other ways, too:
   off by one for a while; the last images of a run show those of its first
 - ``collapse``: pairs show one and the same caption, or one of ``amount``, of the corpus: "image not available"
 - ``partial``: a share ``amount`` of a caption's words is replaced by words of another caption
+- ``copied``: pairs show a copy of another pair's caption, of the same value in a column, or with a word in common
+  (``copied:noun``); their own captions are lost (LEMoN, ICML 2025)
+- ``edited``: one word is another of its kind (TRACED, ICLR 2026)
+- ``truncated``: captions are cut to their first words, ``amount`` at most; ``boilerplate``: they say nothing
 """
 
 import re
@@ -32,6 +36,7 @@ from cleanpairs.data.columns import TRUTH, check_truth, score_columns
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.readers import iter_tables, load_pairs
+from cleanpairs.data.rewriting import boilerplate, copied, edited, shared_words, truncated
 from cleanpairs.data.text import normalise_text
 from cleanpairs.data.writing import write_tables
 from cleanpairs.ops.columns import one_array, replace_values
@@ -40,12 +45,13 @@ AMOUNTS = {  # kind -> usual amount, what it is
     "shift": (1.0, "the number of images to shift by is whole and at least 1"),
     "collapse": (1.0, "the number of captions to collapse to is whole and at least 1"),
     "partial": (0.5, "the share of words that are replaced is above 0 and at most 1"),
+    "truncated": (3.0, "the number of words to cut captions to is whole and at least 1"),
 }
 
 
 @dataclass(frozen=True)
 class NoiseKind:
-    """How pairs are mismatched; see the module. ``column``: of the input, for ``within``."""
+    """How pairs are mismatched; see the module. ``column``: of the input, for ``within`` and ``copied``."""
 
     name: str = "uniform"
     column: str | None = None
@@ -53,13 +59,14 @@ class NoiseKind:
 
     @classmethod
     def parse(cls, text: str) -> "NoiseKind":
-        """``uniform``, ``within:COLUMN``, ``shift[:K]``, ``collapse[:N]`` or ``partial[:SHARE]``; else ConfigError."""
+        """The kind of a text such as ``within:COLUMN``, ``shift:2`` or ``copied:noun``; else ConfigError."""
         name, _, more = text.strip().partition(":")
-        if name not in ("uniform", "within", *AMOUNTS):
-            raise ConfigError(f"the kind of noise is one of uniform, within, {', '.join(AMOUNTS)}, found {name!r}")
+        plain = ("uniform", "edited", "boilerplate")  # without a column or an amount
+        if name not in (known := ("uniform", "within", *AMOUNTS, "copied", *plain[1:])):
+            raise ConfigError(f"the kind of noise is one of {', '.join(known)}, found {name!r}")
         if name == "within" and not more:
             raise ConfigError("noise of the kind 'within' needs a column, as in within:COLUMN")
-        if name == "uniform" and more:
+        if name in plain and more:
             raise ConfigError(f"noise of the kind {name!r} has no amount, found {more!r}")
         if name not in AMOUNTS:
             return cls(name, more or None)
@@ -71,6 +78,16 @@ class NoiseKind:
         if not (0 < amount <= 1 if name == "partial" else amount >= 1 and amount.is_integer()):
             raise ConfigError(f"{wanted}, found {amount:g}")
         return cls(name, amount=amount)
+
+    @property
+    def by_column(self) -> bool:
+        """Whether it needs the categories of a column."""
+        return self.column is not None and str(self) != "copied:noun"
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether it makes texts that there were not."""
+        return self.name in ("partial", "edited", "truncated", "boilerplate")
 
     def __str__(self) -> str:
         """What :meth:`parse` takes, the amount written out: ``shift:1``."""
@@ -114,7 +131,7 @@ def inject_noise(
     - ``rate`` float in [0, 1]: share of the units that are chosen. Reached is mostly less, see ``mismatched``
     - ``per`` {"caption", "image"}: what is a unit of uniform noise; of other kinds a caption, of ``shift`` an image
     - ``kind``: how they are mismatched; a text as :meth:`NoiseKind.parse` takes it
-    - ``groups`` (N,) int: category of each pair for ``within``, in place of the input's column; negative: none
+    - ``groups`` (N,) int: category of each pair, in place of the input's column; negative: none
 
     Raises ConfigError: a rate, unit or kind that does not exist; a column that the input has not got.
     """
@@ -128,17 +145,29 @@ def inject_noise(
         return noise_of(pairs, _choose_uniform(pairs, rate, per, rng))
     if per == "image":
         raise ConfigError(f"noise per 'image' is uniform; {kind.name!r} has its own units, leave per out")
-    if kind.name == "partial":
-        mixed = _mix_words(pairs, rate, kind.amount, rng)
-        return Noise(pairs.pair_id, np.isin(pairs.pair_id, list(mixed)), mixed)
+    if kind.rewrites:
+        makers = {
+            "partial": lambda: _mix_words(pairs, rate, kind.amount, rng),
+            "edited": lambda: edited(pairs, rate, rng),
+            "truncated": lambda: truncated(pairs, rate, int(kind.amount), rng),
+            "boilerplate": lambda: boilerplate(pairs, rate, rng),
+        }
+        texts = makers[kind.name]()
+        return Noise(pairs.pair_id, np.isin(pairs.pair_id, list(texts)), texts)
     if kind.name == "collapse":
         return noise_of(pairs, _choose_collapsed(pairs, rate, int(kind.amount), rng))
     _, owner = np.unique(pairs.pair_image_group, return_inverse=True)
     if kind.name == "shift":
         return noise_of(pairs, _choose_shifted(owner, rate, int(kind.amount), rng))
+    if kind.name == "copied" and not kind.by_column:
+        everywhere = [pairs.pair_id.tolist()]
+        return noise_of(pairs, copied(pairs, rate, shared_words(pairs) if kind.column else everywhere, rng))
     codes = category_codes(pairs, str(kind.column)) if groups is None else np.asarray(groups, dtype=np.int64)
     if codes.shape != (len(pairs),):
         raise ConfigError(f"{len(pairs)} pairs need {len(pairs)} groups, found {codes.shape}")
+    if kind.name == "copied":
+        alike = [np.flatnonzero(codes == code) for code in np.unique(codes[codes >= 0])]
+        return noise_of(pairs, copied(pairs, rate, alike, rng))
     return noise_of(pairs, _choose_within(owner, codes, rate, rng))
 
 

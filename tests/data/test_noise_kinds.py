@@ -14,7 +14,10 @@ from cleanpairs.data import Pairs, load_pairs, normalise_text
 from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise, load_truth
 from cleanpairs.repair.plan import truth_after
 
-ALL = ("within:c", "shift", "shift:3", "collapse", "collapse:4", "partial", "partial:0.2", "partial:1")
+ALL = (
+    "within:c", "shift", "shift:3", "collapse", "collapse:4", "partial", "partial:0.2", "partial:1", "copied",
+    "copied:c", "truncated", "boilerplate",
+)  # fmt: skip
 
 
 def corpus(images: int, per_image: int = 1, words: int = 6) -> Pairs:
@@ -26,7 +29,7 @@ def corpus(images: int, per_image: int = 1, words: int = 6) -> Pairs:
 
 
 def noise_of_kind(pairs: Pairs, rate: float, kind: str, seed: int = 0) -> Noise:
-    groups = np.arange(len(pairs)) % 4 if kind.startswith("within") else None
+    groups = np.arange(len(pairs)) % 4 if kind.endswith(":c") else None
     return inject_noise(pairs, rate, kind=kind, groups=groups, seed=seed)
 
 
@@ -72,10 +75,10 @@ def test_rate_seed_and_truth(kind: str, per_image: int, rate: float) -> None:
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
 @pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
 def test_few_pairs(kind: str, n: int, rate: float) -> None:
-    noise = inject_noise(corpus(n), rate, kind=kind, groups=np.zeros(n, int) if "within" in kind else None)
+    noise = inject_noise(corpus(n), rate, kind=kind, groups=np.zeros(n, int) if kind.endswith(":c") else None)
     assert len(noise.permutation) == len(noise.mismatched) == n
     assert_truth(corpus(n), noise)
-    assert n > 1 or not noise.mismatched.any()
+    assert n > 1 or kind in ("truncated", "boilerplate") or not noise.mismatched.any()
     if n == 2 and rate == 1:  # nobody to take from where three are to be between, and one that gives
         assert noise.mismatched.sum() == {"shift:3": 0, "collapse": 1, "collapse:4": 0}.get(kind, 2)
 
@@ -189,6 +192,46 @@ def test_collapse_takes_no_broken_caption_and_wrongs_no_owner() -> None:
         assert text in ({"the same"}, {"x"}) and noise.mismatched.sum() == (3 if text == {"the same"} else 11)
 
 
+# -- copied, edited, truncated, boilerplate ----------------------------------------------------------------------
+
+
+def test_a_copy_is_of_the_same_value_or_shares_a_word_and_the_other_pair_keeps_its_caption() -> None:
+    captions = [f"{'red blue green'.split()[i % 3]} thing{i % 20} number{i}" for i in range(60)]
+    pairs = Pairs.from_arrays(captions, features=np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32))
+    groups = np.arange(60) // 10
+    by_value = inject_noise(pairs, 0.5, kind="copied:value", groups=groups)
+    assert by_value.mismatched.sum() == 30 and (groups[by_value.permutation] == groups).all()
+    assert len(np.unique(by_value.permutation)) < 60  # no permutation: captions are lost
+    by_word = inject_noise(pairs, 0.5, kind="copied:noun")
+    assert by_word.mismatched.sum() == 30  # "red" is in a third of the captions, and tells nothing
+    assert all(i % 20 == j % 20 for i, j in enumerate(by_word.permutation.tolist()))
+
+
+def test_an_edit_changes_one_word_to_another_of_its_kind() -> None:
+    colours, things = "red blue green black".split(), "car boat".split()
+    captions = [
+        f"A {c.upper() if i % 2 else c} {t} is in the picture" for i in range(5) for c in colours for t in things
+    ]
+    pairs = Pairs.from_arrays(captions, features=np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32))
+    noise = inject_noise(pairs, 0.5, kind="edited")
+    assert len(noise.rewritten) == noise.mismatched.sum() == 20
+    assert_truth(pairs, noise)
+    for i, text in noise.rewritten.items():
+        (at,) = (k for k, (a, b) in enumerate(zip(captions[i].split(), text.split(), strict=True)) if a != b)
+        old, new = captions[i].split()[at], text.split()[at]
+        assert {old.lower(), new.lower()} <= set(colours) or {old, new} <= set(things)
+        assert old.isupper() == new.isupper()
+    assert not inject_noise(corpus(40), 0.5, kind="edited").moved.any()  # no word stands in the place of another
+
+
+def test_a_cut_caption_is_its_beginning_and_boilerplate_says_nothing() -> None:
+    pairs = corpus(90)
+    for i, text in inject_noise(pairs, 1.0, kind="truncated:2").rewritten.items():
+        assert pairs.captions[i].startswith(text + " ") and len(text.split()) <= 2
+    said = set(inject_noise(pairs, 1.0, kind="boilerplate").rewritten.values())
+    assert 2 <= len(said) <= 8 and not any("w" in text.split() for text in said)
+
+
 # -- partial --------------------------------------------------------------------------------------------------------
 
 
@@ -233,7 +276,7 @@ def test_partial_keeps_white_space_and_leaves_single_words_alone() -> None:
 
 
 def test_names_read_back() -> None:
-    for text in ("uniform", "within:a:b", "shift:1", "collapse:3", "partial:0.5"):
+    for text in ("uniform", "within:a:b", "shift:1", "collapse:3", "partial:0.5", "copied", "copied:noun", "edited"):
         assert str(NoiseKind.parse(text)) == text
     assert NoiseKind.parse(" shift ") == NoiseKind.parse("shift:1")
     assert str(NoiseKind.parse("partial")) == "partial:0.5"

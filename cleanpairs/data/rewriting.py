@@ -1,0 +1,117 @@
+"""Captions of a corruption: copied from another pair, with one word edited, cut, or saying nothing."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.text import normalise_text
+
+
+def content_words(caption: str) -> list[str]:
+    """The words of three letters and more, in lower case, without English function words. Numbers are among them."""
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    numbers = "one two three four five six eight nine ten eleven twelve".split()
+    said = re.findall(r"\w+", normalise_text(caption))
+    return [w for w in said if len(w) > 2 and (w not in ENGLISH_STOP_WORDS or w in numbers)]
+
+
+def shared_words(pairs: Pairs, most: float = 0.1) -> list[list[int]]:
+    """For each word that several captions share, but at most a share ``most`` of them: the pairs (k,) that have it."""
+    having: dict[str, list[int]] = defaultdict(list)
+    for i, caption in enumerate(pairs.captions):
+        for word in set(content_words(caption)) if i not in pairs.reasons else ():
+            having[word].append(i)
+    return [rows for _, rows in sorted(having.items()) if 2 <= len(rows) <= max(2, most * len(pairs))]
+
+
+def edited(pairs: Pairs, rate: float, rng: np.random.Generator, least: int = 3) -> dict[int, str]:
+    """New captions by pair id, in which one word is another of its kind, which no caption of the image has.
+
+    Words are of one kind where they stand behind the same word and before the same word, such as the colours of cars.
+    The new word is in at least ``least`` captions. It is drawn by how often it stands there.
+    """
+    parts = [re.split(r"(\w+)", c) if i not in pairs.reasons else [] for i, c in enumerate(pairs.captions)]
+    words = [[w.lower() for w in p[1::2]] for p in parts]
+    behind, before = defaultdict[str, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
+    count, content = Counter[str](), [set(content_words(" ".join(said))) for said in words]
+    for said, kinds in zip(words, content, strict=True):
+        count.update(kinds)
+        for left, word, right in zip(["", *said], said, [*said[1:], ""], strict=False):
+            if word in kinds:
+                behind[left][word] += 1
+                before[right][word] += 1
+    own: dict[int, set[str]] = defaultdict(set)
+    for group, said in zip(pairs.pair_image_group.tolist(), words, strict=True):
+        own[group].update(said)
+    out: dict[int, str] = {}
+    for i in rng.permutation(len(pairs)).tolist():
+        if len(out) == round(rate * len(pairs)):
+            break
+        said, found = words[i], []
+        for at, (left, right) in enumerate(zip(["", *said], [*said[1:], ""], strict=False)):
+            if said[at] in content[i]:
+                there = {w: min(n, before[right][w]) for w, n in behind[left].items() if count[w] >= least}
+                others = {w: n for w, n in there.items() if n and w not in own[int(pairs.pair_image_group[i])]}
+                found += [(at, others)] if others else []
+        if found:
+            at, others = found[rng.integers(len(found))]
+            weight = np.array(list(others.values()), np.float64)
+            word, old = str(rng.choice(list(others), p=weight / weight.sum())), parts[i][2 * at + 1]
+            word = word.upper() if old.isupper() and len(old) > 1 else word.capitalize() if old[0].isupper() else word
+            out[i] = "".join([*parts[i][: 2 * at + 1], word, *parts[i][2 * at + 2 :]])
+    return out
+
+
+def truncated(pairs: Pairs, rate: float, most: int, rng: np.random.Generator) -> dict[int, str]:
+    """New captions by pair id: the first words, one to ``most``. Captions of one word stay."""
+    cut = {i: c.split() for i, c in enumerate(pairs.captions) if i not in pairs.reasons and len(c.split()) > 1}
+    sizes = {i: int(rng.integers(1, min(most, len(words) - 1) + 1)) for i, words in cut.items()}
+    return _chosen(pairs, rate, {i: " ".join(words[: sizes[i]]) for i, words in cut.items()}, rng)
+
+
+def boilerplate(pairs: Pairs, rate: float, rng: np.random.Generator) -> dict[int, str]:
+    """New captions by pair id, which say nothing about an image."""
+    texts = (
+        "Image not available", "Click to enlarge", "Untitled", "Photo of the day", "Stock photo, royalty free",
+        "All rights reserved", "Buy now, free shipping", "See more pictures in our gallery",
+    )  # fmt: skip
+    some = [i for i in range(len(pairs)) if i not in pairs.reasons]
+    return _chosen(pairs, rate, dict(zip(some, rng.choice(texts, len(some)).tolist(), strict=True)), rng)
+
+
+def _chosen(pairs: Pairs, rate: float, texts: dict[int, str], rng: np.random.Generator) -> dict[int, str]:
+    """A share ``rate`` of all pairs with their new ``texts``, where these are no caption of the image."""
+    own: dict[int, set[str]] = defaultdict(set)
+    for group, caption in zip(pairs.pair_image_group.tolist(), pairs.captions, strict=True):
+        own[group].add(normalise_text(caption or ""))
+    groups = pairs.pair_image_group
+    new = [i for i, text in texts.items() if normalise_text(text) not in own[int(groups[i])]]
+    return {i: texts[i] for i in rng.permutation(new)[: round(rate * len(pairs))].tolist()}
+
+
+def copied(pairs: Pairs, rate: float, groups: Sequence[Any], rng: np.random.Generator, tries: int = 20) -> np.ndarray:
+    """(N,) int64: the pair whose caption each shows, a share ``rate`` one of another image in a group that it is in.
+
+    ``groups``: pairs (k,) each; a pair may be in several.
+    """
+    source, groups_of = pairs.pair_id.copy(), defaultdict[int, list[int]](list)
+    for number, rows in enumerate(groups):
+        for i in rows:
+            groups_of[int(i)].append(number)
+    own: dict[int, set[int]] = defaultdict(set)
+    for image, text in zip(pairs.pair_image_group.tolist(), pairs.text_group.tolist(), strict=True):
+        own[image].add(text)
+    left = round(rate * len(pairs))
+    for i in rng.permutation(sorted(groups_of)).tolist():
+        for _ in range(tries if left else 0):
+            rows = groups[groups_of[i][rng.integers(len(groups_of[i]))]]
+            j = int(rows[rng.integers(len(rows))])
+            if int(pairs.text_group[j]) not in own[int(pairs.pair_image_group[i])] and j not in pairs.reasons:
+                source[i], left = j, left - 1
+                break
+    return source
