@@ -20,12 +20,7 @@ from numpy.typing import ArrayLike
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.parameters import check_number, check_seed, check_whole
 
-STRATA = 8
 LEAST_LABELS = 4  # of every stratum, where n allows it
-FLAGGED_SHARE = 0.4  # of the sample at least, where there are so many flagged pairs: precision rests on them
-SOFTNESS = 0.1  # of the anticipated fall of the share of wrong pairs around the threshold
-SUREST = 0.03  # anticipated share of wrong (or right) pairs at least
-DIGITS = 4  # of an edge: what a CSV shows is what is used
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,14 +94,14 @@ def draw_sample(correspondence: ArrayLike, n: int, *, threshold: float, seed: in
 
 
 def _edges(y: np.ndarray, n: int, threshold: float) -> np.ndarray:
-    k = max(1, min(STRATA, n // LEAST_LABELS))
+    k, digits = max(1, min(8, n // LEAST_LABELS)), 4  # strata; digits of an edge: what a CSV shows is what is used
     low, high = y[y < threshold], y[y >= threshold]
     k_low = 0 if not len(low) else k if not len(high) else max(1, round(0.4 * k))
     inner = {threshold}  # which is not rounded: it says which pairs are flagged
     for part, many, power in ((low, k_low, 1), (high, k - k_low, 2)):  # squared: they grow away from the threshold
         if len(part) and many > 1:
-            found = np.round(np.quantile(part, (np.arange(1, many) / many) ** power), DIGITS)
-            inner.update(found[np.abs(found - threshold) > 10**-DIGITS].tolist())
+            found = np.round(np.quantile(part, (np.arange(1, many) / many) ** power), digits)
+            inner.update(found[np.abs(found - threshold) > 10**-digits].tolist())
     keep = [0.0]
     for a in sorted(edge for edge in inner if 0 < edge < 1):  # strata without a pair go
         if a == threshold or (((y >= keep[-1]) & (y < a)).any() and (y >= a).any()):
@@ -118,11 +113,12 @@ def _allocate(
     y: np.ndarray, of: np.ndarray, size: np.ndarray, n: int, threshold: float, edges: np.ndarray
 ) -> np.ndarray:
     """(H,) int64 that add up to n, none above its stratum's ``size``."""
-    wrong = np.clip(1 / (1 + np.exp((y - threshold) / SOFTNESS)), SUREST, 1 - SUREST)
+    # The anticipated share of wrong pairs falls around the threshold, within some .1, and is never surer than .03.
+    wrong = np.clip(1 / (1 + np.exp((y - threshold) / 0.1)), 0.03, 0.97)
     share = np.bincount(of, weights=np.sqrt(wrong * (1 - wrong)), minlength=len(size))
     flagged = edges[:-1] < threshold
     if share[flagged].sum() and share[~flagged].sum():
-        part = max(share[flagged].sum() / share.sum(), FLAGGED_SHARE)
+        part = max(share[flagged].sum() / share.sum(), 0.4)  # precision rests on the flagged pairs
         part = min(part, size[flagged].sum() / n)
         share[flagged] *= part / share[flagged].sum()
         share[~flagged] *= (1 - part) / share[~flagged].sum()

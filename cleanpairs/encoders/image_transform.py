@@ -16,17 +16,6 @@ from cleanpairs.core.errors import ConfigError, DataError
 if TYPE_CHECKING:  # the processes that decode images import this module, and need no torch
     from torch import Tensor
 
-_CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
-_HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
-_CUT = {"size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True}
-_WHOLE = {"size": {"height": 224, "width": 224}, "do_center_crop": False}
-DEFAULTS: dict[str, dict[str, Any]] = {  # of transformers' own image processors, where the file leaves a key out
-    "clip": {**_CUT, **_CLIP},
-    "siglip": {**_WHOLE, **_HALF},
-    "vision-encoder-decoder": {**_WHOLE, **_HALF, "resample": 2},  # of ViT
-    "blip": {**_WHOLE, **_CLIP, "size": {"height": 384, "width": 384}},
-    "git": {**_CUT, **_CLIP},
-}
 MAX_ASPECT = 32  # a strip is cut to it before its short edge is enlarged: 1 x 64,000,000 pixels would grow 50,000-fold
 
 
@@ -46,7 +35,7 @@ class ImageTransform:
     @classmethod
     def from_config(cls, config: dict[str, Any], model_type: str, file: str = "preprocessor_config.json") -> Self:
         """Of the contents of ``preprocessor_config.json``; ConfigError: it asks for what is not known here."""
-        config = {**DEFAULTS[model_type], **{key: value for key, value in config.items() if value is not None}}
+        config = {**_defaults(model_type), **{key: value for key, value in config.items() if value is not None}}
         size: Any = config["size"]
         crop: Any = config.get("crop_size")
         size = {"shortest_edge": size} if isinstance(size, int) else size
@@ -120,6 +109,22 @@ class ImageTransform:
         edge, other = self.shortest_edge, int(self.shortest_edge * long / short)
         size = (edge, other) if image.width <= image.height else (other, edge)
         return image.resize(size, self.resample)
+
+
+def _defaults(model_type: str) -> dict[str, Any]:
+    """Those of transformers' own image processors, where the file leaves a key out."""
+    clip = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
+    half = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+    cut = {"size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True}
+    whole = {"size": {"height": 224, "width": 224}, "do_center_crop": False}
+    known: dict[str, dict[str, Any]] = {
+        "clip": {**cut, **clip},
+        "siglip": {**whole, **half},
+        "vision-encoder-decoder": {**whole, **half, "resample": 2},  # of ViT
+        "blip": {**whole, **clip, "size": {"height": 384, "width": 384}},
+        "git": {**cut, **clip},
+    }
+    return known[model_type]
 
 
 def pixels_of(image: Image.Image, **fields: Any) -> np.ndarray:

@@ -13,10 +13,7 @@ from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable
 from cleanpairs.encoders.towers import Standardised, l2_normalise, summed
 from cleanpairs.ops.matching import token_counts
 
-DIM = 256  # principal directions of each space at most
 PENALTY = 0.3  # in units of the mean variance of what the regression asks
-SAMPLE = 16_384  # rows, at even distances, that tell the directions of vectors
-_BLOCK = 1024
 
 
 class _Projected(Standardised):
@@ -31,19 +28,22 @@ class _Projected(Standardised):
         return l2_normalise(self.directions(l2_normalise(self.standardised(x))))
 
     @torch.no_grad()
-    def fit(self, x: np.ndarray, seed: int) -> np.ndarray:
-        """Take the principal directions of vectors (n, D), or of means of regions (n, R, D); these in them, (n, d)."""
-        some = torch.cat(list(_vectors(x[:: len(x) // SAMPLE + 1])))
+    def fit(self, x: np.ndarray, seed: int, sample: int = 16_384) -> np.ndarray:
+        """Take the principal directions of vectors (n, D), or of means of regions (n, R, D); these in them, (n, d).
+
+        ``sample``: so many rows, at even distances, tell the directions.
+        """
+        some = torch.cat(list(_vectors(x[:: len(x) // sample + 1])))
         self.standardise(some.mean(dim=0), some.std(dim=0, correction=0))
         unit = l2_normalise(self.standardised(some)).numpy()
         self.directions.weight.copy_(torch.from_numpy(_directions(unit, self.directions.out_features, seed)))
         return torch.cat([self(block) for block in _vectors(x)]).numpy()
 
 
-def _vectors(x: np.ndarray) -> Iterator[Tensor]:
+def _vectors(x: np.ndarray, at_once: int = 1024) -> Iterator[Tensor]:
     """Blocks (b, D) float32 of vectors (n, D), or of the means of regions (n, R, D)."""
-    for at in range(0, len(x), _BLOCK):
-        block = torch.from_numpy(np.array(x[at : at + _BLOCK], np.float32))
+    for at in range(0, len(x), at_once):
+        block = torch.from_numpy(np.array(x[at : at + at_once], np.float32))
         yield block if block.ndim == 2 else block.mean(dim=1)
 
 
@@ -101,13 +101,16 @@ class Linear(DualEncoder):
         *,
         vocabulary: int = 0,
         seed: int = 0,
+        most_directions: int = 256,
     ) -> "Linear":
         """Of N pairs: ``images`` (M, R, D) float regions, ``tokens`` of N captions in numbers below ``vocabulary``, the
-        ``image_index`` (N,) int64 of each caption, and the pair's ``weight`` (N,) >= 0.
+        ``image_index`` (N,) int64 of each caption, and the pair's ``weight`` (N,) >= 0. ``most_directions``: principal
+        ones of each space.
         """
         frozen = tokens.frozen()
         counts = None if tokens.vectors is not None else token_counts(tokens.ids, tokens.offsets, vocabulary)
-        dims = [0 if x is None else max(1, min(DIM, x.shape[0] - 1, x.shape[-1] - 1)) for x in (images, counts, frozen)]
+        shapes = [None if x is None else x.shape for x in (images, counts, frozen)]
+        dims = [0 if s is None else max(1, min(most_directions, s[0] - 1, s[-1] - 1)) for s in shapes]
         with seeded(0):  # weights that are drawn only to be replaced
             model = cls(images.shape[-1], vocabulary, 0 if frozen is None else frozen.shape[1], dims)
         x = model.image.fit(images, seed)[image_index]

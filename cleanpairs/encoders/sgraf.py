@@ -26,13 +26,7 @@ from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.encoders.towers import WORD_DROPOUT, BiGRU, l2_normalise, padded
 
-SMOOTH = 9.0
-SLOPE = 0.1
-SHORTEST = 1e-6  # squared length of a mean of unit regions, below which its direction is rounding
 BLOCK_BYTES = 1 << 27  # of a block's similarity vectors, at most
-CPU_NODES = 1 << 13  # similarity vectors of a block on the CPU: fewer calls against more in cache
-CPU_CAPTIONS = 4  # but no fewer captions: with fewer words the products become slow
-KEPT_VECTORS, KEPT_CONTEXTS = 14, 2  # tensors as large as them, and as the contexts, that are kept for the gradient
 KEEP_BYTES = 6 << 30  # above it the blocks of a training step are computed again in the backward pass
 
 
@@ -150,9 +144,9 @@ class LocalSimilarity(nn.Module):
         vector = n * S * regions.element_size()  # of one word with all images
         nodes = int(lengths.max()) + 1
         step = max(1, BLOCK_BYTES // (vector * nodes))  # captions of a block
-        if regions.device.type == "cpu":
-            step = min(step, max(CPU_CAPTIONS, CPU_NODES // (n * nodes)))
-        kept = vector * KEPT_VECTORS + n * regions[0, 0].nbytes * KEPT_CONTEXTS
+        if regions.device.type == "cpu":  # 8,192 vectors of a block are in cache; with fewer words products are slow
+            step = min(step, max(4, 8192 // (n * nodes)))
+        kept = 14 * vector + 2 * n * regions[0, 0].nbytes  # tensors as large as these are kept for the gradient
         again = torch.is_grad_enabled() and kept * int((lengths + 1).sum()) > KEEP_BYTES
         out = []
         for start in range(0, m, step):
@@ -217,12 +211,13 @@ def _attention(s: Tensor, seen: Tensor | None, gram: Tensor) -> Tensor:
     Padded words have s = 0 and do not count in the norm over words; ``seen`` (n, R) bool: the regions there are.
     """
     n, R, c, L = s.shape
-    e = (normalize(leaky_relu(s, SLOPE), dim=-1, eps=1e-8) * SMOOTH).exp()
+    e = (normalize(leaky_relu(s, 0.1), dim=-1, eps=1e-8) * 9.0).exp()
     if seen is not None:
         e = e * seen[:, :, None, None]
     e = e.view(n, R, c * L)
     square = (e * (gram @ e)).sum(dim=1, keepdim=True)  # (n, 1, c L): |sum_r e_r v_r|^2
-    least = SHORTEST * e.detach().sum(dim=1, keepdim=True).square()
+    # with a squared length below 1e-6 the mean of unit regions has the direction of rounding
+    least = 1e-6 * e.detach().sum(dim=1, keepdim=True).square()
     return e * torch.maximum(square, least).rsqrt()
 
 

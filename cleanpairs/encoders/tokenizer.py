@@ -31,10 +31,8 @@ from cleanpairs.core.errors import DataError
 KINDS = ("words", "characters", "subword")
 UNKNOWN = 0
 MAX_TOKENS, MAX_PIECES = 50_000, 8_000
-MAX_PIECE_LENGTH = 16  # characters: without it a caption that is repeated becomes one piece, where no space ends a word
 START = "\u2581"
 _UNKNOWN = "\u2581\u2581"  # number 0; no caption makes it, for U+2581 begins a word only
-_BATCH = 4_096  # captions that are encoded in one call
 
 
 _UNSPACED = (
@@ -194,8 +192,8 @@ class Tokenizer:
         alphabet = sorted(letters, key=lambda c: (-letters[c], c))[: MAX_PIECES // 2]
         trainer = BpeTrainer(
             vocab_size=MAX_PIECES + 1, min_frequency=max(2, min_count), special_tokens=[_UNKNOWN],
-            initial_alphabet=alphabet, limit_alphabet=max(len(alphabet), 1), max_token_length=MAX_PIECE_LENGTH,
-            show_progress=False,
+            initial_alphabet=alphabet, limit_alphabet=max(len(alphabet), 1), show_progress=False,
+            max_token_length=16,  # else a caption that is repeated becomes one piece, where no space ends a word
         )  # fmt: skip
         learner = _bpe()
         # Every piece as often as it was seen, in an order of its own, whatever the captions' was.
@@ -222,7 +220,7 @@ class Tokenizer:
         if self._pieces is None:
             yield from ([self._number.get(token, UNKNOWN) for token in tokens] for tokens in rest)
             return
-        while group := list(islice(rest, _BATCH)):
+        while group := list(islice(rest, 4_096)):
             yield from (e.ids[:most] for e in self._pieces.encode_batch(group, is_pretokenized=True))
 
     def to_dict(self) -> dict[str, object]:

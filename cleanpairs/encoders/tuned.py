@@ -16,9 +16,6 @@ from cleanpairs.encoders.model_files import INSTALL
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-LEARNING_RATES = {"lora": 2e-4}  # of pretrained weights, else 1e-5; those of CLIP break at 1e-4
-LORA_TARGETS = ["q_proj", "v_proj"]  # of the paper; both towers of CLIP and SigLIP have them
-
 
 class TunedCLIP(DualEncoder):
     """Both towers, with a :class:`cleanpairs.encoders.joint_head.ResidualHead` behind each.
@@ -48,7 +45,7 @@ class TunedCLIP(DualEncoder):
         super().__init__()
         self.config = {"tune": tune, "rank": rank, "encoder_lr": encoder_lr, "checkpointing": checkpointing}
         self.dim = pretrained.dim
-        self.encoder_lr = encoder_lr or LEARNING_RATES.get(tune, 1e-5)
+        self.encoder_lr = encoder_lr or (2e-4 if tune == "lora" else 1e-5)  # the weights of CLIP break at 1e-4
         self._standardise, self._unpack = pretrained.transform.standardise, pretrained.unpack
         self.network: Any = copy.deepcopy(pretrained.model).cpu().requires_grad_(False)
         if tune == "lora":
@@ -74,7 +71,8 @@ class TunedCLIP(DualEncoder):
             from peft import LoraConfig, inject_adapter_in_model
         except ImportError as error:
             raise ConfigError(f"tune='lora' needs the package {error.name or 'peft'}, run: {INSTALL}") from error
-        config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=LORA_TARGETS)
+        both = ["q_proj", "v_proj"]  # of the paper; both towers of CLIP and SigLIP have them
+        config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=both)
         inject_adapter_in_model(config, self.network)  # in place; only the adapters ask for a gradient
 
     def _freeze_below(self, blocks: int, name: str) -> None:

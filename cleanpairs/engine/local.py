@@ -13,14 +13,14 @@ from cleanpairs.core.children import start_connected
 from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.engine.work import Finished, Partition, Work, attempt, carry_out, limited
 
-DEATHS = 3  # of workers in a row, without a partition finished in between
-
 
 class LocalEngine:
     """A pool of ``workers`` processes, which share the cores; one worker is this process itself.
 
     When one dies, another one does its partition. Raises ConfigError: an address is given.
     """
+
+    most_deaths = 3  # in a row, without a partition finished in between
 
     def __init__(self, *, workers: int = 1, address: str | None = None) -> None:
         if address is not None:
@@ -52,7 +52,7 @@ class LocalEngine:
                         connection.close()
                         waiting.append(partition)
                         deaths += 1
-                        if deaths >= DEATHS:
+                        if deaths >= self.most_deaths:
                             raise ResourceError(
                                 f"worker processes died {deaths} times in a row, with {len(waiting) + len(busy)} "
                                 f"partitions left; where memory is short, take fewer than {self.workers} workers. What "

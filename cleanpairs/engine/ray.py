@@ -13,8 +13,6 @@ import pyarrow as pa
 from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.engine.work import ATTEMPTS, Finished, Partition, Work, attempt, limited
 
-MOST = 4  # attempts at a partition whose actors die
-
 
 class RayEngine:
     """``workers`` actors on the cluster at ``address`` ("auto": the one of this machine), or on a Ray started here.
@@ -81,6 +79,8 @@ class RayEngine:
 class _Stage:
     """What an actor is. Ray Data gives a partition to another actor whenever one dies: here is who stops it."""
 
+    most_attempts = 4
+
     def __init__(self, work: Work, threads: int, folder: Path) -> None:
         import torch
 
@@ -99,10 +99,11 @@ class _Stage:
             file.write(b".")
             begun = file.tell()
         try:
-            if begun > MOST:
+            if begun > self.most_attempts:
                 return ResourceError(
                     f"partition {partition.number} (rows {partition.first:,} to {partition.first + partition.rows:,}) "
-                    f"was given up after its worker died {MOST} times. What is done is kept: run again to go on"
+                    f"was given up after its worker died {self.most_attempts} times. What is done is kept: run again "
+                    "to go on"
                 )
             return attempt(self.work, partition, self.folder)
         finally:

@@ -25,11 +25,9 @@ from cleanpairs.data.guard import holds
 from cleanpairs.data.locks import output_lock
 from cleanpairs.data.source import read_cached, write_cached
 
-ROWS = 65_536  # of a partition, about: minutes of work for a slow model, seconds for a fast one
 MANIFEST = "manifest"
 LOCK = ".job-lock"
 ATTEMPTS = ".attempts"  # behind the name of a partition: an engine's note of how often it was begun
-PART = re.compile(rf"part-\d{{6,}}({re.escape(ATTEMPTS)})?")  # see Partition.name
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,9 @@ class Partition:
         return f"part-{self.number:06d}"
 
 
-def plan_partitions(groups: Sequence[int], rows: int, *, target: int = ROWS) -> list[Partition]:
-    """Cut the first ``rows`` rows of an input, whose ``groups`` of rows are so large, into parts of ``target`` or more.
+def plan_partitions(groups: Sequence[int], rows: int, *, target: int = 65_536) -> list[Partition]:
+    """Cut the first ``rows`` rows of an input, whose ``groups`` of rows are so large, into parts of ``target`` or more:
+    minutes of work for a slow model, seconds for a fast one.
 
     A cut is where a row group ends, since it is read as a whole; one of more than ``2 * target`` rows is cut evenly.
     """
@@ -164,7 +163,8 @@ def remove_job(folder: Path) -> None:
 
 
 def _parts(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if PART.fullmatch(path.name)]
+    ours = rf"part-\d{{6,}}({re.escape(ATTEMPTS)})?"  # see Partition.name
+    return [path for path in folder.iterdir() if re.fullmatch(ours, path.name)]
 
 
 def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:

@@ -21,8 +21,6 @@ from cleanpairs.repair.editing import write_csv
 from cleanpairs.repair.plan import counted
 
 CHANGES = tuple(action for action in ACTIONS if action != "keep")
-_COLUMNS = [n for n in LEDGER_SCHEMA.names if n not in ("row", "position", "source_pair_id", "out_row")]
-_LINES = 8192  # of the ledger in memory at once: they are captions and numbers
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,8 @@ def diff_export(
     export.check(*export.parts, contents=False)  # their SHA-256 would take a while, and nothing of them is shown
     export.check(export.ledger)
     counts, changes = Counter(dict.fromkeys(ACTIONS, 0)), list[Change]()
-    for _, batch in iter_batches([str(export.ledger.path)], _COLUMNS, _LINES):
+    columns = [n for n in LEDGER_SCHEMA.names if n not in ("row", "position", "source_pair_id", "out_row")]
+    for _, batch in iter_batches([str(export.ledger.path)], columns, 8192):
         counts.update(counted(batch.column("action")))
         some = filtered(batch, pc.is_in(batch.column("action"), pa.array(wanted)))
         for line in some.slice(0, None if limit is None else limit - len(changes)).to_pylist():

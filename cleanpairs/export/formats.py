@@ -56,16 +56,14 @@ FORMATS = Registry(
     },
 )
 
-_SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".npy": "uids", ".tar": "webdataset"}
-_PATTERN = re.compile(r".*(\{.*\}|\*).*\.tar")
-
 
 def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
     """The format of an output and where it goes: by ``name``, else by the suffix of ``out``; any pattern for tars in
     DIR, such as ``DIR/{00000..00009}.tar``, is the directory DIR. ConfigError: these say nothing, or different things.
     """
     out = Path(out)
-    by_suffix = _SUFFIXES.get(out.suffix)
+    suffixes = {".parquet": "parquet", ".pq": "parquet", ".npy": "uids", ".tar": "webdataset"}
+    by_suffix = suffixes.get(out.suffix)
     if name is None and by_suffix is None:
         names = ", ".join(FORMATS)
         raise ConfigError(
@@ -75,7 +73,7 @@ def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
     if by_suffix is not None and by_suffix != chosen:
         raise ConfigError(f"{out} is named as {by_suffix}, but the format is {chosen}: change one of them")
     if chosen == "webdataset" and out.suffix == ".tar":
-        if not _PATTERN.fullmatch(out.name):
+        if not re.fullmatch(r".*(\{.*\}|\*).*\.tar", out.name):
             raise ConfigError(
                 f"{out} is one tar, and webdataset is a directory of them: name the directory, or "
                 f"{out.parent / '{00000..}.tar'}"

@@ -21,8 +21,6 @@ IMAGE_ROLES = ("image", "features")  # of the columns that a pair with a new ima
 TEXT_ROLES = ("text_features",)  # and with a new caption, besides the caption itself
 
 _ROW = "row of the stored rows"  # no column of an input
-_STEP = 4096  # rows of a batch in the file: a look-up maps the batches that it needs
-_READ = 2048  # rows of images or vectors that are read at once; readers give fewer where they are large
 _ADDED = {
     "correspondence": pa.float32(),
     "action": pa.string(),
@@ -49,7 +47,8 @@ class StoredRows:
                 for batch in chain([head], batches):
                     some = rows[slice(*np.searchsorted(rows, [first, first + len(batch)]))]
                     values = [*taken(batch, some - first).columns, pa.array(some)]
-                    writer.write_table(pa.Table.from_arrays(values, schema=schema), max_chunksize=_STEP)
+                    found = pa.Table.from_arrays(values, schema=schema)
+                    writer.write_table(found, max_chunksize=4096)  # a look-up maps the batches that it needs
                     first += len(batch)
         except OSError as error:
             raise OutputError(
@@ -87,7 +86,7 @@ def donor_columns(source: Source, folder: Path, *, images: np.ndarray, texts: np
     for name, rows, roles in (("images", images, IMAGE_ROLES), ("texts", texts, TEXT_ROLES)):
         columns = [source.columns[role] for role in roles if role in source.columns]
         if len(rows) and columns:
-            batches = iter_tables(source, batch_rows=_READ, columns=columns)
+            batches = iter_tables(source, batch_rows=2048, columns=columns)  # fewer where rows are large
             stored |= dict.fromkeys(columns, StoredRows.collect(folder / f"{name}.arrow", batches, rows))
     return stored
 

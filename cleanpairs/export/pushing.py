@@ -5,6 +5,7 @@ only when asked. The token is found by huggingface_hub itself (``HF_TOKEN``, or 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,30 +17,6 @@ from cleanpairs.core.registry import METHODS
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.manifest import CARD, open_export
 from cleanpairs.repair.plan import RepairPlan
-
-PARQUET_NAME = "data/train-00000-of-00001.parquet"  # as the hub's own uploads are named
-# Of an earlier upload, in any of the formats: they would be read together with the new ones.
-STALE = r"\d{5,}\.(tar|parquet)|data-\d{5}\.arrow|data/train-\d+-of-\d+\.parquet|uids\.npy"
-# load_dataset refuses a repository with the first two; they are for load_from_disk
-_LOCAL_ONLY = ("state.json", "dataset_info.json")
-_SINGLE = {"parquet": PARQUET_NAME, "uids": "uids.npy"}
-SIZES = (  # from a thousand rows on by their digits
-    "n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B", "10B<n<100B",
-    "100B<n<1T", "n>1T",
-)  # fmt: skip
-
-# Settings of a plan that say how it was made; its others name files of whoever made it.
-_SAID = ("repairs", "strategy", "solver", "donors", "targets", "max_reuse", "candidates", "min_confidence")
-
-_COUNTED = {
-    "pairs": "pairs in the input",
-    "kept": "kept as they were",
-    "rematched_text": "with another caption of the corpus",
-    "rematched_image": "with another image of the corpus",
-    "recaptioned": "with a caption that a model wrote",
-    "dropped": "dropped",
-    "quarantined": "quarantined: unreadable",
-}
 
 
 @dataclass(frozen=True)
@@ -74,6 +51,17 @@ def dataset_card(
     """
     from huggingface_hub import DatasetCardData
 
+    told = {
+        "pairs": "pairs in the input",
+        "kept": "kept as they were",
+        "rematched_text": "with another caption of the corpus",
+        "rematched_image": "with another image of the corpus",
+        "recaptioned": "with a caption that a model wrote",
+        "dropped": "dropped",
+        "quarantined": "quarantined: unreadable",
+    }
+    # Settings of a plan that say how it was made; its others name files of whoever made it.
+    said = ("repairs", "strategy", "solver", "donors", "targets", "max_reuse", "candidates", "min_confidence")
     files = {"config_name": "default", "data_files": [{"split": "train", "path": loads}]}
     header = DatasetCardData(
         license=about.license or "unknown",
@@ -87,8 +75,8 @@ def dataset_card(
         header=header.to_yaml(),
         title=name.partition(".")[0] or "dataset",
         known=about.method in METHODS,
-        settings={setting: plan.settings[setting] for setting in _SAID if plan.settings.get(setting) is not None},
-        counted=[(what, counts[count]) for count, what in _COUNTED.items()],
+        settings={setting: plan.settings[setting] for setting in said if plan.settings.get(setting) is not None},
+        counted=[(what, counts[count]) for count, what in told.items()],
         versions={**about.versions, "cleanpairs": cleanpairs.__version__, "pyarrow": pa.__version__},
         name=name,
         format=format,
@@ -123,8 +111,10 @@ def _inline(value: object) -> str:
 
 
 def size_category(rows: int) -> str:
-    """The hub's class of sizes."""
-    return SIZES[min(max(len(str(rows)) - 3, 0), len(SIZES) - 1)]
+    """The hub's class of sizes, from a thousand rows on by their digits."""
+    ends = "1K 10K 100K 1M 10M 100M 1B 10B 100B 1T".split()
+    names = ["n<1K", *(f"{low}<n<{high}" for low, high in pairwise(ends)), "n>1T"]
+    return names[min(max(len(str(rows)) - 3, 0), len(names) - 1)]
 
 
 @dataclass(frozen=True)
@@ -180,7 +170,9 @@ def push_files(
     try:
         url = str(api.create_repo(repo, repo_type=kind, private=private, exist_ok=True))
         there = api.list_repo_files(repo, repo_type=kind) if kind == "dataset" else []
-        old = [name for name in there if name not in files and re.fullmatch(STALE, name)]
+        # Of an earlier upload, in any of the formats: they would be read together with the new ones.
+        stale = r"\d{5,}\.(tar|parquet)|data-\d{5}\.arrow|data/train-\d+-of-\d+\.parquet|uids\.npy"
+        old = [name for name in there if name not in files and re.fullmatch(stale, name)]
         adds = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=held) for name, held in files.items()]
         removed = [CommitOperationDelete(path_in_repo=name) for name in old]
         api.create_commit(repo, [*adds, *removed], commit_message=message, repo_type=kind)
@@ -227,9 +219,10 @@ def push_export(
     if card is None:
         check_inside(chosen, (own,), own, "name it by --card")
     files: dict[str, Path | bytes] = {CARD: chosen}
+    single = {"parquet": "data/train-00000-of-00001.parquet", "uids": "uids.npy"}  # as the hub's own uploads are named
     for part in export.parts:
-        name = _SINGLE.get(export.format) or part.path.relative_to(export.out).as_posix()
-        if name not in _LOCAL_ONLY:
+        name = single.get(export.format) or part.path.relative_to(export.out).as_posix()
+        if name not in ("state.json", "dataset_info.json"):  # for load_from_disk: load_dataset refuses them
             files[name] = part.path
     return push_files(repo, files, kind="dataset", message="Cleaned by cleanpairs", private=private)
 

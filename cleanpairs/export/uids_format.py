@@ -20,13 +20,12 @@ from cleanpairs.export.layout import Layout
 
 UID_COLUMN = "uid"
 UID_DTYPE = np.dtype("u8,u8")
-_HEX = re.compile(r"[0-9a-fA-F]{32}")
 
 
 def uid_array(uids: list[str | None]) -> np.ndarray:
     """Uids of 32 hexadecimal digits as (n,) ``u8,u8``, in the order given. DataError: one is no such text."""
     for uid in uids:
-        if not isinstance(uid, str) or not _HEX.fullmatch(uid):
+        if not isinstance(uid, str) or not re.fullmatch(r"[0-9a-fA-F]{32}", uid):
             raise DataError(f"the uid {str(uid)[:60]!r} is not 32 hexadecimal digits, as DataComp's are")
     raw = np.frombuffer(binascii.unhexlify("".join(map(str, uids))), ">u8").astype(np.uint64)
     return raw.view(UID_DTYPE)

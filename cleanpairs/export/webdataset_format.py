@@ -25,18 +25,14 @@ from cleanpairs.export.layout import Layout
 from cleanpairs.ops.cells import readable
 from cleanpairs.ops.columns import as_schema, fresh_names
 
-SHARD_ROWS = 10_000  # as img2dataset has it
 KEY = "key"
-MAX_KEY = 80  # characters: with a suffix it fits the 100 of a plain tar header
-
-_MAGIC = {b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp", b"II*\x00": "tif", b"MM\x00*": "tif"}
 
 
 def sample_key(key: str) -> str:
     """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``, of which one ``_`` at most begins it, as
     two say that it is no sample; empty where nothing of it is left.
     """
-    safe = re.sub(r"^_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]", "_", key))[:MAX_KEY]
+    safe = re.sub(r"^_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]", "_", key))[:80]  # a plain tar header has room for 100
     return safe if safe.strip("_") else ""
 
 
@@ -44,7 +40,15 @@ def image_suffix(data: bytes) -> str:
     """The usual suffix of an encoded image, by its first bytes; ``img`` for what is none of ours."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
-    return next((suffix for magic, suffix in _MAGIC.items() if data.startswith(magic)), "img")
+    begins = {
+        b"\xff\xd8\xff": "jpg",
+        b"\x89PNG": "png",
+        b"GIF8": "gif",
+        b"BM": "bmp",
+        b"II*\x00": "tif",
+        b"MM\x00*": "tif",
+    }
+    return next((suffix for magic, suffix in begins.items() if data.startswith(magic)), "img")
 
 
 class WebDatasetOutput(Output):
@@ -59,7 +63,7 @@ class WebDatasetOutput(Output):
     directory: ClassVar[bool] = True
     loads: ClassVar[str | None] = "*.tar"  # the Parquet files beside them are not another split
 
-    def __init__(self, folder: Path, layout: Layout, shard_rows: int = SHARD_ROWS) -> None:
+    def __init__(self, folder: Path, layout: Layout, shard_rows: int = 10_000) -> None:
         if "image" not in layout.out_columns:
             raise ConfigError("webdataset holds images, and the input has only their features: export Parquet")
         if not layout.one_row_a_pair:

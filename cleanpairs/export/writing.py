@@ -39,12 +39,6 @@ from cleanpairs.ops.columns import filtered
 from cleanpairs.repair.actions import ActionCounts, count_actions, why_none_is_repaired
 from cleanpairs.repair.plan import RepairPlan, counted
 
-ROWS = 2048  # of a batch of Parquet at most: larger ones leave the processor's cache
-PARTITION = 65_536  # rows of a partition, about
-PARTS = ".parts"  # behind the output's name: the folder of its parts
-# What the formats that are directories put into them.
-OURS = re.compile(rf"\d{{5,}}\.(tar|parquet)|data-\d{{5,}}\.arrow|dataset_info\.json|state\.json|{re.escape(CARD)}")
-
 
 def refuse_changed_input(source: Source) -> None:
     """Raise :class:`DataError` if the input is not as it was read."""
@@ -60,7 +54,9 @@ def _refuse_foreign_directory(out: Path) -> None:
     """Raise :class:`OutputExistsError` if ``out`` is there and no export: replacing it would delete what is in it."""
     if not out.is_dir() or out.is_symlink():
         return  # what else it may be is for the staging to refuse
-    refuse_foreign(out, OURS)
+    # What the formats that are directories put into them.
+    ours = rf"\d{{5,}}\.(tar|parquet)|data-\d{{5,}}\.arrow|dataset_info\.json|state\.json|{re.escape(CARD)}"
+    refuse_foreign(out, re.compile(ours))
     if holds(out) and not manifest_of(out).is_file():
         raise OutputExistsError(
             f"{out} exists, and there is no {manifest_of(out).name} beside it: it is no export of cleanpairs and is "
@@ -176,6 +172,7 @@ class ExportWork:
     layout: Layout
     lent: Mapping[str, StoredRows]
     roles: tuple[str, ...]
+    batch_rows, partition_rows = 2048, 65_536  # larger batches of Parquet leave the processor's cache
 
     def __call__(self, partition: Partition, path: Path) -> dict[str, Any]:
         """See :data:`cleanpairs.engine.work.Work`."""
@@ -200,7 +197,9 @@ class ExportWork:
         """The same of the whole input, out of parts in ``folder`` that the engine's workers have written."""
         cut = [Partition(0, 0, self.source.n_rows)]  # what is no Parquet is read from its beginning
         if self.source.kind == "parquet":
-            cut = plan_partitions(ParquetReader().row_groups(self.source), self.source.n_rows, target=PARTITION)
+            cut = plan_partitions(
+                ParquetReader().row_groups(self.source), self.source.n_rows, target=self.partition_rows
+            )
         kind = [self.layout.one_row_a_pair, self.layout.weighted, self.roles]
         job = json.dumps([cleanpairs.__version__, self.source.fingerprint, self.plan.digest, kind])
         run_partitions(self, cut, folder, job=job, engine=engine, overwrite=overwrite)
@@ -213,7 +212,7 @@ class ExportWork:
     def _batches(self, partition: Partition) -> Iterator[pa.RecordBatch]:
         batches: Iterator[pa.RecordBatch] = iter_tables(self.source, BATCH_ROWS)
         if self.source.kind == "parquet":
-            read = iter_batches(self.source.paths, None, ROWS, partition.rows, partition.first)
+            read = iter_batches(self.source.paths, None, self.batch_rows, partition.rows, partition.first)
             batches = (batch for _, batch in read)
         schema = self.layout.schema
         for batch in batches:
@@ -262,7 +261,7 @@ class Export:
     def run(self, decide: Callable[[StagedSet], Decisions], engine: Engine | None = None) -> ExportSummary:
         """Write the outputs. ``decide`` makes the plan when they are known to be writable, and may add an output."""
         source, settings, engine = self.source, self.settings, engine or make_engine("local")
-        parts = self.out.with_name(self.out.name + PARTS)
+        parts = self.out.with_name(self.out.name + ".parts")
         with staged_set() as outputs:  # renamed in the opposite order: out is the last
             staged: dict[str, Path] = {}
             for role, path in self.targets.items():

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_STEP = 1 << 16  # edges between two looks at what is over
-
 
 @dataclass(frozen=True)
 class Members:
@@ -68,8 +66,9 @@ class Greedy:
         whether it replaces the image, the donor group, and the number of the pair of image and text that it makes.
         """
         row_done, group_empty = (np.frombuffer(x, np.uint8) for x in (self._done, self._empty))
-        for first in range(0, len(edge), _STEP):
-            s = slice(first, first + _STEP)
+        step = 1 << 16  # edges between two looks at what is over
+        for first in range(0, len(edge), step):
+            s = slice(first, first + step)
             open_ = np.flatnonzero((row_done[row[s]] | group_empty[group[s]]) == 0)
             if len(open_):  # few of them, further down the order
                 self._walk(*(column[s][open_].tolist() for column in (edge, row, is_image, group, pair)))

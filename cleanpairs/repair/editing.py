@@ -12,12 +12,7 @@ from cleanpairs.core.regular import check_regular, reading
 from cleanpairs.ops.columns import one_array, with_columns
 from cleanpairs.repair.actions import DISPLACED, KINDS, REASONS, acted
 
-# What a spreadsheet takes for a formula; and the apostrophe itself, so that reading undoes writing.
-FORMULA = r"^[=+\-@\t\r']"
 JUDGED = ("repair_score", "margin", "confidence")  # belong to one donor
-DIGITS_KEPT = 1e-5  # relative; a spreadsheet shows 1.23457E+16 for 12345678901234567, and saves what it shows
-BY_HAND = "by hand"
-BOM = b"\xef\xbb\xbf"  # without it spreadsheets take UTF-8 for something else
 
 
 def write_csv(table: pa.Table, path: str | Path) -> None:
@@ -25,8 +20,9 @@ def write_csv(table: pa.Table, path: str | Path) -> None:
     from pyarrow import csv
 
     with open(path, "wb") as file:
-        file.write(BOM)
-        csv.write_csv(_replaced(table, FORMULA, r"'\0"), file)
+        file.write(b"\xef\xbb\xbf")  # without it spreadsheets take UTF-8 for something else
+        # What is taken for a formula; and the apostrophe itself, so that reading undoes writing.
+        csv.write_csv(_replaced(table, r"^[=+\-@\t\r']", r"'\0"), file)
 
 
 def _replaced(table: pa.Table, pattern: str, by: str) -> pa.Table:
@@ -69,8 +65,10 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
     return table.sort_by("pair_id") if "pair_id" in table.column_names else table
 
 
-def same_key(told: str | None, key: str, rel_tol: float = DIGITS_KEPT) -> bool:
-    """Whether a spreadsheet, or pandas, may have written ``told`` for ``key``: 7 for 007."""
+def same_key(told: str | None, key: str, rel_tol: float = 1e-5) -> bool:
+    """Whether a spreadsheet, or pandas, may have written ``told`` for ``key``: 7 for 007, or 1.23457E+16, as it is
+    shown.
+    """
     try:
         return told == key or math.isclose(float((told or "").replace(",", ".")), float(key), rel_tol=rel_tol)
     except ValueError:
@@ -127,7 +125,7 @@ def _reason(table: pa.Table, lent: np.ndarray) -> pa.Array:
     of_donor = pc.or_kleene(of_donor, pc.starts_with(reason, DISPLACED))
     stale = (_true(of_drop) & ~dropped) | (_true(of_donor) & ~lent)
     reason = pc.if_else(pa.array(stale), pa.scalar(None, pa.string()), reason)
-    return pc.if_else(pa.array(dropped), pc.fill_null(reason, BY_HAND), reason)
+    return pc.if_else(pa.array(dropped), pc.fill_null(reason, "by hand"), reason)
 
 
 def _true(values: pa.Array) -> np.ndarray:

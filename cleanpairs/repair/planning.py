@@ -50,8 +50,6 @@ from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.repair.plan_input import TEXTS, PlanInput
 from cleanpairs.repair.settings import RepairSettings
 
-NO_CORRESPONDENCE = "no correspondence"
-
 BoundScorer = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], EdgeScorer]
 """``scorer(image_group, text_group, image_rows, text_rows)``: what scores candidates and present pairs alike, by the
 rows of their vectors, out of those that may be asked about; the groups are content hashes by row. Pairs come sorted by
@@ -135,7 +133,7 @@ class Planned:
         faults = {i: self.given.reasons[i] for i in self._faulty[_within(self._faulty, s)].tolist()}
         moved, distance = np.flatnonzero(repairs["distance"]), repairs["distance"]
         rules = {d: reason_of(d) for d in np.unique(distance[moved]).tolist()}
-        words = [*REASONS, *KINDS, NO_CORRESPONDENCE, *sorted({*faults.values(), *rules.values()})]
+        words = [*REASONS, *KINDS, "no correspondence", *sorted({*faults.values(), *rules.values()})]
         kind = np.where(repairs["is_image"], 0, 2) + np.where(repairs["trusted"], 0, 1)
         why = np.full(n, -1, np.int64)
         why[mismatched] = np.where(repaired, len(REASONS) + kind, repairs["reason"])

@@ -19,8 +19,6 @@ from cleanpairs.ops.columns import one_array, with_columns
 from cleanpairs.repair.actions import acted
 from cleanpairs.repair.plan import RepairPlan
 
-BATCH = 64  # images that are decoded at once
-
 
 class CaptionWriter(Protocol):
     """Writes one caption for each image; ``name`` goes into the plan."""
@@ -84,9 +82,8 @@ def _written(pairs: Pairs, rows: np.ndarray, writer: CaptionWriter) -> tuple[np.
     images = np.unique(pairs.image_index[rows])
     told: dict[int, str] = {}
     seen = 0
-    parts = (
-        (start, pairs.images.read(images[start : start + BATCH].tolist())) for start in range(0, len(images), BATCH)
-    )
+    starts = range(0, len(images), 64)
+    parts = ((start, pairs.images.read(images[start : start + 64].tolist())) for start in starts)
     with Decoder(RGB, workers_for(len(images))) as decoder:
         for batch in decoder.batches(parts):
             seen += any(reason != MISSING for reason in batch.failures.values()) or bool(batch.arrays)

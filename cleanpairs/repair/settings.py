@@ -7,9 +7,6 @@ from typing import Any
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.parameters import check_settings, choice, number, whole
 
-STRATEGIES = ("ot", "nearest", "half-replace", "pseudo-caption", "method")
-REPAIRS = ("probable", "plausible", "none")
-
 
 @dataclass(frozen=True)
 class RepairSettings:
@@ -35,7 +32,7 @@ class RepairSettings:
     """
 
     threshold: float | None = number(None, least=0, most=1, also=(None,))
-    repairs: str = choice(*REPAIRS)
+    repairs: str = choice("probable", "plausible", "none")
     min_confidence: float = number(0.5, least=0, most=1)
     min_repair_score: float = number(0.5, least=0, most=1)
     candidates: int = whole(32, 1)
@@ -45,7 +42,7 @@ class RepairSettings:
     mismatched_bonus: float = number(0.3)
     image_margin: float = number(0.05)
     max_trusted: int = whole(100_000, 1)
-    strategy: str = choice(*STRATEGIES)
+    strategy: str = choice("ot", "nearest", "half-replace", "pseudo-caption", "method")
     displaced: bool = True
 
     def __post_init__(self) -> None:

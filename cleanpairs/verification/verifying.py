@@ -17,7 +17,6 @@ from cleanpairs.verification.exports import verify_export
 from cleanpairs.verification.findings import Verification, check_scores, read_pages
 
 _MANIFEST = ".manifest.json"
-_RUNS_CODE = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".joblib", ".ckpt")  # loading one of these may run code
 
 
 def kind_of(path: Path) -> str:
@@ -147,7 +146,8 @@ def _check_info(info: dict[str, Any], path: Path, findings: Verification) -> Non
 
 def _verify_model(folder: Path, findings: Verification) -> None:
     """Check a directory that ``save_pretrained`` left: no code in files, finite weights, and that it loads."""
-    for file in sorted(p for p in folder.rglob("*") if p.suffix.lower() in _RUNS_CODE):
+    may_run = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".joblib", ".ckpt")
+    for file in sorted(p for p in folder.rglob("*") if p.suffix.lower() in may_run):
         findings.wrong(file, "is of a kind that may run code when it is loaded; cleanpairs neither writes nor reads it")
     for file in sorted(folder.glob("*.json")):
         with findings.section(f"{folder.name}/{file.name}: JSON", file):

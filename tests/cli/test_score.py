@@ -21,7 +21,7 @@ KILLED = """
 import os, signal, sys
 from cleanpairs.commands import score as streaming
 from cleanpairs.cli import main
-streaming.PARTITION = 20
+streaming.ScoreWork.partition_rows = 20
 inner = streaming.ScoreWork.__call__
 def score(self, partition, path):
     print(partition.number, flush=True)

@@ -111,7 +111,8 @@ def write(path: Path, n: int) -> Path:
 def test_score_rematch_and_export_are_those_of_one_process_though_workers_die(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: list[int]
 ) -> None:
-    for module, name, rows in ((scoring, "PARTITION", 50), (writing, "PARTITION", 50), (search, "_FLAT_BLOCK", 20)):
+    works = (scoring.ScoreWork, "partition_rows", 50), (writing.ExportWork, "partition_rows", 50)
+    for module, name, rows in (*works, (search, "_FLAT_BLOCK", 20)):
         monkeypatch.setattr(module, name, rows)
     data = write(tmp_path / "data.parquet", 300)
     options = {"train": str(data), "method": "clip-score", "device": "cpu"}

@@ -54,7 +54,7 @@ def test_several_files(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypa
     from cleanpairs.export import writing
 
     monkeypatch.setattr(datasets_format, "SHARD_BYTES", 600)
-    monkeypatch.setattr(writing, "ROWS", 2)
+    monkeypatch.setattr(writing.ExportWork, "batch_rows", 2)
     assert files.BATCH_ROWS > 2
     pairs = make_pairs(9)
     out = tmp_path / "ds"

@@ -435,7 +435,7 @@ def test_many_donors_images_are_fetched_batch_by_batch(tmp_path: Path, monkeypat
     plan = plan_of(
         pairs, ["rematch_image"] * 2000, [(i * 7 + 1) % 2000 if (i * 7 + 1) % 2000 != i else 0 for i in range(2000)]
     )
-    monkeypatch.setattr("cleanpairs.export.writing.ROWS", 300)
+    monkeypatch.setattr("cleanpairs.export.writing.ExportWork.batch_rows", 300)
     whole, fetched = StoredRows.values, []
     monkeypatch.setattr(
         StoredRows, "values", lambda self, name, rows: fetched.append(len(rows)) or whole(self, name, rows)

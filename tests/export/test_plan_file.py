@@ -111,7 +111,7 @@ def streamed(
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "PARTITION", 14)
+    monkeypatch.setattr(writing.ExportWork, "partition_rows", 14)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 61])

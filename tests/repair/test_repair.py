@@ -18,8 +18,10 @@ from cleanpairs.repair.plan import RepairPlan, part_sources, truth_after
 from cleanpairs.repair.plan_input import PlanInput
 from cleanpairs.repair.planning import RepairJudge
 from cleanpairs.repair.planning import plan_repairs as plan_with
-from cleanpairs.repair.settings import STRATEGIES, RepairSettings
+from cleanpairs.repair.settings import RepairSettings
 from tests.helpers import unit
+
+STRATEGIES = ("ot", "nearest", "half-replace", "pseudo-caption", "method")
 
 
 class Scorer:
