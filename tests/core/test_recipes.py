@@ -88,6 +88,7 @@ def test_the_recipes_of_the_papers_are_their_presets(name: str) -> None:
         ("ncr-cc152k", {"warmup": 10, "epochs": 50, "lr_update": 30}),
         ("pc2-coco", {"warmup": 10, "epochs": 60, "lr_update": 30}),
         ("repair-cc152k", {"warmup": 5, "epochs": 20, "lr_update": 10, "replace_after": 10}),
+        ("in2r-coco", {"warmup": 5, "epochs": 45, "neighbours": 5, "memory": 448_000}),
     ],
 )
 def test_a_recipe_has_the_papers_schedule_for_its_corpus(name: str, schedule: dict[str, Any]) -> None:

@@ -28,8 +28,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "label_pass": "batch", "label_epochs": None,
     },
     "in2r": {
-        "backbone": "vse_inf", "tau": 0.05, "lr": 5e-4, "lr_update": 15, "warmup": 1, "epochs": 41, "neighbours": 1,
-        "memory": 65536, "reduction": "sum", "clean_loss": "triplet",
+        "backbone": "vse_inf", "tau": 0.05, "lr": 5e-4, "warmup": 5, "epochs": 45, "batch_size": 128, "neighbours": 5,
+        "memory": 65536, "noisy_weight": 1.0, "within_weight": 0.1, "reduction": "sum", "clean_loss": "triplet",
     },
     "l2rm": {
         "mass": 0.1, "transport_reg": 0.01, "transport_tau": 0.05, "cost_lr": 2e-6, "backbone": "sgr", "epochs": 40,
