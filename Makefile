@@ -23,7 +23,7 @@ help:
 	@echo "make lint    ruff and mypy; make format rewrites"
 	@echo "make docs    build the documentation site into build/site"
 	@echo "make bench   every operation beside its baseline, its target and the machine's floor (four minutes on an idle core)"
-	@echo "make faults  kill commands, fill disks, damage files; write the table of docs/robustness.md (half an hour)"
+	@echo "make faults  kill commands, fill disks, damage files; write the table of dev/FAULTS.md (half an hour)"
 	@echo "make notebooks  run the notebooks and store them with their outputs (five minutes)"
 	@echo "make clean   remove $(VENV), caches and build output; runs/ and demo/ stay"
 
@@ -75,7 +75,7 @@ bench: $(VENV)/.installed-test
 notebooks: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python tools/notebooks.py
 
-FAULTS ?= --write docs/robustness.md
+FAULTS ?= --write dev/FAULTS.md
 
 faults: $(VENV)/.installed-test
 	$(BIN)/python tools/faults $(FAULTS)

@@ -1,4 +1,4 @@
-"""Write docs/licences.md: the licence of every installed dependency, by its own metadata.
+"""Write dev/licences.md: the licence of every installed dependency, by its own metadata.
 
 python tools/list_licences.py            writes the page
 python tools/list_licences.py --check    ends with 1 if the page lacks a dependency that pyproject.toml names
@@ -13,12 +13,11 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-PAGE = REPO / "docs" / "licences.md"
+PAGE = REPO / "dev" / "licences.md"
 HEAD = """# Licences of the dependencies
 
-By the packages' own metadata, for the versions of `constraints.txt`; made by `python tools/list_licences.py`. None of
-them is part of cleanpairs: pip installs them beside it. What does ship with it is listed in
-THIRD_PARTY.md, in the root of the repository.
+`python tools/list_licences.py` writes this page from the packages' own metadata, for the versions of `constraints.txt`.
+pip installs them beside cleanpairs. THIRD_PARTY.md lists what ships with it.
 """
 
 

@@ -1,6 +1,6 @@
 """A threshold between two modes of soft correspondences, and the size of the lower one.
 
-Right pairs, whose lower tail no simple mixture fits (docs/log.md), are assumed to be about as dense left of the density
+Right pairs, whose lower tail no simple mixture fits (dev/LOG.md), are assumed to be about as dense left of the density
 minimum between the modes as they are in it. Then
 
     threshold     where the density falls to twice that of the density minimum: a pair there is as likely right as wrong

@@ -20,7 +20,7 @@ BLOCK = 1000  # images that are compared with each other
 BLOCKS = 8
 LEAST = 3  # images; of two, every order agrees
 CONTROLS = 50  # permutations of each block
-LEAST_Z = 3.0  # of 200 permuted corpora none was above 2.3; real ones with 80 % wrong: docs/log.md
+LEAST_Z = 3.0  # of 200 permuted corpora none was above 2.3; real ones with 80 % wrong: dev/LOG.md
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class RepairSettings:
     - ``donors`` {"both", "mismatched", "trusted"}: where parts come from; ``max_reuse``: how many rows one may serve
     - ``targets`` {"both", "text", "image"}: what may be replaced
     - ``mismatched_bonus``: added to the score of a mismatched donor when candidates are ranked, as a trusted caption
-      has its image already (docs/log.md); ``image_margin``: taken off that of a replaced image
+      has its image already (dev/LOG.md); ``image_margin``: taken off that of a replaced image
     - ``max_trusted``: only so many trusted pairs, of the highest correspondence, are searched for donors
     - ``displaced``: captions of displaced rows go back to their images by the rule, before all else; see
       :mod:`cleanpairs.repair.displaced`. Not where only images may be replaced, nor where nothing is repaired

@@ -5,7 +5,7 @@ self-refining). All randomness is derived from (seed, stage, epoch, step), so a 
 JSON, needs no state of a generator, and a resumed run on the same CPU is the same to the bit.
 
 A training that has diverged goes back once to the last good checkpoint, or its beginning, and goes on at half the
-learning rate; a second time it is refused. Signs are (docs/log.md has the figures of all recipes):
+learning rate; a second time it is refused. Signs are (dev/LOG.md has the figures of all recipes):
 
     collapse    the mean cosine of any two images, or captions, of a sample is above COLLAPSED behind the first epoch of
                 a stage, and was below APART when it began

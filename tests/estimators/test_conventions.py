@@ -84,7 +84,7 @@ def test_what_is_not_fitted_or_no_table_says_so(frame: pd.DataFrame) -> None:
 @pytest.mark.parametrize("kind", [Auto, ClipScore])
 def test_scikit_learn_takes_it_for_an_estimator(kind: type) -> None:
     estimator = kind(random_state=0)
-    assert not isinstance(estimator, BaseEstimator)  # which takes as long to import as half of torch: see docs/log.md
+    assert not isinstance(estimator, BaseEstimator)  # which takes as long to import as half of torch: see dev/LOG.md
     for check in (
         "no_attributes_set_in_init", "get_params_invariance", "parameters_default_constructible", "estimator_repr",
         "set_params", "estimator_cloneable", "valid_tag_types", "do_not_raise_errors_in_init_or_set_params",

@@ -1,1 +1,1 @@
-"""The fault suite: commands that are killed, disks that fail, files that are damaged; see docs/robustness.md."""
+"""The fault suite: commands that are killed, disks that fail, files that are damaged; see dev/FAULTS.md."""

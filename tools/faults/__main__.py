@@ -1,4 +1,4 @@
-"""Run the fault suite and print its tables; `make faults` writes them into docs/robustness.md.
+"""Run the fault suite and print its tables; `make faults` writes them into dev/FAULTS.md.
 
 Every figure is counted here, none is typed in. What cannot be tried on this machine is skipped, and said so. Each part
 runs in a process of its own, as many at once as there are cores; this one stays without threads, since it forks.
