@@ -144,26 +144,7 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
 
 
 def _lines(found: dict[str, Any], decode: str, width: int) -> Iterator[str]:
-    yield f"reader       {found['reader']}: {READERS[found['reader']].summary}"
-    if found["other_readers"]:
-        yield f"             --set reader= takes it as {' or '.join(found['other_readers'])} instead"
-    yield f"files        {plural(len(found['files']), 'file')}, {_bytes(found['bytes'])}"
-    for path in found["files"][:3]:
-        yield cut(f"             {safe(path)}", "", width)
-    if len(found["files"]) > 3:
-        yield f"             ... and {len(found['files']) - 3:,} more"
-    if found["image_root"] is not None:
-        yield cut(f"images in    {safe(found['image_root'])}", "", width)
-    for name, value in found["options"].items():
-        if name != "files":  # how many arrays of each side: for the reader, not for eyes
-            yield cut(f"{name:<13}{safe(value)}", "", width)
-    yield "\ncolumns"
-    wide = max([len(safe(c["name"])) for c in found["columns"]] + [1])
-    roles = {"text": "captions", "image": "images", "key": "keys", "features": "vectors"}
-    roles["text_features"] = "captions' vectors"
-    for column in found["columns"]:
-        role = f"  <- {roles.get(column['role'], column['role'])}" if column["role"] else ""
-        yield cut(f"  {safe(column['name']):<{min(wide, 40)}}  {safe(column['type'])}", role, width)
+    yield from _files(found, width)
     others = found["rows_of_all_splits"] - found["rows"] if "split" in found["options"] else 0
     yield f"\nrows         {found['rows']:,}{f'  (and {others:,} of other splits)' if others else ''}"
     repeat = f"{found['duplicate_pairs']:,} repeat another"
@@ -204,6 +185,29 @@ def _lines(found: dict[str, Any], decode: str, width: int) -> Iterator[str]:
         yield f"  {f['filter'] + ('*' if f['always'] else ''):<18}{f['pairs']:>9,}  {f['reason']}{many}{example}"
     yield ""
     yield from _decoding(found, decode)
+
+
+def _files(found: dict[str, Any], width: int) -> Iterator[str]:
+    yield f"reader       {found['reader']}: {READERS[found['reader']].summary}"
+    if found["other_readers"]:
+        yield f"             --set reader= takes it as {' or '.join(found['other_readers'])} instead"
+    yield f"files        {plural(len(found['files']), 'file')}, {_bytes(found['bytes'])}"
+    for path in found["files"][:3]:
+        yield cut(f"             {safe(path)}", "", width)
+    if len(found["files"]) > 3:
+        yield f"             ... and {len(found['files']) - 3:,} more"
+    if found["image_root"] is not None:
+        yield cut(f"images in    {safe(found['image_root'])}", "", width)
+    for name, value in found["options"].items():
+        if name != "files":  # how many arrays of each side: for the reader, not for eyes
+            yield cut(f"{name:<13}{safe(value)}", "", width)
+    yield "\ncolumns"
+    wide = max([len(safe(c["name"])) for c in found["columns"]] + [1])
+    roles = {"text": "captions", "image": "images", "key": "keys", "features": "vectors"}
+    roles["text_features"] = "captions' vectors"
+    for column in found["columns"]:
+        role = f"  <- {roles.get(column['role'], column['role'])}" if column["role"] else ""
+        yield cut(f"  {safe(column['name']):<{min(wide, 40)}}  {safe(column['type'])}", role, width)
 
 
 def _reasons(reasons: list[dict[str, Any]], most: int = 10) -> Iterator[str]:

@@ -212,27 +212,7 @@ def _fit(
     """Train, and leave model, scores and issues in the run; what ends the training is noted there, or takes the run
     with it. ``noise``: what a noise file did.
     """
-    data, source, trains = str(recipe.data.train), pairs.source, isinstance(estimator, PairCleaner)
-    info: dict[str, Any] = {
-        "status": "running",
-        "method": recipe.method,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "versions": versions(),
-        "seed": estimator.random_state,
-        "device": estimator._resolved_device(),
-        "precision": estimator._resolved_precision() if isinstance(estimator, PairCleaner) else None,
-        "processes": distributed.world_size(),
-        "input": {
-            "data": data if "://" in data else str(Path(data).absolute()),
-            "options": _options(recipe.data),
-            "fingerprint": source.fingerprint,
-            "kind": source.kind,
-            "columns": source.columns,
-            "rows": source.n_rows,
-            "pairs": len(pairs),
-            **noise,
-        },
-    }
+    info = _about(recipe, estimator, pairs, noise)
     # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
     begun = resume and (run.path / "recipe.yaml").exists()
     history: list[dict[str, Any]] = run.metrics() if resume else []
@@ -252,7 +232,7 @@ def _fit(
         "on_encode": partial(progress.advance, "images", "images"),
         "on_encode_texts": partial(progress.advance, "captions", "captions"),
     }
-    if trains:
+    if isinstance(estimator, PairCleaner):
         options |= {"run_dir": run.path, "resume": resume, "on_epoch": on_epoch, "on_step": progress.step}
     try:
         if not begun:
@@ -268,6 +248,45 @@ def _fit(
             run.discard_empty()
         run.restore_replaced()
         raise
+    result = _leave(run, recipe.method, estimator, pairs, bool(noise))
+    ended = {
+        "status": "complete",
+        "seed": estimator.random_state_,
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "result": result,
+    }
+    run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
+    run.forget_replaced()
+    return result
+
+
+def _about(recipe: Recipe, estimator: PairScorer, pairs: Pairs, noise: Mapping[str, Any]) -> dict[str, Any]:
+    """What run.json says of a fit that begins."""
+    data, source = str(recipe.data.train), pairs.source
+    return {
+        "status": "running",
+        "method": recipe.method,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": versions(),
+        "seed": estimator.random_state,
+        "device": estimator._resolved_device(),
+        "precision": estimator._resolved_precision() if isinstance(estimator, PairCleaner) else None,
+        "processes": distributed.world_size(),
+        "input": {
+            "data": data if "://" in data else str(Path(data).absolute()),
+            "options": _options(recipe.data),
+            "fingerprint": source.fingerprint,
+            "kind": source.kind,
+            "columns": source.columns,
+            "rows": source.n_rows,
+            "pairs": len(pairs),
+            **noise,
+        },
+    }
+
+
+def _leave(run: Run, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool) -> dict[str, Any]:
+    """Write what a fit leaves in its run. Returns what was found."""
     run.write_metrics(estimator.history_)
     estimator.save_pretrained(run.path / "model", overwrite=True)
     explainer = estimator.explainer(pairs)
@@ -280,17 +299,7 @@ def _fit(
     issues = explainer.issues(200, blocks)  # of each kind, in issues.csv
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:
         write_csv(issues, staged)
-    result = _result(str(run.path), recipe.method, estimator, pairs, bool(noise), issues)
-    result["displaced"] = blocks
-    ended = {
-        "status": "complete",
-        "seed": estimator.random_state_,
-        "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "result": result,
-    }
-    run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
-    run.forget_replaced()
-    return result
+    return {**_result(str(run.path), method, estimator, pairs, corrupted, issues), "displaced": blocks}
 
 
 def _result(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.columns import find_columns
-from cleanpairs.data.rows import convert, vector_shape
+from cleanpairs.data.rows import Rows, convert, vector_shape
 from cleanpairs.estimators.persistence import load_estimator
 from cleanpairs.ops.columns import is_list, one_array, plain_batch, plain_schema
 
@@ -71,11 +71,11 @@ class ScorePairs:
             )
         whole = plain_batch(pa.RecordBatch.from_pydict({name: one_array(batch[name]) for name in columns.values()}))
         shapes = {role: vector_shape(whole[name]) for role, name in columns.items() if role != "text"}
-        how: dict[str, Any] = {"path": "the batch", "image_root": None, "first_row": 0, "hash_vectors": scorer.hashes}
+        how: dict[str, Any] = {"image_root": None, "first_row": 0, "hash_vectors": scorer.hashes}
         scored = [SCORES_SCHEMA.empty_table()]
         at_once = 4096
         for start in range(0, len(whole), at_once):
-            rows = convert(whole.slice(start, at_once), columns, shapes, **how)
+            rows = convert(Rows("the batch", whole.slice(start, at_once)), columns, shapes, **how)
             scores = scorer(rows, "the batch")
             scored.append(scores_table(rows.keys, scores, self.threshold, rows.faults))
         table = pa.concat_tables(scored)

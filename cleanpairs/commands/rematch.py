@@ -19,7 +19,8 @@ from cleanpairs.commands.score import roles_of, threshold_of_rows
 from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
 from cleanpairs.data import Pairs, Source, load_source, open_source, remember_user_path, staged_file
 from cleanpairs.data.readers import reader_of
-from cleanpairs.data.table_reader import Rows, load_rows
+from cleanpairs.data.rows import Rows
+from cleanpairs.data.table_reader import load_rows
 from cleanpairs.engine import Engine, make_engine
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairScorer

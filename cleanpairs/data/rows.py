@@ -21,6 +21,18 @@ Shape = tuple[int, int, np.dtype[Any]]  # (R, D, dtype)
 Vectors = tuple[np.ndarray, dict[int, str]]
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Input rows in a batch, the file that they are from, and why some are unusable: row of the batch -> reason;
+    ``caption_faults``: why one of a row's captions is.
+    """
+
+    path: str
+    batch: pa.RecordBatch
+    faults: Mapping[int, str] = field(default_factory=dict)
+    caption_faults: Faults = field(default_factory=dict)
+
+
 @dataclass
 class RowBatch:
     """n input rows as k pairs. ``row`` counts within the batch; ``faults``: pair (within the batch) -> reason."""
@@ -105,24 +117,21 @@ def texts_of(column: pa.Array) -> list[Any]:
 
 
 def convert(
-    batch: pa.RecordBatch,
+    rows: Rows,
     columns: Mapping[str, str],
     shapes: Mapping[str, Shape | None],
     *,
-    path: str,
     image_root: str | None,
     first_row: int,
     names: pa.Array | None = None,
-    faults: Mapping[int, str] | None = None,
-    caption_faults: Faults | None = None,
     hash_vectors: bool = True,
 ) -> RowBatch:
     """A batch of input rows, converted.
 
     ``columns``: role -> column; ``shapes``: of the vectors of ``features`` and ``text_features``; ``names``: of rows
-    without a key, else their numbers; ``faults``: row -> what is wrong with it; ``caption_faults``: of one of its
-    captions; ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a row).
+    without a key, else their numbers; ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a row).
     """
+    batch = rows.batch
 
     def column(name: str | None) -> pa.Array | None:
         return batch.column(name) if name is not None and name in batch.schema.names else None
@@ -132,14 +141,10 @@ def convert(
         vectors, row_faults = vectors_of(batch.column(columns["features"]), shapes["features"])
         groups = vector_groups(vectors) if hash_vectors else groups
     else:
-        root, groups, row_faults = Path(image_root or Path(path).parent), np.empty(n, np.int64), {}
-        for i, value in enumerate(image_cells(batch.column(columns["image"]))):
-            try:
-                groups[i] = content_hash(cell_bytes(value, root, Path(path).parent))
-            except DataError as error:
-                row_faults[i] = str(error)
-                groups[i] = content_hash(f"missing {first_row + i}".encode())
-    row_faults |= faults or {}
+        groups, row_faults = _image_hashes(
+            image_cells(batch.column(columns["image"])), rows.path, image_root, first_row
+        )
+    row_faults |= rows.faults
     if row_faults and (status := column("status")) is not None:
         why = column("error_message")
         told = zip(image_cells(status), [None] * n if why is None else image_cells(why), strict=True)
@@ -147,7 +152,7 @@ def convert(
         row_faults |= {i: f"{NO_DOWNLOAD}: {failed[i]}" for i in row_faults.keys() & failed.keys()}
     captions, keys = column(columns.get("text")), column(columns.get("key"))
     names = row_numbers(first_row, n) if names is None else names
-    found = _pairs(n, captions, names, keys, row_faults, caption_faults or {})
+    found = _pairs(n, captions, names, keys, row_faults, rows.caption_faults)
     out = RowBatch(n, *found, image_group=groups, vectors=vectors, captioned=captions is not None)
 
     def own(cells: list[Any]) -> list[Any]:  # of each pair: its row's, or its own in the row's list
@@ -171,6 +176,21 @@ def convert(
         with np.errstate(over="ignore"):  # beyond float32: infinite
             out.precomputed_scores[name] = values.astype(np.float32)
     return out
+
+
+def _image_hashes(
+    cells: list[Any], path: str, image_root: str | None, first_row: int
+) -> tuple[np.ndarray, dict[int, str]]:
+    """Content hashes (n,) of encoded images, and row -> why there is none."""
+    beside, groups, faults = Path(path).parent, np.empty(len(cells), np.int64), dict[int, str]()
+    root = beside if image_root is None else Path(image_root)
+    for i, value in enumerate(cells):
+        try:
+            groups[i] = content_hash(cell_bytes(value, root, beside))
+        except DataError as error:
+            faults[i] = str(error)
+            groups[i] = content_hash(f"missing {first_row + i}".encode())
+    return groups, faults
 
 
 def row_numbers(first: int, n: int) -> pa.Array:

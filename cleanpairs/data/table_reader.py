@@ -4,7 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -16,14 +16,14 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with
-from cleanpairs.data.captions import Faults, caption_cell, is_listed
+from cleanpairs.data.captions import caption_cell, is_listed
 from cleanpairs.data.columns import check_truth, find_columns, is_text, score_columns
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.image_paths import LOOK_AT, with_images
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, rows_by_file, vector_groups
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import BATCH_BYTES, common_schema, count_rows, group_sizes, iter_batches, parquet_files
-from cleanpairs.data.rows import RowBatch, Shape, convert, row_numbers, texts_of, vector_shape
+from cleanpairs.data.rows import RowBatch, Rows, Shape, convert, row_numbers, texts_of, vector_shape
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
 from cleanpairs.data.text import NOT_FINITE, text_groups
 from cleanpairs.ops.columns import is_list
@@ -34,18 +34,6 @@ BATCH = 512
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the storage of `datasets`' Image
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Input rows in a batch, the file that they are from, and why some are unusable: row of the batch -> reason;
-    ``caption_faults``: why one of a row's captions is.
-    """
-
-    path: str
-    batch: pa.RecordBatch
-    faults: Mapping[int, str] = field(default_factory=dict)
-    caption_faults: Faults = field(default_factory=dict)
 
 
 def bounded(items: Iterator[T], batch_rows: int, size: Callable[[T], int]) -> Iterator[list[T]]:
@@ -164,9 +152,8 @@ class TableReader(ABC):
             role: self._vector_shape(source, role) for role in ("features", "text_features") if role in source.columns
         }
         for rows in batches or self.some(source, BATCH, self._wanted(source)):
-            about: dict[str, Any] = {"path": rows.path, "image_root": source.image_root, "faults": rows.faults}
-            about |= {"caption_faults": rows.caption_faults, "names": self.names(source, first, len(rows.batch))}
-            yield convert(rows.batch, source.columns, shapes, first_row=first, hash_vectors=hash_vectors, **about)
+            about = {"image_root": source.image_root, "names": self.names(source, first, len(rows.batch))}
+            yield convert(rows, source.columns, shapes, first_row=first, hash_vectors=hash_vectors, **about)
             first += len(rows.batch)
 
     def load(self, source: Source) -> Pairs:

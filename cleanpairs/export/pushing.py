@@ -15,6 +15,7 @@ import cleanpairs
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data.recorded import check_inside
+from cleanpairs.export.ledger import REVERSIBLE
 from cleanpairs.export.manifest import CARD, open_export
 from cleanpairs.repair.plan import RepairPlan
 
@@ -43,7 +44,6 @@ def dataset_card(
     counts: Mapping[str, int],
     rows: int,
     plan: RepairPlan,
-    restorable: bool,
     about: CardFacts,
 ) -> str:
     """The text of the card of the output ``name``; ``loads``: what `datasets` is to read, ``shards``: tars of a
@@ -84,7 +84,7 @@ def dataset_card(
         counts=counts,
         rows=rows,
         plan=plan,
-        restorable=restorable,
+        restorable=format in REVERSIBLE,
         about=about,
     )
 

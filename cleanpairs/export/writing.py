@@ -32,7 +32,7 @@ from cleanpairs.engine import Engine, Partition, make_engine, plan_partitions, r
 from cleanpairs.export.decisions import Decisions, PlanInMemory
 from cleanpairs.export.formats import FORMATS, Output, ParquetOutput, choose_format
 from cleanpairs.export.layout import Layout, StoredRows, donor_columns
-from cleanpairs.export.ledger import REVERSIBLE, Ledger
+from cleanpairs.export.ledger import Ledger
 from cleanpairs.export.manifest import BATCH_ROWS, CARD, manifest_of, write_manifest
 from cleanpairs.export.pushing import CardFacts, dataset_card
 from cleanpairs.ops.columns import filtered
@@ -346,7 +346,6 @@ class Export:
                 counts=counts,
                 rows=rows["out"],
                 plan=head,
-                restorable=self.name in REVERSIBLE,
                 about=self.settings.about or CardFacts(),
             )
             where = staged["out"] / CARD if self.format.directory else staged["card"]

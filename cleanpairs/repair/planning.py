@@ -130,20 +130,6 @@ class Planned:
         action = np.where(quarantined, ACTIONS.index("quarantine"), ACTIONS.index("keep"))
         change = np.where(repairs["is_image"], ACTIONS.index("rematch_image"), ACTIONS.index("rematch_text"))
         action[mismatched] = np.where(repaired, change, ACTIONS.index("drop"))
-        faults = {i: self.given.reasons[i] for i in self._faulty[_within(self._faulty, s)].tolist()}
-        moved, distance = np.flatnonzero(repairs["distance"]), repairs["distance"]
-        rules = {d: reason_of(d) for d in np.unique(distance[moved]).tolist()}
-        words = [*REASONS, *KINDS, "no correspondence", *sorted({*faults.values(), *rules.values()})]
-        kind = np.where(repairs["is_image"], 0, 2) + np.where(repairs["trusted"], 0, 1)
-        why = np.full(n, -1, np.int64)
-        why[mismatched] = np.where(repaired, len(REASONS) + kind, repairs["reason"])
-        why[quarantined] = len(REASONS) + len(KINDS)
-        number = {word: at for at, word in enumerate(words)}
-        for i in moved.tolist():
-            why[mismatched[i]] = number[rules[int(distance[i])]]
-        for i, reason in faults.items():
-            why[i - s.start] = number[reason]
-
         takes_text = pa.array(action == ACTIONS.index("rematch_text"))
         gone = pa.array((action == ACTIONS.index("drop")) | quarantined)
         new = pc.if_else(takes_text, spread(lent["caption"]), captions)
@@ -161,11 +147,28 @@ class Planned:
                 "margin": spread(repairs["margin"]),
                 "confidence": spread(repairs["confidence"]),
                 "donor_use": spread(use),
-                "reason": pa.array(words, pa.string()).take(pa.array(why, mask=why < 0)),
+                "reason": self._reasons(s, repairs, mismatched, quarantined),
                 "why": pa.nulls(n, pa.string()),
             },
             schema=PLAN_SCHEMA,
         )
+
+    def _reasons(self, s: slice, repairs: np.ndarray, mismatched: np.ndarray, quarantined: np.ndarray) -> pa.Array:
+        """Why the pairs ``s`` are not kept as they were; parameters as of :meth:`_rows`."""
+        faults = {i: self.given.reasons[i] for i in self._faulty[_within(self._faulty, s)].tolist()}
+        moved, distance = np.flatnonzero(repairs["distance"]), repairs["distance"]
+        rules = {d: reason_of(d) for d in np.unique(distance[moved]).tolist()}
+        words = [*REASONS, *KINDS, "no correspondence", *sorted({*faults.values(), *rules.values()})]
+        kind = np.where(repairs["is_image"], 0, 2) + np.where(repairs["trusted"], 0, 1)
+        why = np.full(len(quarantined), -1, np.int64)
+        why[mismatched] = np.where(repairs["donor"] >= 0, len(REASONS) + kind, repairs["reason"])
+        why[quarantined] = len(REASONS) + len(KINDS)
+        number = {word: at for at, word in enumerate(words)}
+        for i in moved.tolist():
+            why[mismatched[i]] = number[rules[int(distance[i])]]
+        for i, reason in faults.items():
+            why[i - s.start] = number[reason]
+        return pa.array(words, pa.string()).take(pa.array(why, mask=why < 0))
 
 
 def plan_repairs(

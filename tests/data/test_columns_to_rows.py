@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cleanpairs import load_pairs
 from cleanpairs.data import table_reader
-from cleanpairs.data.rows import RowBatch, convert, vectors_of
+from cleanpairs.data.rows import RowBatch, Rows, convert, vectors_of
 from cleanpairs.data.text import caption_fault
 
 CAPTION = st.none() | st.text(max_size=6) | st.text(" \t\n\x00\x1f\u3000aé", max_size=4) | st.just("x" * 50)
@@ -31,7 +31,7 @@ def converted(captions: list[Any], keys: list[Any] | None, first: int, lists: bo
         arrays["k"] = pa.array(keys, pa.int64() if keys and isinstance(keys[0], int) else pa.string())
     batch = pa.RecordBatch.from_pydict(arrays)
     shapes = {"features": (1, 2, np.dtype(np.float32))}
-    return convert(batch, columns, shapes, path="x", image_root=None, first_row=first, faults={1: "odd"})
+    return convert(Rows("x", batch, {1: "odd"}), columns, shapes, image_root=None, first_row=first)
 
 
 @pytest.mark.parametrize("lists", [False, True])

@@ -22,8 +22,9 @@ from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.remote import HUB
 from cleanpairs.data.images import resolve_path
 from cleanpairs.data.parquet_io import BATCH_BYTES, conformed, shared_schema
+from cleanpairs.data.rows import Rows
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import Rows, TableReader, chosen_split
+from cleanpairs.data.table_reader import TableReader, chosen_split
 from cleanpairs.ops.columns import plain_batch, plain_schema
 
 _ERRORS = ("read as Arrow", pa.ArrowException, UnicodeDecodeError)

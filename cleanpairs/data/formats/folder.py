@@ -33,8 +33,9 @@ from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.records import ENDINGS, file_kind, read_records
 from cleanpairs.data.image_paths import found_root, with_images
 from cleanpairs.data.images import embedded, encoded_bytes, resolve_path
+from cleanpairs.data.rows import Rows
 from cleanpairs.data.source import Source, fingerprint_of
-from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded, chosen_split, record_batch
+from cleanpairs.data.table_reader import IMAGE_TYPE, TableReader, bounded, chosen_split, record_batch
 from cleanpairs.ops.columns import taken
 
 FIRST = ("metadata.csv", "metadata.jsonl", "captions.txt")

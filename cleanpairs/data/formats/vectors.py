@@ -28,8 +28,9 @@ from cleanpairs.data.arrays import read_vectors
 from cleanpairs.data.formats.file_names import expand_braces, expand_files
 from cleanpairs.data.images import ImageSource, rows_by_file
 from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches
+from cleanpairs.data.rows import Rows
 from cleanpairs.data.source import Source, copied
-from cleanpairs.data.table_reader import ParquetReader, Rows, chosen_split, record_batch
+from cleanpairs.data.table_reader import ParquetReader, chosen_split, record_batch
 from cleanpairs.data.writing import cached_tables
 from cleanpairs.ops.columns import grouped
 from cleanpairs.ops.mapped import release

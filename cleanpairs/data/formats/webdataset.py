@@ -32,8 +32,9 @@ from cleanpairs.data.columns import is_score, number_of
 from cleanpairs.data.formats.file_names import expand_files, files_below
 from cleanpairs.data.images import IMAGES, ImageSource
 from cleanpairs.data.parquet_io import common_schema, input_table
+from cleanpairs.data.rows import Rows
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import IMAGE_TYPE, Rows, TableReader, bounded, record_batch
+from cleanpairs.data.table_reader import IMAGE_TYPE, TableReader, bounded, record_batch
 from cleanpairs.data.text import NOT_UTF8, text_of
 from cleanpairs.ops.columns import is_list, one_array, recast, taken
 
