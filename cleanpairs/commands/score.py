@@ -29,7 +29,7 @@ from cleanpairs.data.rows import texts_of
 from cleanpairs.engine import Engine, Finished, Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.estimators.encoders import MOST_NEW, SAMPLE, unknown_share
+from cleanpairs.estimators.encoders import MOST_NEW, unknown_share
 from cleanpairs.estimators.null_threshold import BLOCK, UnseenThreshold, some_runs, unseen_threshold
 from cleanpairs.estimators.persistence import load_estimator
 from cleanpairs.scoring import Embeddings
@@ -190,10 +190,10 @@ def _by_row_group(runs: list[range], groups: list[int]) -> list[list[range]]:
 
 def _first_captions(source: Source) -> list[str]:
     found: list[str] = []
-    for table in iter_tables(source, SAMPLE, [source.columns["text"]]) if "text" in source.columns else ():
+    for table in iter_tables(source, 2000, [source.columns["text"]]) if "text" in source.columns else ():
         cells = texts_of(table.column(0))
         found += [t for cell in cells for t in (cell if isinstance(cell, list) else [cell]) if isinstance(t, str)]
-        if len(found) >= SAMPLE:
+        if len(found) >= 2000:
             break
     return found
 

@@ -15,18 +15,22 @@ from numpy.typing import ArrayLike
 from cleanpairs.core.errors import DataError
 
 BINS = 100
-# Bins: smoothing of the density that finds the minimum, and of the one that finds the crossing.
-WIDE, NARROW = 4.0, 1.5
-LITTLE = 0.1  # noise rate below which a threshold that was set for more takes right pairs for wrong ones
-HIGH = 3.0  # times as dense as the lower half is the upper one where all pairs look right
-DEPTH = 0.7  # the density minimum is at most this share of the lower mode, else there are no two modes
-LEAST_MODE = 0.005  # share of the pairs that each mode holds at least
 
 
 @dataclass(frozen=True)
 class DensityMinimum:
-    """``threshold`` in (0, 1) and ``noise_rate``, the share of wrong pairs; both mean nothing unless two modes are
-    ``separated``. ``right``: there is one mode, in the upper half: no pair looks wrong.
+    """What the density of a correspondence tells.
+
+    Parameters
+    ----------
+    threshold : float in (0, 1)
+        Between the modes.
+    noise_rate : float in [0, 1]
+        Share of mismatched pairs.
+    separated : bool
+        Whether there are two modes. Else the two numbers mean nothing.
+    right : bool
+        Whether there is one mode, in the upper half: no pair looks mismatched.
     """
 
     threshold: float
@@ -35,32 +39,59 @@ class DensityMinimum:
     right: bool = False
 
     def at_most(self, threshold: float) -> float:
-        """A fixed ``threshold``, or this one where it is lower and the pairs hold little noise."""
-        return min(threshold, self.threshold) if self.separated and self.noise_rate < LITTLE else threshold
+        """A fixed threshold, or this one where it is lower and the pairs hold little noise.
+
+        Parameters
+        ----------
+        threshold : float in [0, 1]
+            The fixed one. Below a noise rate of .1 it takes matched pairs for mismatched ones.
+
+        Returns
+        -------
+        float
+            The threshold to use.
+        """
+        return min(threshold, self.threshold) if self.separated and self.noise_rate < 0.1 else threshold
 
 
 def find_density_minimum(values: ArrayLike) -> DensityMinimum:
-    """The two modes of N soft correspondences; DataError: one is not finite or outside [0, 1]."""
+    """Find the two modes of a soft correspondence, and the density minimum between them.
+
+    Parameters
+    ----------
+    values : (N,) array_like in [0, 1]
+        The correspondence.
+
+    Returns
+    -------
+    DensityMinimum
+        Not separated where the minimum is above .7 of the lower mode, or a mode holds less than .5 % of the pairs.
+
+    Raises
+    ------
+    DataError
+        A value is not finite or outside [0, 1].
+    """
     x = np.asarray(values, dtype=np.float64).ravel()
     if not np.isfinite(x).all() or (len(x) and not 0 <= x.min() <= x.max() <= 1):
         raise DataError("a density minimum is looked for among finite values in [0, 1]")
     none = DensityMinimum(0.5, 0.0, False)
     if len(x) < 20:
         return none
-    wide = _density(x, WIDE)
+    wide = _density(x, 4.0)  # finds the minimum
     low_peak = int(wide[: BINS // 2].argmax())
     high_peak = BINS // 2 + int(wide[BINS // 2 :].argmax())
-    if wide[high_peak] >= HIGH * wide[low_peak] and np.mean(x < 0.5) < 0.5 and np.ptp(x) > 1 / BINS:
+    if wide[high_peak] >= 3 * wide[low_peak] and np.mean(x < 0.5) < 0.5 and np.ptp(x) > 1 / BINS:
         none = DensityMinimum(0.5, 0.0, False, right=True)
     bottom = low_peak + int(wide[low_peak : high_peak + 1].argmin())
     level = float(wide[bottom])
-    if level > DEPTH * min(wide[low_peak], wide[high_peak]):
+    if level > 0.7 * min(wide[low_peak], wide[high_peak]):
         return none
-    narrow = _density(x, NARROW)
+    narrow = _density(x, 1.5)  # finds the crossing
     falls = np.flatnonzero(narrow[low_peak : bottom + 1] <= 2 * level)
     threshold = (low_peak + (int(falls[0]) if len(falls) else bottom - low_peak) + 0.5) / BINS
     noise_rate = float(np.maximum(wide[: bottom + 1] - level, 0).sum() / len(x))
-    if not LEAST_MODE <= noise_rate <= 1 - LEAST_MODE:
+    if not 0.005 <= noise_rate <= 0.995:
         return none
     return DensityMinimum(threshold, noise_rate, True)
 

@@ -15,24 +15,30 @@ import numpy as np
 
 from cleanpairs.ops.matching import token_counts
 
-CAPTIONS = 8  # of an image, at most
 BLOCK = 1000  # images that are compared with each other
 BLOCKS = 8
 LEAST = 3  # images; of two, every order agrees
-CONTROLS = 50  # permutations of each block
-LEAST_Z = 3.0  # of 200 permuted corpora none was above 2.3; real ones with 80 % wrong: dev/LOG.md
+LEAST_Z = 3.0  # of 200 permuted corpora none was above 2.3
 
 
 @dataclass(frozen=True)
 class IndependenceTest:
-    """``z``: deviations above the permuted controls; ``n``: the images that were looked at."""
+    """What the test found.
+
+    Parameters
+    ----------
+    z : float
+        Standard deviations above the permuted controls.
+    n : int
+        Images that were compared.
+    """
 
     z: float
     n: int
 
     @property
     def dependent(self) -> bool:
-        """Whether the pairing is told from a permuted one."""
+        """Whether z is at least 3."""
         return self.z >= LEAST_Z
 
     def __str__(self) -> str:
@@ -45,7 +51,26 @@ class IndependenceTest:
 
 
 def independence_test(images: np.ndarray, texts: Any, *, seed: int = 0) -> IndependenceTest:
-    """How clearly n images (n, D) and their captions (n, V), dense or sparse, depend on each other."""
+    """Test whether images and their captions depend on each other.
+
+    Parameters
+    ----------
+    images : (n, D) float
+        Vectors of the images.
+    texts : (n, V) float, dense or sparse
+        Vectors of their captions.
+    seed : int
+        Of the blocks and the permutations.
+
+    Returns
+    -------
+    IndependenceTest
+        Its ``z`` is summed over blocks of 1,000 images.
+
+    Notes
+    -----
+    Gretton et al., A Kernel Statistical Test of Independence, NeurIPS 2007.
+    """
     n = images.shape[0]
     rng = np.random.default_rng(seed)
     order = rng.permutation(n)
@@ -59,7 +84,7 @@ def independence_test(images: np.ndarray, texts: Any, *, seed: int = 0) -> Indep
         K = K - K.mean(axis=0)
         K -= K.mean(axis=1, keepdims=True)
         np.fill_diagonal(K, 0)  # on which every permutation agrees
-        nulls = np.array([_agreement(K, L, rng.permutation(len(rows))) for _ in range(CONTROLS)])
+        nulls = np.array([_agreement(K, L, rng.permutation(len(rows))) for _ in range(50)])  # the controls
         observed += _agreement(K, L, np.arange(len(rows)))
         mean += nulls.mean()
         variance += nulls.var(ddof=1)
@@ -82,17 +107,45 @@ def _agreement(K: np.ndarray, L: np.ndarray, order: np.ndarray) -> float:
 
 
 def by_image(image_group: np.ndarray, text_group: np.ndarray, *, most: int, seed: int = 0) -> list[np.ndarray]:
-    """Up to eight pairs of each image, of ``most`` images at most: k arrays of rows (int64); no text stands twice."""
+    """Group pairs by their image, so that no text stands twice.
+
+    Parameters
+    ----------
+    image_group, text_group : (N,) int64
+        Equal numbers are one image, or one text.
+    most : int
+        Images, at most.
+    seed : int
+        Which of them are taken.
+
+    Returns
+    -------
+    list of (m,) int64
+        Rows of up to eight pairs of each image.
+    """
     order = np.random.default_rng(seed).permutation(len(image_group))
     order = order[np.sort(np.unique(text_group[order], return_index=True)[1])]
     by_group = order[np.argsort(image_group[order], kind="stable")]
     cuts = np.flatnonzero(np.diff(image_group[by_group])) + 1
     groups = np.split(by_group, cuts) if len(by_group) else []
-    return [groups[k][:CAPTIONS] for k in np.random.default_rng(seed).permutation(len(groups))[:most]]
+    return [groups[k][:8] for k in np.random.default_rng(seed).permutation(len(groups))[:most]]
 
 
 def mean_of(texts: Any, counts: np.ndarray) -> Any:
-    """The mean direction (k, V) of the ``counts`` (k,) texts of each image, which follow each other in (n, V)."""
+    """Mean direction of the texts of each image.
+
+    Parameters
+    ----------
+    texts : (n, V) float, dense or sparse
+        Those of an image follow each other.
+    counts : (k,) int
+        Texts of each image.
+
+    Returns
+    -------
+    (k, V) float, as the texts
+        Mean of the unit vectors.
+    """
     from scipy.sparse import csr_array
 
     norm = np.sqrt(np.asarray(texts.multiply(texts).sum(axis=1)) if hasattr(texts, "multiply") else (texts**2).sum(1))
@@ -103,7 +156,20 @@ def mean_of(texts: Any, counts: np.ndarray) -> Any:
 
 
 def image_vectors(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """(n, D) float32 of chosen rows, standardised: mean regions of (M, R, D), or 8 x 8 cells of pixels (M, 3, H, W)."""
+    """Standardised vectors of images.
+
+    Parameters
+    ----------
+    images : (M, R, D) float, or (M, 3, H, W) uint8
+        Regions, whose mean is taken, or pixels, of which 8 x 8 cells are.
+    rows : (n,) int64
+        Which images.
+
+    Returns
+    -------
+    (n, D) float32
+        As of :func:`standardised`.
+    """
     return standardised(np.concatenate([_plain(images[rows[at : at + 256]]) for at in range(0, len(rows), 256)]))
 
 
@@ -116,7 +182,18 @@ def _plain(x: np.ndarray) -> np.ndarray:
 
 
 def standardised(x: np.ndarray) -> np.ndarray:
-    """(n, D) float32 with the mean 0 and the deviation 1 in each dimension that is not constant, where it is 0."""
+    """Centre and scale each dimension.
+
+    Parameters
+    ----------
+    x : (n, D) float
+        Vectors.
+
+    Returns
+    -------
+    (n, D) float32
+        With the mean 0 and the deviation 1. A dimension that is constant becomes 0.
+    """
     x = np.asarray(x, dtype=np.float32)
     spread = x.std(axis=0)
     floor = 1e-6 * np.maximum(np.abs(x).max(axis=0), 1e-12)
@@ -124,7 +201,20 @@ def standardised(x: np.ndarray) -> np.ndarray:
 
 
 def bag_of_tokens(ids: np.ndarray, offsets: np.ndarray) -> Any:
-    """Sparse (n, V) float32 of token numbers: which tokens a caption has, each by the log of how rare it is."""
+    """Which tokens a caption has, each weighted by the logarithm of how rare it is.
+
+    Parameters
+    ----------
+    ids : (T,) int
+        Token numbers below V, of all captions in turn.
+    offsets : (n + 1,) int
+        Where the tokens of each caption begin and end.
+
+    Returns
+    -------
+    (n, V) float32, sparse
+        The weights.
+    """
     n, bag = len(offsets) - 1, token_counts(ids, offsets, int(ids.max(initial=0)) + 1)
     bag.data[:] = 1
     df = np.bincount(bag.indices, minlength=bag.shape[1])

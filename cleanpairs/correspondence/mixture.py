@@ -27,31 +27,33 @@ from cleanpairs.core.errors import DataError
 
 BINS = 4096
 CENTRES = (np.arange(BINS) + 0.5) / BINS
-POWERS = np.stack([np.ones(BINS), CENTRES, CENTRES**2], axis=1)  # (BINS, 3)
-COARSE = 256  # bins on which two components are compared with one
 EDGE = 1e-4  # values are clipped to (EDGE, 1 - EDGE) for the beta mixture
 REG_COVAR = 5e-4  # added to the variance of a Gaussian, as the papers have it
-LEAST = 4  # values; fewer are no sample
-
-APART = 2.35  # Ashman's D of the Gaussians; one skewed mode reaches 2.3, N(.2, .1) against N(.55, .15) is 2.75
-APART_BETA = 2.0  # of the betas, which spread wider over the same modes
-LEAST_SHARE, LEAST_COUNT = 0.02, 5  # what each component holds, else it is a tail or outliers
-
-JUMP = 0.3  # change of the clean share from one epoch to the next that no training explains
-LEAST_CLEAN, MOST_CLEAN = 0.03, 0.995
 
 
 @dataclass(frozen=True)
 class Split:
-    """Two components of N values; fewer than four, or values that are all alike, are all in the high one.
+    """Two components of values. Fewer than four values, or values that are all alike, are all in the high one.
 
-    ``high`` (N,) float64: posterior of the component with the higher mean; ``weight``: that component's share;
-    ``means`` of the low and the high component; ``separated``: the components differ enough to be believed, which is
+    Parameters
+    ----------
+    high : (N,) float64
+        Posterior of the component with the higher mean.
+    weight : float in [0, 1]
+        Share of that component.
+    means : (float, float)
+        Of the low and the high component.
+    separated : bool
+        Whether the components differ enough to be believed.
 
-    - each holds at least 2 % of the values, and five of them;
-    - two Gaussians have a lower BIC than one, and than one beta distribution with a single peak;
-    - the means m are apart: sqrt(2) (m_high - m_low) / sqrt(v_high + v_low) >= 2.35 with the variances v (Ashman's D,
-      of the Gaussian mixture, whichever mixture is asked for; 2.0 for the betas themselves).
+    Notes
+    -----
+    Components are separated if all of this holds:
+
+    - Each holds at least 2 % of the values, and five of them.
+    - Two Gaussians have a lower BIC than one, and than one beta distribution with a single peak.
+    - Ashman's D of the two Gaussians, sqrt(2) (m_high - m_low) / sqrt(v_high + v_low), is at least 2.35, and that of
+      two betas at least 2.0. One skewed mode reaches 2.3, N(.2, .1) and N(.55, .15) have 2.75.
     """
 
     high: np.ndarray
@@ -140,7 +142,7 @@ def _sigmoid(odds: np.ndarray) -> np.ndarray:
 def _em(count: np.ndarray, family: _Family, resp: np.ndarray) -> _Fit | None:
     """EM on the counts (BINS,), from the responsibilities (BINS,) of the high component; None if one is left empty."""
     phi = np.stack([family.odds(CENTRES, unit) for unit in np.eye(3)], axis=1)  # (BINS, 3)
-    moments = count[:, None] * POWERS
+    moments = count[:, None] * CENTRES[:, None] ** np.arange(3)
     total = moments.sum(axis=0)
     previous = np.full(5, np.inf)
     for _ in range(family.iterations):
@@ -175,10 +177,11 @@ def _believable(count: np.ndarray, fit: _Fit) -> bool:
 
     n = float(count.sum())
     share = min(fit.weight, 1 - fit.weight)
-    if fit.apart() < APART or share < LEAST_SHARE or share * n < LEAST_COUNT:
+    if fit.apart() < 2.35 or share < 0.02 or share * n < 5:
         return False
-    edges = np.linspace(0, 1, COARSE + 1)
-    coarse = count.reshape(COARSE, -1).sum(axis=1)
+    bins = 256  # on which two components are compared with one
+    edges = np.linspace(0, 1, bins + 1)
+    coarse = count.reshape(bins, -1).sum(axis=1)
 
     def log_likelihood(cumulative: np.ndarray) -> float:
         return float(coarse @ np.log(np.maximum(np.diff(cumulative), 1e-9)))
@@ -198,7 +201,29 @@ def _believable(count: np.ndarray, fit: _Fit) -> bool:
 
 
 def split_in_two(values: ArrayLike, kind: str = "gaussian") -> Split:
-    """Mixture of N values, of ``kind`` {"gaussian", "beta"}; DataError: one is not finite or outside [0, 1]."""
+    """Fit a mixture of two components.
+
+    Parameters
+    ----------
+    values : (N,) array_like in [0, 1]
+        What is split.
+    kind : {"gaussian", "beta"}
+        Of the components.
+
+    Returns
+    -------
+    Split
+        The posterior of each value.
+
+    Raises
+    ------
+    DataError
+        A value is not finite or outside [0, 1].
+
+    Notes
+    -----
+    Arazo et al., Unsupervised Label Noise Modeling and Loss Correction, ICML 2019, for the betas.
+    """
     family = {"gaussian": GAUSSIAN, "beta": BETA}[kind]
     x = np.asarray(values, dtype=np.float64).ravel()
     if len(x) and not -1e-6 <= x.min() <= x.max() <= 1 + 1e-6:  # NaN too
@@ -208,20 +233,28 @@ def split_in_two(values: ArrayLike, kind: str = "gaussian") -> Split:
         )
     x = np.clip(x, 0.0, 1.0)
     count = np.bincount(np.minimum((x * BINS).astype(np.int32), BINS - 1), minlength=BINS).astype(np.float64)
-    gaussians = _em(count, GAUSSIAN, _two_means(count)) if len(x) >= LEAST and np.ptp(x) >= 1e-6 else None
+    gaussians = _em(count, GAUSSIAN, _two_means(count)) if len(x) >= 4 and np.ptp(x) >= 1e-6 else None
     fit = gaussians
     if gaussians is not None and family is BETA:
         fit = _em(count, BETA, gaussians.posterior(CENTRES))
     if gaussians is None or fit is None:
         mean = float(x.mean()) if len(x) else 1.0
         return Split(np.ones(len(x)), 1.0, (mean, mean), False)
-    separated = (family is GAUSSIAN or fit.apart() >= APART_BETA) and _believable(count, gaussians)
+    separated = (family is GAUSSIAN or fit.apart() >= 2) and _believable(count, gaussians)
     return Split(fit.posterior(x), fit.weight, fit.means, separated)
 
 
 @dataclass(frozen=True)
 class GuardedSplit:
-    """``clean`` (N,) float32: probability of being clean; ``refused``: why the split was not taken, or None."""
+    """A split that was taken or refused.
+
+    Parameters
+    ----------
+    clean : (N,) float32
+        Probability of being clean.
+    refused : str or None
+        Why the split was not taken.
+    """
 
     clean: np.ndarray
     refused: str | None
@@ -232,11 +265,27 @@ def _clean_share(clean: np.ndarray) -> float:
 
 
 def guarded_split(losses: ArrayLike, kind: str = "gaussian", previous: np.ndarray | None = None) -> GuardedSplit:
-    """Clean probabilities out of N losses in [0, 1] (low = clean), or the previous ones where the split is implausible.
+    """Clean probabilities by losses, or the previous ones where the split is implausible.
 
-    A split is refused that does not separate (:class:`Split`), that leaves less than 3 % clean or 0.5 % noisy, or whose
-    clean share is off the previous one by more than 0.3: those of the public codes flip from one epoch to the next.
-    Without ``previous`` (N,) all pairs count as clean then. ``kind``, and what is raised: as :func:`split_in_two`.
+    Parameters
+    ----------
+    losses : (N,) array_like in [0, 1]
+        Low ones are clean.
+    kind : {"gaussian", "beta"}
+        Of the components.
+    previous : (N,) float, optional
+        Clean probabilities of the epoch before. None: all pairs count as clean where the split is refused.
+
+    Returns
+    -------
+    GuardedSplit
+        A split is refused that is not separated, that leaves less than 3 % clean or .5 % noisy, or whose clean share
+        differs from the previous one by more than .3. Those of the public codes flip from one epoch to the next.
+
+    Raises
+    ------
+    DataError
+        A loss is not finite or outside [0, 1].
     """
     split = split_in_two(losses, kind)
     clean = split.low.astype(np.float32)
@@ -244,9 +293,9 @@ def guarded_split(losses: ArrayLike, kind: str = "gaussian", previous: np.ndarra
     refused = None
     if not split.separated:
         refused = "losses do not separate into two modes"
-    elif not LEAST_CLEAN <= share <= MOST_CLEAN:
+    elif not 0.03 <= share <= 0.995:
         refused = f"a split with {share:.1%} clean pairs is implausible"
-    elif previous is not None and abs(share - _clean_share(previous)) > JUMP:
+    elif previous is not None and abs(share - _clean_share(previous)) > 0.3:
         refused = f"the share of clean pairs jumps from {_clean_share(previous):.1%} to {share:.1%}"
     if refused is None:
         return GuardedSplit(clean, None)

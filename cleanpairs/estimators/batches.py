@@ -14,7 +14,6 @@ from cleanpairs.features import Captions
 from cleanpairs.scoring import Bank, Embeddings, embed_images, embed_texts
 
 LEAST = 64  # rows of a matrix product
-MOST = 256  # rows that go through a tower at once: what they become stays in the processor's cache
 
 
 class RowScorer:
@@ -87,7 +86,8 @@ class VectorScorer(RowScorer):
 
 def _even(n: int) -> int:
     """Rows of a block, so that there are as few as can be, and the last is not much smaller."""
-    return -(-n // -(-n // MOST))
+    most = 256  # rows that go through a tower at once: what they become stays in the processor's cache
+    return -(-n // -(-n // most))
 
 
 def filled(rows: np.ndarray) -> np.ndarray:

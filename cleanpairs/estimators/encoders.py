@@ -28,7 +28,6 @@ from cleanpairs.features.rows import Progress
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
 AUTO, WORDS = "auto", "words"  # as the name of a text encoder: what suits the captions; learned words alone
-SAMPLE = 2000  # captions that are looked at, at even distances
 MOST_NEW = 0.5  # share of the words; of more a model says nothing
 MOST_PIECES, MOST_UNKNOWN = 1.5, 0.05  # pieces a word; share of the pieces
 
@@ -184,4 +183,5 @@ def knows(encoder: SentenceEncoder, captions: Sequence[str]) -> tuple[bool, str]
 
 
 def _some(captions: Sequence[str]) -> Sequence[str]:
-    return captions[:: max(1, len(captions) // SAMPLE)]
+    """About 2,000, at even distances."""
+    return captions[:: max(1, len(captions) // 2000)]

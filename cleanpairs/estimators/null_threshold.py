@@ -21,9 +21,7 @@ from cleanpairs.ops.matching import places, unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Bank, Embeddings
 
-MOST = 0.8  # a null that takes more pairs for wrong does not tell the right ones
 BLOCKS, BLOCK = 16, 256  # runs of neighbouring rows that are looked at, where there are more
-MOST_SEEN = 0.01  # of the pairs, that the bank may hold
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def unseen_threshold(
     if len(known) < LEAST_PAIRS:
         return None
     seen = places(bank.image_group, image_group[known])
-    if ((seen >= 0) & (seen == places(bank.text_group, text_group[known]))).mean() > MOST_SEEN:
+    if ((seen >= 0) & (seen == places(bank.text_group, text_group[known]))).mean() > 0.01:
         return None
     image, text = (known[rows] for rows in null_pairs(image_group[known], text_group[known], seed))
     null, observed = bank(images, texts, image_group, text_group, image, text), scores[known]
@@ -89,7 +87,7 @@ def null_threshold(
     rate = estimate.value if estimate.low > 0 else 0.0
     threshold = float(np.quantile(y, rate))
     flagged = y < threshold
-    if rate > MOST or flagged.mean() < rate / 2:
+    if rate > 0.8 or flagged.mean() < rate / 2:
         return None
     if flagged.any() and np.mean(observed[flagged] <= np.quantile(observed, rate)) < (1 + rate) / 2:
         return None

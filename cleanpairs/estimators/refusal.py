@@ -1,6 +1,6 @@
 """Refusing to fit where images and captions do not depend on each other, before a training and a deleted corpus.
 
-The fit of MANY pairs or more is refused (:mod:`cleanpairs.correspondence.independence`). Of fewer the test says little:
+The fit of 100 pairs or more is refused (:mod:`cleanpairs.correspondence.independence`). Of fewer the test says little:
 they are trained on, but without a hint of dependence none is flagged. Pixels tell little before a network is trained on
 them. So there only rows that are all alike are refused.
 """
@@ -25,9 +25,6 @@ from cleanpairs.correspondence.independence import (
     standardised,
 )
 from cleanpairs.encoders.tokenizer import TokenTable
-
-MANY = 100  # pairs
-HINT = 1.0  # z
 
 
 def caption_spaces(tokens: TokenTable) -> list[Any]:
@@ -87,7 +84,7 @@ def refuse_independent(
 
     ``given``: the arguments of :func:`independence_of`.
     """
-    if pairs < MANY or found.dependent or (pixels and found.n >= LEAST):
+    if pairs < 100 or found.dependent or (pixels and found.n >= LEAST):
         return
     order = order_that_fits(*given, seed=seed) if found.n >= LEAST else "Check that the vectors are no constants."
     raise RefusedError(

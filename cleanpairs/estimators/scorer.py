@@ -28,7 +28,6 @@ from cleanpairs.estimators.cut import Cut, cut_at
 from cleanpairs.estimators.encoders import MOST_NEW, unknown_share
 from cleanpairs.estimators.null_threshold import UnseenThreshold, some_runs, unseen_threshold
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
-from cleanpairs.estimators.refusal import HINT
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
 from cleanpairs.features import ImageMatrix
 from cleanpairs.features.rows import Progress
@@ -351,7 +350,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         else:
             given, found = self.threshold, getattr(self, "_independence", None)
             self.threshold_ = self._default_threshold(density_minimum) if given is None else float(given)
-            if given is None and self.require_dependence and found is not None and not found.z >= HINT:
+            if given is None and self.require_dependence and found is not None and not found.z >= 1:
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
 
     def _set_bank(

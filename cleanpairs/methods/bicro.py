@@ -10,8 +10,6 @@ from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.ops.search import top_k
 from cleanpairs.trainer import EpochContext
 
-MAX_ANCHORS = 8192
-
 
 def consistency(z_image: np.ndarray, z_text: np.ndarray, a_image: np.ndarray, a_text: np.ndarray) -> np.ndarray:
     """Bidirectional similarity consistency (n,) in [0, 1] of n pairs with m anchors that are not the pair."""
@@ -50,7 +48,7 @@ class _Consistent(Splitting):
         anchors = np.flatnonzero(w >= max(self.method.anchor_above, float(np.quantile(w, 0.5))))
         if len(anchors) < 4:
             return np.zeros(self.n, dtype=np.float32)
-        anchors = rng.permutation(anchors)[:MAX_ANCHORS]
+        anchors = rng.permutation(anchors)[:8192]
         a_image, a_text = z_image[anchors], z_text[anchors]
         y = consistency(z_image, z_text, a_image, a_text)
         right = float(np.median(y[anchors]))

@@ -16,8 +16,6 @@ from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.trainer import Averaged, SingleNetwork, TrainingData, TrainingStage
 
-LIFTED = 0.25  # a probability that chance does not give in a group of 64 (0.016), nor of 16 (0.06)
-
 
 @dataclass(frozen=True)
 class ActiveComplementaryLoss:
@@ -92,7 +90,8 @@ class MomentumCorrection(Averaged):
         p = np.asarray(p, dtype=np.float32)
         if self.started:
             self.y = np.float32(self.beta) * self.y + np.float32(1 - self.beta) * p
-        elif not self.guard or len(p) < 2 or np.quantile(p, 0.9) >= LIFTED:  # a tenth of the pairs has left the ground
+        # Chance gives a tenth of the pairs .016 in a group of 64, .06 in one of 16.
+        elif not self.guard or len(p) < 2 or np.quantile(p, 0.9) >= 0.25:
             self.y, self.started = p.copy(), True
 
     def labels(self) -> np.ndarray:

@@ -14,8 +14,6 @@ from cleanpairs.ops.matching import log_probabilities
 from cleanpairs.trainer import EpochContext
 
 CLEAN, HARD, NOISY = 0, 1, 2
-MOSTLY_CLEAN = 0.85
-TINY = 1e-6
 
 
 def spread_cross_entropy(S: Tensor, y: Tensor, tau: float, phi: float = 0.0, excluded: Tensor | None = None) -> Tensor:
@@ -29,7 +27,7 @@ def spread_cross_entropy(S: Tensor, y: Tensor, tau: float, phi: float = 0.0, exc
     others = S.clamp_min(0).masked_fill(nothing, 0.0)
     loss = torch.zeros_like(y)
     for log_p, weight in ((log.log_p, others), (log.log_q.T, others.T)):
-        spread = (1 - y)[:, None] * weight / (weight.sum(dim=1, keepdim=True) + TINY)  # (B, B)
+        spread = (1 - y)[:, None] * weight / (weight.sum(dim=1, keepdim=True) + 1e-6)  # (B, B)
         spread = spread.masked_fill(spread < phi, 0.0)
         loss = loss - y * log_p.diagonal() - (spread * log_p.masked_fill(nothing, 0.0)).sum(dim=1)
     return loss
@@ -77,7 +75,7 @@ class _Refining(Splitting):
         if not self.split_known or len(np.unique(kind[batch[0]])) > 1:
             return self.warm_loss(view, network, f)
         phi, tau, total = float(y.mean()), self.warm_objective.tau, torch.zeros((), device=view.device)
-        trusting = (kind == CLEAN).mean() > MOSTLY_CLEAN
+        trusting = (kind == CLEAN).mean() > 0.85
         for k, rows in enumerate(batch):
             least = phi
             if trusting and kind[rows[0]] != NOISY:

@@ -14,8 +14,6 @@ from cleanpairs.core.parameters import number
 from cleanpairs.methods.splitting import PAPERS, Splitting, WarmupCleaner, scaled
 from cleanpairs.trainer import EpochContext
 
-SMALLEST_TAU = 0.0125  # below, exp(1 / tau) and its sums leave float32
-
 
 def evidence(S: Tensor, tau: float) -> Tensor:
     """e_ij (B, B) > 0, of the same shape as S."""
@@ -98,7 +96,7 @@ class DECL(WarmupCleaner):
 
     method_name: ClassVar[str] = "decl"
 
-    evidence_tau: float = number(0.1, least=SMALLEST_TAU)
+    evidence_tau: float = number(0.1, least=0.0125)  # below, exp(1 / tau) and its sums leave float32
     kl_weight: float = number(0.001, least=0)
 
     _strategy = _Evidential

@@ -16,9 +16,6 @@ from cleanpairs.methods.splitting import FeatureMemory, Splitting, SplittingClea
 from cleanpairs.objectives import InfoNCEWithRCE, TripletLoss
 from cleanpairs.trainer import BatchOutput, EpochContext
 
-WITHIN_MARGIN = 0.3
-DROPOUT = 0.1
-
 
 class GraphRefiner(nn.Module):
     """Partners of a pair's neighbours (n, k, E) to one target each: (n, E) unit vectors."""
@@ -26,8 +23,8 @@ class GraphRefiner(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         heads = next(h for h in (4, 2, 1) if dim % h == 0)
-        self.attention = nn.MultiheadAttention(dim, heads, dropout=DROPOUT, batch_first=True)
-        self.dropout, self.norm = nn.Dropout(DROPOUT), nn.LayerNorm(dim)
+        self.attention = nn.MultiheadAttention(dim, heads, dropout=0.1, batch_first=True)
+        self.dropout, self.norm = nn.Dropout(0.1), nn.LayerNorm(dim)
 
     def forward(self, X: Tensor) -> Tensor:
         """Z = LN(X + dropout(MHA(X))), the mean of its rows, normalised."""
@@ -40,7 +37,7 @@ class _Neighbours(Splitting):
         super().__init__(n, method)
         self.nce, self.within = InfoNCEWithRCE(tau=method.tau), self.pair_objective
         if isinstance(self.within, TripletLoss):
-            self.within = TripletLoss(margin=WITHIN_MARGIN, negatives="hard")
+            self.within = TripletLoss(margin=0.3, negatives="hard")
         size, device = min(method.memory, max(4, n)), method._resolved_device()
         self.memories = [FeatureMemory(size, device) for _ in range(self.networks)]
 

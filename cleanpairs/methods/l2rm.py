@@ -19,9 +19,6 @@ from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import BatchOutput, EpochContext
 
-MOST_COSTS = 1 << 24  # entries of a transport problem of the whole mismatched part; beyond, the nearest are taken
-BOUND = 1e-10  # plan values are clipped at it before they are normalised
-
 
 @dataclass(frozen=True)
 class RematchingLoss:
@@ -42,7 +39,7 @@ class RematchingLoss:
     def __call__(self, S: Tensor, plan: Tensor) -> Tensor:
         """Unreduced loss (n,) >= 0, of row i and column i together, by S (n, n) and the constant plan (n, n)."""
         log_p, log_q = ((S / self.tau).log_softmax(dim=dim) for dim in (1, 0))
-        kept = plan.clamp_min(BOUND)
+        kept = plan.clamp_min(1e-10)  # before it is normalised
         target_p, target_q = (kept / kept.sum(dim=dim, keepdim=True) for dim in (1, 0))
         return self._apart(target_p, log_p, 1) + self._apart(target_q, log_q, 0)
 
@@ -284,7 +281,8 @@ class L2RM(SplittingCleaner):
             weight, bias = float(linear.weight.detach().diagonal().mean()), float(linear.bias.detach().mean())
 
         def search(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK | None:
-            if trusted or len(asking) * len(showing) > MOST_COSTS or min(len(asking), len(showing)) < 2:
+            most = 1 << 24  # entries of a transport problem. Beyond, the nearest are taken.
+            if trusted or len(asking) * len(showing) > most or min(len(asking), len(showing)) < 2:
                 return None
             kept, given = (z_text, z_image) if is_image else (z_image, z_text)
             S = torch.from_numpy(kept[asking] @ given[showing].T)

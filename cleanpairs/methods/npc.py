@@ -13,12 +13,10 @@ from cleanpairs.objectives import InfoNCELoss
 from cleanpairs.ops.search import top_k
 from cleanpairs.trainer import EpochContext
 
-TINY = 1e-8
-
 
 def negative_weight(before: Tensor, after: Tensor) -> Tensor:
     """weight_i (B,) of the losses of both trusted neighbours (2, B) >= 0 before and after a step on the batch."""
-    r = ((before + TINY) / (after + TINY)).mean(dim=0)
+    r = ((before + 1e-8) / (after + 1e-8)).mean(dim=0)
     return torch.where(r >= 1, torch.ones_like(r), r.tanh())
 
 
@@ -74,7 +72,7 @@ class _PreAware(Splitting):
             for p, g in zip(parameters, gradients, strict=True):
                 if g is not None:  # AdamW's first step
                     rate = rates.get(id(p), self.method.lr)
-                    p.mul_(1 - rate * self.method.weight_decay).sub_(rate * g / (g.abs() + TINY))
+                    p.mul_(1 - rate * self.method.weight_decay).sub_(rate * g / (g.abs() + 1e-8))
             after = self.bank_losses(view, banks)
             for p, old in zip(parameters, kept, strict=True):
                 p.copy_(old)

@@ -13,8 +13,6 @@ from cleanpairs.methods.splitting import PAPERS
 from cleanpairs.ops.matching import log_probabilities
 from cleanpairs.trainer import Averaged, SingleNetwork, TrainingData
 
-POWER = 0.5  # r of "gce"
-
 
 @dataclass(frozen=True)
 class ComplementaryLoss:
@@ -38,7 +36,8 @@ class ComplementaryLoss:
         if self.kind == "exp":
             return torch.exp(log_p.exp() - 1)
         complement = torch.log1p(-log_p.exp().clamp(max=1 - 1e-6))  # finite at P = 1 in value and gradient
-        return -complement if self.kind == "log" else (1 - (POWER * complement).exp()) / POWER
+        power = 0.5  # r of "gce"
+        return -complement if self.kind == "log" else (1 - (power * complement).exp()) / power
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

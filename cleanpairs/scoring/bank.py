@@ -20,8 +20,6 @@ PairJudge = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
 """``judge(image_of, text_of, similarity)`` -> (e,) float32: the matching probability of e pairs, by rows of images and
 texts, and by their similarity where it is known already."""
 
-LEAST_TAU = 0.025  # exp(1 / tau) and exp(-1 / tau), times many, are within float32's range from there on
-
 
 @dataclass(frozen=True)
 class Bank:
@@ -127,7 +125,8 @@ class Bank:
                 logits = torch.nn.functional.pad(logits, (0, groups * size - B), value=float("-inf"))
             logits = logits.reshape(len(chosen), groups, size)
             # Logits of cosines are at most 1 / tau: where that is small enough, no maximum has to be taken off first.
-            sums = logits.exp_().sum(dim=2).log() if self.tau >= LEAST_TAU else logits.logsumexp(dim=2)
+            # From .025 on exp(1 / tau) and exp(-1 / tau), times many, are within float32's range.
+            sums = logits.exp_().sum(dim=2).log() if self.tau >= 0.025 else logits.logsumexp(dim=2)
             out[start : start + len(chosen)] = sums.numpy()
         return out
 

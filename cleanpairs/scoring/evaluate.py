@@ -12,7 +12,6 @@ import numpy as np
 
 from cleanpairs.core.errors import DataError
 
-KS = (1, 5, 10)
 MISS = np.iinfo(np.int64).max  # rank of what is no hit at any K
 ROUNDING = 1e-6  # of the similarity of two unit vectors in float32; a matrix product and a sum differ by less
 
@@ -79,7 +78,7 @@ def _recall(m: int, owner: np.ndarray, own: np.ndarray, blocks: Iterable[np.ndar
         s += len(S)
     rank_t[~np.isfinite(own)] = MISS
     rank_i = rank_i[np.bincount(owner, minlength=m) > 0]
-    return Recall(*(100.0 * float((rank < k).mean()) for rank in (rank_i, rank_t) for k in KS))
+    return Recall(*(100.0 * float((rank < k).mean()) for rank in (rank_i, rank_t) for k in (1, 5, 10)))
 
 
 def recall(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, block: int = 128) -> Recall:

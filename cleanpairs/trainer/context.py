@@ -29,13 +29,12 @@ from cleanpairs.scoring import Embeddings, Encoded, as_input, embed_images, embe
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
 
 Run = Callable[[np.ndarray], tuple[State, State]]
-HELD = 0.25  # of a GPU's free memory, that the images may take
 BLOCK = 1024
 
 
 def on_device(images: np.ndarray, device: torch.device) -> Tensor | None:
     """All M images on a GPU, as they are stored; None elsewhere, and where they leave it too little memory."""
-    if device.type != "cuda" or images.nbytes > HELD * torch.cuda.mem_get_info(device)[0]:
+    if device.type != "cuda" or images.nbytes > 0.25 * torch.cuda.mem_get_info(device)[0]:
         return None
     held = torch.empty(images.shape, dtype=torch.from_numpy(np.array(images[:0])).dtype, device=device)
     for start in range(0, len(images), BLOCK):

@@ -8,7 +8,7 @@ A training that has diverged goes back once to the last good checkpoint, or its 
 learning rate; a second time it is refused. Signs are (dev/LOG.md has the figures of all recipes):
 
     collapse    the mean cosine of any two images, or captions, of a sample is above COLLAPSED behind the first epoch of
-                a stage, and was below APART when it began
+                a stage, and was below .99 when it began
     explosion   the mean loss of the epoch is EXPLODED times as large as any before it, and as 1
 """
 
@@ -37,8 +37,7 @@ from cleanpairs.trainer.context import EpochContext, Network, on_device
 from cleanpairs.trainer.strategy import TrainingStrategy
 from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
 
-SAMPLE = 64  # images, and captions, that are looked at
-COLLAPSED, APART = 0.999, 0.99
+COLLAPSED = 0.999
 EXPLODED = 10.0
 MAX_NON_FINITE = 10  # consecutive steps without a finite loss before the run is refused
 MAX_NAMED = 256  # pairs of a batch that a message names
@@ -467,7 +466,7 @@ class Trainer:
             found = f"the mean loss of epoch {view.epoch} of stage {view.stage} is {loss:.4g}"
         for k in range(len(view.networks) if view.epoch > 1 else 0):
             for cosine, began, what in zip(self._collapse(k), self.began[k], ("images", "captions"), strict=True):
-                if cosine > COLLAPSED and began < APART:
+                if cosine > COLLAPSED and began < 0.99:
                     found = (
                         f"after epoch {view.epoch} of stage {view.stage} all {what} are one point (mean cosine "
                         f"{cosine:.4f})"
@@ -480,7 +479,7 @@ class Trainer:
     def _collapse(self, network: int) -> list[float]:
         """Mean cosine of any two images, and captions, of a sample under one network; 0 where there is only one."""
         view, data, model = self.view, self.data, self.view.networks[network].model
-        rows = np.random.default_rng(view.seed(11, network)).permutation(len(data))[:SAMPLE]
+        rows = np.random.default_rng(view.seed(11, network)).permutation(len(data))[:64]
         training = model.training
         model.eval()
         found = []

@@ -92,7 +92,7 @@ def test_an_image_takes_part_once_with_its_captions_and_a_text_once() -> None:
     groups = by_image(images, texts, most=300)
     rows = np.concatenate(groups)
     assert len(np.unique(texts[rows])) == len(rows) > 100
-    assert all(len(np.unique(images[group])) == 1 <= len(group) <= module.CAPTIONS for group in groups)
+    assert all(len(np.unique(images[group])) == 1 <= len(group) <= 8 for group in groups)
     assert len({images[group[0]] for group in groups}) == len(groups)
     assert len(by_image(images, texts, most=5)) == 5
     assert by_image(images[:0], texts[:0], most=5) == []
