@@ -152,7 +152,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def repair_table(rows: list[dict[str, Any]]) -> str:
     """Markdown: mismatched pairs as they came, kept, kept and repaired; then what the repairs are like."""
     head = ["corpus", "noise", "seed", "wrong: as it came", "kept", "repaired", "repairs, right", "ECE", "possible"]
-    head += ["plausible: wrong", "repairs, right", "ECE"]
+    head += ["plausible: wrong", "plausible: repairs, right", "plausible: ECE"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
         f = r["repairs"]
