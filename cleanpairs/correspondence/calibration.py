@@ -17,10 +17,13 @@ Null pairs are weighted by another figure's known moments: raking (Deville and S
 Intervals: the bootstrap of observed pairs and null, spread 1.3 times since scores of one model share its luck, and in
 each draw the chance by which a given number of pairs holds more or fewer mismatched ones.
 
-Labels say of some pairs whether they are matched. They give the posterior of (a, log b, log c). Its prior is a Student
-distribution around the values that the null gives. So few labels confirm a null that is right, and labels that
-contradict it prevail. The posterior is sampled by population Monte Carlo (Cappe et al., JCGS 2004). Which pairs are
-labelled may depend on their scores.
+Labels say of some pairs whether they are matched. They give the posterior of
+
+    g(q) = least + (most - least) / (1 + exp(s (log(q / (1 - q)) + l)))
+
+over a grid of l, s, least and most. A label is wrong with a small probability. Which pairs are labelled may depend on
+their scores. The next ones to label (:meth:`Calibration.telling`) are those whose labels most lower the variance of pi,
+and tell most of the parameters.
 """
 
 from collections.abc import Mapping
@@ -44,7 +47,6 @@ LEVEL = 0.95
 LEAST = 30  # null pairs
 WIDE = 0.3  # an interval of the noise rate that is wider says that nothing is known
 MOMENTS = 3
-SLACK = 1.5
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ UNDETERMINED = Estimate(float("nan"), float("nan"), float("nan"))
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """g, as ``theta`` (3,): a, b and c; and of the bootstrap, ``draws`` (B, 3).
+    """g, as ``theta`` (3,): a, b and c; and of the bootstrap, ``draws`` (B, 3). By labels (5,): least and most, too.
 
     ``scores`` (1000,): less the score at the middles of so many quantiles, the third feature where g asks for scores.
     """
@@ -89,11 +91,14 @@ class Calibration:
         return float(((1 - g) * (np.cumsum(g) - g / 2)).sum() / max((1 - g).sum() * g.sum(), 1e-300))
 
     def mismatched(self, quantile: np.ndarray, theta: np.ndarray | None = None) -> np.ndarray:
-        """P(mismatched) (k,) of quantiles (k,) among the observed scores."""
+        """P(mismatched) (k,) of quantiles (k,) among the observed scores; of several ``theta`` (B, d): (B, k)."""
         from scipy.special import expit
 
-        odds = _features(quantile, self.scores) @ (self.theta if theta is None else theta)
-        return np.asarray(expit(np.clip(odds, -SUREST, SUREST) + ORDER * (0.5 - np.asarray(quantile))))
+        theta = self.theta if theta is None else theta
+        odds = theta[..., :3] @ _features(quantile, self.scores).T
+        least, most = (theta[..., 3:4], theta[..., 4:]) if theta.shape[-1] > 3 else (0.0, 1.0)
+        g = expit(np.clip(odds, -SUREST, SUREST) + ORDER * (0.5 - np.asarray(quantile)))
+        return np.asarray(least + (most - least) * g)
 
     def quantile(self, mismatched: np.ndarray) -> np.ndarray:
         """The quantile (k,) that has a probability (k,)."""
@@ -138,12 +143,12 @@ class Calibration:
 
     def purest(self, matched: np.ndarray, most: float) -> int:
         """The largest number of best pairs, by P(matched) (k,) of all, of which an expected share of at most ``most``
-        is mismatched, and 1.5 times that at the upper end of its interval; or 0.
+        is mismatched, and 1.5 times that at the upper end of its interval (1.2 times by labels); or 0.
         """
-        n = len(matched)
+        n, slack = len(matched), 1.5 if len(self.theta) == 3 else 1.2
         counts = np.unique(np.linspace(min(LEAST, n), n, 400).astype(int))
         for count, share in zip(counts[::-1].tolist(), self.shares(matched, counts)[::-1], strict=True):
-            if share.value <= most and share.high <= SLACK * most:
+            if share.value <= most and share.high <= slack * most:
                 return int(count)
         return 0
 
@@ -152,20 +157,27 @@ class Calibration:
         g = self.mismatched(_MIDDLE)
         return float((np.argmax(np.cumsum(g) / (np.arange(1, BINS + 1) + g.sum())) + 1) / BINS)
 
-    def with_labels(self, quantile: np.ndarray, matched: np.ndarray, *, seed: int = 0) -> "Calibration":
-        """What k labels add to it.
+    def telling(self, open_at: np.ndarray, count: int = 1, *, wrong_labels: float = 0.02, seed: int = 0) -> np.ndarray:
+        """Which of k pairs, at quantiles (k,), to label next: (count,) of them, at most all.
 
-        Parameters
-        ----------
-        quantile : (k,) float in (0, 1)
-            Quantiles of the labelled pairs' scores among all observed ones, as :func:`positions` gives them.
-        matched : (k,) bool
-            The labels.
-        seed : int
-            Of the posterior's sample.
+        Of each but the last the label is drawn as the draws expect it, so that they are not all alike.
         """
-        of_null = np.array([self.theta[0], *np.log(self.theta[1:])]), np.diag([1.0, 0.3, 0.3])
-        return _from_labels(quantile, matched, [of_null, NO_NULL], self.scores, seed=seed)
+        rng, bins = np.random.default_rng(seed), np.minimum((open_at * 200).astype(int), 199)
+        at, free, chosen = (np.arange(200) + 0.5) / 200, np.ones(len(open_at), dtype=bool), []
+        g = self.mismatched(at, self.draws)  # (B, 200)
+        rate, answer = g.mean(axis=1), wrong_labels + (1 - 2 * wrong_labels) * g
+        weight, uncertain = np.full(len(g), 1 / len(g)), _entropy(answer)
+        for _ in range(min(count, len(open_at))):
+            p = weight @ answer
+            fall = ((weight * (rate - weight @ rate)) @ (answer - p)) ** 2 / (p * (1 - p))
+            told = _entropy(p) - weight @ uncertain
+            worth = fall / max(fall.max(), 1e-12) + told / max(told.max(), 1e-12)
+            best = int(np.where(np.bincount(bins[free], minlength=200) > 0, worth, -1).argmax())
+            chosen.append(int(rng.choice(np.flatnonzero(free & (bins == best)))))
+            free[chosen[-1]] = False
+            weight = weight * (answer[:, best] if rng.random() < p[best] else 1 - answer[:, best])
+            weight /= weight.sum()
+        return np.array(chosen, dtype=np.int64)
 
     def shifted(self, rate: float) -> "Calibration":
         """With another a, for which the mean of g is ``rate``; without intervals."""
@@ -174,7 +186,7 @@ class Calibration:
             a = (low + high) / 2
             theta = np.array([a, *self.theta[1:]])
             low, high = (a, high) if self.mismatched(_MIDDLE, theta).mean() < rate else (low, a)
-        return Calibration(theta, np.empty((0, 3)), self.scores)
+        return replace(self, theta=theta, draws=np.empty((0, 3)))
 
     def to_dict(self) -> dict[str, Any]:
         """Lists of numbers."""
@@ -187,45 +199,45 @@ class Calibration:
         return cls(**{name: np.asarray(stored[name], dtype=np.float64) for name in names})
 
 
-NO_NULL = np.zeros(3), np.diag([3.0, 1.0, 1.0])  # prior of a, log b and log c: centre and scale
+def _entropy(p: np.ndarray) -> np.ndarray:
+    return np.asarray(-p * np.log(p) - (1 - p) * np.log1p(-p))
 
 
-def _from_labels(
-    quantile: np.ndarray, matched: np.ndarray, prior: list[tuple[np.ndarray, np.ndarray]],
-    scores: np.ndarray | None = None, *, wrong_labels: float = 0.01, draws: int = 200, seed: int = 0,
-) -> Calibration:  # fmt: skip
-    """The posterior of a, log b and log c by k labels; ``prior``: centres (3,) and scales (3, 3), each as likely.
+def _by_labels(quantile: np.ndarray, matched: np.ndarray, wrong_labels: float = 0.02, draws: int = 200) -> Calibration:
+    """The posterior of g by k labels, over two grids: all that is likely beforehand, and what the first one leaves.
 
     ``wrong_labels``: the share of labels that is expected to be wrong.
     """
-    from scipy.special import expit, logsumexp, softmax
+    from scipy.special import expit, softmax
 
-    freedom, samples, rng = 3.0, 2000, np.random.default_rng(seed)
-    features, matched, proposals = _features(quantile, scores), np.asarray(matched, dtype=bool), prior
+    quantile, matched = np.asarray(quantile, dtype=np.float64), np.asarray(matched, dtype=bool)
+    q = np.clip(quantile, EDGE, 1 - EDGE)
+    odds = np.log(q / (1 - q))
+    least, most = np.array([0.0, 0.005, 0.02, 0.07]), np.array([1.0, 0.85, 0.7, 0.5])
+    likely = np.log(np.multiply.outer([0.4, 0.35, 0.2, 0.05], [0.4, 0.25, 0.2, 0.15])).ravel()
+    axes = np.linspace(-6.0, 9.0, 21), np.linspace(-1.5, 2.5, 11)  # l and log s
+    for _ in range(2):
+        points = np.stack([x.ravel() for x in np.meshgrid(*axes, least, most, indexing="ij")])  # (4, P)
+        at, log_s, low, high = points[:, :, None]
+        z = np.clip(-np.exp(log_s) * (odds + at), -SUREST, SUREST) + ORDER * (0.5 - quantile)
+        g = wrong_labels + (1 - 2 * wrong_labels) * (low + (high - low) * expit(z))  # (P, k)
+        prior = np.tile(likely, len(g) // 16) - ((at - 1.6)[:, 0] / 2.6) ** 2 / 2 - ((log_s - 0.3)[:, 0] / 0.8) ** 2 / 2
+        weight = softmax(np.where(matched, np.log1p(-g), np.log(g)).sum(axis=1) + prior)
+        mean = points @ weight
+        spread = np.sqrt((points - mean[:, None]) ** 2 @ weight)
+        axes = tuple(
+            np.linspace(m - 3.5 * s, m + 3.5 * s, 13)
+            for m, s in zip(mean[:2], spread[:2] + [(axis[1] - axis[0]) / 3 for axis in axes], strict=True)
+        )
 
-    def log_density(p: np.ndarray, mixture: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        each = []
-        for centre, root in mixture:
-            z = np.linalg.solve(root, (p - centre).T)
-            each.append(-(freedom + 3) / 2 * np.log1p((z**2).sum(axis=0) / freedom) - np.log(root.diagonal()).sum())
-        return np.asarray(logsumexp(each, axis=0))
+    def theta(p: np.ndarray) -> np.ndarray:
+        s = np.exp(p[1])
+        return np.stack([-s * p[0], s, s, p[2], p[3]], axis=-1)
 
-    for _ in range(5):
-        of = np.arange(samples) % len(proposals)
-        centre, root = (np.stack(part)[of] for part in zip(*proposals, strict=True))
-        far = rng.normal(size=(samples, 3)) * np.sqrt(freedom / rng.chisquare(freedom, (samples, 1)))
-        p = np.clip(centre + np.einsum("nij,nj->ni", root, far), *np.transpose(BOUNDS))
-        theta = np.concatenate([p[:, :1], np.exp(p[:, 1:])], axis=1)
-        g = wrong_labels + (1 - 2 * wrong_labels) * expit(np.clip(theta @ features.T, -SUREST, SUREST))
-        likelihood = np.where(matched, np.log1p(-g), np.log(g)).sum(axis=1)
-        weight = softmax(likelihood + log_density(p, prior) - log_density(p, proposals))
-        mean = weight @ p
-        spread = (p - mean).T @ ((p - mean) * weight[:, None])
-        proposals = [(mean, np.linalg.cholesky(1.2 * spread + 1e-4 * np.eye(3)))]
-    drawn = theta[np.searchsorted(weight.cumsum(), (np.arange(draws) + 0.5) / draws).clip(0, samples - 1)]
-    found = Calibration(np.array([mean[0], *np.exp(mean[1:])]), drawn, scores)
-    rate = np.mean([found.mismatched(_MIDDLE, one).mean() for one in drawn])
-    return replace(found.shifted(float(rate)), draws=drawn)
+    chosen = np.searchsorted(weight.cumsum(), (np.arange(draws) + 0.5) / draws).clip(0, len(weight) - 1)
+    found = Calibration(theta(mean), theta(points[:, chosen]))
+    rate = float(found.mismatched(_MIDDLE, found.draws).mean())
+    return replace(found.shifted(rate), draws=found.draws)
 
 
 def with_interval(value: float, drawn: Any) -> Estimate:
@@ -263,7 +275,7 @@ def calibrate(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Calibration | None:
-    """Fit g to scores, by null scores, by labels, or by both; the higher a score, the better matched a pair.
+    """Fit g to scores, by null scores or by labels; the higher a score, the better matched a pair.
 
     Parameters
     ----------
@@ -280,7 +292,7 @@ def calibrate(
     draws : int
         Of the bootstrap; 0: no intervals.
     seed : int
-        Of the bootstrap, and of the posterior.
+        Of the bootstrap.
 
     Returns
     -------
@@ -288,11 +300,7 @@ def calibrate(
         None without labels, where there are fewer than 30 scores or null scores.
     """
     if labels is not None:
-        quantile = positions(observed[labels[0]], observed)
-        by_null = calibrate(observed, null, known=known, by_score=by_score, draws=0)
-        if by_null is None:
-            return _from_labels(quantile, labels[1], [NO_NULL], seed=seed)
-        return by_null.with_labels(quantile, labels[1], seed=seed)
+        return _by_labels(positions(observed[labels[0]], observed), labels[1])
     if null is None or min(len(observed), len(null)) < LEAST:
         return None
     rng, found = np.random.default_rng(seed), np.empty((draws, 3))

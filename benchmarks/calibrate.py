@@ -1,0 +1,154 @@
+"""Forty answers: the rate, its interval and the threshold that a few labels give, with the truth as the person.
+
+    OMP_NUM_THREADS=1 python benchmarks/calibrate.py DATA_DIR --corpora clipart,photos-1,titles-2000 --out DIR
+
+DATA_DIR and the corpora: those of truth.py; mini: ``mini_image.npy``, ``mini_text.npy`` and ``mini_captions.txt``;
+attributes: 2,000 products with their attributes as captions. Scores are those of the untrained evidence, or of
+``--method auto``, and stay in DIR. Kinds of noise: ``within:category`` where there are categories, else cluster:4;
+cluster:16, partial, uniform, none.
+
+order: telling (as ``review --calibrate`` asks), random, lowest scores first, audit (its stratified draw). F1 at the
+threshold that the answers give, by the best F1 of these scores. Held: the 95 % interval of the rate holds it. Word: of
+the exports by ``max_wrong`` .05 that are not refused, those with at most so many mismatched pairs. Each figure is the
+mean over corpora, kinds, rates and draws; beside F1 stands the lowest mean of one corpus, kind and rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+sys.path.insert(0, str(Path(__file__).parent))
+from similar_pairs import noise_of
+from truth import read
+from vectors import best_f1, f1
+
+from cleanpairs import Pairs, load_pairs
+from cleanpairs.audit import draw_sample
+from cleanpairs.core.registry import METHODS
+from cleanpairs.correspondence.calibration import calibrate, positions
+from cleanpairs.data.noise import apply_noise
+from cleanpairs.methods.auto import Auto, evidence_of
+
+RATES = 0.1, 0.2, 0.4
+ORDERS = ("telling", 0.0), ("telling", 0.05), ("random", 0.0), ("lowest", 0.0), ("audit", 0.0)  # and wrong answers
+
+
+def clean(folder: Path, corpus: str, out: Path) -> Pairs:
+    if corpus == "mini":
+        sides = {side: str(folder / f"mini_{side}.npy") for side in ("image", "text")}
+        return load_pairs(sides["image"], text_vectors=sides["text"], captions=str(folder / "mini_captions.txt"))
+    if corpus == "attributes":
+        file, table = out / "attributes.parquet", pq.read_table(folder / "fashion_train.parquet").slice(6000, 2000)
+        names = {"key": "key", "image": "image", "text": "attributes", "category": "category"}
+        pq.write_table(pa.table({name: table[column] for name, column in names.items()}), file)
+        return load_pairs(str(file))
+    return read(folder, corpus)[0]
+
+
+def scored(folder: Path, corpus: str, method: str, out: Path) -> dict[tuple[str, float], tuple[np.ndarray, np.ndarray]]:
+    """Kind and rate -> scores (n,), and who is mismatched (n,)."""
+    near, found, pairs = "within:category" if corpus[:5] in ("title", "attri") else "cluster:4", {}, None
+    for kind, rates in {near: RATES, "cluster:16": RATES, "partial": RATES, "uniform": RATES, "none": (0.0,)}.items():
+        for rate in rates:
+            file = out / f"{corpus}-{kind.replace(':', '_')}-{rate:g}{'' if method == 'evidence' else '-' + method}.npz"
+            if not file.exists():
+                pairs = clean(folder, corpus, out) if pairs is None else pairs
+                noise = noise_of(pairs, "uniform" if kind == "none" else kind, rate, 0)
+                noisy = apply_noise(pairs, noise)
+                if method == "evidence":
+                    *_, usable, data = Auto(device="cpu")._training_data(noisy, None, None)
+                    np.savez(file, y=evidence_of(data, 0).observed, bad=noise.mismatched[usable])
+                else:
+                    y = METHODS.load(method)(backbone="mlp", device="cpu", random_state=0).fit(noisy).correspondence_
+                    np.savez(file, y=y[np.isfinite(y)], bad=noise.mismatched[np.isfinite(y)])
+            with np.load(file) as kept:
+                found[kind, rate] = kept["y"], kept["bad"]
+    return found
+
+
+def asked(y: np.ndarray, order: str, n: int, given: dict[int, bool], rng: np.random.Generator) -> list[int]:
+    """The next pairs to ask about, n at most."""
+    q, free = positions(y, y), np.setdiff1d(np.arange(len(y)), list(given))
+    if order == "telling":
+        return free[
+            labelled(y, given).telling(q[free], min(5 if len(given) < 40 else 10, n), seed=int(rng.integers(2**31)))
+        ].tolist()
+    if order == "audit":
+        return draw_sample(q, n, threshold=0.5, seed=int(rng.integers(2**31))).pair_id.tolist()
+    return (rng.choice(free, n, replace=False) if order == "random" else free[np.argsort(y[free])[:n]]).tolist()
+
+
+def labelled(y: np.ndarray, given: dict[int, bool]) -> Any:
+    rows = np.array(list(given), dtype=np.int64)
+    return calibrate(y, labels=(rows, ~np.array(list(given.values()), dtype=bool)))
+
+
+def judged(y: np.ndarray, bad: np.ndarray, given: dict[int, bool]) -> dict[str, float]:
+    q, found = positions(y, y), labelled(y, given)
+    rate, kept = found.noise_rate(len(y)), found.purest(1 - found.mismatched(q), 0.05)
+    best = best_f1(q, bad) if bad.any() else float("nan")
+    return {
+        "F1": f1(q <= found.best_share(), bad) / best, "held": rate.low <= bad.mean() <= rate.high,
+        "width": rate.high - rate.low, "exports": kept > 0,
+        "word": bad[np.argsort(-y, kind="stable")[:kept]].mean() <= 0.05 if kept else float("nan"),
+    }  # fmt: skip
+
+
+def drawn(y: np.ndarray, bad: np.ndarray, order: str, wrong: float, draws: int) -> dict[int, list[dict[str, float]]]:
+    """Number of answers -> figures of each draw."""
+    found = defaultdict(list)
+    for seed in range(draws):
+        rng, given = np.random.default_rng(seed), dict[int, bool]()
+        for n in (40, 100):
+            given = {} if order == "audit" else given
+            while len(given) < n:
+                rows = asked(y, order, n - len(given), given, rng)
+                given |= {i: bool(bad[i] ^ (rng.random() < wrong)) for i in rows}
+            found[n].append(judged(y, bad, given))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--corpora", default="clipart,titles-2000,mini,photos-1,web,attributes")
+    parser.add_argument("--method", default="evidence")
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--out", type=Path, default=Path("runs/calibrate"))
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    found = []
+    for corpus in args.corpora.split(","):
+        file = args.out / f"{corpus}-{args.method}-{args.draws}.csv"
+        if not file.exists():
+            cells = []
+            for (kind, rate), (y, bad) in scored(args.data, corpus, args.method, args.out).items():
+                for order, wrong in ORDERS:
+                    for n, figures in drawn(y, bad, order, wrong, args.draws).items():
+                        cell = {"corpus": corpus, "kind": kind, "rate": rate, "order": order, "wrong": wrong, "n": n}
+                        cells.append(cell | pd.DataFrame(figures, dtype=float).mean().to_dict())
+                print(f"{corpus} {kind} {rate}", file=sys.stderr, flush=True)
+            pd.DataFrame(cells).to_csv(file, index=False)
+        found.append(pd.read_csv(file))
+    cells = pd.concat(found)
+    cells["kept"] = (cells["word"] * cells["exports"]).fillna(0)
+    for by in ("order", "kind", "corpus"):
+        some = cells if by == "order" else cells[cells["order"] == "telling"]
+        found = some.groupby([by, "wrong", "n"], sort=False)
+        table = found[["F1", "held", "width", "exports"]].mean()
+        table.insert(1, "lowest", found["F1"].min())
+        table["word"] = found["kept"].sum() / found["exports"].sum()
+        print(table.rename(columns={"F1": "F1 / best"}).to_csv(float_format="%.3f", na_rep="-"))
+
+
+if __name__ == "__main__":
+    main()
