@@ -1,5 +1,6 @@
 """Audits: a sample for a person to label, and what the labels say about the whole corpus."""
 
+from cleanpairs.audit.answers import Answered, next_questions
 from cleanpairs.audit.evaluation import (
     AuditResult,
     ExpectedQuality,
@@ -7,10 +8,10 @@ from cleanpairs.audit.evaluation import (
     expected_quality,
     mismatched_share,
 )
-from cleanpairs.audit.labels import read_labels, update_labels, write_labels
+from cleanpairs.audit.labels import read_answers, read_labels, update_labels, write_labels
 from cleanpairs.audit.sample import AuditSample, draw_sample
 
 __all__ = [
-    "AuditResult", "AuditSample", "ExpectedQuality", "draw_sample", "evaluate_audit", "expected_quality",
-    "mismatched_share", "read_labels", "update_labels", "write_labels",
+    "Answered", "AuditResult", "AuditSample", "ExpectedQuality", "draw_sample", "evaluate_audit", "expected_quality",
+    "mismatched_share", "next_questions", "read_answers", "read_labels", "update_labels", "write_labels",
 ]  # fmt: skip

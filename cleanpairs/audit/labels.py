@@ -103,37 +103,72 @@ def read_labels(path: str | Path, *, keys: Sequence[str], correspondence: ArrayL
     DataError
         The file cannot be read, a value is not of its column's kind, or the labels are of other pairs.
     """
-    means = dict.fromkeys(("1", "1.0", "1,0", "yes", "true", "y", "t", "matched", "match", "✓"), 1.0)
-    means |= dict.fromkeys(("0", "0.0", "0,0", "no", "false", "n", "f", "mismatched", "mismatch", "✗"), 0.0)
-    means |= dict.fromkeys(("", "?", "unsure", "-"), math.nan)  # left out
     path, y = Path(path), np.asarray(correspondence, dtype=np.float64).ravel()
-    lines: dict[int, int] = {}  # of each pair
-    matched: list[float] = []
-    strata: set[tuple[float, float]] = set()
-    for line, row in _rows(path):
-        where = f"{path}, line {line}, column"
-        i = _pair_id(where, row, keys, y)
-        if i in lines:
-            raise DataError(f"{where} pair_id: the pair {i} is in line {lines[i]} already")
-        lines[i] = line
+    lines, strata = dict[int, float](), set[tuple[float, float]]()
+    for where, i, label, row in _labelled(path, COLUMNS, keys, y):
         strata.add(_stratum(where, row["stratum"], float(y[i])))
-        if (label := row["matched"].lower()) not in means:
-            raise DataError(
-                f"{where} matched: 1 or 0, yes or no, true or false, matched or mismatched are understood, nothing and "
-                f"? leave the pair out; found {row['matched'][:40]!r}"
-            )
-        matched.append(means[label])
+        lines[i] = label
     if not lines:
         raise DataError(f"{path} holds no row below its header")
     edges = np.unique([0.0, 1.0, *(e for pair in strata for e in pair)])  # also of those of which no row is left
     for low, high in strata:
         if ((edges > low) & (edges < high)).any():
             raise DataError(f"{path}: the strata overlap ({low:g} to {high:g}); are these rows of two audits?")
-    return AuditSample.of(np.array(list(lines), dtype=np.int64), edges, y, np.array(matched))
+    return AuditSample.of(np.array(list(lines), dtype=np.int64), edges, y, np.array(list(lines.values())))
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """The line, and the fields of `COLUMNS`, of each row."""
+def read_answers(
+    path: str | Path, *, correspondence: ArrayLike, keys: Sequence[str] | None = None
+) -> dict[int, bool | None]:
+    """Read answers about pairs out of a CSV with the columns `pair_id` and `matched`.
+
+    Parameters
+    ----------
+    path : str or Path
+    correspondence : array_like of float, shape (N,)
+        Of all pairs.
+    keys : sequence of str, optional
+        Of all N pairs. A column `key` must agree with them.
+
+    Returns
+    -------
+    dict of int to bool or None
+        Pair -> whether it is matched; None where nobody can say.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, a value is not of its column's kind, or the answers are of other pairs.
+    """
+    y, columns = np.asarray(correspondence, dtype=np.float64).ravel(), ("pair_id", "matched")
+    found = {i: label for _, i, label, _ in _labelled(Path(path), columns, keys, y)}
+    return {i: None if math.isnan(label) else bool(label) for i, label in found.items()}
+
+
+def _labelled(
+    path: Path, columns: Sequence[str], keys: Sequence[str] | None, y: np.ndarray
+) -> Iterator[tuple[str, int, float, dict[str, str]]]:
+    """Where each row stands, its pair, its label, NaN where there is none, and its fields."""
+    means = dict.fromkeys(("1", "1.0", "1,0", "yes", "true", "y", "t", "matched", "match", "✓"), 1.0)
+    means |= dict.fromkeys(("0", "0.0", "0,0", "no", "false", "n", "f", "mismatched", "mismatch", "✗"), 0.0)
+    means |= dict.fromkeys(("", "?", "unsure", "-"), math.nan)  # left out
+    lines = dict[int, int]()  # of each pair
+    for line, row in _rows(path, columns):
+        where = f"{path}, line {line}, column"
+        i = _pair_id(where, row, keys, y)
+        if i in lines:
+            raise DataError(f"{where} pair_id: the pair {i} is in line {lines[i]} already")
+        lines[i] = line
+        if (label := row["matched"].lower()) not in means:
+            raise DataError(
+                f"{where} matched: 1 or 0, yes or no, true or false, matched or mismatched are understood, nothing and "
+                f"? leave the pair out; found {row['matched'][:40]!r}"
+            )
+        yield where, i, means[label], row
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The line, and the fields of `COLUMNS` that are there, of each row; all ``columns`` must be."""
     with reading(f"the labels {path}"):
         raw = read_bytes(path)
     try:
@@ -146,33 +181,33 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     head = lines[first] if lines[first:] else ""
     reader = csv.DictReader(lines[first:], delimiter=max(",;\t", key=head.count), restval="")
     try:
-        reader.fieldnames = names = [name.strip().lower() for name in reader.fieldnames or COLUMNS]
-        if missing := [name for name in COLUMNS if name not in names]:
+        reader.fieldnames = names = [name.strip().lower() for name in reader.fieldnames or columns]
+        if missing := [name for name in columns if name not in names]:
             raise DataError(
-                f"{path}, line {first + 1}: an audit has the columns {', '.join(COLUMNS)}; {missing[0]} is missing "
+                f"{path}, line {first + 1}: the columns {', '.join(columns)} are needed; {missing[0]} is missing "
                 f"(found: {', '.join(names)[:200]})"
             )
         for fields in reader:
-            row = {name: fields[name].strip() for name in COLUMNS}
+            row = {name: fields[name].strip() for name in COLUMNS if name in names}
             if any(row.values()):
                 yield first + reader.line_num, row
     except csv.Error as error:
         raise DataError(f"{path}, line {first + reader.line_num} cannot be read as CSV: {error}") from error
 
 
-def _pair_id(where: str, row: dict[str, str], keys: Sequence[str], y: np.ndarray) -> int:
+def _pair_id(where: str, row: dict[str, str], keys: Sequence[str] | None, y: np.ndarray) -> int:
     try:
         number = float(row["pair_id"].replace(",", "."))
     except ValueError:
         number = math.nan
-    if not number.is_integer() or not 0 <= number < min(len(y), len(keys)):
+    if not number.is_integer() or not 0 <= number < len(y):
         raise DataError(
             f"{where} pair_id: a whole number from 0 to {len(y) - 1} is needed, found {row['pair_id'][:40]!r}; "
             "are these the labels of another run?"
         )
     i = int(number)
-    shown = visible(keys[i], 200)
-    if row["key"] != "'" + shown and not same_key(row["key"], shown):
+    shown = None if keys is None or "key" not in row else visible(keys[i], 200)
+    if keys is not None and shown is not None and row["key"] != "'" + shown and not same_key(row["key"], shown):
         raise DataError(
             f"{where} key: pair {i} of the run has the key {keys[i][:60]!r}, found {row['key'][:60]!r}; these labels "
             "are of another run, or the spreadsheet has rewritten the key (import that column as text, or label on "

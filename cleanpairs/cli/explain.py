@@ -139,21 +139,20 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
     It opens from disk in any browser, loads nothing and sends nothing. It shows samples, never all pairs, and is at
     most 10 MB large.
     """
+    from cleanpairs.commands.rematch import current_plan
     from cleanpairs.data.noise import load_truth
-    from cleanpairs.repair.plan import RepairPlan
     from cleanpairs.report import write_report
 
     chosen = existing_run(run)
     pairs = chosen.load_input()
-    plan_file = chosen.path / "plan.parquet"
-    plan = RepairPlan.load(plan_file) if plan_file.exists() else chosen.estimator().rematch(pairs)
+    plan = current_plan(chosen, chosen.path / "plan.parquet") or chosen.estimator().rematch(pairs)
     scores, calibration = chosen.scores(), chosen.calibration()
     data = Path(chosen.info["input"]["data"])
     name = data.parent.name if set(data.name) & set("*?[{") else data.name
     path = write_report(
         out,
         title=f"{chosen.info['method']} on {name}",
-        info=chosen.info,
+        info=chosen.info | {"result": chosen.result},
         settings=_settings(chosen),
         scores=scores.table,
         metrics=chosen.metrics(),
@@ -195,7 +194,13 @@ def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
             found.append(
                 (f"… of which at most {most:.0%} are mismatched: keeps {cut.kept:,}", f"{command} --max-wrong {most:g}")
             )
-    return [*found, ("Label some, for figures that rest on labels", f"cleanpairs audit {quote(str(run.path))}")]
+    return [
+        *found,
+        (
+            "Answer forty questions, for figures that rest on a person",
+            f"cleanpairs review {quote(str(run.path))} --calibrate",
+        ),
+    ]
 
 
 def _audit_result(run: Any) -> dict[str, Any] | None:

@@ -64,8 +64,9 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
         raise click.UsageError("--probabilities goes with labels")
     chosen = existing_run(run)
     if mode == "thresholds":
-        y = chosen.scores().correspondence
-        print_result(expected_quality(y, chosen.calibration(), threshold=_threshold(chosen, options)))
+        answered, cut = chosen.answered(), _threshold(chosen, options)
+        cut = cut if answered is None or options["threshold"] is not None else answered.threshold
+        print_result(expected_quality(chosen.scores().correspondence, chosen.calibration(), threshold=cut))
         return
     with output_lock([chosen.path / "audit"] if mode == "labels" or options["out"] is None else []):
         if mode == "labels":
@@ -87,7 +88,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
     from cleanpairs.review.session import Session
 
     folder = Path(options["out"]) if options["out"] is not None else run.path / "audit"
-    csv, pairs, y = folder / "labels.csv", run.load_input(), run.scores().correspondence
+    csv, pairs, y = folder / "labels.csv", run.load_input(), run.fitted_scores().correspondence
     begun = options["page"] and csv.exists() and options["n"] is None and not options["overwrite"]
     if not begun:
         drawn = draw_sample(y, options["n"] or 100, threshold=_threshold(run, options), seed=options["seed"])
@@ -126,7 +127,7 @@ def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any
     from cleanpairs.data.atomic import staged_file, write_whole
     from cleanpairs.data.writing import ParquetSink
 
-    scores = run.scores()
+    scores = run.fitted_scores()
     sample = read_labels(csv, keys=scores.table["key"].to_pylist(), correspondence=scores.correspondence)
     threshold = _threshold(run, options)
     result = evaluate_audit(sample, scores.correspondence, threshold=threshold)
@@ -147,20 +148,37 @@ def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any
 
 @click.command(cls=PathsCommand)
 @run_argument
+@option("--calibrate", "Ask about the pairs whose answers tell most of the rate and the threshold.")
+@option("--n", "With --calibrate: answers in all.  [default: 40, or 20 more]", click.IntRange(min=1))
+@option(
+    "--labels=FILE", "With --calibrate: take the answers of a CSV with pair_id and matched, without a page.", Reads()
+)
 @option("--plan=FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]", Reads())
 @option("--write only_write", "Write the plan with what was decided, without a page.")
 @no_browser_option
-def review(run: str | None, plan: str | None, only_write: bool, no_browser: bool) -> None:
+def review(
+    run: str | None, calibrate: bool, n: int | None, labels: str | None, plan: str | None, only_write: bool,
+    no_browser: bool,
+) -> None:  # fmt: skip
     """Decide about the flagged pairs and the repairs of RUN (or runs/latest) on a local page.
 
     Every answer is on the disk, in RUN/review/decisions.jsonl, before the next pair is shown. The same command goes on
     where it was left. Ctrl-C, and the page's button, write plan.parquet beside it, for `export --plan`.
+
+    With --calibrate the page asks about forty pairs, and hides their scores. The answers give the share of mismatched
+    pairs, the threshold and the probabilities. `export` and `report` use them from then on.
     """
     from cleanpairs.core.errors import ConfigError
     from cleanpairs.repair.plan import RepairPlan
     from cleanpairs.review.session import Session
 
     opened = existing_run(run)
+    if calibrate:
+        if plan is not None or only_write:
+            raise click.UsageError("--plan and --write are for a review of decisions, not for --calibrate")
+        return _calibrate(opened, n, labels, no_browser)
+    if n is not None or labels is not None:
+        raise click.UsageError("--n and --labels go with --calibrate")
     folder, pairs, y = opened.path / "review", opened.load_input(), opened.scores().correspondence
     chosen = _plan(opened, folder) if plan is None else RepairPlan.load(plan)
     if "data" not in chosen.settings:
@@ -182,18 +200,42 @@ def review(run: str | None, plan: str | None, only_write: bool, no_browser: bool
     print_result(*write())
 
 
+def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool) -> None:
+    """Ask, or read the answers of a CSV, and show what they say."""
+    from cleanpairs.audit import read_answers
+    from cleanpairs.review.session import Session
+
+    pairs, y = run.load_input(), run.fitted_scores().correspondence
+    log = _log(run, pairs)
+    if csv is not None:
+        log.label(read_answers(csv, correspondence=y, keys=pairs.keys))
+    wanted = n if n is not None else max(40, len(log.labels()) + 20 * (len(log.labels()) >= 40))
+    session = Session(pairs, None, y, log, wanted=0 if csv is not None else wanted)
+
+    def judge() -> tuple[dict[str, Any], str]:
+        if (found := run.answered()) is not None:
+            return found.figures(), f"{found}\nnext:  cleanpairs export {quote(str(run.path))} --out out.parquet"
+        known = sum(label is not None for label in log.labels().values())
+        told = f"{plural(known, 'answer')} so far: from 20 on they count. cleanpairs review {quote(str(run.path))}"
+        return {"answers": known}, f"{told} --calibrate goes on"
+
+    if csv is None:
+        _serve(session, lambda: judge()[1], f"Calibration of {run.path.name}", no_browser)
+    print_result(*judge())
+
+
 def _plan(run: Any, folder: Path) -> Any:
     """The run's plan, where it says what `export --plan` needs; else the one that was made for its review."""
-    from cleanpairs.commands.rematch import rematch_run
+    from cleanpairs.commands.rematch import current_plan, rematch_run
     from cleanpairs.commands.run import PLAN
     from cleanpairs.repair.plan import RepairPlan
 
     proposed = folder / "proposed.parquet"
     for known in (run.path / PLAN, proposed):
-        if known.exists() and "data" in (plan := RepairPlan.load(known)).settings:
+        if (plan := current_plan(run, known)) is not None and "data" in plan.settings:
             return plan
     folder.mkdir(exist_ok=True)
-    rematch_run(run, proposed)
+    rematch_run(run, proposed, overwrite=True)
     return RepairPlan.load(proposed)
 
 

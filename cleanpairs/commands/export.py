@@ -18,8 +18,7 @@ from cleanpairs.repair.settings import RepairSettings
 
 def card_facts(run: Run, license: str | None = None) -> CardFacts:
     """What the dataset card of an export tells of the run."""
-    info = run.info
-    result = info.get("result", {})
+    info, result = run.info, run.result
     return CardFacts(
         license=license,
         method=info.get("method"),

@@ -257,7 +257,8 @@ def _fit(
     }
     run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
     run.forget_replaced()
-    return result
+    run.take_answers()
+    return run.result
 
 
 def _about(recipe: Recipe, estimator: PairScorer, pairs: Pairs, noise: Mapping[str, Any]) -> dict[str, Any]:

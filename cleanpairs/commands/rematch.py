@@ -123,6 +123,16 @@ def rematch_run(
     return WrittenPlan(summary, head.settings, streamed=True)
 
 
+def current_plan(run: Run, file: Path) -> RepairPlan | None:
+    """The plan in a file; None where there is none, or answers have changed the scores since it was made."""
+    if not file.exists():
+        return None
+    plan = RepairPlan.load(file)
+    y = None if run.answered() is None else run.scores().correspondence
+    known = plan.table["correspondence"].to_numpy(zero_copy_only=False)
+    return plan if y is None or np.array_equal(known, y, equal_nan=True) else None
+
+
 def recorded_input(run: Run) -> dict[str, Any]:
     """The data of a run, and how it is read, as a plan notes them."""
     return {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
@@ -159,9 +169,11 @@ class Planning:
         engine: Engine | None = None, *, fitted: bool = True,
     ) -> "Planning":  # fmt: skip
         """By the model of a run, of the ``source`` that it was ``fitted`` on, or of other data."""
-        scores = run.scores()
+        scores = run.fitted_scores()
         told = (scores.why, scores.moves) if fitted else ()
-        return cls(run.estimator(scores), settings, source, read, engine or make_engine("local"), parts, *told)
+        return cls(
+            run.estimator(fitted=not fitted), settings, source, read, engine or make_engine("local"), parts, *told
+        )
 
     def in_memory(self, recaption: str | Path | None, explode: bool) -> tuple[RepairPlan, Pairs]:
         """The plan of pairs that are held, and these."""

@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +32,15 @@ from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.guard import holds, refuse_foreign, refuse_labels
 from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
+from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.displaced import COLUMNS, as_columns, from_columns
 from cleanpairs.repair.plan import refuse_edited
 
 if TYPE_CHECKING:
+    from cleanpairs.audit import Answered
     from cleanpairs.correspondence.calibration import Calibration
 
-PLAN = "plan.parquet"
+PLAN, ANSWERS = "plan.parquet", "review/decisions.jsonl"
 LATEST = Path("runs/latest")
 SCORES_SCHEMA = pa.schema(
     [
@@ -286,6 +288,46 @@ class Run:
             return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
 
     def scores(self) -> Scores:
+        """The scores, calibrated by the answers where there are enough; DataError as :meth:`fitted_scores`."""
+        fitted, answered = self.fitted_scores(), self.answered()
+        if answered is None:
+            return fitted
+        known = pa.array(answered.correspondence, mask=np.isnan(answered.correspondence))
+        below = pa.array(answered.correspondence < answered.threshold, mask=np.isnan(answered.correspondence))
+        return Scores(with_columns(fitted.table, {"correspondence": known, "is_mismatch": below}))
+
+    def take_answers(self) -> None:
+        """Take over the answers about the same data that other runs in the same folder have."""
+        from cleanpairs.review.log import DecisionLog
+
+        about = str(self.info["input"]["fingerprint"]), int(self.info["input"]["pairs"])
+        found = dict[int, bool | None]()
+        for file in sorted(self.path.parent.glob(f"*/{ANSWERS}"), key=lambda file: file.stat().st_mtime):
+            with suppress(DataError, OutputError), closing(DecisionLog(file, *about)) as log:
+                found |= log.labels()
+        if found:
+            with closing(DecisionLog(self.path / ANSWERS, *about)) as log:
+                log.label(found)
+
+    def answered(self, least: int = 20) -> "Answered | None":
+        """What people's answers make of the scores; None of fewer than ``least`` answers."""
+        from cleanpairs.audit import Answered
+        from cleanpairs.review.log import DecisionLog
+
+        if not (self.path / ANSWERS).exists():
+            return None
+        y = self.fitted_scores().correspondence
+        with closing(DecisionLog(self.path / ANSWERS, str(self.info["input"]["fingerprint"]), len(y))) as log:
+            labels = {i: label for i, label in log.labels().items() if label is not None and np.isfinite(y[i])}
+        return Answered.of(y, labels) if len(labels) >= least else None
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What the fit found; the answers' figures where there are enough."""
+        answered, found = self.answered(), dict(self.info.get("result") or {})
+        return found if answered is None else found | answered.figures()
+
+    def fitted_scores(self) -> Scores:
         """scores.parquet; DataError when the run has none yet or it is damaged."""
         file = self.path / "scores.parquet"
         if not file.exists():
@@ -312,17 +354,22 @@ class Run:
         return load_estimator(self.model_folder)
 
     def calibration(self) -> "Calibration | None":
-        """What gives the scores' probabilities their intervals; None where the method has none."""
+        """What gives the scores' probabilities their intervals; None where the method has none, and nobody answered."""
         from cleanpairs.estimators.persistence import Saved
 
+        if (answered := self.answered()) is not None:
+            return answered.calibration
         return Saved(self.path / "model").calibration() if (self.path / "model").exists() else None
 
-    def estimator(self, scores: Scores | None = None) -> Any:
-        """The fitted estimator, with the correspondence of its training pairs, out of its ``scores``."""
-        estimator = self.model()
-        scores = scores or self.scores()
+    def estimator(self, *, fitted: bool = False) -> Any:
+        """The estimator, with the correspondence of its training pairs and what the answers make of it, if not
+        ``fitted``.
+        """
+        estimator, scores = self.model(), self.fitted_scores()
         estimator.correspondence_ = scores.correspondence
         estimator.quarantined_ = scores.reasons
+        if not fitted and (answered := self.answered()) is not None:
+            estimator._take(answered)
         return estimator
 
     def load_input(self) -> Any:

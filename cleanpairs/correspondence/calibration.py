@@ -213,15 +213,20 @@ def _by_labels(quantile: np.ndarray, matched: np.ndarray, wrong_labels: float = 
     quantile, matched = np.asarray(quantile, dtype=np.float64), np.asarray(matched, dtype=bool)
     q = np.clip(quantile, EDGE, 1 - EDGE)
     odds = np.log(q / (1 - q))
-    least, most = np.array([0.0, 0.005, 0.02, 0.07]), np.array([1.0, 0.85, 0.7, 0.5])
-    likely = np.log(np.multiply.outer([0.4, 0.35, 0.2, 0.05], [0.4, 0.25, 0.2, 0.15])).ravel()
+    least, most = np.array([0.0, 0.005, 0.02, 0.07]), np.array([1.0, 0.85, 0.7, 0.5, 0.0])
+    likely = np.log(np.multiply.outer([0.4, 0.35, 0.2, 0.05], [0.36, 0.22, 0.18, 0.14, 0.1])).ravel()
     axes = np.linspace(-6.0, 9.0, 21), np.linspace(-1.5, 2.5, 11)  # l and log s
     for _ in range(2):
         points = np.stack([x.ravel() for x in np.meshgrid(*axes, least, most, indexing="ij")])  # (4, P)
+        points[3] = points[2:].max(axis=0)
         at, log_s, low, high = points[:, :, None]
         z = np.clip(-np.exp(log_s) * (odds + at), -SUREST, SUREST) + ORDER * (0.5 - quantile)
         g = wrong_labels + (1 - 2 * wrong_labels) * (low + (high - low) * expit(z))  # (P, k)
-        prior = np.tile(likely, len(g) // 16) - ((at - 1.6)[:, 0] / 2.6) ** 2 / 2 - ((log_s - 0.3)[:, 0] / 0.8) ** 2 / 2
+        prior = (
+            np.tile(likely, len(g) // len(likely))
+            - ((at - 1.6)[:, 0] / 2.6) ** 2 / 2
+            - ((log_s - 0.3)[:, 0] / 0.8) ** 2 / 2
+        )
         weight = softmax(np.where(matched, np.log1p(-g), np.log(g)).sum(axis=1) + prior)
         mean = points @ weight
         spread = np.sqrt((points - mean[:, None]) ** 2 @ weight)

@@ -4,13 +4,14 @@ scikit-learn's conventions: the constructor only stores, ``fit`` validates, fitt
 """
 
 import warnings
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from cleanpairs.audit import Answered, read_answers
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.limits import limit
 from cleanpairs.core.parameters import check_settings
@@ -445,6 +446,45 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         whole images and captions, so nothing is found by them.
         """
         return self._embed(pairs).displaced_rows()
+
+    def calibrate(self, answers: Mapping[int, bool] | str | Path) -> Self:
+        """Take probabilities, noise rate and threshold from a person's answers about some pairs of ``fit``.
+
+        Parameters
+        ----------
+        answers : mapping of int to bool, or path
+            Pair id -> whether the caption belongs to the picture; or a CSV with the columns `pair_id` and `matched`.
+            Each call starts from the scores of ``fit``: give all answers.
+
+        Returns
+        -------
+        Self
+            With another ``correspondence_``, ``threshold_``, ``noise_rate_``, ``noise_rate_interval_`` and
+            ``calibration_``.
+
+        Raises
+        ------
+        DataError
+            There is no answer, or one is about a pair that has no score.
+
+        See Also
+        --------
+        cleanpairs.audit.next_questions : The pairs whose answers tell most.
+        """
+        self._fitted(scores=True)
+        y = self.uncalibrated_ = getattr(self, "uncalibrated_", self.correspondence_)
+        if isinstance(answers, (str, Path)):
+            answers = {i: bool(a) for i, a in read_answers(answers, correspondence=y).items() if a is not None}
+        if not answers:
+            raise DataError("there is no answer to calibrate by: name some pairs, and whether their captions belong")
+        self._take(Answered.of(y, answers))
+        return self
+
+    def _take(self, answered: Answered) -> None:
+        rate = answered.noise_rate
+        self.correspondence_, self.threshold_ = answered.correspondence, answered.threshold
+        self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
+        self.noise_rate_bound_, self.calibration_ = float("nan"), answered.calibration
 
     def threshold_for(
         self, *, max_wrong: float | None = None, keep: float | None = None, correspondence: np.ndarray | None = None

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +39,7 @@ class Decision:
     asked : bool
         A single pair that was not found by its words: the answer is a label for pairs with such a score.
     drawn : bool
-        The pair is of a random sample, and its score was hidden: the answer is a label of an audit.
+        The pair was chosen by its score alone, which was hidden: the answer is a label, of an audit or a calibration.
     time : str
         UTC.
     """
@@ -126,6 +126,13 @@ class DecisionLog:
         self._append({k: v for k, v in vars(made).items() if v not in ("", None) and v is not False})
         return made
 
+    def label(self, labels: Mapping[int, bool | None]) -> None:
+        """Write labels, pair -> whether it is matched, or None, as far as they are new."""
+        known = self.labels()
+        for i, label in labels.items():
+            if i not in known or known[i] is not label:
+                self.decide([i], {True: "keep", False: "drop", None: "unsure"}[label], asked=True, drawn=True)
+
     def undo(self, name: str) -> Decision | None:
         """Take back the decision of that name; None where no such decision holds."""
         self.refresh()
@@ -148,6 +155,11 @@ class DecisionLog:
     def decided(self) -> dict[int, Decision]:
         """Pair -> the decision that holds."""
         return {pair: made for pair in self._of if (made := self.of(pair)) is not None}
+
+    def labels(self) -> dict[int, bool | None]:
+        """Pair -> whether its label says that it is matched, in the order of their first; None: nobody can say."""
+        made = {pair: made for pair in self._of if (made := self.of(pair, drawn=True)) is not None}
+        return {pair: {"keep": True, "drop": False}.get(one.action) for pair, one in made.items()}
 
     def refresh(self) -> list[int]:
         """Read what was appended since, and return the pairs that it is about."""

@@ -26,8 +26,9 @@ const say = (text) => { $("message").textContent = text; };
 const percent = (x) => (100 * x).toFixed(1) + " %";
 
 function progress() {
-  $("progress").textContent = `${answered.size} of ${pairs.length} answered` + (total > pairs.length ? ` (${total} are listed: these are the first)` : "");
-  $("bar").max = Math.max(pairs.length, 1);
+  const asked = blind ? total : pairs.length;  // a calibration chooses its pairs as it goes
+  $("progress").textContent = `${answered.size} of ${asked} answered` + (total > asked ? ` (${total} are listed: these are the first)` : "");
+  $("bar").max = Math.max(asked, 1);
   $("bar").value = answered.size;
 }
 
@@ -72,7 +73,7 @@ function show(question) {
   $("pair").hidden = !shown;
   $("editor").hidden = true;
   if (!shown) return;
-  $("place").textContent = `${at + 1} of ${pairs.length} · pair ${shown.pair}, key ${shown.key}`;
+  $("place").textContent = `${at + 1} of ${blind ? total : pairs.length} · pair ${shown.pair}, key ${shown.key}`;
   marked(shown.caption || "(no caption)", shown.unsupported, $("caption"));
   $("blank").hidden = true;
   picture(shown.pair, $("image"), shown.key);
@@ -122,6 +123,7 @@ async function answer(action, more) {
   undoable.push([made.name, pair]);
   answered.add(pair);
   progress();
+  if (blind && answered.size >= pairs.length) await list();
   let next = at + 1;
   while (next < pairs.length && answered.has(pairs[next])) next++;
   const left = next < pairs.length ? next : pairs.findIndex((i) => !answered.has(i));

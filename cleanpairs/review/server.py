@@ -105,7 +105,7 @@ class LabelServer:
         return endpoint
 
     def _state(self) -> dict[str, Any]:
-        blind, damaged = self.session.sample is not None, self.session.log.damaged
+        blind, damaged = self.session.blind, self.session.log.damaged
         return {"title": self.title, "blind": blind, "damaged": damaged}
 
     def _queue(self, show: str = "flagged", words: str = "") -> dict[str, Any]:
@@ -113,8 +113,9 @@ class LabelServer:
         pairs = self.session.queue(show, words)
         shown = pairs[:10_000]
         answered = shown[self.session.answered[shown]]
-        found = {"total": len(pairs), "pairs": shown.tolist(), "answered": answered.tolist()}
-        return found if self.session.sample is not None else found | self.session.rate()
+        total = max(len(pairs), self.session.wanted)
+        found = {"total": total, "pairs": shown.tolist(), "answered": answered.tolist()}
+        return found if self.session.blind else found | self.session.rate()
 
     def _answer(self, pair: int, action: str, words: str = "", **about: Any) -> dict[str, Any]:
         return {"name": self.session.answer(pair, action, words=str(words), **about).name}

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.audit import AuditSample, mismatched_share
+from cleanpairs.audit import AuditSample, mismatched_share, next_questions
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence.calibration import Calibration, Estimate
 from cleanpairs.data.display import visible
@@ -37,18 +37,22 @@ class Session:
     log : DecisionLog
         Every answer is written there before it counts.
     sample : AuditSample, optional
-        Ask about its pairs only, in its order. Scores, evidence and plan are hidden, and an answer is a label.
+        Ask about its pairs only, in its order. Without a plan scores are hidden, and an answer is a label.
     explainer : Explainer, optional
         It gives evidence, and captions of other pairs that fit.
     calibration : Calibration, optional
         Of the run: it gives the share of mismatched pairs among those that are kept.
+    wanted : int
+        Without a plan and a sample: ask until there are so many labels, about the pairs whose labels tell most.
     """
 
     def __init__(
         self, pairs: Pairs, plan: RepairPlan | None, correspondence: np.ndarray, log: DecisionLog, *,
         sample: AuditSample | None = None, explainer: Explainer | None = None, calibration: Calibration | None = None,
+        wanted: int = 0,
     ) -> None:  # fmt: skip
         self.pairs, self.log, self.sample, self.explainer, self.calibration = pairs, log, sample, explainer, calibration
+        self.wanted, self.blind, self._next = wanted, plan is None, list[int]()
         self.y = np.asarray(correspondence, np.float64)
         self.known = np.isfinite(self.y)
         self.plan, self.planned = None, np.full(len(pairs), "keep", object)
@@ -70,7 +74,7 @@ class Session:
 
     def _note(self, pairs: Sequence[int] | dict[int, Decision]) -> None:
         for i in pairs:
-            self.answered[i] = self.log.of(i, drawn=self.sample is not None) is not None
+            self.answered[i] = self.log.of(i, drawn=self.blind) is not None
 
     # -- questions
 
@@ -96,9 +100,11 @@ class Session:
         """
         if self.sample is not None:
             return self.sample.pair_id
+        if self.plan is None:
+            return self._telling()
         upward = np.argsort(self.y, kind="stable")
         repaired = np.isin(self.planned, REPAIRED)
-        flagged = self.y < self.plan.threshold if self.plan is not None else np.zeros(len(self.y), bool)
+        flagged = self.y < self.plan.threshold
         in_order = np.arange(len(self.y))
         _, text, sizes = np.unique(self.pairs.text_group, return_inverse=True, return_counts=True)
         order, chosen = {
@@ -115,6 +121,15 @@ class Session:
             chosen &= pc.match_substring(self._words, word).to_numpy(zero_copy_only=False)
         return np.asarray(order[chosen[order]], np.int64)
 
+    def _telling(self, batch: int = 5) -> np.ndarray:
+        """The labelled pairs, and those that are to be labelled next."""
+        told = self.log.labels()
+        self._next = [i for i in self._next if i not in told]
+        if not self._next and len(told) < self.wanted:
+            known = {i: label for i, label in told.items() if label is not None}
+            self._next = next_questions(self.y, known, min(batch, self.wanted - len(told)), seen=list(told))
+        return np.array([*told, *self._next], np.int64)
+
     @cached_property
     def _words(self) -> pa.Array:
         lines = zip(self.pairs.captions, self.pairs.keys, strict=True)
@@ -123,7 +138,7 @@ class Session:
     def question(self, pair: int) -> dict[str, Any]:
         """What the page shows of one pair. Of a sample that is the caption, the key and the answer."""
         i = self._checked(pair)
-        made = self.log.of(i, drawn=self.sample is not None)
+        made = self.log.of(i, drawn=self.blind)
         found: dict[str, Any] = {
             "pair": i, "key": visible(self.pairs.keys[i], 80), "caption": visible(self.pairs.captions[i], 2_000),
             "answer": None if made is None else {"action": made.action, "donor": made.donor, "caption": made.caption},
@@ -223,7 +238,7 @@ class Session:
             raise ConfigError("a caption has 1 to 10,000 characters")
         elif not is_text(caption):
             raise ConfigError("the caption holds half of a character (a lone surrogate), or a NUL: type it anew")
-        about = {"asked": not words.strip(), "drawn": self.sample is not None}
+        about = {"asked": not words.strip(), "drawn": self.blind}
         made = self.log.decide([i], action, donor=donor, caption=caption, **about)
         self._note(made.pairs)
         return made
@@ -286,9 +301,9 @@ class Session:
     def labels(self) -> AuditSample:
         """The sample with the answers as labels; NaN where there is none, or nobody could say."""
         assert self.sample is not None
-        told = [self.log.of(i, drawn=True) for i in self.sample.pair_id.tolist()]
-        value = {"keep": 1.0, "drop": 0.0}
-        matched = np.array([np.nan if made is None else value.get(made.action, np.nan) for made in told])
+        labels = self.log.labels()
+        told = [labels.get(i) for i in self.sample.pair_id.tolist()]
+        matched = np.array([np.nan if label is None else float(label) for label in told])
         return replace(self.sample, matched=matched)
 
     def write_plan(self, path: str | Path) -> dict[str, Any]:

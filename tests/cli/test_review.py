@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cleanpairs.commands.run import Run
@@ -51,6 +52,41 @@ def test_a_log_of_other_data_is_refused(command: Command, run: Path) -> None:
     DecisionLog(run / "review" / "decisions.jsonl", "other", N).close()
     code, _, err = command("review", run, "--write", TRUST)
     assert code == 3 and "about other data" in err
+
+
+def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run: Path, tmp_path: Path) -> None:
+    """Pairs 12 to 15 score lowest, and belong: people know better than the scores."""
+    y = Run.open(run).fitted_scores().correspondence
+    rows = [f"{i},{int(i >= 12)},k{i:03d}" for i in [*range(16), *range(20, 50)]]
+    for n, code, text in ((10, 0, "10 answers so far: from 20 on they count"), (46, 0, "46, of which 12 say")):
+        (tmp_path / "answers.csv").write_text("\n".join(["pair_id,matched,key", *rows[:n]]))
+        found = command("review", run, "--calibrate", "--labels", "answers.csv", TRUST)
+        assert found[0] == code and text in found[1], found
+    opened = Run.open(run)
+    answered = opened.answered()
+    assert answered is not None and answered.noise_rate.low < 12 / N < answered.noise_rate.high
+    assert (opened.fitted_scores().correspondence == y).all()
+    below = opened.scores().correspondence < answered.threshold
+    assert (
+        set(np.flatnonzero(below)) == set(range(12))
+        and opened.scores().table["is_mismatch"].to_pylist() == below.tolist()
+    )
+    code, out, err = command("export", run, "--out", "out.parquet", "--repairs", "none", "--json", TRUST)
+    assert code == 0 and json.loads(out)["kept"] == N - 12, err
+    code, out, err = command("report", run, TRUST)
+    assert code == 0 and f"{answered.noise_rate.value:.1%}" in Path("report.html").read_text(encoding="utf-8"), err
+    model = opened.estimator(fitted=True).calibrate("answers.csv")
+    np.testing.assert_array_equal(model.correspondence_, answered.correspondence)
+    assert model.calibrate("answers.csv").threshold_ == answered.threshold == model.threshold_
+    data = Run.open(run).info["input"]["data"]
+    code, out, err = command(
+        "fit", data, "--method", "infonce", "--epochs", 1, "--batch-size", 16, "--out", "other", "--json"
+    )
+    assert code == 0 and json.loads(out)["answers"] == 46, err
+    (tmp_path / "answers.csv").write_text("pair_id,matched\n96,1")
+    assert command("review", run, "--calibrate", "--labels", "answers.csv", TRUST)[0] == 3
+    assert command("review", run, "--calibrate", "--write", TRUST)[0] == 2
+    assert command("review", run, "--labels", "answers.csv", TRUST)[0] == 2
 
 
 @pytest.mark.slow

@@ -17,8 +17,9 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.page import verdict
+from cleanpairs.review.session import Session
 
-from .conftest import QUARANTINED, REPAIRED, TOPICS, Case, N
+from .conftest import QUARANTINED, REPAIRED, TOPICS, WRONG, Case, N
 
 
 def test_the_queue(case: Case, tmp_path: Path) -> None:
@@ -137,6 +138,22 @@ def test_an_audit_hides_the_scores_and_its_answers_are_labels(case: Case, tmp_pa
     assert review.log.decided()[ids[1]].drawn and review.edited().table["action"][ids[1]].as_py() == "drop"
     review.answer(ids[0], "drop")  # of a page that shows the score: no label
     assert case.open(tmp_path, blind=True).labels().matched[0] == 1
+
+
+def test_a_calibration_asks_until_there_are_enough_answers_and_goes_on_where_it_was_left(
+    case: Case, tmp_path: Path
+) -> None:
+    asked = list[int]()
+    for wanted in (7, 12):
+        session = Session(case.pairs, None, case.y, case.open(tmp_path).log, wanted=wanted)
+        while new := [i for i in session.queue().tolist() if i not in asked]:
+            assert len(new) <= 5 and session.queue().tolist() == [*asked, *new]
+            assert session.question(new[0]).keys() == {"pair", "key", "caption", "answer"}
+            for i in new:
+                session.answer(i, "unsure" if i % 5 == 0 else "drop" if i < WRONG else "keep")
+            asked += new
+        assert len(set(asked)) == len(asked) == wanted and QUARANTINED not in asked
+    assert session.log.labels() == {i: None if i % 5 == 0 else i >= WRONG for i in asked}
 
 
 def test_a_label_of_an_audit_spoils_no_repair_and_those_of_a_spreadsheet_are_taken_in(

@@ -1,0 +1,121 @@
+"""What a person's answers about a few pairs make of the scores: probabilities, noise rate and threshold."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.plain import plain
+from cleanpairs.correspondence.calibration import Calibration, Estimate, calibrate, positions
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """Scores that are calibrated by answers.
+
+    Attributes
+    ----------
+    answers, wrong : int
+        How many pairs have an answer, and how many of them do not belong.
+    correspondence : ndarray of float32, shape (N,)
+        P(matched), NaN where quarantined. Of a pair with an answer it is 1 or 0.
+    threshold : float
+        Below it a pair is flagged: where the expected F1 is highest, and 1/2 where perhaps no pair is mismatched.
+    noise_rate : Estimate
+    calibration : Calibration
+    """
+
+    answers: int
+    wrong: int
+    correspondence: np.ndarray
+    threshold: float
+    noise_rate: Estimate
+    calibration: Calibration
+
+    @classmethod
+    def of(cls, scores: ArrayLike, answers: Mapping[int, bool]) -> "Answered":
+        """Calibrate scores (N,), NaN where quarantined, by answers: pair -> whether it is matched.
+
+        Raises
+        ------
+        DataError
+            An answer is about a pair that does not exist, or that is quarantined.
+        """
+        y = np.asarray(scores, dtype=np.float64).ravel()
+        rows, matched = np.array(list(answers), dtype=np.int64), np.array(list(answers.values()), dtype=bool)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(y):
+            raise DataError(f"the answers name pairs from {rows.min()} to {rows.max()}, and there are {len(y)}")
+        known = np.isfinite(y)
+        if not known[rows].all():
+            raise DataError(f"pair {rows[~known[rows]][0]} has an answer, and is quarantined: it has no score")
+        found = _calibrated(y, rows, matched)
+        p, rate = np.full(len(y), np.nan, dtype=np.float32), found.noise_rate(int(known.sum()))
+        quantile = positions(y[known], y[known])
+        p[known] = 1 - found.mismatched(quantile)
+        threshold, share = 0.5, found.best_share()
+        if rate.low > 0 and quantile.min() <= share < quantile.max():
+            flagged = quantile <= share
+            threshold = float(p[known][flagged].max() / 2 + p[known][~flagged].min() / 2)
+        p[rows] = matched
+        return cls(len(rows), int((~matched).sum()), p, threshold, rate, found)
+
+    def figures(self) -> dict[str, Any]:
+        """Those that take the place of the fit's."""
+        rate, known = self.noise_rate, self.correspondence[np.isfinite(self.correspondence)]
+        figures = {
+            "answers": self.answers, "answered_wrong": self.wrong, "threshold": self.threshold,
+            "flagged": int((known < self.threshold).sum()), "noise_rate": rate.value,
+            "noise_rate_interval": [rate.low, rate.high], "noise_rate_bound": None,
+            "histogram": np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
+        }  # fmt: skip
+        return dict(plain(figures))
+
+    def __str__(self) -> str:
+        rate, y = self.noise_rate, self.correspondence[np.isfinite(self.correspondence)]
+        promised = []
+        for most in (0.1, 0.05, 0.02):
+            kept = self.calibration.purest(y, most)
+            promised.append(f"{most:g} keeps {kept:,} pairs" if kept else f"{most:g} cannot be kept")
+        return "\n".join([
+            f"answers         {self.answers:,}, of which {self.wrong:,} say that the caption does not belong",
+            f"mismatched      {rate.value:.1%}  (95 % interval {rate.low:.1%} to {rate.high:.1%})",
+            f"flagged         {int((y < self.threshold).sum()):,} of {len(y):,} pairs",
+            f"--max-wrong     {'; '.join(promised)}",
+        ])  # fmt: skip
+
+
+def next_questions(scores: ArrayLike, answers: Mapping[int, bool], count: int, *, seen: ArrayLike = ()) -> list[int]:
+    """The pairs whose answers tell most next.
+
+    Parameters
+    ----------
+    scores : array_like of float, shape (N,)
+        Of all pairs, NaN where quarantined.
+    answers : mapping of int to bool
+        Pair -> whether it is matched.
+    count : int
+    seen : array_like of int
+        Pairs that are not asked about again, such as those about which nobody can say.
+
+    Returns
+    -------
+    list of int
+        Fewer than ``count`` where there are no more.
+    """
+    y = np.asarray(scores, dtype=np.float64).ravel()
+    rows, known = np.array(list(answers), dtype=np.int64), np.isfinite(y)
+    free = known.copy()
+    free[rows] = free[np.asarray(seen, dtype=np.int64)] = False
+    found = _calibrated(y, rows, np.array(list(answers.values()), dtype=bool))
+    at = np.flatnonzero(free)
+    return list(at[found.telling(positions(y[at], y[known]), count, seed=len(rows))].tolist())
+
+
+def _calibrated(y: np.ndarray, rows: np.ndarray, matched: np.ndarray) -> Calibration:
+    known = np.isfinite(y)
+    found = calibrate(y[known], labels=((np.cumsum(known) - 1)[rows], matched))
+    assert found is not None  # by labels there is always one
+    return found
