@@ -215,7 +215,7 @@ def _by_labels(quantile: np.ndarray, matched: np.ndarray, wrong_labels: float = 
     odds = np.log(q / (1 - q))
     least, most = np.array([0.0, 0.005, 0.02, 0.07]), np.array([1.0, 0.85, 0.7, 0.5, 0.0])
     likely = np.log(np.multiply.outer([0.4, 0.35, 0.2, 0.05], [0.36, 0.22, 0.18, 0.14, 0.1])).ravel()
-    axes = np.linspace(-6.0, 9.0, 21), np.linspace(-1.5, 2.5, 11)  # l and log s
+    axes: tuple[np.ndarray, ...] = np.linspace(-6.0, 9.0, 21), np.linspace(-1.5, 2.5, 11)  # l and log s
     for _ in range(2):
         points = np.stack([x.ravel() for x in np.meshgrid(*axes, least, most, indexing="ij")])  # (4, P)
         points[3] = points[2:].max(axis=0)
