@@ -180,9 +180,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         val : pairs, optional
             Clean pairs. The epoch of the last stage with the best rSum on them is kept.
         run_dir : str or Path, optional
-            Where checkpoints are kept.
+            Where checkpoints are kept. With ``resume`` an interrupted fit goes on by them.
         resume : bool
-            Go on with an interrupted fit by the checkpoints of ``run_dir``.
+            See ``run_dir``.
         on_epoch, on_step : callable, optional
             See :class:`cleanpairs.trainer.Trainer`.
         on_encode, on_encode_texts : callable, optional
@@ -195,60 +195,66 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
         Raises
         ------
-        ConfigError
-            A setting is out of its range.
-        DataError
-            No pair is usable, or more than ``max_bad_share`` of them are unusable.
-        RefusedError
-            Fewer than two pairs, nothing to tell mismatched pairs by, or a training that diverges.
+        CleanpairsError
+            As of :meth:`PairScorer.fit`. RefusedError: also of a training that diverges.
         """
         self.validate()
         with own_modes(), distributed.process_group(self._resolved_device()):
             self._begin()
             pairs = load_pairs(pairs)
-            plain = {k: v for k, v in self.get_params().items() if isinstance(v, (str, int, float, tuple, list))}
-            work = f"{self.method_name}:{pairs.source.fingerprint}:{sorted(plain.items())!r}:{self.random_state_}"
-            if distributed.most(distributed.of_first(work) != work):
-                raise ConfigError(
-                    f"the {distributed.world_size()} processes were started with different data or settings: they "
-                    "train one model, so give all the same; to train one model each, start them without torchrun"
-                )
+            self._refuse_different_processes(pairs)
             with distributed.first_goes_ahead():
-                told = (on_encode, on_encode_texts) if distributed.rank() == 0 else (None, None)
-                fit = self._prepare(pairs, *told)
-            data, array, usable = fit.data, fit.images.array, fit.usable
-            given, seed = (array, data.tokens, data.image_index, data.image_group, data.text_group), self.random_state_
-            self._independence = independence_of(*given, seed=seed)
-            if self.require_dependence:
-                pixels = array.ndim == 4
-                refuse_independent(self._independence, len(usable), self.method_name, given, pixels=pixels, seed=seed)
-            checkpoint = None
-            if run_dir is not None:
-                settings = sorted(
-                    (k, v) for k, v in self.get_params().items() if not callable(v) and k != "random_state"
-                )
-                key = f"{pairs.source.fingerprint}:{settings!r}:{self._encoders.to_dict()!r}:{self.random_state_}"
-                checkpoint = Checkpoint(Path(run_dir) / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
+                progress = (on_encode, on_encode_texts) if distributed.rank() == 0 else (None, None)
+                fit = self._prepare(pairs, *progress)
+            self._test_independence(fit)
+            checkpoint = None if run_dir is None else self._checkpoint(pairs, Path(run_dir))
             trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
-            strategy = self._procedure(data)
+            strategy = self._procedure(fit.data)
             fit, stages = replace(fit, strategy=strategy), strategy.stages(self._stages())
-            trained = trainer.fit(data, stages, strategy, self._builder(fit), self._validator(val), resume)
-            fit = replace(fit, values=trained.values)
+            trained = trainer.fit(fit.data, stages, strategy, self._builder(fit), self._validator(val), resume)
             self._heads, self.history_ = trained.heads, trained.history
             self.best_val_rsum_ = trained.best_val_rsum
-            self.correspondence_ = np.full(len(pairs), np.nan, dtype=np.float32)
-            self.correspondence_[usable] = np.clip(trained.values, 0.0, 1.0)
-            if not np.isfinite(self.correspondence_[usable]).all():
-                raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
-            self._fingerprint = pairs.source.fingerprint
-            self.model_, self.tau_ = self._model_and_temperature(trained.model, fit)
-            self._set_threshold(self.correspondence_[usable])
-            self._set_noise_rate(fit)
-            device = self._resolved_device()
-            images = embed_images(self.model_, array, device=device)
-            texts = embed_texts(self.model_, data.tokens, device=device)
-            self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
+            self._finish(trained.model, replace(fit, values=trained.values))
             return self
+
+    def _refuse_different_processes(self, pairs: Pairs) -> None:
+        plain = {k: v for k, v in self.get_params().items() if isinstance(v, (str, int, float, tuple, list))}
+        work = f"{self.method_name}:{pairs.source.fingerprint}:{sorted(plain.items())!r}:{self.random_state_}"
+        if distributed.most(distributed.of_first(work) != work):
+            raise ConfigError(
+                f"the {distributed.world_size()} processes were started with different data or settings: they "
+                "train one model, so give all the same; to train one model each, start them without torchrun"
+            )
+
+    def _test_independence(self, fit: Fit) -> None:
+        data, array, seed = fit.data, fit.images.array, self.random_state_
+        given = array, data.tokens, data.image_index, data.image_group, data.text_group
+        self._independence = independence_of(*given, seed=seed)
+        if self.require_dependence:
+            n, pixels = len(fit.usable), array.ndim == 4
+            refuse_independent(self._independence, n, self.method_name, given, pixels=pixels, seed=seed)
+
+    def _checkpoint(self, pairs: Pairs, run_dir: Path) -> Checkpoint:
+        settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v) and k != "random_state")
+        key = f"{pairs.source.fingerprint}:{settings!r}:{self._encoders.to_dict()!r}:{self.random_state_}"
+        return Checkpoint(run_dir / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
+
+    def _finish(self, networks: Any, fit: Fit) -> None:
+        """Set what the trained ``networks`` tell of the pairs."""
+        assert fit.values is not None
+        data, usable = fit.data, fit.usable
+        self.correspondence_ = np.full(len(fit.pairs), np.nan, dtype=np.float32)
+        self.correspondence_[usable] = np.clip(fit.values, 0.0, 1.0)
+        if not np.isfinite(self.correspondence_[usable]).all():
+            raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
+        self._fingerprint = fit.pairs.source.fingerprint
+        self.model_, self.tau_ = self._model_and_temperature(networks, fit)
+        self._set_threshold(self.correspondence_[usable])
+        self._set_noise_rate(fit)
+        device = self._resolved_device()
+        images = embed_images(self.model_, fit.images.array, device=device)
+        texts = embed_texts(self.model_, data.tokens, device=device)
+        self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
 
     def _builder(self, fit: Fit) -> Callable[[], Any]:
         """A maker of fresh networks for these images and captions."""

@@ -565,12 +565,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         if chosen.moves_displaced:
             moves = moves_of(usable, found.displaced_rows(), found.quarantined)
         given = PlanInput.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen, moves)
-        judge = None
-        if of_fit and chosen.repairs != "none":
-            rows = judged_pairs(given.undecided, chosen.resolved_threshold, self.random_state_)
-            if rows is not None:
-                y = given.undecided[rows]
-                judge = RepairJudge(self._pair_probability(found.take(rows), y, chosen.resolved_threshold), rows)
+        judge = self._judge(found, given, chosen) if of_fit and chosen.repairs != "none" else None
         return plan_repairs(
             given,
             self.bank_.bound(found.images, found.texts),
@@ -581,6 +576,13 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             donor_search=self._search(found.pairs, found.images, found.texts) if asked.strategy == "method" else None,
             neighbour_search=neighbour_search,
         ).plan()
+
+    def _judge(self, found: Embedded, given: PlanInput, settings: RepairSettings) -> RepairJudge | None:
+        rows = judged_pairs(given.undecided, settings.resolved_threshold, self.random_state_)
+        if rows is None:
+            return None
+        y = given.undecided[rows]
+        return RepairJudge(self._pair_probability(found.take(rows), y, settings.resolved_threshold), rows)
 
     def own_threshold(self, pairs: Any) -> UnseenThreshold | None:
         """The threshold of :meth:`score_pairs` for pairs that the model has not seen.
