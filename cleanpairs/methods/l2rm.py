@@ -1,6 +1,7 @@
 """L2RM: learning to rematch mismatched pairs (Han et al., CVPR 2024), section 4 and appendices.
 
-At ``cost_lr`` = 2e-6 the cost net stays relu(1 - S): Adam moves a weight by no more than that a step. Equations, and departures from the paper: docs/methods/l2rm.md.
+At ``cost_lr`` = 2e-6 the cost net stays relu(1 - S): Adam moves a weight by no more than that a step. Equations, and
+departures from the paper: docs/methods/l2rm.md.
 """
 
 from dataclasses import dataclass
