@@ -7,8 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.run import PLAN, Run, refuse_precious
 from cleanpairs.core.errors import OutputExistsError
@@ -21,7 +19,8 @@ from cleanpairs.data.noise import corrupt
 from cleanpairs.datasets import clipart_path
 from cleanpairs.export import export_pairs
 from cleanpairs.methods.plain import InfoNCE
-from cleanpairs.repair.plan import truth_of, wrong_in_output
+from cleanpairs.repair.actions import REMATCHED, acted
+from cleanpairs.repair.plan import RepairPlan, truth_of, wrong_in_output
 from cleanpairs.report import write_report
 from cleanpairs.scoring.evaluate import detection
 
@@ -74,25 +73,11 @@ def run_demo(
         f"precision {found.precision:.2f}, recall {found.recall:.2f}, F1 {found.f1:.2f}"
     )
 
-    plan = model.rematch(pairs)
-    plan.save(run.path / PLAN, overwrite=True)
-    files: dict[str, Any] = {"dropped": out / "dropped.parquet", "ledger": out / "ledger.parquet"}
-    summary = export_pairs(pairs, plan, out / "cleaned.parquet", overwrite=True, **files)
-    truth, shares = truth_of(pairs, plan.table), wrong_in_output(pairs, plan.table)
-    assert truth and shares is not None
-    changed = np.char.startswith(np.array(plan.table["action"].to_pylist()), "rematch")
-    (wrong_kept, wrong_out), repaired, right = shares, int(changed.sum()), int((~truth["true_mismatch"][changed]).sum())
-    say(
-        f"3. mismatched pairs in the output: {mask.mean():.1%} as it came, {wrong_kept:.1%} of those "
-        f"kept, {wrong_out:.1%} with the repairs that are likelier right than wrong "
-        f"({repaired:,}, of which {right:,} are right)"
-    )
-    say("   " + str(summary).splitlines()[0])
-
+    plan, repairs = _export(model, pairs, run, out, say)
     rsum = _retrieval(model, pairs, out / "cleaned.parquet", seed, column, pixels, say)
     result = {
-        **{"pairs": n, "corrupted": corrupted, "wrong_kept": wrong_kept, "wrong_out": wrong_out, "flagged": flagged},
-        **{"repaired": repaired, "right": right, "restored_share": right / max(corrupted, 1)},
+        **{"pairs": n, "corrupted": corrupted, "flagged": flagged, **repairs},
+        "restored_share": repairs["right"] / max(corrupted, 1),
         **found.to_dict(),
         **{f"rsum_{name}": value for name, value in rsum.items()},
         "seconds": time.perf_counter() - began,
@@ -116,6 +101,25 @@ def run_demo(
     say(f"5. look at it: {out / 'report.html'}")
     say(f"   {out / 'cleaned.parquet'}, ledger.parquet, dropped.parquet and run/ (model, scores) are beside it")
     return result
+
+
+def _export(model: Any, pairs: Pairs, run: Run, out: Path, say: Say) -> tuple[RepairPlan, dict[str, Any]]:
+    """Write the cleaned data. Returns the plan, and how much of what was written is mismatched."""
+    plan = model.rematch(pairs)
+    plan.save(run.path / PLAN, overwrite=True)
+    files: dict[str, Any] = {"dropped": out / "dropped.parquet", "ledger": out / "ledger.parquet"}
+    summary = export_pairs(pairs, plan, out / "cleaned.parquet", overwrite=True, **files)
+    truth, shares = truth_of(pairs, plan.table), wrong_in_output(pairs, plan.table)
+    assert truth and shares is not None
+    changed = acted(plan.table, REMATCHED)
+    repaired, right = int(changed.sum()), int((~truth["true_mismatch"][changed]).sum())
+    say(
+        f"3. mismatched pairs in the output: {pairs.true_mismatch_mask().mean():.1%} as it came, {shares[0]:.1%} of "
+        f"those kept, {shares[1]:.1%} with the repairs that are likelier right than wrong ({repaired:,}, of which "
+        f"{right:,} are right)"
+    )
+    say("   " + str(summary).splitlines()[0])
+    return plan, {"wrong_kept": shares[0], "wrong_out": shares[1], "repaired": repaired, "right": right}
 
 
 def _retrieval(

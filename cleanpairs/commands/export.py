@@ -100,7 +100,7 @@ def export_run(
             head, _ = planning.streamed(scorer, saved)
             decisions = _decisions(export, PlanFile(str(saved), source.n_rows, head))
         else:
-            plan, pairs = planning.in_memory(None, export.settings.explode)
+            plan, pairs = planning.in_memory(explode=export.settings.explode)
             write_plan(saved, plan, [plan.table])
             decisions = export.decisions(plan, pairs)
         refuse_edited(kept)

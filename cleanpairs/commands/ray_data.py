@@ -16,8 +16,6 @@ from cleanpairs.data.rows import Rows, convert, vector_shape
 from cleanpairs.estimators.persistence import load_estimator
 from cleanpairs.ops.columns import is_list, one_array, plain_batch, plain_schema
 
-COLUMNS = ("correspondence", "is_mismatch", "reason")
-
 
 class ScorePairs:
     """A model that scores batches of rows; what ``Dataset.map_batches`` makes once a worker and then calls.
@@ -58,7 +56,8 @@ class ScorePairs:
         """
         if not isinstance(batch, pa.Table):
             raise DataError(f'a batch must be a pyarrow Table (batch_format="pyarrow"), found {type(batch).__name__}')
-        if taken := [name for name in COLUMNS if name in batch.column_names]:
+        added = SCORES_SCHEMA.names[2:]
+        if taken := [name for name in added if name in batch.column_names]:
             raise DataError(f"the batch has a column {taken[0]!r} already, and a score would replace it: rename it")
         schema = plain_schema(batch.schema)  # without Ray's type of tensors, whose values lie in lists
         found = find_columns(schema, self.given, "the batch")
@@ -79,6 +78,6 @@ class ScorePairs:
             scores = scorer(rows, "the batch")
             scored.append(scores_table(rows.keys, scores, self.threshold, rows.faults))
         table = pa.concat_tables(scored)
-        for name in COLUMNS:
+        for name in added:
             batch = batch.append_column(SCORES_SCHEMA.field(name), table[name])
         return batch

@@ -87,10 +87,8 @@ def rematch_run(
     data: str | Path | None = None,
     *,
     recaption: str | Path | None = None,
-    explode: bool = False,
     streamed_from: int = 250_000,
     overwrite: bool = False,
-    parts: str | Path | None = None,
     engine: Engine | None = None,
     **columns: Any,
 ) -> WrittenPlan:
@@ -99,23 +97,21 @@ def rematch_run(
     - ``out``: the plan: Parquet, or CSV where it ends in .csv
     - ``recaption``: a model that writes captions for what would be dropped; see
       :meth:`cleanpairs.estimators.PairScorer.recaption`
-    - ``explode``: rows with lists of captions are to become one row a pair, so that images may be replaced too
     - ``streamed_from``: so many rows are streamed, where they can be
-    - ``parts``: folder, by default ``OUT.parts``, from which the searches of several workers go on after a kill; all
-      machines of a cluster see it
-    - ``engine``: who searches; this process when None
+    - ``engine``: who searches; this process when None. The searches of several workers go on from the folder
+      ``OUT.parts`` after a kill; all machines of a cluster see it
 
     Raises OutputExistsError: ``out`` exists.
     """
     out = Path(out)
     if out.exists() and not overwrite:  # before the work, not after it
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
-    folder = Path(parts or out.with_name(out.name + ".parts")).absolute()
+    folder = out.with_name(out.name + ".parts").absolute()
     source, read = _opened(run, data, columns)
     planning = Planning.of_run(run, source, read, settings or RepairSettings(), folder, engine, fitted=data is None)
     scorer = planning.row_scorer(recaption) if out.suffix != ".csv" and source.n_rows >= streamed_from else None
     if scorer is None:
-        plan, _ = planning.in_memory(recaption, explode)
+        plan, _ = planning.in_memory(recaption)
         plan.save(out, overwrite=overwrite)
         return WrittenPlan(plan.summary(), plan.settings, streamed=False)
     with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
@@ -175,8 +171,8 @@ class Planning:
             run.estimator(fitted=not fitted), settings, source, read, engine or make_engine("local"), parts, *told
         )
 
-    def in_memory(self, recaption: str | Path | None, explode: bool) -> tuple[RepairPlan, Pairs]:
-        """The plan of pairs that are held, and these."""
+    def in_memory(self, recaption: str | Path | None = None, *, explode: bool = False) -> tuple[RepairPlan, Pairs]:
+        """The plan of pairs that are held, and these; ``explode``: images of rows with lists of captions change too."""
         settings, pairs = self.settings, load_source(self.source)
         if self.source.explicit_lists and not explode:
             settings = replace(settings, targets="text")

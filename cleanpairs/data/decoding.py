@@ -34,7 +34,6 @@ from cleanpairs.core.limits import hold_memory, limit, memory_is_capped
 from cleanpairs.core.registry import load_target
 from cleanpairs.data.images import read_image
 
-MOST_WORKERS = 8
 MISSING = "there is no image"
 REPLY = struct.Struct("<BB3I")  # 0 an array, 1 a reason; dimensions and their sizes; behind it the bytes of either
 Result = np.ndarray | str  # an array, or why there is none
@@ -67,14 +66,14 @@ class DecodedBatch:
 RGB = Preparation("numpy:asarray", prefetch=0)  # (H, W, 3), in full size: much to send, much to hold
 
 
-def workers_for(n: int, each: int = 512) -> int:
-    """Processes for ``n`` images: CLEANPAIRS_DECODE_WORKERS, else one for ``each`` so many, 8 at most."""
+def workers_for(n: int, each: int = 512, most: int = 8) -> int:
+    """Processes for ``n`` images: CLEANPAIRS_DECODE_WORKERS, else one for ``each`` so many, ``most`` in all."""
     asked = limit("decode_workers")
     if asked is not None:
         return int(asked)
     if not sys.executable:  # embedded in another program: there is no Python to start
         return 0
-    return min(MOST_WORKERS, len(os.sched_getaffinity(0)), -(-n // each))
+    return min(most, len(os.sched_getaffinity(0)), -(-n // each))
 
 
 class Decoder(AbstractContextManager["Decoder"]):

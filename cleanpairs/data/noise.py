@@ -41,13 +41,6 @@ from cleanpairs.data.text import normalise_text
 from cleanpairs.data.writing import write_tables
 from cleanpairs.ops.columns import one_array, replace_values
 
-AMOUNTS = {  # kind -> usual amount, what it is
-    "shift": (1.0, "the number of images to shift by is whole and at least 1"),
-    "collapse": (1.0, "the number of captions to collapse to is whole and at least 1"),
-    "partial": (0.5, "the share of words that are replaced is above 0 and at most 1"),
-    "truncated": (3.0, "the number of words to cut captions to is whole and at least 1"),
-}
-
 
 @dataclass(frozen=True)
 class NoiseKind:
@@ -61,16 +54,22 @@ class NoiseKind:
     def parse(cls, text: str) -> "NoiseKind":
         """The kind of a text such as ``within:COLUMN``, ``shift:2`` or ``copied:noun``; else ConfigError."""
         name, _, more = text.strip().partition(":")
+        amounts = {  # usual amount, what it is
+            "shift": (1.0, "the number of images to shift by is whole and at least 1"),
+            "collapse": (1.0, "the number of captions to collapse to is whole and at least 1"),
+            "partial": (0.5, "the share of words that are replaced is above 0 and at most 1"),
+            "truncated": (3.0, "the number of words to cut captions to is whole and at least 1"),
+        }
         plain = ("uniform", "edited", "boilerplate")  # without a column or an amount
-        if name not in (known := ("uniform", "within", *AMOUNTS, "copied", *plain[1:])):
+        if name not in (known := ("uniform", "within", *amounts, "copied", *plain[1:])):
             raise ConfigError(f"the kind of noise is one of {', '.join(known)}, found {name!r}")
         if name == "within" and not more:
             raise ConfigError("noise of the kind 'within' needs a column, as in within:COLUMN")
         if name in plain and more:
             raise ConfigError(f"noise of the kind {name!r} has no amount, found {more!r}")
-        if name not in AMOUNTS:
+        if name not in amounts:
             return cls(name, more or None)
-        usual, wanted = AMOUNTS[name]
+        usual, wanted = amounts[name]
         try:
             amount = float(more) if more else usual
         except ValueError as error:

@@ -20,8 +20,6 @@ from cleanpairs.repair.actions import ACTIONS
 from cleanpairs.repair.editing import write_csv
 from cleanpairs.repair.plan import counted
 
-CHANGES = tuple(action for action in ACTIONS if action != "keep")
-
 
 @dataclass(frozen=True)
 class Change:
@@ -76,9 +74,10 @@ def diff_export(
     was exported (SHA-256), or ``out`` has not the size that it had.
     """
     check_whole("diff", "limit", limit, 0, none=True)
-    wanted = (actions,) if isinstance(actions, str) else tuple(actions or CHANGES)
-    for action in set(wanted) - set(CHANGES):
-        known = f"{nearest(action, list(CHANGES))} (known: {', '.join(CHANGES)})"
+    changes_of = [action for action in ACTIONS if action != "keep"]
+    wanted = (actions,) if isinstance(actions, str) else tuple(actions or changes_of)
+    for action in set(wanted) - set(changes_of):
+        known = f"{nearest(action, changes_of)} (known: {', '.join(changes_of)})"
         raise ConfigError(f"no change is called {action!r}{known}")
     export = open_export(out, ledger)
     export.check(*export.parts, contents=False)  # their SHA-256 would take a while, and nothing of them is shown

@@ -21,13 +21,6 @@ IMAGE_ROLES = ("image", "features")  # of the columns that a pair with a new ima
 TEXT_ROLES = ("text_features",)  # and with a new caption, besides the caption itself
 
 _ROW = "row of the stored rows"  # no column of an input
-_ADDED = {
-    "correspondence": pa.float32(),
-    "action": pa.string(),
-    "original_caption": pa.string(),
-    "source_key": pa.string(),
-    "repair_score": pa.float32(),
-}
 _DROPPED = {"pair_id": pa.int64(), "correspondence": pa.float32(), "action": pa.string(), "reason": pa.string()}
 
 
@@ -127,7 +120,14 @@ class Layout:
 
     @cached_property
     def _added(self) -> dict[str, pa.DataType]:
-        return {**_ADDED, "sample_weight": pa.float32()} if self.weighted else _ADDED
+        added = {
+            "correspondence": pa.float32(),
+            "action": pa.string(),
+            "original_caption": pa.string(),
+            "source_key": pa.string(),
+            "repair_score": pa.float32(),
+        }
+        return {**added, "sample_weight": pa.float32()} if self.weighted else added
 
     @cached_property
     def scores(self) -> list[int]:

@@ -13,9 +13,11 @@ import pytest
 import torch
 
 from cleanpairs import ClipScore, InfoNCE
-from cleanpairs.commands.ray_data import COLUMNS, ScorePairs
+from cleanpairs.commands.ray_data import ScorePairs
 from cleanpairs.commands.score import score_stream
 from cleanpairs.core.errors import ConfigError, DataError
+
+COLUMNS = ("correspondence", "is_mismatch", "reason")
 
 D = 32
 

@@ -191,7 +191,7 @@ def test_how_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     assert [workers_for(n) for n in (0, 1, 512, 513, 10**6)] == [0, 1, 1, 2, 6]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    assert workers_for(10**6) == decoding.MOST_WORKERS
+    assert workers_for(10**6) == 8
     monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", "3")
     assert workers_for(2) == 3
     monkeypatch.delenv("CLEANPAIRS_DECODE_WORKERS")
