@@ -26,7 +26,7 @@ NOTHING = "no word of the caption speaks for or against it"
 SPARE = 16  # neighbours more than are asked for, since those of the same image or text do not count
 
 ISSUES = (
-    "mismatched", "near-duplicate images, different captions", "one caption, many images", "uninformative",
+    "doubtful", "near-duplicate images, different captions", "one caption, many images", "uninformative",
     "another script", "displaced rows",
 )  # fmt: skip
 SCHEMA = pa.schema([
@@ -174,12 +174,16 @@ class Explainer:
         ids = self.worst(min(flagged + 100, 100_000) if self.pairs.has_captions else 0)
         return dict(zip(ids.tolist(), self.why(ids), strict=True))
 
-    def issues(self, count: int = 50, displaced: Sequence[Mapping[str, Any]] = ()) -> pa.Table:
+    def issues(
+        self, count: int = 50, displaced: Sequence[Mapping[str, Any]] = (), first: Sequence[int] = ()
+    ) -> pa.Table:
         """The ``count`` worst pairs of each of :data:`ISSUES`, worst first; columns of :data:`SCHEMA`.
 
-        ``displaced``: of each block of displaced rows the first ``pair_id``, and ``why``, a sentence.
+        ``displaced``: of each block of displaced rows the first ``pair_id``, and ``why``, a sentence. ``first``:
+        doubtful pairs that come before those with the lowest correspondence.
         """
-        pairs, worst = self.pairs, self.worst(count)
+        pairs = self.pairs
+        worst = np.array(list(dict.fromkeys([*first, *self.worst(count).tolist()]))[:count], np.int64)
         lists: list[list[Found]] = [
             [(i, float(self.correspondence[i]), why) for i, why in zip(worst.tolist(), self.why(worst), strict=True)],
             sorted(_different(pairs, lambda rows: self.vectors(rows)[1]), key=lambda f: f[1]),

@@ -100,16 +100,18 @@ def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
 def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None:
     """List the worst pairs of RUN, however few are flagged, with what speaks against each.
 
-    Issues: mismatched pairs; near-duplicate images with different captions; one caption of many images; images or
-    captions that say nothing; captions in another script than most others; displaced rows.
+    Issues: doubtful pairs, first those that stand out from the rest of their corpus; near-duplicate images with
+    different captions; one caption of many images; images or captions that say nothing; captions in another script than
+    most others; displaced rows.
     """
     from cleanpairs.data.atomic import staged_file
     from cleanpairs.explain import ISSUES
     from cleanpairs.repair.editing import write_csv
 
     opened = existing_run(run)
-    displaced = (opened.info.get("result") or {}).get("displaced", ())
-    found = opened.estimator().explainer(opened.load_input()).issues(count, displaced)
+    told = opened.result
+    explainer = opened.estimator().explainer(opened.load_input())
+    found = explainer.issues(count, told.get("displaced", ()), told.get("standing_out", ()))
     if out is not None:
         with staged_file(out, overwrite=overwrite) as staged:
             write_csv(found, staged)

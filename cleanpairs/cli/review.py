@@ -184,8 +184,8 @@ def review(
     if "data" not in chosen.settings:
         raise ConfigError(f"{plan} does not name its data; `cleanpairs rematch {opened.path}` makes one that does")
     explainer = None if only_write else opened.estimator().explainer(pairs, threshold=chosen.threshold)
-    log = _log(opened, pairs)
-    session = Session(pairs, chosen, y, log, explainer=explainer, calibration=opened.calibration())
+    log, first = _log(opened, pairs), opened.result.get("standing_out", ())
+    session = Session(pairs, chosen, y, log, explainer=explainer, calibration=opened.calibration(), first=first)
 
     def write() -> tuple[dict[str, Any], str]:
         done = session.write_plan(folder / "plan.parquet")

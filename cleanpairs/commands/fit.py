@@ -20,7 +20,7 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputEx
 from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import Silent
 from cleanpairs.core.recipe import DataOptions, Recipe
-from cleanpairs.correspondence.calibration import with_similar_pairs
+from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data import Pairs, check_recorded, load_pairs, open_recorded, remember_user_path
 from cleanpairs.data.arrays import read_npy
@@ -43,13 +43,10 @@ from cleanpairs.trainer import EpochRecord
 
 
 def result_table(found: Mapping[str, Any]) -> str:
-    """What :func:`fit_run` found, for a terminal: the counts, and the histogram of the correspondence."""
-    noise = "undetermined: the scores do not tell how many pairs are wrong (label some: cleanpairs audit)"
-    if found["noise_rate"] is not None:
-        noise = f"{found['noise_rate']:.1%}  (estimated)"
-        if found["noise_rate_interval"] is not None:
-            low, high = found["noise_rate_interval"]
-            noise = f"{found['noise_rate']:.1%}  (95 % interval {low:.1%} to {high:.1%})"
+    """What :func:`fit_run` found, for a terminal: a verdict, the counts, and the histogram of the correspondence."""
+    run = "" if is_latest(found["run"]) else f"{shlex.quote(found['run'])} "
+    out = found["standing_out"]
+    odd = f"{len(out):,}  (kept, but they fit worse than half of all random pairs)"
     figures = [f"{name} {'-' if v is None else f'{v:.3f}'}" for name, v in (found["detection"] or {}).items()]
     others = [f"{n:,} {name}" for name, n in list(found["issues"].items())[1:] if n]
     known = {
@@ -59,24 +56,26 @@ def result_table(found: Mapping[str, Any]) -> str:
         "not set aside": "; ".join(
             f"{n:,} x {FILTERS[name].reason} (--drop {name})" for name, n in found["doubtful"].items()
         ),
-        "noise rate": noise,
         "displaced": in_words([block["why"] for block in found["displaced"]]),
-        "similar pairs": with_similar_pairs(found),
         "flagged": f"{found['flagged']:,}  (correspondence below {found['threshold']:.3g})",
         "captions": found["captions"],
         "validation": None if found["val_rsum"] is None else f"rSum {found['val_rsum']:.1f} at the best epoch",
         "detection": f"{', '.join(figures)}  (of the pairs that the noise file mismatched)" if figures else None,
         "worst": found["worst"],
+        "standing out": odd if out else None,
         "issues": f"{'; '.join(others) or 'no others found'}  (issues.csv; cleanpairs worst)",
     }
-    lines = [f"{name:<16}{text}" for name, text in known.items() if text]
+    lines = [rate_in_words(found), *(f"{name:<16}{text}" for name, text in known.items() if text)]
     lines += ["", "correspondence"]
     top = max([*found["histogram"], 1])
     for k, count in enumerate(found["histogram"]):
         lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
-    run = "" if is_latest(found["run"]) else f"{shlex.quote(found['run'])} "
-    lines += ["", f"{'run':<16}{found['run']}", f"{'next':<16}cleanpairs export {run}--out out.parquet"]
-    return "\n".join(lines)
+    count = f"cleanpairs review {run}--calibrate  (forty answers count the mismatched pairs)"
+    steps = [] if found.get("answers") else [count]
+    steps += [f"cleanpairs review {run} (decide about what stands out)"] if out else []
+    steps.append(f"cleanpairs export {run}--out out.parquet")
+    lines += ["", f"{'run':<16}{found['run']}"]
+    return "\n".join([*lines, *(f"{'next' if k == 0 else '':<16}{step}" for k, step in enumerate(steps))])
 
 
 def _set_aside(kinds: Sequence[Mapping[str, Any]], most: int = 3) -> str:
@@ -297,10 +296,15 @@ def _leave(run: Run, method: str, estimator: PairScorer, pairs: Pairs, corrupted
     write_scores(run.path / "scores.parquet", *known, explainer.sentences(), moves, overwrite=True)
     first = [int(np.searchsorted(pairs.row, np.unique(pairs.row)[block.first])) for block in displaced.blocks]
     blocks = [{"pair_id": i, "why": str(block)} for i, block in zip(first, displaced.blocks, strict=True)]
-    issues = explainer.issues(200, blocks)  # of each kind, in issues.csv
+    out = [i for i in estimator.standing_out_.tolist() if estimator.correspondence_[i] >= estimator.threshold_][:20]
+    issues = explainer.issues(200, blocks, out)  # of each kind, in issues.csv
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:
         write_csv(issues, staged)
-    return {**_result(str(run.path), method, estimator, pairs, corrupted, issues), "displaced": blocks}
+    return {
+        **_result(str(run.path), method, estimator, pairs, corrupted, issues),
+        "displaced": blocks,
+        "standing_out": out,
+    }
 
 
 def _result(
@@ -331,6 +335,7 @@ def _result(
         "noise_rate": plain(float(estimator.noise_rate_)),
         "noise_rate_interval": interval if np.isfinite(interval).all() else None,
         "noise_rate_bound": plain(float(estimator.noise_rate_bound_)),
+        "better_than_random": plain(float(estimator.better_than_random_)),
         "val_rsum": estimator.best_val_rsum_,
         "epochs": len(estimator.history_),
         "histogram": np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),

@@ -95,6 +95,19 @@ class NeighbourAgreement:
     planted_matched: np.ndarray = field(default_factory=lambda: np.zeros(0))
     similar: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
+    def better_than_random(self) -> float:
+        """Share of the pairs not counted as mismatched that agree more than 19 of 20 random ones; NaN if unknown."""
+        if not len(self.null) or self.noise_rate >= 1:
+            return float("nan")
+        above = float((self.observed > np.quantile(self.null, 0.95)).mean())
+        return float(np.clip((above - 0.05 * self.noise_rate) / (1 - self.noise_rate), 0, 1))
+
+    def standing_out(self, most: float = 0.02) -> np.ndarray:
+        """The pairs (k,) that agree less than half of all random ones, worst first; none where many do."""
+        below = np.flatnonzero(self.observed < np.median(self.null)) if len(self.null) else np.empty(0, np.int64)
+        few = len(below) <= most * len(self.observed)
+        return below[np.argsort(self.observed[below], kind="stable")] if few else below[:0]
+
     def bound(self, rate: Estimate) -> float:
         """Upper 95 % bound of the noise rate where wrong captions can be those of similar pairs; NaN if unknown.
 

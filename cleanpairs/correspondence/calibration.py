@@ -143,9 +143,9 @@ class Calibration:
 
     def purest(self, matched: np.ndarray, most: float) -> int:
         """The largest number of best pairs, by P(matched) (k,) of all, of which an expected share of at most ``most``
-        is mismatched, and 1.5 times that at the upper end of its interval (1.2 times by labels); or 0.
+        is mismatched, and 1.5 times that at the upper end of its interval (once, by labels); or 0.
         """
-        n, slack = len(matched), 1.5 if len(self.theta) == 3 else 1.2
+        n, slack = len(matched), 1.5 if len(self.theta) == 3 else 1.0
         counts = np.unique(np.linspace(min(LEAST, n), n, 400).astype(int))
         for count, share in zip(counts[::-1].tolist(), self.shares(matched, counts)[::-1], strict=True):
             if share.value <= most and share.high <= slack * most:
@@ -401,13 +401,27 @@ def noise_rate(found: Calibration | None, n: int) -> Estimate:
     return rate if rate.high - rate.low <= WIDE else UNDETERMINED
 
 
-def with_similar_pairs(result: Mapping[str, Any]) -> str:
-    """What a fit's ``noise_rate_bound`` says beside its ``noise_rate_interval``; nothing where it is not known."""
-    bound, interval = result.get("noise_rate_bound"), result.get("noise_rate_interval")
+def rate_in_words(result: Mapping[str, Any]) -> str:
+    """What the ``result`` of a run says about the share of mismatched pairs, in sentences that no truth contradicts."""
+    names = ("noise_rate", "noise_rate_interval", "noise_rate_bound", "better_than_random")
+    rate, interval, bound, better = (result.get(name) for name in names)
+    within = "" if interval is None else f" (95 % interval {interval[0]:.1%} to {interval[1]:.1%})"
+    if result.get("answers"):
+        return f"By {result['answers']:,} answers about {rate:.1%} of the pairs are mismatched{within}."
+    if better is not None and better < 0.4:
+        told = (
+            f"Captions of this corpus say little about their pictures: {better:.0%} of the pairs fit better than 19 of "
+        )
+        return f"{told}20 random ones. The others are loose, and how many are mismatched cannot be told."
+    if rate is None:
+        most = "" if bound is None else f" They are at most {bound:.1%}."
+        return f"How many pairs are mismatched cannot be told from the scores.{most}"
+    random = f"About {rate:.1%} of the pairs fit no better than random ones{within}."
     if bound is None:
-        return ""
-    unknown = ": undetermined; label some (cleanpairs audit)" if bound - (interval or [0])[0] > WIDE else ""
-    return f"up to {bound:.1%} if wrong captions can be those of similar pairs{unknown}"
+        return f"{random} Captions that belong to a similar picture are not counted."
+    low = 0.0 if interval is None else interval[0]
+    told = "of the pairs are mismatched: captions that belong to a similar picture cannot be counted"
+    return f"{low:.1%} to {bound:.1%} {told}. {random}"
 
 
 def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray, scores: np.ndarray | None = None) -> np.ndarray:

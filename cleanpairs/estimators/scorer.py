@@ -116,6 +116,8 @@ class Fitted:
     random_state_: int  # the seed
     noise_rate_: float  # estimated share of wrong pairs; NaN where undetermined, or the method has none
     noise_rate_interval_: tuple[float, float]  # its 95 % interval, NaN where undetermined
+    better_than_random_: float  # share of the pairs that fit better than 19 of 20 random ones; NaN where not known
+    standing_out_: np.ndarray  # (k,) the few pairs that fit worse than half of all random ones, worst first
     noise_rate_bound_: float  # its upper 95 % bound, if wrong captions can be those of similar pairs
     quarantined_: dict[int, str]  # pair_id -> reason
     history_: list[dict[str, Any]]  # one an epoch, if there are any
@@ -295,6 +297,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         for name in [n for n in vars(self) if n.endswith("_")]:
             delattr(self, name)
         self.noise_rate_interval_, self.noise_rate_bound_ = (float("nan"), float("nan")), float("nan")
+        self.better_than_random_, self.standing_out_ = float("nan"), np.empty(0, np.int64)
         self.best_val_rsum_ = self._text_encoder = self._captions = self.calibration_ = self._versions = None
         given = self.random_state
         drawn = given is None or isinstance(given, np.random.Generator)

@@ -165,6 +165,8 @@ class Auto(PairCleaner):
         known, rate = training.known, noise_rate(training.calibration, len(fit.usable))
         self.calibration_ = None if np.isnan(rate.value) else training.calibration
         self.noise_rate_bound_ = rate.high if known.plants_similar_pairs else known.agreement.bound(rate)
+        self.better_than_random_ = known.agreement.better_than_random()
+        self.standing_out_ = fit.usable[known.agreement.standing_out()]
         rate = UNDETERMINED if known.plants_similar_pairs else rate
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
         if known.by_similarity and np.isnan(rate.value) and not known.plants_similar_pairs:

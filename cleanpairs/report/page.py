@@ -13,7 +13,7 @@ import numpy as np
 from cleanpairs.audit import mismatched_share
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.registry import BACKBONES, METHODS
-from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, with_similar_pairs
+from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, rate_in_words
 from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
@@ -204,12 +204,10 @@ def verdict(
             output = Estimate(wrong / (kept + len(sure)), np.nan, np.nan)
     estimates = [rate, of_kept, output]
     share = f"{kept / len(outcome):.0%} of the pairs are kept"
-    if np.isnan(rate.value):
-        sentence = "How many pairs are mismatched is undetermined: label some (cleanpairs audit). " + share
-    else:
-        more = with_similar_pairs(result)
-        sentence = f"About {_text(rate)} of the pairs are mismatched{more and f', {more}'}. {share}"
-        sentence += f", of which about {_text(of_kept)} are mismatched" if np.isfinite(of_kept.value) else ""
+    sentence = f"{rate_in_words(result)} {share}"
+    if np.isfinite(rate.value) and np.isfinite(of_kept.value):
+        counted = "are mismatched" if result.get("answers") else "fit no better than random ones"
+        sentence += f", of which about {_text(of_kept)} {counted}"
     if repaired:
         sentence += f"; {repaired / len(outcome):.1%} are repaired"
         sentence += f", which makes it about {_text(output)}" if np.isfinite(output.value) else ""
@@ -285,13 +283,7 @@ def _noise(result: Mapping[str, Any], outcome: Outcome) -> str:
     share = f"{flagged:,} of {total:,} scored pairs ({flagged / total:.1%}) are below the threshold." if total else ""
     if "noise_rate" not in result:
         return share
-    rate, interval = result["noise_rate"], result.get("noise_rate_interval")
-    if rate is None:
-        told = "Undetermined: the scores do not tell how many pairs are mismatched; label some (cleanpairs audit)."
-    else:
-        within = f" (95 % interval {interval[0]:.1%} to {interval[1]:.1%})" if interval else ""
-        told = f"An estimated {rate:.1%} of the pairs are mismatched{within}."
-    return f"{told} {share}"
+    return f"{rate_in_words(result)} {share}"
 
 
 def _threshold(settings: Mapping[str, Any], result: Mapping[str, Any], threshold: float) -> str:

@@ -42,6 +42,8 @@ class Session:
         It gives evidence, and captions of other pairs that fit.
     calibration : Calibration, optional
         Of the run: it gives the share of mismatched pairs among those that are kept.
+    first : sequence of int
+        Pairs that a review begins with.
     wanted : int
         Without a plan and a sample: ask until there are so many labels, about the pairs whose labels tell most.
     """
@@ -49,10 +51,10 @@ class Session:
     def __init__(
         self, pairs: Pairs, plan: RepairPlan | None, correspondence: np.ndarray, log: DecisionLog, *,
         sample: AuditSample | None = None, explainer: Explainer | None = None, calibration: Calibration | None = None,
-        wanted: int = 0,
+        wanted: int = 0, first: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.pairs, self.log, self.sample, self.explainer, self.calibration = pairs, log, sample, explainer, calibration
-        self.wanted, self.blind, self._next = wanted, plan is None, list[int]()
+        self.wanted, self.blind, self._next, self.first = wanted, plan is None, list[int](), list(first)
         self.y = np.asarray(correspondence, np.float64)
         self.known = np.isfinite(self.y)
         self.plan, self.planned = None, np.full(len(pairs), "keep", object)
@@ -105,10 +107,11 @@ class Session:
         upward = np.argsort(self.y, kind="stable")
         repaired = np.isin(self.planned, REPAIRED)
         flagged = self.y < self.plan.threshold
-        in_order = np.arange(len(self.y))
+        in_order, urgent = np.arange(len(self.y)), repaired.astype(float)
+        urgent[self.first] = 1 + np.arange(len(self.first), 0, -1)
         _, text, sizes = np.unique(self.pairs.text_group, return_inverse=True, return_counts=True)
         order, chosen = {
-            "flagged": (upward[::-1][np.argsort(~repaired[upward[::-1]], kind="stable")], flagged | repaired),
+            "flagged": (upward[::-1][np.argsort(-urgent[upward[::-1]], kind="stable")], flagged | (urgent > 0)),
             "kept": (upward, self.planned == "keep"),
             "lowest": (upward, self.known),
             "repaired": (in_order, repaired),

@@ -211,8 +211,8 @@ def test_end_to_end(command: Command, data: Path) -> None:
     with open(run / "issues.csv", encoding="utf-8-sig", newline="") as file:
         first = next(csv.DictReader(file))
     worst = int(np.argmin(y))
-    assert (first["issue"], int(first["pair_id"]), first["why"]) == ("mismatched", worst, why[worst])
-    assert fit["worst"].startswith(f"pair {worst}, key k{worst}, correspondence ") and fit["issues"]["mismatched"] == N
+    assert (first["issue"], int(first["pair_id"]), first["why"]) == ("doubtful", worst, why[worst])
+    assert fit["worst"].startswith(f"pair {worst}, key k{worst}, correspondence ") and fit["issues"]["doubtful"] == N
 
     done = command("evaluate", "run", data, "--json")
     assert command("evaluate", "run", "--json").out == done.out  # of the run's own data

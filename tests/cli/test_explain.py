@@ -111,7 +111,7 @@ def test_the_run_is_the_latest_where_none_is_named(command: Command, run: Path) 
     Path("runs").mkdir()
     Path("runs/latest").symlink_to(run)
     assert command("explain", "k003", "--trust-stored-paths")[1].startswith("pair 3, key k003")
-    assert command("worst", "--n", 1, "--trust-stored-paths")[1].startswith("mismatched:\n    1  0.010  pair 0")
+    assert command("worst", "--n", 1, "--trust-stored-paths")[1].startswith("doubtful:\n    1  0.010  pair 0")
     code, _, err = command("explain", "runs/typo", "k003", "--trust-stored-paths")
     assert code == 2 and "'runs/typo', nor is it a run" in err
 
@@ -119,12 +119,12 @@ def test_the_run_is_the_latest_where_none_is_named(command: Command, run: Path) 
 def test_the_list_goes_to_a_spreadsheet(command: Command, run: Path) -> None:
     code, out, err = command("worst", run, "--n", 90, "--out", "issues.csv", "--trust-stored-paths")
     assert code == 0, err
-    assert out.startswith("mismatched:\n    1  0.010  pair 0, key k000") and "\x1b" not in out
+    assert out.startswith("doubtful:\n    1  0.010  pair 0, key k000") and "\x1b" not in out
     with Path("issues.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
-    worst = [row for row in rows if row["issue"] == "mismatched"]
+    worst = [row for row in rows if row["issue"] == "doubtful"]
     assert [int(row["pair_id"]) for row in worst[:16]] == list(range(16)) and all(row["why"] for row in worst)
     assert all(row["caption"][:1] != "=" for row in rows)
     assert command("worst", run, "--out", "issues.csv", "--trust-stored-paths")[0] == 5
     code, out, _ = command("worst", run, "--n", 3, "--json", "--trust-stored-paths")
-    assert code == 0 and len([row for row in json.loads(out) if row["issue"] == "mismatched"]) == 3
+    assert code == 0 and len([row for row in json.loads(out) if row["issue"] == "doubtful"]) == 3

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cleanpairs.commands.fit import result_table
 from cleanpairs.commands.rematch import chosen_cut
 from cleanpairs.commands.run import PLAN, Run, default_run_path, is_latest, write_scores
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, RefusedError
@@ -290,3 +291,22 @@ def test_thresholds(tmp_path: Path) -> None:
     write_scores(run.path / "scores.parquet", [""] * 50, np.full(50, 0.7, np.float32), 0.1, {}, overwrite=True)
     with pytest.raises(RefusedError, match="do not separate"):
         resolve_threshold("auto", run)
+
+
+def test_the_verdict_is_the_first_line_and_names_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = dict.fromkeys(("captions", "detection", "noise_rate_interval", "noise_rate_bound", "val_rsum", "worst"))
+    found |= {"method": "auto", "pairs": 10, "quarantined": 0, "flagged": 1, "threshold": 0.5, "noise_rate": 0.1}
+    found |= {"histogram": [1], "run": "a run", "set_aside": [], "doubtful": {}, "displaced": [], "issues": {}}
+    for more, steps in (
+        ({"standing_out": []}, ["review 'a run' --calibrate", "export 'a run'"]),
+        ({"standing_out": [3]}, ["review 'a run' --calibrate", "review 'a run'  (decide", "export 'a run'"]),
+        ({"standing_out": [], "answers": 40}, ["export 'a run'"]),
+    ):
+        lines = result_table(found | more).splitlines()
+        assert lines[0].startswith(
+            "By 40 answers about 10.0%" if "answers" in more else "About 10.0% of the pairs fit no"
+        )
+        assert any(line.startswith("standing out") for line in lines) == bool(more["standing_out"])
+        for line, step in zip(lines[-len(steps) :], steps, strict=True):
+            assert line[16:].startswith(f"cleanpairs {step}")

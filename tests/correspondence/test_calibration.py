@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from cleanpairs.correspondence.calibration import Calibration, calibrate, noise_rate, positions
+from cleanpairs.correspondence.calibration import Calibration, calibrate, noise_rate, positions, rate_in_words
 
 
 def scores(
@@ -119,6 +119,22 @@ def test_more_labels_narrow_the_interval() -> None:
     rates = [answered(observed, wrong, n, 1).noise_rate(1500) for n in (0, 40, 100, 400)]
     width = [rate.high - rate.low for rate in rates]
     assert width == sorted(width, reverse=True) and width[0] > 0.5 and width[-1] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"noise_rate": None}, "cannot be told from the scores."),
+        ({"noise_rate": None, "noise_rate_bound": 0.4}, "They are at most 40.0%."),
+        ({"noise_rate": 0.3}, "fit no better than random ones. Captions that belong to a similar"),
+        ({"noise_rate": 0.01, "noise_rate_interval": [0, 0.02], "noise_rate_bound": 0.3}, "0.0% to 30.0% of the"),
+        ({"noise_rate": 0.1, "better_than_random": 0.2}, "say little about their pictures: 20% of the"),
+        ({"noise_rate": 0.2, "noise_rate_interval": [0.1, 0.3], "answers": 40, "better_than_random": 0}, "By 40"),
+    ],
+)  # fmt: skip
+def test_the_verdict_claims_no_more_than_is_known(found: dict, told: str) -> None:
+    words = rate_in_words(found)
+    assert told in words and ("are mismatched (95" in words) == ("answers" in found)
 
 
 def test_nothing_is_said_of_a_handful_or_where_nothing_is_told_apart() -> None:

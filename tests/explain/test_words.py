@@ -147,15 +147,15 @@ def test_issues_are_ranked_however_few_are_flagged() -> None:
     asked = Explainer(pairs, lambda rows: (unit(features[rows, 0]), texts[rows]), y, 0.5)
     table = asked.issues(3)
     found = {issue: [r for r in table.to_pylist() if r["issue"] == issue] for issue in ISSUES}
-    assert [r["pair_id"] for r in found["mismatched"]] == [42, 0, 1]
-    assert [r["why"] for r in found["mismatched"]] == asked.why([42, 0, 1])
+    assert [r["pair_id"] for r in found["doubtful"]] == [42, 0, 1]
+    assert [r["why"] for r in found["doubtful"]] == asked.why([42, 0, 1])
     assert [r["pair_id"] for r in found["one caption, many images"]] == [7]
     assert "3 images" in found["one caption, many images"][0]["why"]
     assert [r["pair_id"] for r in found["uninformative"]] == [5]
     assert [r["pair_id"] for r in found["another script"]] == [20] and "Cyrillic" in found["another script"][0]["why"]
     near = found["near-duplicate images, different captions"]
     assert [r["pair_id"] for r in near] == [30] and near[0]["score"] < 1e-6 and "pair 31" in near[0]["why"]
-    assert [r["rank"] for r in found["mismatched"]] == [1, 2, 3]
+    assert [r["rank"] for r in found["doubtful"]] == [1, 2, 3]
 
 
 def test_some_pairs_are_embedded_as_among_all() -> None:

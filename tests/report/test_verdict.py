@@ -94,5 +94,5 @@ def test_undetermined(result: dict[str, None]) -> None:
     pairs = corpus()
     made = plan(pairs, y, 0, None)
     said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, None), made, pairs, result, None)
-    assert said is not None and said["sentence"].startswith("How many pairs are mismatched is undetermined")
+    assert said is not None and said["sentence"].startswith("How many pairs are mismatched cannot be told")
     assert dict(said["shares"]) == {"as it came": "undetermined", "kept": "undetermined"}

@@ -33,6 +33,8 @@ def test_the_queue(case: Case, tmp_path: Path) -> None:
     assert session.queue("lowest")[0] == np.nanargmin(y) and session.queue("all").tolist() == list(range(N - 1))
     assert session.queue("all", "CLICK here").tolist() == list(range(40, 46))
     assert session.queue("all", "k007").tolist() == [7]
+    session.first = [50, 7]  # they stand out: a decision comes before any other
+    assert session.queue().tolist() == [50, 7, *(i for i in flagged if i != 7)]
     session.answer(40, "drop")
     assert session.queue("answered").tolist() == [40]
     with pytest.raises(KeyError):
