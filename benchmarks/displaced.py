@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --corpora vectors --out vectors.csv
     OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --corpora photos-1,titles-2000,clipart --mixed
     OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --none 40
-    OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --million
+    OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --many 1000000
 
 The corpora are those of truth.py; ``vectors`` are the CLIP vectors of ``clip/mini_*.npy``, which clip-score compares.
 Captions of a block are displaced in a circle, so its first or last ones are orphans. A share of all captions is then
@@ -11,8 +11,8 @@ exchanged at random. A row counts as displaced where its own caption stands at t
 the share of these that the plan gives their caption; ``touched`` the share of all other rows that the rule gives a
 wrong caption, and ``outside`` the part of it that is in no block. ``--mixed`` puts blocks of 30, 100 and 300 rows with
 distances from -2 to 5 into one corpus, one fit each. ``--none`` counts what is found in so many corpora without
-displacement: as they are, exchanged at random, sorted by likeness and exchanged among neighbours. ``--million``
-compares the time of the search with that of a fit of clip-score on a million rows of vectors.
+displacement: as they are, exchanged at random, sorted by likeness and exchanged among neighbours. ``--many``
+compares the time of the search with that of a fit of clip-score on so many rows of vectors.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def undisplaced(folder: Path, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def million(n: int = 1_000_000, dim: int = 512) -> list[dict[str, Any]]:
+def many(n: int, dim: int = 512) -> list[dict[str, Any]]:
     """Time of the search, and of a fit of clip-score, on n rows of which one block of 1,000 is displaced."""
     rng, texts = np.random.default_rng(0), np.empty((n, dim), np.float32)
     images = rng.standard_normal((n, dim), np.float32)
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--corpora", default="")
     parser.add_argument("--mixed", action="store_true")
     parser.add_argument("--none", type=int, default=0)
-    parser.add_argument("--million", action="store_true")
+    parser.add_argument("--many", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -148,7 +148,7 @@ def main() -> None:
         if args.mixed or sum(r for r, _ in blocks) <= 900:  # a tenth of the rows stays in place
             rows += measured(args.data, corpus, blocks, noise, args.seed)
             print(rows[-1], flush=True)
-    rows += undisplaced(args.data, args.none) + (million() if args.million else [])
+    rows += undisplaced(args.data, args.none) + (many(args.many) if args.many else [])
     with args.out.open("w", newline="", encoding="utf-8") as file:
         file.write(f"# OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA {' '.join(sys.argv[2:])}\n")
         writer = csv.DictWriter(file, list(rows[0]))

@@ -245,21 +245,24 @@ class _Rows:
         return [int(k) for k, p in zip(distance, chance, strict=True) if p < 1e-3 and abs(k) > reach][:32]
 
 
-def _segmented(rows: _Rows, states: Floats, rounds: int = 4, astray: float = 0.01) -> tuple[Floats, Floats]:
+def _segmented(
+    rows: _Rows, states: Floats, rounds: int = 4, astray: tuple[float, float] = (0.01, 0.001)
+) -> tuple[Floats, Floats]:
     """The state (n,) of each row, 0 for in place; and the probability (n,) that the displaced pair belongs together.
 
-    ``astray``: share of the rows in a block that are in place. A model may know wrong pairs by heart.
+    ``astray``: share of the rows in a block that look as if in place, since a model may know wrong pairs by heart; and
+    of those that are.
     """
     S = np.column_stack([rows.at(0), *(rows.at(int(k)) for k in states)])  # (n, 1 + states)
     E = np.where(np.isnan(S), 0, rows.evidence(S))
     E[:, 1:][np.isnan(S[:, 1:])] = -3  # a block does not lead out of the file
     n, at = len(S), np.arange(len(S))
     share = np.array([0.5, 0.8])  # of matched rows in place, and in a block
-    known = np.isfinite(S)
+    known, middle = np.isfinite(S), np.median(rows.null)
     state = np.zeros(n, np.int64)
     for _ in range(rounds):
         mixed = np.logaddexp(np.log(share[[0] + [1] * len(states)]) + E, np.log1p(-share[[0] + [1] * len(states)]))
-        mixed[:, 1:] = np.logaddexp(mixed[:, 1:], np.log(astray) + E[:, :1])
+        mixed[:, 1:] = np.logaddexp(mixed[:, 1:], np.log(astray[0]) + E[:, :1])
         state = _viterbi(mixed)
         for side, of in enumerate((state == 0, state > 0)):
             of = of & known[at, state]
@@ -267,12 +270,13 @@ def _segmented(rows: _Rows, states: Floats, rounds: int = 4, astray: float = 0.0
                 continue
             s, e = S[of, state[of]], E[of, state[of]]
             weight = 1 / (1 + np.exp(-(e + np.log(share[side] / (1 - share[side])))))
-            share[side] = np.clip(weight.mean(), 0.05 if side == 0 else 0.3, 0.98)
+            # Half of the pairs that do not belong together lie below the median of random ones.
+            share[side] = np.clip(1 - 2 * np.mean(s < middle), 0.05 if side == 0 else 0.3, 0.98)
             columns = [0] if side == 0 else list(range(1, 1 + len(states)))
             fitted = _log_ratio(s, weight, rows.null, S[:, columns])
             E[:, columns] = np.where(known[:, columns], fitted, E[:, columns])
     inside, there = state > 0, known[at, state]
-    others = 1 - share[inside * 1] + np.where(inside, astray * np.exp(E[:, 0]), 0)
+    others = 1 - share[inside * 1] + np.where(inside, astray[1] * np.exp(E[:, 0]), 0)
     odds = np.where(there, share[inside * 1] * np.exp(E[at, state]) / others, 0.0)
     caption = np.clip(at + np.concatenate([[0], states])[state], 0, n - 1)  # which one image has, where two ask for it
     return state, np.where(inside & there, odds / (1 + np.bincount(caption, odds, n)[caption]), 0.0)

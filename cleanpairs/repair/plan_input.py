@@ -198,8 +198,10 @@ class _Best:
 
 
 def _made(moves: np.ndarray | None, settings: RepairSettings) -> np.ndarray:
-    """The moves that the settings want; the others are none."""
-    return np.empty(0, MOVE) if moves is None or not settings.moves_displaced else moves
+    """The moves that the settings want."""
+    if moves is None or not settings.moves_displaced:
+        return np.empty(0, MOVE)
+    return np.asarray(moves[moves["confidence"] >= settings.min_confidence])
 
 
 def _without(correspondence: np.ndarray | None, faulty: Iterable[int]) -> np.ndarray:

@@ -16,7 +16,7 @@ class RepairSettings:
     - ``repairs`` {"probable", "plausible", "none"}: probable: those likelier right than wrong, surest first, as long as
       the expected share of mismatched pairs stays within .02 of that of the kept ones; none where it cannot be judged.
       plausible: what fits best, right or near, as the strategy has it
-    - ``min_confidence`` float in [0, 1]: of probable repairs, the least probability
+    - ``min_confidence`` float in [0, 1]: of probable repairs, and of displaced rows, the least probability
     - ``min_repair_score`` float in [0, 1]: a repair that scores lower is not made, and the pair is dropped
     - ``candidates``: nearest parts to score, per row, direction and pool (mismatched, trusted)
     - ``donors`` {"both", "mismatched", "trusted"}: where parts come from; ``max_reuse``: how many rows one may serve

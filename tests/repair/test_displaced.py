@@ -67,6 +67,9 @@ def test_every_displaced_row_gets_its_own_caption_and_an_orphan_none(tmp_path: P
     assert set(moved["action"].to_pylist()) == {"rematch_text"} and min(moved["confidence"].to_pylist()) > 0.5
     assert set(moved["donor_use"].to_pylist()) == {1}
     assert (owner[np.array(moved["donor_pair_id"])] == np.array(moved["pair_id"])).mean() > 0.97
+    surer = model.rematch(tmp_path / "data.parquet", min_confidence=0.99).table
+    few = surer.filter(pc.starts_with(surer["reason"], "displaced"))
+    assert 0 < len(few) < len(moved) and min(few["confidence"].to_pylist()) >= 0.99
     for off in ({"displaced": False}, {"repairs": "none"}, {"targets": "image"}):
         reasons = model.rematch(tmp_path / "data.parquet", **off).table["reason"].to_pylist()
         assert not any((reason or "").startswith("displaced") for reason in reasons)
