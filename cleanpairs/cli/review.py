@@ -40,14 +40,9 @@ The page hides the scores. It goes on with the pairs that were drawn before.
 @option("--page", "Label on a local page. Ctrl-C ends.")
 @no_browser_option
 @option("--labels=FILE", "Read the labels of a CSV, and judge the run by them.", Reads())
-@option(
-    "--probabilities=FILE",
-    "Parquet with the probability of every pair.  [default: RUN/audit/probabilities.parquet]",
-    Writes(),
-)
 @option("--thresholds", "Without labels: what the scores alone let expect.")
 @option("--threshold=P", "Pairs below are flagged.  [default: RUN's]", float)
-@option("--overwrite", "Draw anew, if nobody has given labels, or replace --probabilities.")
+@option("--overwrite", "Draw anew, if nobody has given labels.")
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
     """Label the sample, judge by labels, or say what to expect."""
@@ -60,8 +55,6 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
     for name in ("n", "out", "seed", "page", "no_browser"):
         if mode != "draw" and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} is for drawing, not for --{mode}")
-    if mode == "thresholds" and options["probabilities"] is not None:
-        raise click.UsageError("--probabilities goes with labels")
     chosen = existing_run(run)
     if mode == "thresholds":
         answered, cut = chosen.answered(), _threshold(chosen, options)
@@ -134,10 +127,9 @@ def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any
     table = scores.table.select(["pair_id", "key", "correspondence"]).append_column(
         "probability", pa.array(result.probability, mask=~np.isfinite(result.probability))
     )
-    own = options["probabilities"] is None  # the run's own file follows from the labels: it is replaced
-    target = run.path / "audit" / "probabilities.parquet" if own else Path(options["probabilities"])
+    target = run.path / "audit" / "probabilities.parquet"
     with (
-        staged_file(target, overwrite=own or options["overwrite"], inputs=[csv]) as staged,
+        staged_file(target, overwrite=True, inputs=[csv]) as staged,
         ParquetSink(staged, table.schema) as sink,
     ):
         sink.write(table)

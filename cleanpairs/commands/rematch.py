@@ -168,7 +168,13 @@ class Planning:
         scores = run.fitted_scores()
         told = (scores.why, scores.moves) if fitted else ()
         return cls(
-            run.estimator(fitted=not fitted), settings, source, read, engine or make_engine("local"), parts, *told
+            run.estimator(scores, fitted=not fitted),
+            settings,
+            source,
+            read,
+            engine or make_engine("local"),
+            parts,
+            *told,
         )
 
     def in_memory(self, recaption: str | Path | None = None, *, explode: bool = False) -> tuple[RepairPlan, Pairs]:

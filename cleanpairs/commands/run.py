@@ -361,11 +361,11 @@ class Run:
             return answered.calibration
         return Saved(self.path / "model").calibration() if (self.path / "model").exists() else None
 
-    def estimator(self, *, fitted: bool = False) -> Any:
+    def estimator(self, scores: Scores | None = None, *, fitted: bool = False) -> Any:
         """The estimator, with the correspondence of its training pairs and what the answers make of it, if not
-        ``fitted``.
+        ``fitted``. ``scores`` of the fit: read where they are None.
         """
-        estimator, scores = self.model(), self.fitted_scores()
+        estimator, scores = self.model(), scores or self.fitted_scores()
         estimator.correspondence_ = scores.correspondence
         estimator.quarantined_ = scores.reasons
         if not fitted and (answered := self.answered()) is not None:

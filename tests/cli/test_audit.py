@@ -90,16 +90,13 @@ def test_a_draw_never_replaces_labels(command: Command, run: Run) -> None:
     assert code == 0 and json.loads(out)["pairs"] == 12
 
 
-def test_out_and_probabilities_elsewhere(command: Command, run: Run, tmp_path: Path) -> None:
+def test_out_elsewhere(command: Command, run: Run, tmp_path: Path) -> None:
     assert command("audit", run.path, "--n", 30, "--out", "here")[0] == 0
     assert not (run.path / "audit").exists()
     fill(tmp_path / "here" / "labels.csv")
-    argv = ("audit", run.path, "--labels", "here/labels.csv", "--probabilities", "p.parquet")
-    assert command(*argv)[0] == 0 and (tmp_path / "p.parquet").exists()
-    assert command(*argv)[0] == 5
-    assert command(*argv, "--overwrite")[0] == 0
-    code, _, err = command("audit", run.path, "--labels", "here/labels.csv", "--probabilities", "here/labels.csv")
-    assert code == 5 and "input" in err
+    for _ in range(2):
+        assert command("audit", run.path, "--labels", "here/labels.csv")[0] == 0
+    assert (run.path / "audit" / "probabilities.parquet").exists()
 
 
 def test_thresholds_without_labels(command: Command, run: Run) -> None:
@@ -135,7 +132,6 @@ def test_labels_of_another_run(command: Command, run: Run) -> None:
         (["--labels", "x.csv", "--n", "3"], "--n is for drawing"),
         (["--thresholds", "--out", "x"], "--out is for drawing"),
         (["--labels", "x.csv", "--page"], "--page is for drawing"),
-        (["--thresholds", "--probabilities", "p.parquet"], "--probabilities goes with labels"),
         (["--threshold", "2"], "0<=x<=1"),
         (["--n", "0"], "x>=1"),
     ],

@@ -178,7 +178,6 @@ def test_the_data_of_a_run_is_kept_by_what_reads_the_run(here: Path, in_process:
         ("rematch", "run", "--out", "first.parquet"),
         ("rematch", "file.parquet", "--out", "file.parquet"),
         ("report", "--out", "first.parquet"),
-        ("audit", "--labels", "dropped", "--probabilities", "first.parquet"),
         ("score", "file.parquet", "--out", "first.parquet"),
         ("export", "--repaired", "first.parquet"),
         ("restore", "kept.parquet", "--out", "dropped"),

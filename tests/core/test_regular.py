@@ -21,7 +21,7 @@ OWN = {
     "data/writing.py",
     "engine/queries.py", "export/writing.py", "ops/search.py", "core/regular.py",
     "commands/score.py", "encoders/efficientnet_lite.py", "cli/terminal.py",
-    "commands/demo.py",
+    "__init__.py", "commands/demo.py",
 }  # fmt: skip
 
 
