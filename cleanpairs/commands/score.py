@@ -30,7 +30,7 @@ from cleanpairs.engine import Engine, Finished, Partition, make_engine, plan_par
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.encoders import MOST_NEW, unknown_share
-from cleanpairs.estimators.null_threshold import BLOCK, UnseenThreshold, some_runs, unseen_threshold
+from cleanpairs.estimators.null_threshold import BLOCK, UnseenThreshold, spread_blocks, unseen_threshold
 from cleanpairs.estimators.persistence import load_estimator
 from cleanpairs.scoring import Embeddings
 
@@ -163,7 +163,7 @@ def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data
     if bank.model is not None and bank.model.local:
         return None
     parts: list[tuple[np.ndarray, ...]] = []
-    for runs in _by_row_group(some_runs(source.n_rows), reader_of(source).row_groups(source)):
+    for runs in _by_row_group(spread_blocks(source.n_rows), reader_of(source).row_groups(source)):
         first, last = runs[0].start, runs[-1].stop
         for batch in reader_of(source).iter_range(source, first, last - first, BLOCK, hash_vectors=True):
             row, first = first + batch.row, first + batch.n_rows

@@ -114,7 +114,7 @@ class Calibration:
         """Share of mismatched ones among the best ``counts`` pairs, each; ``matched`` (k,): P(matched) of all."""
         q = -np.sort(-self.quantile(1 - np.asarray(matched, dtype=np.float64)))
         at = np.asarray(counts, dtype=np.int64)
-        drawn = [_lucky(self.mismatched(q, theta), at, z) / at for theta, z in self._drawn()]
+        drawn = [_mismatch_count_quantile(self.mismatched(q, theta), at, z) / at for theta, z in self._drawn()]
         value = np.cumsum(self.mismatched(q))[at - 1] / at
         return [with_interval(v, d) for v, d in zip(value, np.transpose(drawn), strict=True)]
 
@@ -125,7 +125,7 @@ class Calibration:
         for theta, z in self._drawn():
             p = self.mismatched(q, theta)
             hit, missed = (
-                float(_lucky(p[some], n[None], z)[0]) if n else 0.0
+                float(_mismatch_count_quantile(p[some], n[None], z)[0]) if n else 0.0
                 for some, n in zip((flagged, ~flagged), last, strict=True)
             )
             drawn.append((hit / max(last[0], 1), hit / max(hit + missed, 1e-12)))
@@ -251,7 +251,7 @@ def with_interval(value: float, drawn: Any) -> Estimate:
     return Estimate(float(value), float(min(low, value)), float(max(high, value)))
 
 
-def _lucky(p: np.ndarray, at: np.ndarray, z: float) -> np.ndarray:
+def _mismatch_count_quantile(p: np.ndarray, at: np.ndarray, z: float) -> np.ndarray:
     """How many of the first ``at`` pairs are mismatched, at a normal deviate ``z``; skew as a Poisson number's."""
     mean, variance = np.cumsum(p)[at - 1], np.cumsum(p * (1 - p))[at - 1]
     return np.asarray(np.clip(mean + z * np.sqrt(variance) + (z * z - 1) / 6, 0, at))

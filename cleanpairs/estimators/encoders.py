@@ -178,8 +178,8 @@ def knows(encoder: SentenceEncoder, captions: Sequence[str]) -> tuple[bool, str]
     rows = encoder.tokens([" ".join(text) for text in chosen if text])
     pieces = sum(len(row) - marks for row in rows) / max(1, sum(map(len, chosen)))
     share = sum(token in unknown for row in rows for token in row) / max(1, sum(len(row) - marks for row in rows))
-    said = f"{encoder.name} makes {pieces:.2f} pieces of a word, {share:.0%} of them unknown"
-    return bool(rows) and pieces <= MOST_PIECES and share <= MOST_UNKNOWN, said
+    figures = f"{encoder.name} makes {pieces:.2f} pieces of a word, {share:.0%} of them unknown"
+    return bool(rows) and pieces <= MOST_PIECES and share <= MOST_UNKNOWN, figures
 
 
 def _some(captions: Sequence[str]) -> Sequence[str]:

@@ -26,14 +26,33 @@ BLOCKS, BLOCK = 16, 256  # runs of neighbouring rows that are looked at, where t
 
 @dataclass(frozen=True)
 class UnseenThreshold:
-    """Of pairs that a model has not seen."""
+    """A threshold for pairs that a model has not seen.
+
+    Parameters
+    ----------
+    threshold : float
+        Pairs that score below it are flagged.
+    noise_rate : Estimate
+        Share of mismatched pairs, NaN where undetermined.
+    """
 
     threshold: float
     noise_rate: Estimate  # share of mismatched pairs, NaN where undetermined
 
 
-def some_runs(n: int) -> list[range]:
-    """Of n rows all, or runs of neighbouring ones, as far apart as can be: a part of a file is read at once."""
+def spread_blocks(n: int) -> list[range]:
+    """Blocks of neighbouring rows, as far apart as can be, so that a part of a file is read at once.
+
+    Parameters
+    ----------
+    n : int
+        Rows.
+
+    Returns
+    -------
+    list of range
+        All rows, where there are at most 4,096. Else 16 blocks of 256.
+    """
     if n <= BLOCKS * BLOCK:
         return [range(n)]
     return [range(first, first + BLOCK) for first in np.linspace(0, n - BLOCK, BLOCKS).astype(int).tolist()]
@@ -43,8 +62,25 @@ def unseen_threshold(
     bank: Bank, images: Embeddings, texts: Embeddings, image_group: np.ndarray, text_group: np.ndarray,
     scores: np.ndarray, seed: int = 0,
 ) -> UnseenThreshold | None:  # fmt: skip
-    """The threshold of ``scores`` (n,) by ``bank``, NaN where a pair has none; None of fewer than 80 pairs, where these
-    score no higher than random ones, or where some are of the training. ``image_group``, ``text_group`` (n,) int64.
+    """The threshold for scores of pairs that a model has not seen.
+
+    Parameters
+    ----------
+    bank : Bank
+        The trusted pairs that scored them.
+    images, texts : Embeddings
+        Of n pairs.
+    image_group, text_group : (n,) int64
+        Equal numbers are one image, or one text.
+    scores : (n,) float
+        NaN where a pair has none.
+    seed : int
+        Of everything random.
+
+    Returns
+    -------
+    UnseenThreshold or None
+        None of fewer than 80 pairs, where they score no higher than random ones, or where some are of the training.
     """
     known = np.flatnonzero(np.isfinite(scores))
     if len(known) < LEAST_PAIRS:
@@ -70,11 +106,25 @@ def null_threshold(
     *,
     seed: int = 0,
 ) -> tuple[float, float] | None:
-    """The threshold of the correspondence ``y`` (N,), and the noise rate, by vectors (N, E) of one space, of any norm.
+    """Threshold and noise rate of a correspondence, by vectors of one space.
 
-    None where there are too few pairs, the similarities tell nothing, or the method does not agree with them about
-    which pairs are wrong: the two sets share less than half of what goes beyond chance, or so many labels are
-    alike that the threshold parts nothing.
+    Parameters
+    ----------
+    y : (N,) float
+        The correspondence.
+    images, texts : (N, E) float
+        Vectors of one space, of any norm.
+    image_group, text_group : (n,) int64
+        Equal numbers are one image, or one text.
+    seed : int
+        Of everything random.
+
+    Returns
+    -------
+    (float, float) or None
+        Threshold and noise rate. None where there are too few pairs, where the similarities tell nothing, or where
+        method and similarities do not agree: the flagged sets share less than half of what goes beyond chance, or too
+        many labels are equal.
     """
     if len(y) < LEAST_PAIRS:
         return None

@@ -28,7 +28,18 @@ from cleanpairs.encoders.tokenizer import TokenTable
 
 
 def caption_spaces(tokens: TokenTable) -> list[Any]:
-    """(N, V) float32 of N captions: words by rarity (sparse), frozen vectors, standardised, or both, words first."""
+    """Vectors of captions before any training.
+
+    Parameters
+    ----------
+    tokens : TokenTable
+        N captions.
+
+    Returns
+    -------
+    list of (N, V) float32
+        Words by rarity (sparse), frozen vectors (standardised), or both, words first.
+    """
     vectors = tokens.frozen()
     learned = [] if tokens.vectors is not None else [bag_of_tokens(tokens.ids, tokens.offsets)]
     return learned if vectors is None else [*learned, standardised(vectors)]
@@ -43,7 +54,26 @@ def independence_of(
     *,
     seed: int = 0,
 ) -> IndependenceTest:
-    """The test of N pairs, of ``images`` (M, R, D) or (M, 3, H, W) uint8 and captions, or their vectors (N, E)."""
+    """Test whether the images and captions of pairs depend on each other.
+
+    Parameters
+    ----------
+    images : (M, R, D) float, or (M, 3, H, W) uint8
+        Regions or pixels.
+    texts : TokenTable, or (N, E) float
+        Captions, or their vectors.
+    image_index : (N,) int64
+        The image of each pair.
+    image_group, text_group : (N,) int64
+        Equal numbers are one image, or one text.
+    seed : int
+        Of everything random.
+
+    Returns
+    -------
+    IndependenceTest
+        See :mod:`cleanpairs.correspondence.independence`.
+    """
     groups = by_image(image_group, text_group, most=BLOCK * BLOCKS, seed=seed)
     if len(groups) < LEAST:
         return IndependenceTest(0.0, len(groups))
@@ -80,9 +110,27 @@ def order_that_fits(
 def refuse_independent(
     found: IndependenceTest, pairs: int, method: str, given: Sequence[Any], *, pixels: bool = False, seed: int = 0
 ) -> None:
-    """Refuse to go on with so many ``pairs`` whose sides are independent. Raises RefusedError.
+    """Refuse to go on with pairs whose images and captions are independent.
 
-    ``given``: the arguments of :func:`independence_of`.
+    Parameters
+    ----------
+    found : IndependenceTest
+        Of these pairs.
+    pairs : int
+        How many there are. Fewer than 100 are not refused.
+    method : str
+        For the message.
+    given : sequence
+        The arguments of :func:`independence_of`.
+    pixels : bool
+        Whether a network is trained from pixels. They tell little before.
+    seed : int
+        Of everything random.
+
+    Raises
+    ------
+    RefusedError
+        They are independent.
     """
     if pairs < 100 or found.dependent or (pixels and found.n >= LEAST):
         return

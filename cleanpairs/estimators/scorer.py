@@ -27,7 +27,7 @@ from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.cut import Cut, cut_at
 from cleanpairs.estimators.encoders import MOST_NEW, unknown_share
-from cleanpairs.estimators.null_threshold import UnseenThreshold, some_runs, unseen_threshold
+from cleanpairs.estimators.null_threshold import UnseenThreshold, spread_blocks, unseen_threshold
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
 from cleanpairs.features import ImageMatrix
@@ -609,7 +609,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         if not self._takes_own_threshold(pairs.source.fingerprint):
             return None
         chosen = np.zeros(len(found.images), bool)
-        for run in some_runs(len(chosen)):
+        for run in spread_blocks(len(chosen)):
             chosen[run.start : run.stop] = True
         rows = np.flatnonzero(chosen[pairs.image_index])
         return unseen_threshold(

@@ -52,15 +52,37 @@ NUMBERS = AutoNumbers()
 
 
 def ranks(score: np.ndarray) -> np.ndarray:
-    """(N,) in (0, 1); equal scores have equal ranks."""
+    """Ranks of scores.
+
+    Parameters
+    ----------
+    score : (N,) float
+        Scores.
+
+    Returns
+    -------
+    (N,) float
+        In (0, 1). Equal scores have equal ranks.
+    """
     from scipy.stats import rankdata
 
     return np.asarray((rankdata(score) - 0.5) / max(len(score), 1))
 
 
 def first_within_one_standard_error(scores: list[np.ndarray], planted: np.ndarray) -> int:
-    """Number of the first of several scores (N,) that sets the ``planted`` rows (m,), which are mismatched for sure, as
-    far below the others as the best does, by the standard error of the difference.
+    """The first of several scores that sets the planted pairs as far below the others as the best one does.
+
+    Parameters
+    ----------
+    scores : list of (N,) float
+        In the order of preference.
+    planted : (m,) int64
+        Rows that are mismatched for sure.
+
+    Returns
+    -------
+    int
+        Number of the score. As far: by the standard error of the difference.
     """
     placed = np.array([positions(score[planted], np.delete(score, planted)) for score in scores])
     more = placed - placed[placed.mean(1).argmin()]
@@ -68,7 +90,22 @@ def first_within_one_standard_error(scores: list[np.ndarray], planted: np.ndarra
 
 
 def matched(found: Calibration, score: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """P(matched) (N,) of scores (N,), by their quantiles among others."""
+    """Probability of being matched.
+
+    Parameters
+    ----------
+    found : Calibration
+        What turns quantiles into probabilities.
+    score : (N,) float
+        Scores.
+    among : (n,) float
+        Scores among which their quantiles are taken.
+
+    Returns
+    -------
+    (N,) float
+        In [0, 1].
+    """
     at = positions(score, among)
     if len(found.draws) and np.isnan(noise_rate(found, len(score)).value):  # what is not known makes no pair sure
         return 1 - np.mean([found.mismatched(at, theta) for theta in found.draws], axis=0)
@@ -131,8 +168,19 @@ class AutoTraining(TrainingStrategy):
             self.repair(view)
 
     def similarity(self, view: EpochContext, texts: np.ndarray) -> np.ndarray:
-        """The networks' similarity (N,) of the images and the captions ``texts`` (N,), less what both have with all; of
-        local ones, whose similarity is no product of vectors, the matching probability.
+        """Similarity by the networks, less what both sides have with all.
+
+        Parameters
+        ----------
+        view : EpochContext
+            The networks and the pairs of this epoch.
+        texts : (N,) int64
+            Whose caption each image has.
+
+        Returns
+        -------
+        (N,) float
+            Of backbones that compare words with regions, the matching probability.
         """
         d, own = view.data, np.arange(len(self.w), dtype=np.int64)
         if view.networks[0].model.local:
@@ -149,11 +197,27 @@ class AutoTraining(TrainingStrategy):
         self, view: EpochContext, texts: np.ndarray, trust: np.ndarray, weights: np.ndarray, observed: np.ndarray,
         planted: np.ndarray,
     ) -> np.ndarray:  # fmt: skip
-        """Scores (N,) of the images and the captions ``texts`` (N,): the sum of the ranks of the networks' similarity,
-        of the similarity to neighbours, which ``trust`` (N,) weighs, and of the untrained agreement.
+        """The sum of the ranks of the networks' similarity, the similarity to neighbours and the untrained agreement.
 
-        The agreement is ``observed`` (N,), or computed anew with ``weights`` (N,); of the pairs ``planted`` (2, m) it
-        is that of these.
+        Parameters
+        ----------
+        view : EpochContext
+            The networks and the pairs of this epoch.
+        texts : (N,) int64
+            Whose caption each image has.
+        trust : (N,) float
+            Weights of the neighbours.
+        weights : (N,) float
+            Weights of the pairs by which the agreement is computed anew.
+        observed : (N,) float
+            The agreement, where the vectors are of one space.
+        planted : (2, m) int64
+            Image and caption of pairs for which the new agreement is taken.
+
+        Returns
+        -------
+        (N,) float
+            The scores.
         """
         d, seed = view.data, self.seed
         joint, untrained = NUMBERS.similarity_weights if self.known.by_similarity else NUMBERS.agreement_weights
@@ -167,7 +231,20 @@ class AutoTraining(TrainingStrategy):
         return order + untrained * ranks(observed)
 
     def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Unit vectors (n, 2 d) float32 of rows of the images and the captions: those of all networks side by side."""
+        """Vectors of all networks side by side.
+
+        Parameters
+        ----------
+        view : EpochContext
+            The networks and the pairs of this epoch.
+        images, texts : (n,) int64
+            Rows of the images and of the captions.
+
+        Returns
+        -------
+        (n, 2 d) float32, (n, 2 d) float32
+            Unit vectors.
+        """
         encoded = [view.encoded(k) for k in range(self.networks)]
         return tuple(  # type: ignore[return-value]
             np.concatenate([getattr(e, side).vectors[rows] for e in encoded], axis=1) / np.float32(len(encoded) ** 0.5)
@@ -225,13 +302,27 @@ class AutoTraining(TrainingStrategy):
 
 @dataclass(frozen=True, eq=False)
 class CalibrationStage:
-    """The planted pairs have each other's captions, and their scores calibrate those of all."""
+    """The planted pairs have each other's captions, and their scores calibrate those of all.
+
+    Parameters
+    ----------
+    training : AutoTraining
+        What is trained.
+    view : EpochContext
+        The networks and the pairs of this epoch.
+    """
 
     training: AutoTraining
     view: EpochContext
 
     def end_epoch(self, last: bool) -> None:
-        """Judge all pairs anew. After the ``last`` epoch the planted pairs get their own captions back."""
+        """Judge all pairs anew.
+
+        Parameters
+        ----------
+        last : bool
+            Whether it is the last epoch. Then the planted pairs get their own captions back.
+        """
         t = self.training
         t.scores += t.similarity(self.view, t.captions)
         t.w = (self.label() if last else self.calibrated(ranks(t.scores) + ranks(t.known.observed))).astype(np.float32)
@@ -240,8 +331,12 @@ class CalibrationStage:
             t.captions, t.scores = np.arange(len(t.w), dtype=np.int64), np.zeros(len(t.w))
 
     def label(self) -> np.ndarray:
-        """P(matched) (N,) by the planted pairs' scores; of these pairs, which get their own captions now, what is known
-        without training.
+        """Probability of being matched, by the planted pairs' scores.
+
+        Returns
+        -------
+        (N,) float
+            Of the planted pairs, which get their own captions now, what is known without training.
         """
         t = self.training
         known, planted = t.known, t.known.planted
@@ -259,7 +354,20 @@ class CalibrationStage:
         return w
 
     def calibrated(self, order: np.ndarray, draws: int = 0) -> np.ndarray:
-        """P(matched) (N,) of scores (N,), by those of the planted pairs; with ``draws``, the calibration is kept."""
+        """Probability of being matched, by the scores of the planted pairs.
+
+        Parameters
+        ----------
+        order : (N,) float
+            Scores.
+        draws : int
+            Of the bootstrap. Where there are any, the calibration is kept.
+
+        Returns
+        -------
+        (N,) float
+            In [0, 1].
+        """
         t = self.training
         known, planted = t.known, t.known.planted
         observed = np.delete(order, planted)
@@ -273,13 +381,27 @@ class CalibrationStage:
 
 @dataclass(frozen=True, eq=False)
 class FinalStage:
-    """All pairs have their own captions, and the calibration of the first stage judges them."""
+    """All pairs have their own captions, and the calibration of the first stage judges them.
+
+    Parameters
+    ----------
+    training : AutoTraining
+        What is trained.
+    view : EpochContext
+        The networks and the pairs of this epoch.
+    """
 
     training: AutoTraining
     view: EpochContext
 
     def end_epoch(self, last: bool) -> None:
-        """Judge all pairs after the ``last`` epoch; where similarity settled all before the training, as then."""
+        """Judge all pairs after the last epoch. Where similarity settled all before the training, its label stays.
+
+        Parameters
+        ----------
+        last : bool
+            Whether it is the last epoch.
+        """
         t = self.training
         own = np.arange(len(t.w), dtype=np.int64)
         if not t.settled:
@@ -289,7 +411,18 @@ class FinalStage:
             t.weight, t.captions = t.w.copy(), own
 
     def label(self, own: np.ndarray) -> np.ndarray:
-        """P(matched) (N,); without planted pairs what is known untrained, or the papers' mixture."""
+        """Probability of being matched.
+
+        Parameters
+        ----------
+        own : (N,) int64
+            All rows.
+
+        Returns
+        -------
+        (N,) float
+            Without planted pairs what is known untrained, or the papers' mixture.
+        """
         t = self.training
         score, given = ranks(t.scores), t.known.agreement
         weights = t.w if t.calibration is None else matched(t.calibration, score, score)

@@ -12,7 +12,20 @@ from cleanpairs.trainer import EpochContext
 
 
 def consistency(z_image: np.ndarray, z_text: np.ndarray, a_image: np.ndarray, a_text: np.ndarray) -> np.ndarray:
-    """Bidirectional similarity consistency (n,) in [0, 1] of n pairs with m anchors that are not the pair."""
+    """Bidirectional similarity consistency of pairs with clean anchors (BiCro, section 3.3).
+
+    Parameters
+    ----------
+    z_image, z_text : (n, d) float
+        Unit vectors of the pairs.
+    a_image, a_text : (m, d) float
+        Unit vectors of the anchors. None of them is one of the pairs.
+
+    Returns
+    -------
+    (n,) float
+        In [0, 1].
+    """
 
     def ratio(asked: np.ndarray, answered: np.ndarray, a_asked: np.ndarray, a_answered: np.ndarray) -> np.ndarray:
         found = top_k(asked, a_asked, 2)

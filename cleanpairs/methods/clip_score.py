@@ -42,7 +42,18 @@ class ClipScore(FrozenScorer):
         return background.scores_and_null(pairs, null, kind=kind, tau=self._model.temperature)
 
     def uncalibrated(self, score: np.ndarray) -> np.ndarray:
-        """The mean matching probability ("background"), or half of 1 + score."""
+        """See :meth:`cleanpairs.estimators.FrozenScorer.uncalibrated`.
+
+        Parameters
+        ----------
+        score : (n,) float
+            Of :meth:`score`.
+
+        Returns
+        -------
+        (n,) float
+            The mean matching probability ("background"), or half of 1 + score.
+        """
         if self.normalise == "background":
             return np.asarray(np.exp(score / self._model.temperature))
         return np.asarray(np.clip((1 + score) / 2, 0, 1))

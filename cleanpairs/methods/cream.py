@@ -17,9 +17,25 @@ CLEAN, HARD, NOISY = 0, 1, 2
 
 
 def spread_cross_entropy(S: Tensor, y: Tensor, tau: float, phi: float = 0.0, excluded: Tensor | None = None) -> Tensor:
-    """Loss (B,) of similarities S (B, B) with labels y (B,), of which 1 - y is spread over the other pairs.
+    """Cross entropy with soft labels, of which 1 - y is spread over the other pairs.
 
-    ``phi``: least weight of another pair, infinity for none; ``excluded`` (B, B): what is no other pair.
+    Parameters
+    ----------
+    S : (B, B) Tensor
+        Similarities, whose rows are images.
+    y : (B,) Tensor in [0, 1]
+        Labels.
+    tau : float
+        Temperature.
+    phi : float
+        Least weight of another pair. Infinity: none has any.
+    excluded : (B, B) bool Tensor, optional
+        What is no other pair.
+
+    Returns
+    -------
+    (B,) Tensor
+        Unreduced loss.
     """
     log = log_probabilities(S, tau, excluded)
     diagonal = torch.eye(len(S), dtype=torch.bool, device=S.device)

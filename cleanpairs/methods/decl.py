@@ -16,13 +16,38 @@ from cleanpairs.trainer import EpochContext
 
 
 def evidence(S: Tensor, tau: float) -> Tensor:
-    """e_ij (B, B) > 0, of the same shape as S."""
+    """Evidence exp(tanh(S) / tau) (DECL).
+
+    Parameters
+    ----------
+    S : (B, B) Tensor
+        Similarities, whose rows are images.
+    tau : float
+        Temperature.
+
+    Returns
+    -------
+    (B, B) Tensor
+        Above 0.
+    """
     return torch.exp(torch.tanh(S) / tau)
 
 
 @dataclass(frozen=True)
 class EvidentialLoss:
-    """Expected squared error under the Dirichlet, and the weighted divergence of wrong answers' evidence from none."""
+    """Expected squared error under the Dirichlet, and the weighted divergence of wrong answers' evidence from none.
+
+    Parameters
+    ----------
+    tau : float
+        Temperature.
+    kl_weight : float
+        Weight of the divergence.
+
+    Notes
+    -----
+    Sensoy et al., NeurIPS 2018.
+    """
 
     tau: float = 0.1
     kl_weight: float = 0.001
@@ -53,7 +78,22 @@ class EvidentialLoss:
 
 
 def expected_probability(S: Tensor, tau: float, excluded: Tensor | None = None) -> Tensor:
-    """Mean of both directions of alpha_ii / sum_j alpha_ij: (B,) in (0, 1]."""
+    """Mean of both directions of alpha_ii / sum_j alpha_ij.
+
+    Parameters
+    ----------
+    S : (B, B) Tensor
+        Similarities, whose rows are images.
+    tau : float
+        Temperature.
+    excluded : (B, B) bool Tensor, optional
+        What is no negative.
+
+    Returns
+    -------
+    (B,) Tensor
+        In (0, 1].
+    """
     alpha = evidence(S, tau) + 1  # (B, B)
     if excluded is not None:
         alpha = alpha.masked_fill(excluded, 0.0)

@@ -15,13 +15,41 @@ from cleanpairs.trainer import EpochContext, TrainingStage
 
 
 def structure_consistency(V: Tensor, U: Tensor, y: Tensor) -> Tensor:
-    """c (B,): cosine of the rows of V and U (B, B), whose columns weigh by y (B,); without gradient."""
+    """Cosine of the rows of V and U, without gradient (GSC).
+
+    Parameters
+    ----------
+    V, U : (B, B) Tensor
+        Similarities of images, and of texts.
+    y : (B,) Tensor
+        Weights of the columns.
+
+    Returns
+    -------
+    (B,) Tensor
+        In [-1, 1].
+    """
     with torch.no_grad():
         return torch.cosine_similarity(V * y, U * y, dim=1)
 
 
 def geometric_loss(V: Tensor, U: Tensor, y: Tensor, excluded: Tensor | None = None) -> Tensor:
-    """L_geo (B,) of similarities V of images, U of texts (B, B), labels y (B,); ``excluded`` (B, B): no negatives."""
+    """Loss within the modalities, L_geo of GSC.
+
+    Parameters
+    ----------
+    V, U : (B, B) Tensor
+        Similarities of images, and of texts.
+    y : (B,) Tensor in [0, 1]
+        Labels.
+    excluded : (B, B) bool Tensor, optional
+        What is no negative.
+
+    Returns
+    -------
+    (B,) Tensor
+        Unreduced loss.
+    """
     G = (V * y) @ (U * y).T  # (B, B): geometry of image i with that of text j
     if excluded is not None:
         G = G.masked_fill(excluded, float("-inf"))

@@ -18,7 +18,15 @@ from cleanpairs.trainer import BatchOutput, EpochContext
 
 
 class GraphRefiner(nn.Module):
-    """Partners of a pair's neighbours (n, k, E) to one target each: (n, E) unit vectors."""
+    """Mixes the partners of a pair's neighbours to one target by self-attention (IN2R).
+
+    Parameters
+    ----------
+    dim : int
+        Dimensions of the vectors.
+    heads : int
+        Of the attention.
+    """
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -27,7 +35,18 @@ class GraphRefiner(nn.Module):
         self.dropout, self.norm = nn.Dropout(0.1), nn.LayerNorm(dim)
 
     def forward(self, X: Tensor) -> Tensor:
-        """Z = LN(X + dropout(MHA(X))), the mean of its rows, normalised."""
+        """Z = LN(X + dropout(MHA(X))), and the mean of its rows.
+
+        Parameters
+        ----------
+        X : (n, k, E) Tensor
+            Partners of k neighbours.
+
+        Returns
+        -------
+        (n, E) Tensor
+            Unit vectors.
+        """
         mixed = self.attention(X, X, X, need_weights=False)[0]
         return normalize(self.norm(X + self.dropout(mixed)).mean(dim=1), dim=1)
 

@@ -69,10 +69,10 @@ class LEMoN(FrozenScorer):
                 continue
             found = top_k(asking, near, self.k + 1)
             at = np.maximum(found.indices, 0)
-            itself = (background.image_group[at] == pairs.image_group[:, None]) & (
+            same_pair = (background.image_group[at] == pairs.image_group[:, None]) & (
                 background.text_group[at] == pairs.text_group[:, None]
             )
-            known = (found.indices >= 0) & ~itself
+            known = (found.indices >= 0) & ~same_pair
             known &= known.cumsum(axis=1) <= self.k
             share = known * np.exp(-self.tau_1 * (1 - found.scores)) * trust[at]
             share /= np.maximum(known.sum(axis=1, keepdims=True), 1)

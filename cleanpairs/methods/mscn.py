@@ -28,14 +28,42 @@ class CorrectionNet(nn.Module):
         self.body = nn.Sequential(nn.Linear(dim + 1, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
     def forward(self, s: Tensor) -> Tensor:
-        """Weights (n,)."""
+        """Weights of pairs.
+
+        Parameters
+        ----------
+        s : (n, E + 1) Tensor
+            Similarity vectors.
+
+        Returns
+        -------
+        (n,) Tensor
+            In (0, 1).
+        """
         return torch.sigmoid(self.body(s).squeeze(-1))
 
 
 def meta_gradient_weights(
     losses: Any, parameters: dict[str, Tensor], direction: dict[str, Tensor], step: float = 1e-3
 ) -> Tensor:
-    """Central difference (n,) of ``losses(parameters)`` along ``direction``; ``step``: of the parameters' norm."""
+    """Central difference of losses along a direction of the parameters.
+
+    Parameters
+    ----------
+    losses : callable
+        From parameters to losses (n,).
+    parameters : dict of Tensor
+        Where the difference is taken.
+    direction : dict of Tensor
+        Of the same names and shapes.
+    step : float
+        Length of the step, relative to the norm of the parameters.
+
+    Returns
+    -------
+    (n,) Tensor
+        The differences.
+    """
     norm = torch.sqrt(sum((v.double() ** 2).sum() for v in direction.values()))  # type: ignore[arg-type]
     size = torch.sqrt(sum((p.double() ** 2).sum() for p in parameters.values()))  # type: ignore[arg-type]
     epsilon = float(step * size / norm.clamp_min(1e-12))

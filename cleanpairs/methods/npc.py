@@ -15,7 +15,18 @@ from cleanpairs.trainer import EpochContext
 
 
 def negative_weight(before: Tensor, after: Tensor) -> Tensor:
-    """weight_i (B,) of the losses of both trusted neighbours (2, B) >= 0 before and after a step on the batch."""
+    """Weight of each pair by the losses of its trusted neighbours before and after a step on the batch (NPC).
+
+    Parameters
+    ----------
+    before, after : (2, B) Tensor
+        Losses, at least 0.
+
+    Returns
+    -------
+    (B,) Tensor
+        In (0, 1].
+    """
     r = ((before + 1e-8) / (after + 1e-8)).mean(dim=0)
     return torch.where(r >= 1, torch.ones_like(r), r.tanh())
 

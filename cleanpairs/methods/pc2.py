@@ -20,24 +20,70 @@ from cleanpairs.trainer import BatchOutput, EpochContext
 
 
 def pseudo_classification(logits_image: Tensor, logits_text: Tensor) -> Tensor:
-    """Eq. 2: cross entropy of the image's prediction with the class of the text, (B,); logits (B, K)."""
+    """Cross entropy of the image's prediction with the class of the text (eq. 2 of PC2).
+
+    Parameters
+    ----------
+    logits_image, logits_text : (B, K) Tensor
+        Of the pseudo-classes.
+
+    Returns
+    -------
+    (B,) Tensor
+        Unreduced loss.
+    """
     return nn.functional.cross_entropy(logits_image, logits_text.argmax(dim=1), reduction="none")
 
 
 def negative_batch_entropy(logits: Tensor) -> Tensor:
-    """Eq. 3, negated: -H(mean_i p_i), a scalar in [-log K, 0]; the lower, the more evenly the classes are used."""
+    """Minus the entropy of the mean prediction (eq. 3 of PC2).
+
+    Parameters
+    ----------
+    logits : (B, K) Tensor
+        Of the pseudo-classes.
+
+    Returns
+    -------
+    Tensor
+        A scalar in [-log K, 0]. The lower, the more evenly the classes are used.
+    """
     mean = logits.softmax(dim=1).mean(dim=0)  # (K,)
     return (mean * mean.clamp_min(1e-12).log()).sum()
 
 
 def oscillation(previous: Tensor, current: Tensor) -> Tensor:
-    """Eq. 7: KL(previous || current) of class probabilities (N, K): (N,) >= 0."""
+    """Divergence of an epoch's class probabilities from those before (eq. 7 of PC2).
+
+    Parameters
+    ----------
+    previous, current : (N, K) Tensor
+        Class probabilities.
+
+    Returns
+    -------
+    (N,) Tensor
+        KL(previous || current).
+    """
     tiny = 1e-12
     return (previous * (previous.clamp_min(tiny).log() - current.clamp_min(tiny).log())).sum(dim=1).clamp_min(0)
 
 
 def pseudo_caption(p_noisy: Tensor, p_clean: Tensor) -> tuple[Tensor, Tensor]:
-    """Eq. 4: for each noisy prediction (n, K) the clean one (m, K) of highest cosine, (n,), and that, in [0, 1]."""
+    """For each noisy prediction the clean one of the highest cosine (eq. 4 of PC2).
+
+    Parameters
+    ----------
+    p_noisy : (n, K) Tensor
+        Class probabilities of noisy images.
+    p_clean : (m, K) Tensor
+        Class probabilities of clean pairs.
+
+    Returns
+    -------
+    (n,) Tensor, (n,) Tensor
+        Which clean one, and the cosine in [0, 1].
+    """
     unit = nn.functional.normalize
     best = (unit(p_noisy, dim=1) @ unit(p_clean, dim=1).T).max(dim=1)
     return best.indices, best.values.clamp(0, 1)
@@ -52,7 +98,18 @@ class PseudoClassifier(nn.Module):
         self.tau = tau
 
     def forward(self, z: Tensor) -> Tensor:
-        """Logits (B, K)."""
+        """Logits of the pseudo-classes.
+
+        Parameters
+        ----------
+        z : (B, E) Tensor
+            Unit vectors.
+
+        Returns
+        -------
+        (B, K) Tensor
+            Cosines over the temperature.
+        """
         return nn.functional.linear(z, nn.functional.normalize(self.weight, dim=1)) / self.tau
 
 

@@ -16,7 +16,15 @@ from cleanpairs.trainer import Averaged, SingleNetwork, TrainingData
 
 @dataclass(frozen=True)
 class ComplementaryLoss:
-    """The mean of both directions; ``kind`` {"log", "tan", "gce", "exp"}, of which "exp" sums exp(P_ij - 1)."""
+    """Complementary contrastive loss, the mean of both directions (RCL).
+
+    Parameters
+    ----------
+    tau : float
+        Temperature.
+    kind : {"log", "tan", "gce", "exp"}
+        Its form. "exp" sums exp(P_ij - 1).
+    """
 
     tau: float = 0.05
     kind: str = "log"

@@ -22,12 +22,36 @@ from cleanpairs.trainer import BatchOutput, EpochContext
 
 
 def correspondence_of_ranks(c: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Eq. 9: rank correlations (n,) between ``low`` and ``high`` to soft correspondences (n,) float32 in [0, 1]."""
+    """Soft correspondence by rank correlations (eq. 9 of REPAIR).
+
+    Parameters
+    ----------
+    c : (n,) float
+        Rank correlations.
+    low, high : float
+        Where the correspondence is 0, and 1.
+
+    Returns
+    -------
+    (n,) float32
+        In [0, 1].
+    """
     return np.clip((c - low) / max(high - low, 1e-6), 0, 1).astype(np.float32)
 
 
 def ends_of_ranks(c: np.ndarray) -> tuple[float, float]:
-    """``(lo, gamma)`` of rank correlations (N,): the lowest 1 % (not below 0), and the highest 10 %."""
+    """Where the correspondence of rank correlations is 0, and 1 (eq. 7 and 8 of REPAIR).
+
+    Parameters
+    ----------
+    c : (N,) float
+        Rank correlations.
+
+    Returns
+    -------
+    (float, float)
+        The mean of the lowest 1 %, not below 0, and that of the highest 10 %.
+    """
     ordered = np.sort(c)
     low = float(ordered[: max(1, len(c) // 100)].mean())
     return max(0.0, low), float(ordered[-max(1, len(c) // 10) :].mean())

@@ -29,7 +29,15 @@ PAPERS: dict[str, Any] = {
 
 
 class Remembered(NamedTuple):
-    """m entries, in no particular order: vectors (m, E) float32 on the memory's device, and the pairs (m,) int64."""
+    """Entries of a memory, in no particular order.
+
+    Parameters
+    ----------
+    images, texts : (m, E) float32 Tensor
+        Vectors, on the memory's device.
+    rows : (m,) int64
+        Which pairs.
+    """
 
     images: Tensor
     texts: Tensor
@@ -37,7 +45,15 @@ class Remembered(NamedTuple):
 
 
 class FeatureMemory:
-    """At most ``size`` feature pairs, whose vectors lie on ``device``; the oldest make room."""
+    """Vectors of pairs, of which the oldest make room.
+
+    Parameters
+    ----------
+    size : int
+        Pairs at most.
+    device : str
+        Where the vectors lie.
+    """
 
     def __init__(self, size: int, device: str = "cpu") -> None:
         self.size, self.device = size, device
@@ -49,7 +65,15 @@ class FeatureMemory:
         return self.filled
 
     def push(self, images: Tensor, texts: Tensor, rows: np.ndarray) -> None:
-        """Remember n feature pairs (n, E) of the pairs ``rows`` (n,); of more than ``size`` the last ones."""
+        """Remember pairs. Of more than ``size`` the last ones stay.
+
+        Parameters
+        ----------
+        images, texts : (n, E) Tensor
+            Vectors.
+        rows : (n,) int64
+            Which pairs.
+        """
         images, texts, rows = images[-self.size :], texts[-self.size :], rows[-self.size :]
         if not len(rows):
             return
@@ -73,7 +97,13 @@ class FeatureMemory:
         return {**vectors, "rows": self.rows, "next": self.next, "filled": self.filled}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Go on from a state.
+
+        Parameters
+        ----------
+        state : dict
+            What :meth:`state` gave.
+        """
         self.images, self.texts = (
             torch.from_numpy(np.array(state[name], dtype=np.float32)).to(self.device) for name in ("images", "texts")
         )
@@ -82,11 +112,21 @@ class FeatureMemory:
 
 
 class Splitting(Averaged):
-    """Strategy of a method that splits n pairs; it overrides :meth:`judge` and :meth:`split_loss`. Its value is
-    the mean of the labels over epochs behind the warm-up.
+    """Strategy of a method that splits pairs. It overrides :meth:`judge` and :meth:`split_loss`.
 
-    ``networks`` {1, 2}; ``mixture`` {"gaussian", "beta"}; ``apart``: clean and noisy pairs have batches of their own;
-    ``half``: a step holds half a batch of each of them, instead of one.
+    Its value is the mean of the labels over epochs behind the warm-up.
+
+    Parameters
+    ----------
+    n : int
+        Pairs.
+    method : WarmupCleaner
+        Whose settings it takes.
+
+    Notes
+    -----
+    Of the class: ``networks`` {1, 2}, ``mixture`` {"gaussian", "beta"}, ``apart``, whether clean and noisy pairs have
+    batches of their own, and ``half``, whether a step holds half a batch of each of them.
     """
 
     networks: int = 2
@@ -111,39 +151,141 @@ class Splitting(Averaged):
         self.memories: list[FeatureMemory] = []  # of the methods that have one a network
 
     def head(self, model: Any) -> nn.Module | None:
-        """What is kept with the model, unless a strategy has another one."""
+        """What is learned beside a model, and kept with it.
+
+        Parameters
+        ----------
+        model : DualEncoder
+            Which one.
+
+        Returns
+        -------
+        Module or None
+            That of the method, unless a strategy has another one.
+        """
         found: nn.Module | None = self.method._head(model)
         return found
 
     def judge(self, view: EpochContext) -> np.ndarray:
-        """Set ``self.y`` out of ``self.w``; return the soft correspondence (N,) as this epoch sees it."""
+        """Set the labels ``y`` by the clean probabilities ``w``.
+
+        Parameters
+        ----------
+        view : EpochContext
+            The networks and the pairs of this epoch.
+
+        Returns
+        -------
+        (N,) float
+            The correspondence as this epoch sees it.
+        """
         self.y[:] = self.w[::-1]
         return np.asarray(self.w.mean(axis=0))
 
     def warm_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
-        """Loss of a batch in the warm-up."""
+        """Loss of a batch in the warm-up.
+
+        Parameters
+        ----------
+        view : EpochContext
+            The networks and the pairs of this epoch.
+        network : int
+            Which network.
+        f : BatchOutput
+            The batch as the network sees it.
+
+        Returns
+        -------
+        Tensor
+            A scalar.
+        """
         return self.reduced(self.warm_objective(f.similarity(), f.of(np.ones(self.n, np.float32)), f.excluded))
 
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
-        """Loss of a batch of clean and a batch of noisy pairs: of both by their labels, the latter weighted."""
+        """Loss of a batch of clean and a batch of noisy pairs, by their labels.
+
+        Parameters
+        ----------
+        view : EpochContext
+            The networks and the pairs of this epoch.
+        network : int
+            Which network.
+        clean : BatchOutput
+            Clean pairs.
+        noisy : BatchOutput, optional
+            Noisy pairs, whose loss is weighted.
+
+        Returns
+        -------
+        Tensor
+            A scalar.
+        """
         y = self.y[network]
         loss = self.pair_loss(clean, clean.of(y))
         return loss if noisy is None else loss + self.method.noisy_weight * self.pair_loss(noisy, noisy.of(y))
 
     def pair_loss(self, f: BatchOutput, y: Tensor) -> Tensor:
-        """Loss of a batch of pairs with their labels y (B,)."""
+        """Loss of a batch of pairs by their labels.
+
+        Parameters
+        ----------
+        f : BatchOutput
+            The batch as the network sees it.
+        y : (B,) Tensor in [0, 1]
+            Labels.
+
+        Returns
+        -------
+        Tensor
+            A scalar.
+        """
         return self.reduced(self.pair_objective(f.similarity(), y, f.excluded))
 
     def reduced(self, loss: Tensor) -> Tensor:
-        """Losses (B,) to one of the batch: their mean, or their sum."""
+        """Losses of pairs to one of the batch.
+
+        Parameters
+        ----------
+        loss : (B,) Tensor
+            Of the pairs.
+
+        Returns
+        -------
+        Tensor
+            Their mean, or their sum.
+        """
         return loss.sum() if self.method.reduction == "sum" else loss.mean()
 
     def clean_rows(self, network: int) -> np.ndarray:
-        """Pairs that ``network`` trains on as clean: by the other network's split, where there are two."""
+        """Pairs that a network trains on as clean.
+
+        Parameters
+        ----------
+        network : int
+            Which network.
+
+        Returns
+        -------
+        (m,) int64
+            By the other network's split, where there are two.
+        """
         return np.flatnonzero(self.w[(network + 1) % self.networks] > self.clean_above)
 
     def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
-        """All pairs in the warm-up; then clean and noisy ones side by side, the noisy ones as often as needed."""
+        """All pairs in the warm-up. Then clean and noisy ones side by side, the noisy ones as often as needed.
+
+        Parameters
+        ----------
+        view : EpochContext
+            The networks and the pairs of this epoch.
+        network : int
+            Which network.
+
+        Returns
+        -------
+        list of tuple of (B,) int64
+            Rows of each step.
+        """
         clean = self.clean_rows(network)
         if not self.apart or not self.split_known or len(clean) < 2:
             return view.all_batches(network)
@@ -157,7 +299,24 @@ class Splitting(Averaged):
         return [*zip(first, second, strict=False)] or [(rows,) for rows in first]
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
-        """The warm-up's loss, or the method's."""
+        """See :class:`cleanpairs.trainer.TrainingStrategy`: the warm-up's loss, or the method's.
+
+        Parameters
+        ----------
+        view : EpochContext
+            The networks and the pairs of this epoch.
+        network : int
+            Which network.
+        batch : tuple of (B,) int64
+            Rows.
+        seed : int
+            Of dropout.
+
+        Returns
+        -------
+        Tensor
+            A scalar.
+        """
         f = view.forward(network, *batch, seed=seed)
         if not self.split_known:
             return self.warm_loss(view, network, f)
@@ -166,7 +325,13 @@ class Splitting(Averaged):
         return self.split_loss(view, network, f.select(f.source == 0), f.select(f.source == 1))
 
     def end_epoch(self, view: EpochContext) -> None:
-        """Split by the losses, label, and take the labels into the value."""
+        """Split by the losses, label, and take the labels into the value.
+
+        Parameters
+        ----------
+        view : EpochContext
+            The networks and the pairs of this epoch.
+        """
         self.note = None
         epoch = view.epoch - self.warmup + 1  # 1: the first split
         if epoch < 1 and not view.last:
@@ -190,11 +355,37 @@ class Splitting(Averaged):
         self.update(1, max(epoch, 1), value)
 
     def divide(self, network: int, losses: np.ndarray) -> GuardedSplit:
-        """The split of a network's losses (N,) in [0, 1]."""
+        """Split by the losses of a network.
+
+        Parameters
+        ----------
+        network : int
+            Which network.
+        losses : (N,) float in [0, 1]
+            Of all pairs.
+
+        Returns
+        -------
+        GuardedSplit
+            The previous split where this one is implausible.
+        """
         return guarded_split(losses, self.mixture, self.w[network] if self.has_split[network] else None)
 
     def losses(self, view: EpochContext, network: int) -> np.ndarray:
-        """Loss (N,) of every pair in evaluation mode, scaled to [0, 1]."""
+        """What is split: a loss of every pair in evaluation mode.
+
+        Parameters
+        ----------
+        view : EpochContext
+            The networks and the pairs of this epoch.
+        network : int
+            Which network.
+
+        Returns
+        -------
+        (N,) float
+            Scaled to [0, 1].
+        """
         if self.method.split_by == "probability":
             return 1 - view.probability(network, self.tau)
         return scaled(view.figure(network, lambda S, excluded: pair_loss_mean(S, excluded, self.margin)))
@@ -211,7 +402,13 @@ class Splitting(Averaged):
         return {**super().state(), **memories}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Go on from a state.
+
+        Parameters
+        ----------
+        state : dict
+            What :meth:`state` gave.
+        """
         super().load_state(state)
         for k, memory in enumerate(self.memories):
             prefix = f"memory.{k}."
@@ -219,7 +416,18 @@ class Splitting(Averaged):
 
 
 def scaled(x: np.ndarray) -> np.ndarray:
-    """(N,) to [0, 1] by minimum and maximum; zeros where all are alike but for rounding."""
+    """Scale by minimum and maximum.
+
+    Parameters
+    ----------
+    x : (N,) float
+        Values.
+
+    Returns
+    -------
+    (N,) float
+        In [0, 1]. Zeros where all are alike but for rounding.
+    """
     spread = float(np.ptp(x)) if len(x) else 0.0
     return np.asarray((x - x.min()) / spread if spread > 1e-5 else np.zeros_like(x))
 

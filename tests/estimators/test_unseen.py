@@ -16,7 +16,7 @@ from cleanpairs.cli import main
 from cleanpairs.commands.ray_data import ScorePairs
 from cleanpairs.commands.score import _by_row_group, score_stream
 from cleanpairs.data.noise import apply_noise, inject_noise
-from cleanpairs.estimators.null_threshold import BLOCK, BLOCKS, some_runs, unseen_threshold
+from cleanpairs.estimators.null_threshold import BLOCK, BLOCKS, spread_blocks, unseen_threshold
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.scoring import Bank, Embeddings
 
@@ -108,8 +108,8 @@ def test_pairs_without_a_score_are_left_out() -> None:
 
 
 def test_runs_are_spread_over_all_rows() -> None:
-    assert some_runs(5) == [range(5)] and some_runs(0) == [range(0)]
-    runs = some_runs(1_000_000)
+    assert spread_blocks(5) == [range(5)] and spread_blocks(0) == [range(0)]
+    runs = spread_blocks(1_000_000)
     assert len(runs) == BLOCKS and {len(run) for run in runs} == {BLOCK}
     assert runs[0].start == 0 and runs[-1].stop == 1_000_000
     assert _by_row_group(runs, [1_000_000]) == [runs]
