@@ -140,17 +140,21 @@ def score_stream(
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
                 counts, done = Counter(work(whole, Path(staged))), None
             else:
-                about = f"{work.threshold:.3g}"  # other threads give the last digits of scores otherwise
-                files = {p.relative_to(model).as_posix(): sha256_of(p) for p in Path(model).rglob("*") if p.is_file()}
-                job = json.dumps(
-                    [cleanpairs.__version__, source.fingerprint, files, work.batch_rows, about], sort_keys=True
-                )
+                job = _job_of(work, Path(model))
                 done = run_partitions(work, partitions, parts, job=job, engine=engine, overwrite=overwrite)
                 counts = _put_together(parts, done, Path(staged))
     if done is not None:  # now that their whole is in place
         remove_job(parts)
     rate = None if unseen is None else unseen.noise_rate
     return ScoreResult(**counts, threshold=fitted._applied_threshold(unseen), unknown_words=unknown, noise_rate=rate)
+
+
+def _job_of(work: ScoreWork, model: Path) -> str:
+    """What the scores depend on."""
+    about = f"{work.threshold:.3g}"  # other threads give the last digits of scores otherwise
+    files = {p.relative_to(model).as_posix(): sha256_of(p) for p in model.rglob("*") if p.is_file()}
+    known = [cleanpairs.__version__, work.source.fingerprint, files, work.batch_rows, about]
+    return json.dumps(known, sort_keys=True)
 
 
 def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data: str) -> UnseenThreshold | None:

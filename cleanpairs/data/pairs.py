@@ -116,22 +116,10 @@ class Pairs:
         if features is not None:
             source_images, groups, bad = _of_vectors(np.asarray(features))
         else:
-            images = list(images or ())
-            hashed = (content_hash(b or f"missing {i}".encode()) for i, b in enumerate(images))
-            source_images, groups = encoded_list(images), np.fromiter(hashed, np.int64, len(images))
-            bad = {i: "there is no image" for i, b in enumerate(images) if not b}
+            source_images, groups, bad = _of_encoded(list(images or ()))
         index = (np.arange(n) if image_index is None else np.asarray(image_index)).astype(np.int64)
         scores = {name: np.asarray(values, np.float32) for name, values in (precomputed_scores or {}).items()}
-        given = {"image indices": index, "keys": keys, "text vectors": texts}
-        for what, values in (given | {f"scores {name!r}": s for name, s in scores.items()}).items():
-            if values is not None and len(values) != n:
-                raise DataError(f"{n} captions need {n} {what}, found {len(values)}")
-        if n and not 0 <= index.min() <= index.max() < len(source_images):
-            raise DataError(
-                f"image indices are from 0 to {len(source_images) - 1}, found {index.min()} to {index.max()}"
-            )
-        if texts is not None and (texts.ndim != 2 or texts.dtype.kind != "f"):
-            raise DataError(f"text vectors must be floats ({n}, D), found {texts.dtype} {texts.shape}")
+        _check_sizes(n, len(source_images), index, keys, texts, scores)
         reasons = {i: bad[int(m)] for i, m in enumerate(index) if int(m) in bad}
         if texts is not None and n:
             texts, faults = _comparable(texts, "text vector")
@@ -228,6 +216,28 @@ class Pairs:
         if self.true_mismatch is None:
             raise DataError("the data has no column 'true_mismatch'; give a file of true mismatches")
         return self.true_mismatch
+
+
+def _check_sizes(
+    n: int, n_images: int, index: np.ndarray, keys: Sequence[str] | None, texts: np.ndarray | None,
+    scores: Mapping[str, np.ndarray],
+) -> None:  # fmt: skip
+    """Raise :class:`DataError` where what is given does not go with n captions and the images."""
+    given = {"image indices": index, "keys": keys, "text vectors": texts}
+    for what, values in (given | {f"scores {name!r}": s for name, s in scores.items()}).items():
+        if values is not None and len(values) != n:
+            raise DataError(f"{n} captions need {n} {what}, found {len(values)}")
+    if n and not 0 <= index.min() <= index.max() < n_images:
+        raise DataError(f"image indices are from 0 to {n_images - 1}, found {index.min()} to {index.max()}")
+    if texts is not None and (texts.ndim != 2 or texts.dtype.kind != "f"):
+        raise DataError(f"text vectors must be floats ({n}, D), found {texts.dtype} {texts.shape}")
+
+
+def _of_encoded(images: list[bytes | None]) -> tuple[ImageSource, np.ndarray, dict[int, str]]:
+    """As :func:`_of_vectors`, of M encoded images."""
+    hashed = (content_hash(b or f"missing {i}".encode()) for i, b in enumerate(images))
+    bad = {i: "there is no image" for i, b in enumerate(images) if not b}
+    return encoded_list(images), np.fromiter(hashed, np.int64, len(images)), bad
 
 
 def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, str]]:

@@ -20,21 +20,12 @@ import numpy as np
 from cleanpairs.ops.mapped import release
 
 FLAT_UP_TO = 100_000  # bank rows
-FLAT_PRODUCTS = 2 * 10**9  # of queries and rows: of 512 numbers, some 25 seconds of one core
 LEAST_RECALL = 0.92  # recall@10 of the approximate search, on a sample
-_PAYS = 0.5  # inverted lists are taken where less than this share of them has to be probed
-_SAMPLED = 256  # queries that choose the probes, and as many others that measure the recall
-_TRAIN = 48  # bank rows a list that k-means sees
 _AGAIN, _AT_LEAST = 2, 64  # times as many as are asked for, and so many, are ranked again by their vectors
 _IVF_BLOCK = 1 << 12  # queries
-_RANKED = 1 << 12  # vectors that are read before the pages of their file are given back
-_APART = 64  # the same, of vectors that lie far apart: the system may map half a megabyte for each
-_ADDED = 1 << 14  # bank rows that are put into lists at once
 
 _CPU_NUMBERS = 1 << 24  # of a block of the bank, and of scores, without FAISS
 _FLAT_BLOCK = 1 << 16  # queries of an exact search at once: FAISS itself takes 4,096
-_BLAS = 10_240  # numbers of all queries, above which FAISS is to multiply matrices
-_FAISS_GPU_K = 2048  # the most neighbours that FAISS's GPU indexes give
 
 
 @dataclass(frozen=True)
@@ -103,7 +94,7 @@ class Prepared:
         if _gpu() and not _faiss_gpus(faiss):
             return None
         index: Any = faiss.IndexFlatIP(self.rows.shape[1])
-        if _faiss_gpus(faiss) and self.k <= _FAISS_GPU_K:
+        if _faiss_gpus(faiss) and self.k <= 2048:  # neighbours: its GPU indexes give no more
             index = faiss.index_cpu_to_all_gpus(index)
         index.add(self.rows)
         return index
@@ -131,8 +122,9 @@ class Prepared:
         self.index.nprobe = self.note.probes
         _, near = self.index.search(_padded(queries, self.index.d), min(max(_AGAIN * k, _AT_LEAST), self.note.bank))
         scores, order = np.empty(near.shape, np.float32), np.argsort(near, axis=None)  # a mapped bank front to back
-        for start in range(0, len(order), _RANKED):
-            at = order[start : start + _RANKED]
+        read = 1 << 12  # vectors, before the pages of their file are given back
+        for start in range(0, len(order), read):
+            at = order[start : start + read]
             ids = np.maximum(near.ravel()[at], 0)
             scores.ravel()[at] = _products(queries, at // near.shape[1], self.rows, ids)
             release(self.rows)
@@ -160,21 +152,27 @@ def prepare(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = Fals
         raise ValueError(f"queries (n, d) and bank (m, d) must share d, got {queries.shape} and {bank.shape}")
     n, m = len(queries), len(bank)
     lists = 1 << round(np.log2(np.sqrt(max(m, 1))))
-    small = m <= FLAT_UP_TO and n * m <= FLAT_PRODUCTS
+    small = m <= FLAT_UP_TO and n * m <= 2 * 10**9  # products: of 512 numbers, some 25 seconds of one core
     few = n <= 4 * lists  # for them alone each bank row would be compared with all centres
     found = None if exact or small or few or _gpu() else _in_lists(queries, bank, k, lists)
     return found or Prepared(np.ascontiguousarray(bank, np.float32), k, SearchNote("flat", n, m))
 
 
-def _in_lists(queries: np.ndarray, bank: np.ndarray, k: int, lists: int) -> Prepared | None:
-    """The bank in lists, with the fewest probes (4, 6, 8, 12, 16 ...) that suffice; None if that does not pay."""
+def _in_lists(
+    queries: np.ndarray, bank: np.ndarray, k: int, lists: int, *, sample_size: int = 256, pays: float = 0.5
+) -> Prepared | None:
+    """The bank in lists, with the fewest probes (4, 6, 8, 12, 16 ...) that suffice; None if that does not pay.
+
+    ``sample_size``: queries that choose the probes, and as many others that measure the recall; ``pays``: inverted
+    lists are taken where less than this share of them has to be probed.
+    """
     m, d = bank.shape
-    sample = _taken(queries, np.unique(np.linspace(0, len(queries) - 1, 2 * _SAMPLED).astype(np.int64)))
+    sample = _taken(queries, np.unique(np.linspace(0, len(queries) - 1, 2 * sample_size).astype(np.int64)))
     truth = _search_torch(sample, bank, min(10, m))[1]
     chooses = np.arange(len(sample)) % 2 == 0
     for part in (4, 2) if d > 512 else (2, 1) if d > 128 else (1,):  # finer codes where rows crowd
         index, probes = _index(bank, lists, part), 4
-        while probes <= _PAYS * lists:
+        while probes <= pays * lists:
             tried = Prepared(bank, k, SearchNote("ivf", len(queries), m, lists, probes), index)
             found = replace(tried, k=max(k, 10))(sample)[1]
             if recall_at(found[chooses], truth[chooses]) >= LEAST_RECALL:
@@ -195,9 +193,11 @@ def _index(bank: np.ndarray, lists: int, part: int) -> Any:
     for clusters in (index.cp, index.pq.cp):
         clusters.niter, clusters.min_points_per_centroid = 5, 1  # the recall is measured: they need not be the best
     rng = np.random.default_rng(0)
-    index.train(_padded(_taken(bank, np.sort(rng.choice(m, min(m, _TRAIN * lists), replace=False))), index.d))
-    for first in range(0, m, _ADDED):
-        index.add(_padded(bank[first : first + _ADDED], index.d))
+    seen = min(m, 48 * lists)  # bank rows that k-means sees
+    index.train(_padded(_taken(bank, np.sort(rng.choice(m, seen, replace=False))), index.d))
+    at_once = 1 << 14
+    for first in range(0, m, at_once):
+        index.add(_padded(bank[first : first + at_once], index.d))
         release(bank)
     quantizer.this.disown()  # it is the index that keeps it
     index.own_fields = True
@@ -207,8 +207,9 @@ def _index(bank: np.ndarray, lists: int, part: int) -> Any:
 def _taken(rows: np.ndarray, some: np.ndarray) -> np.ndarray:
     """The rows ``some`` (k,), rising, in float32."""
     out = np.empty((len(some), rows.shape[1]), np.float32)
-    for start in range(0, len(some), _APART):
-        out[start : start + _APART] = rows[some[start : start + _APART]]
+    at_once = 64  # they lie far apart: the system may map half a megabyte for each
+    for start in range(0, len(some), at_once):
+        out[start : start + at_once] = rows[some[start : start + at_once]]
         release(rows)
     return out
 
@@ -269,8 +270,8 @@ def _faiss() -> Any:
     _choose_openblas_kernel()
     import faiss
 
-    if faiss.cvar.distance_compute_blas_threshold > _BLAS:  # 1.15 goes row by row below 128,000: ten times slower
-        faiss.cvar.distance_compute_blas_threshold = _BLAS
+    # Numbers of all queries above which FAISS multiplies matrices: 1.15 takes 128,000, ten times slower.
+    faiss.cvar.distance_compute_blas_threshold = min(faiss.cvar.distance_compute_blas_threshold, 10_240)
     return faiss
 
 

@@ -12,9 +12,6 @@ import numpy as np
 
 from cleanpairs.core.errors import DataError
 
-MISS = np.iinfo(np.int64).max  # rank of what is no hit at any K
-ROUNDING = 1e-6  # of the similarity of two unit vectors in float32; a matrix product and a sum differ by less
-
 
 @dataclass(frozen=True)
 class Recall:
@@ -65,18 +62,20 @@ def _recall(m: int, owner: np.ndarray, own: np.ndarray, blocks: Iterable[np.ndar
     """Of consecutive ``blocks`` (b, N) of images, by each text's ``own`` similarity (N,) float32; counted is what is
     *not* below the right answer.
     """
-    rank_i, rank_t, s = np.full(m, MISS), np.zeros(len(owner), np.int64), 0
+    miss = np.iinfo(np.int64).max  # rank of what is no hit at any K
+    rounding = np.float32(1e-6)  # of the similarity of two unit vectors; a matrix product and a sum differ by less
+    rank_i, rank_t, s = np.full(m, miss), np.zeros(len(owner), np.int64), 0
     for S in blocks:
         if S.shape[1:] != owner.shape:
             raise DataError(f"similarities are (images, {len(owner)}), found {S.shape}")
         right = owner == np.arange(s, s + len(S))[:, None]  # (b, N)
         best = np.where(right, S, -np.inf).max(axis=1)  # NaN stays
         with np.errstate(invalid="ignore"):
-            above = ~(np.less(S, (best - np.float32(ROUNDING))[:, None]) | right)
-            rank_t += (~(np.less(S, own - np.float32(ROUNDING)) | right)).sum(axis=0)
-        rank_i[s : s + len(S)] = np.where(np.isfinite(best), above.sum(axis=1), MISS)
+            above = ~(np.less(S, (best - rounding)[:, None]) | right)
+            rank_t += (~(np.less(S, own - rounding) | right)).sum(axis=0)
+        rank_i[s : s + len(S)] = np.where(np.isfinite(best), above.sum(axis=1), miss)
         s += len(S)
-    rank_t[~np.isfinite(own)] = MISS
+    rank_t[~np.isfinite(own)] = miss
     rank_i = rank_i[np.bincount(owner, minlength=m) > 0]
     return Recall(*(100.0 * float((rank < k).mean()) for rank in (rank_i, rank_t) for k in (1, 5, 10)))
 

@@ -40,7 +40,6 @@ from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, Trainin
 COLLAPSED = 0.999
 EXPLODED = 10.0
 MAX_NON_FINITE = 10  # consecutive steps without a finite loss before the run is refused
-MAX_NAMED = 256  # pairs of a batch that a message names
 LEAST_PIECE = 4  # pairs of a batch that the GPU's memory has to hold at once
 READ_EVERY = {"cpu": 1, "cuda": 25}  # steps, whose outcomes are read together: on a GPU nobody waits for each
 GROUPS = ("model", "optimizer", "best", "labels", "partial")  # fields that are tables by name
@@ -446,10 +445,11 @@ class Trainer:
         if self.skipped_in_row >= MAX_NON_FINITE:
             rows = np.unique(np.concatenate(batch))
             pairs = (rows if self.data.pair_id is None else self.data.pair_id[rows]).tolist()
-            more = f" and {len(pairs) - MAX_NAMED} more" if len(pairs) > MAX_NAMED else ""
+            named = 256
+            more = f" and {len(pairs) - named} more" if len(pairs) > named else ""
             raise RefusedError(
                 f"the loss or its gradient was not finite in {MAX_NON_FINITE} steps in a row; the last batch held the "
-                f"pairs (pair_id) {', '.join(map(str, pairs[:MAX_NAMED]))}{more}; lower lr (--set method.lr), "
+                f"pairs (pair_id) {', '.join(map(str, pairs[:named]))}{more}; lower lr (--set method.lr), "
                 "or check the vectors of these pairs"
             )
 
