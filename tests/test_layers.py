@@ -1,4 +1,4 @@
-"""Imports go down only: the table of docs/architecture.md against the source, by its syntax tree."""
+"""Imports go down only: the table of dev/architecture.md against the source, by its syntax tree."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PACKAGE = Path(cleanpairs.__file__).resolve().parent
 
 
 def levels() -> dict[str, int]:
-    """Room -> level, of the table in docs/architecture.md."""
-    text = (REPO / "docs" / "architecture.md").read_text(encoding="utf-8")
+    """Room -> level, of the table in dev/architecture.md."""
+    text = (REPO / "dev" / "architecture.md").read_text(encoding="utf-8")
     found: dict[str, int] = {}
     for level, rooms in re.findall(r"^\| (\d+) \| ([^|]+) \|", text, flags=re.MULTILINE):
         for room in re.findall(r"`([\w]+)(?:\.py|/)`", rooms):

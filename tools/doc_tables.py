@@ -131,18 +131,17 @@ def thresholds() -> str:
 
 
 def similar() -> str:
-    """What `auto`, its setting for similar pairs, and CRCL leave of mismatches that are near."""
+    """What `auto`, its setting for similar pairs, and CRCL leave of near mismatches in titles."""
     rows = []
-    for corpus in ("photographs", "titles"):
-        found = [row for row in read("similar_pairs") if row["corpus"] == corpus]
-        for kind, mismatched in dict.fromkeys((row["kind"], row["mismatched"]) for row in found):
-            of = {row["model"]: row for row in found if (row["kind"], row["mismatched"]) == (kind, mismatched)}
-            auto = of["auto"]
-            rows.append(
-                {"corpus": corpus, "noise": kind, "mismatched": mismatched}
-                | {"rate, interval": f"{auto['rate']} [{auto['low']}, {auto['high']}]", "bound": auto["bound"]}
-                | {"kept: `auto`": auto["kept"], "`similar`": of["auto, similar"]["kept"], "CRCL": of["crcl"]["kept"]}
-            )
+    found = [row for row in read("similar_pairs") if row["corpus"] == "titles"]
+    for kind, mismatched in dict.fromkeys((row["kind"], row["mismatched"]) for row in found):
+        of = {row["model"]: row for row in found if (row["kind"], row["mismatched"]) == (kind, mismatched)}
+        auto = of["auto"]
+        rows.append(
+            {"noise": kind, "mismatched": mismatched}
+            | {"rate, interval": f"{auto['rate']} [{auto['low']}, {auto['high']}]", "bound": auto["bound"]}
+            | {"kept: `auto`": auto["kept"], "`similar`": of["auto, similar"]["kept"], "CRCL": of["crcl"]["kept"]}
+        )
     return table(rows)
 
 

@@ -1,13 +1,12 @@
-"""Pictures for the docs of the report, repairs, an explanation and the review: python tools/screenshots.py [--run RUN].
+"""Pictures for the docs of the report, the worst pairs and the review: python tools/screenshots.py [--run RUN].
 
-Of clip art whose captions were permuted (made by `demo --images` where no run is given; report and review in the docs
-are of a run with frozen vectors), light and dark, in a Chromium without a window. Each picture has at most 150 kB.
+They show clip art whose captions were permuted, light and dark, in a Chromium without a window. `demo` makes the run if
+none is given. Each picture has at most 150 kB.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ IMAGES = REPO / "docs" / "images"
 MOST = 150_000  # bytes
 COLORS = 64  # of a picture
 CLI = [sys.executable, "-m", "cleanpairs"]
+WORST = "[...document.querySelectorAll('h2, h3, h4')].find(h => h.textContent.includes('Dropped: the worst'))"
 
 
 def picture(tab: Tab, name: str, width: int, height: int, first: str = "0") -> None:
@@ -49,22 +49,16 @@ def report(run: Path, scratch: Path, pairs: int = 24) -> Path:
     return page
 
 
-def repairs(browser: Any, run: Path, scratch: Path) -> None:
-    """README's picture: captions before and after, of the surest of the repairs that fit best."""
-    copy = Path(shutil.copytree(run, scratch / "repaired"))
-    options = ["--repairs", "plausible", "--set", "targets=text", "--out", str(copy / "plan.parquet"), "--overwrite"]
-    subprocess.run([*CLI, "rematch", str(copy), *options], check=True, stdout=subprocess.DEVNULL, cwd=scratch)
-    tab = browser.open(report(copy, scratch, pairs=200), scratch)
+def worst(tab: Any) -> None:
+    """README's picture: the cards of the worst pairs, of a report that is open."""
     tab.look(1200, 900)
-    tab.run("document.querySelectorAll('.tools, .why, .key, .card:nth-child(n + 7)').forEach(e => e.remove())")
-    tab.run("Promise.all([...document.images].map(i => { i.loading = 'eager'; return i.decode().catch(() => 0); }))")
-    cards = "document.querySelector('.dot.repaired-line').closest('.gallery').querySelector('.cards')"
+    tab.run("document.querySelectorAll('.tools, .key, .card:nth-child(n + 7)').forEach(e => e.remove())")
+    cards = f"{WORST}.closest('.gallery').querySelector('.cards')"
     tab.run(f"{cards}.scrollIntoView({{ block: 'center' }})")
     tab.screenshot()  # a card has its height when it was seen
     box = f"{cards}.getBoundingClientRect()"
     left, top, right, bottom = (tab.run(f"{box}.{side}") for side in ("left", "top", "right", "bottom"))
-    save(tab.screenshot().crop((left - 8, top - 8, right + 8, bottom + 8)), "before_after")
-    tab.close()
+    save(tab.screenshot().crop((left - 8, top - 8, right + 8, bottom + 8)), "wrong_pairs")
 
 
 def review(browser: Any, run: Path, scratch: Path) -> None:
@@ -89,17 +83,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         scratch, run = Path(name), Path(name, "demo", "run") if args.run is None else args.run.resolve()
         if args.run is None:
-            subprocess.run([*CLI, "demo", "--images", "--out", "demo"], check=True, cwd=scratch)
+            subprocess.run([*CLI, "demo", "--out", "demo"], check=True, cwd=scratch)
         browser = start(scratch / "profile")
         assert browser is not None, "no Chromium here"
         tab = browser.open(report(run, scratch), scratch)
         shorter = f"c.textContent = c.textContent.replaceAll('{run.parent}/', 'runs/')"
         tab.run(f"document.querySelectorAll('code').forEach(c => {{ {shorter} }})")
         picture(tab, "report", 1280, 820)
-        heading = "[...document.querySelectorAll('h2, h3, h4')].find(h => h.textContent.includes('Dropped: the worst'))"
-        picture(tab, "explain", 1280, 620, f"{heading}.getBoundingClientRect().top + scrollY - 110")
+        picture(tab, "explain", 1280, 620, f"{WORST}.getBoundingClientRect().top + scrollY - 110")
+        worst(tab)
         tab.close()
-        repairs(browser, run, scratch)
         review(browser, run, scratch)
         browser.close()
 

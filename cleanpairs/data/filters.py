@@ -33,7 +33,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 @dataclass(frozen=True)
 class Filter:
-    """What is set aside, and why; ``always``: unless it is told not to be. What each is after: docs/repair.md."""
+    """What is set aside, and why; ``always``: unless it is told not to be. What each is after: docs/inputs.md."""
 
     reason: str
     setting: float | None
