@@ -1,4 +1,4 @@
-"""What every test gets: a cache directory of its own; and no sentence encoder, where the module does not ask for it."""
+"""What every test gets: a cache directory of its own; no sentence encoder and no decoding process, unless asked for."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache directory; nothing is left in the user's, and nothing is found there."""
     monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def decoding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the process of the test, unless the module says ``DECODING = True``: starting another takes a second."""
+    if not getattr(request.module, "DECODING", False):
+        monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", "0")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -495,13 +495,14 @@ def test_objective_forward_and_backward(objective: Any, n: int) -> None:
 
 @pytest.mark.parametrize("label", [0.0, 0.5, 1.0])
 def test_objective_of_degenerate_batches(objective: Any, label: float) -> None:
-    y = torch.full((4,), label)
-    nothing_left = ~torch.eye(4, dtype=torch.bool)
-    for S in (torch.zeros(4, 4), torch.ones(4, 4), 20 * torch.eye(4), -20 * torch.eye(4), torch.eye(4).flip(0)):
-        for excluded in (None, nothing_left):
+    alike = [torch.full((n, n), value) for n, value in ((0, 0.0), (1, 0.0), (2, 0.0), (4, 0.0), (4, 1.0), (16, 20.0))]
+    for S in (*alike, 20 * torch.eye(4), -20 * torch.eye(4), torch.eye(4).flip(0)):
+        n = len(S)
+        for excluded in (None, ~torch.eye(n, dtype=torch.bool)):
             x = S.clone().requires_grad_()
-            loss = objective(x, y, excluded)
-            loss.mean().backward()
+            loss = objective(x, torch.full((n,), label), excluded)
+            assert loss.shape == (n,)
+            loss.sum().backward()
             assert bool(torch.isfinite(loss).all()) and x.grad is not None
             assert bool(torch.isfinite(x.grad).all())
 
@@ -650,6 +651,18 @@ def test_backbone_is_rebuilt_from_its_config(backbone: Any) -> None:
         for a, b in zip(backbone.eval()(images, None, tokens), other.eval()(images, None, tokens), strict=True):
             first, second = (x.parts if isinstance(x, Local) else x for x in (a, b))
             assert torch.equal(first, second) and bool(torch.isfinite(first).all())
+
+
+def test_backbone_standardises_its_input(backbone: Any) -> None:
+    if backbone.config["pixels"]:
+        pytest.skip("pixels have their own scale")
+    images, _ = batch_of(backbone, 4)
+    mean, std = torch.randn(6), torch.rand(6) + 0.5
+    with torch.no_grad():
+        before = backbone.eval().vector(backbone.encode_images(images))
+        backbone.fit_input(mean, std)
+        after = backbone.vector(backbone.encode_images(images * std + mean))
+    torch.testing.assert_close(after, before, atol=1e-5, rtol=1e-4)
 
 
 def test_backbone_ignores_the_regions_that_are_left_out(backbone: Any) -> None:

@@ -128,7 +128,6 @@ def test_misuse(command: Command, data: Path, argv: list[str], code: int, words:
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_every_number_is_one_that_the_libraries_take(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
-    assert command is not None
     for param in command.params:
         kind = param.type
         if not isinstance(kind, click.types.IntParamType | click.types.FloatParamType):

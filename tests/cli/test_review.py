@@ -107,7 +107,6 @@ def test_it_serves_until_ctrl_c_and_ends_with_the_result(run: Path, tmp_path: Pa
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=dict(os.environ), preexec_fn=default
     )
-    assert process.stdout is not None
     address = process.stdout.readline().split()[1]
 
     def ask(path: str, body: Any = None) -> Any:

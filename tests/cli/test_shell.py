@@ -253,7 +253,6 @@ def test_every_command_that_prints_a_result_has_json() -> None:
     context = click.Context(cli)
     for name in COMMANDS:
         command = cli.get_command(context, name)
-        assert command is not None
         options = {option for parameter in command.params for option in parameter.opts}
         assert ("--json" in options) == (name not in without), name
 
@@ -398,7 +397,6 @@ def test_variables_are_named_by_the_options(command: Command, monkeypatch: pytes
     found: dict[str, dict[str, Any]] = {}
     for name, argv in (("export", []), ("fit", ["d.parquet"])):
         made = cli.get_command(context, name)
-        assert made is not None
         found[name] = made.make_context(name, argv, parent=context).params
     assert found["export"]["out"] == "clean.parquet" and found["export"]["max_wrong"] == 0.25
     assert found["fit"]["overrides"] == ("epochs=2", "seed=3")

@@ -139,7 +139,6 @@ BUSY = "print('ready', flush=True)\nwhile True: pass"  # it hears no pipe
 
 def test_a_child_ends_with_a_parent_that_is_killed() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(PACKAGE.parent), BUSY], stdout=subprocess.PIPE)
-    assert parent.stdout is not None
     pid, ready = parent.stdout.readline().decode().split()
     assert ready == "ready"
     os.kill(parent.pid, signal.SIGKILL)

@@ -37,7 +37,6 @@ def test_the_rate_and_the_probabilities_are_right(wrong: float, apart: float) ->
 def test_neither_unit_nor_origin_of_the_scores_counts() -> None:
     observed, _, null = mixture(1000, 0.3)
     plain, mapped = ScoreProbability.of(observed, null), ScoreProbability.of(7 * observed - 3, 7 * null - 3)
-    assert plain is not None and mapped is not None
     assert plain.noise_rate == pytest.approx(mapped.noise_rate, abs=1e-6)
     np.testing.assert_allclose(plain(observed), mapped(7 * observed - 3), atol=1e-5)
 

@@ -40,7 +40,6 @@ def test_rate_and_probabilities_without_a_training(wrong: float) -> None:
 def test_what_hubs_have_spoiled_is_mended_by_the_pairs() -> None:
     images, texts, at, truth = corpus(800, 0.4, hubs=3.0)
     found = similarity_agreement(VectorPairs(images, texts, np.arange(800), at))
-    assert found is not None
     plain = 1 - roc_auc_score(~truth, normalised_similarity(images, texts))
     assert 1 - roc_auc_score(~truth, found.observed) < 0.5 * plain
 

@@ -326,7 +326,6 @@ def test_of_two_processes_on_one_name_exactly_one_wins(tmp_path: Path, kind: str
     for writer in writers:  # both are inside the block, with everything written
         assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
     for writer in writers:
-        assert writer.stdin is not None
         writer.stdin.write("go\n")
         writer.stdin.flush()
     for writer in writers:

@@ -178,7 +178,6 @@ def test_from_vectors_without_captions_to_the_list_of_ids(tmp_path: Path, monkey
     run("export", "--plan", "plan.parquet", "--repaired", "out.parquet", "--dropped", "dropped.parquet")
     plan = pq.read_table("plan.parquet").to_pylist()
     given = load_pairs("data.parquet").text_vectors
-    assert given is not None
     donor_values = [p for p in plan if p["action"] == "rematch_text"]
     assert donor_values
     rows = {row["uid"]: row["text_emb"] for row in pq.read_table("out.parquet").to_pylist()}

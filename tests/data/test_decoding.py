@@ -25,6 +25,7 @@ from cleanpairs.data.thumbnails import thumbnail, thumbnails
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.report.plots import plot_pairs
 
+DECODING = True
 HERE = __name__  # the workers import this module by its name, from the parent's sys.path
 
 CRASH, HANG, FILL, ONCE = 3, 4, 5, 6  # widths of images that do it
@@ -96,14 +97,14 @@ def test_none_one_and_two_images(count: int, workers: int) -> None:
 
 
 def test_an_image_that_kills_its_worker_twice_is_set_aside_and_the_others_are_not() -> None:
-    images = [picture(w) for w in (10, 11, CRASH, 12, 13, 14, CRASH, 15)]
+    images = [picture(w) for w in (10, 11, CRASH, 12, 13, 14)]
     with Decoder(Preparation(f"{HERE}:faulty"), 2) as decoder:
         found = decode(decoder, images)
     failures = {row: why for b in found for row, why in b.failures.items()}
-    assert sorted(failures) == [2, 6]
+    assert list(failures) == [2]
     assert "ended the decoding process (SIGSEGV), twice" in failures[2]
-    assert [int(a[0]) for b in found for a in b.arrays] == [10, 11, 12, 13, 14, 15]
-    assert decoder.lost == 4
+    assert [int(a[0]) for b in found for a in b.arrays] == [10, 11, 12, 13, 14]
+    assert decoder.lost == 2
 
 
 def test_an_image_that_was_there_when_its_worker_died_by_chance_is_tried_again(tmp_path: Path) -> None:

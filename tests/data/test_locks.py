@@ -23,7 +23,6 @@ HOLDER = "import sys, cleanpairs.data.locks as own\nwith own.output_lock(sys.arg
 def held_by_another(*outputs: Path) -> Iterator[subprocess.Popen[str]]:
     argv = [sys.executable, "-c", HOLDER, *map(str, outputs)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == "\n"
         try:
             yield other

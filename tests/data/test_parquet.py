@@ -199,8 +199,9 @@ def test_several_files_are_one_input_in_order(tmp_path: Path) -> None:
     pairs = load_pairs(tmp_path)  # an empty list has the type null
     assert pairs.captions == ["1.0", "2.0", "2.1"] and pairs.images.read([2, 0]) == [png(1), png(0)]
     assert load_pairs(str(tmp_path / "part-[12].parquet")).captions == pairs.captions
-    with pytest.raises(ConfigError, match=r"limit is a number of rows, 0 or more; found 1\.5"):
-        load_pairs(tmp_path, limit=1.5)  # type: ignore[arg-type]
+    for limit in (1.5, -1):
+        with pytest.raises(ConfigError, match=rf"limit is a number of rows, 0 or more; found {limit}"):
+            load_pairs(tmp_path, limit=limit)  # type: ignore[arg-type]
     assert load_pairs(tmp_path, limit=2).captions == ["1.0", "2.0"]
 
 
@@ -271,21 +272,18 @@ def test_files_with_other_columns_are_refused(tmp_path: Path) -> None:
         load_pairs(tmp_path)
 
 
-@pytest.mark.parametrize("fault", ["truncated", "empty", "html", "flipped"])
+@pytest.mark.parametrize("fault", ["truncated", "empty", "html"])
 def test_a_corrupt_file_is_named(tmp_path: Path, fault: str) -> None:
     path = tmp_path / "broken.parquet"
     columns = {"caption": [f"caption number {i}" for i in range(500)], "image": [png(i) for i in range(500)]}
     write(path, columns, compression="none", use_dictionary=False, write_page_checksum=True, row_group_size=100)
-    raw = bytearray(path.read_bytes())
-    if fault == "flipped":
-        raw[raw.index(b"caption number 250")] ^= 1
-    path.write_bytes({"truncated": bytes(raw[:-100]), "empty": b"", "html": b"<html>" * 99}.get(fault, bytes(raw)))
+    path.write_bytes({"truncated": path.read_bytes()[:-100], "empty": b"", "html": b"<html>" * 99}[fault])
     with pytest.raises(DataError, match=r"broken\.parquet"):
         load_pairs(path)
 
 
 def test_what_is_no_input(tmp_path: Path) -> None:
-    for data in (tmp_path / "none.parquet", tmp_path, str(tmp_path / "*.parquet")):
+    for data in (tmp_path / "none.parquet", tmp_path, str(tmp_path / "*.parquet"), f"{tmp_path}/{5000 * 'x'}"):
         with pytest.raises(DataError, match=str(tmp_path)):
             load_pairs(data)
     with pytest.raises(DataError, match="not of int"):
@@ -295,14 +293,18 @@ def test_what_is_no_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_few_rows(tmp_path: Path, n: int) -> None:
     schema = pa.schema(
-        [("caption", pa.string()), ("image", pa.binary()), ("image_features", pa.list_(pa.float32(), 2))]
-    )
-    rows = [{"caption": "same", "image": png(0), "image_features": [1.0, 2.0]}] * n
+        [
+            ("caption", pa.string()), ("image", pa.binary()), ("image_features", pa.list_(pa.float32(), 2)),
+            ("similarity", pa.float32()),
+        ]
+    )  # fmt: skip
+    rows = [{"caption": "same", "image": png(0), "image_features": [1.0, 2.0], "similarity": 0.5}] * n
     path = tmp_path / "in.parquet"
     pq.write_table(pa.Table.from_pylist(rows, schema), path)
     for options in ({}, {"image_column": "image"}):
         pairs = load_pairs(path, **options)
         assert len(pairs) == len(pairs.images) == n and pairs.image_index.dtype == np.int64
+        assert pairs.precomputed_scores["similarity"].shape == (n,)
         assert len(set(pairs.image_group.tolist())) == len(set(pairs.text_group.tolist())) == min(n, 1)
         tables = list(iter_tables(pairs.source))
         assert len(tables) == 1 and tables[0].schema.names == schema.names and len(tables[0]) == n
@@ -383,12 +385,3 @@ def test_a_given_score_may_run_along_the_captions(tmp_path: Path) -> None:
     pairs = load_pairs(write(tmp_path / "in.parquet", columns))
     found = pairs.precomputed_scores["similarity"]
     np.testing.assert_array_equal(found, np.array([0.5, np.inf, 0.125, np.nan, np.nan], np.float32))
-
-
-def test_given_scores_of_no_rows(tmp_path: Path) -> None:
-    table = {
-        "image": pa.array([], pa.binary()),
-        "caption": pa.array([], pa.string()),
-        "similarity": pa.array([], pa.float32()),
-    }
-    assert load_pairs(write(tmp_path / "in.parquet", table)).precomputed_scores["similarity"].shape == (0,)

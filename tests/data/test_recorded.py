@@ -58,7 +58,6 @@ def pixels(out: Path) -> list[int]:
             for member in members:
                 if member.name.endswith((".png", ".jpg")):
                     held = members.extractfile(member)
-                    assert held is not None
                     with Image.open(io.BytesIO(held.read())) as image:
                         found.append(image.convert("RGB").getpixel((0, 0))[0])
     return found

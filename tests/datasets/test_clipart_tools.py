@@ -21,7 +21,6 @@ SVG = """<svg xmlns:rdf="r" xmlns:dc="d" xmlns:cc="c"><metadata><rdf:RDF><cc:Wor
 
 def tool(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
@@ -71,7 +70,6 @@ def test_a_title_that_many_files_share_gives_way_to_the_file_name(captions: Modu
 
 def test_long_captions_are_cut_between_keywords(captions: ModuleType) -> None:
     text = caption(captions, "a/b", "big ship", "", ";".join(f"{a}{b}word" for a in "abcdef" for b in "uvwxyz"))
-    assert text is not None
     assert len(text.replace(",", "").split()) == 25
 
 

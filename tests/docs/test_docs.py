@@ -175,7 +175,6 @@ def test_the_page_of_recipes_names_what_ships() -> None:
 
 def test_the_tables_of_the_pages_are_those_of_the_results() -> None:
     spec = importlib.util.spec_from_file_location("doc_tables", REPO / "tools" / "doc_tables.py")
-    assert spec is not None and spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     swept = 0
@@ -200,7 +199,6 @@ def test_commands_and_options_that_the_docs_name_exist() -> None:
             if name not in COMMANDS:
                 continue
             command = cli.get_command(context, name)
-            assert command is not None
             known = {option for parameter in command.params for option in parameter.opts} | shared
             used = set(re.findall(r"(?<=\s)--[a-z-]+[a-z]", rest.split("&&")[0]))
             assert used <= known, f"{file.name}: cleanpairs {name}{rest}: {used - known}"

@@ -123,14 +123,6 @@ def test_batches_do_not_change_features(small: EfficientNetLite0, photos: list[I
     assert small.encode_images([]).shape == (0, 9, 1280)
 
 
-def test_a_picture_is_nearest_to_its_own_variants(photos: list[Image.Image]) -> None:
-    variants = [photo.resize((120, 90)).transpose(Image.Transpose.FLIP_LEFT_RIGHT) for photo in photos]
-    z = EfficientNetLite0(128).encode_images(photos + variants).mean(1)  # (4, 1280)
-    z /= np.linalg.norm(z, axis=1, keepdims=True)
-    similarity = z[:2] @ z[2:].T
-    assert similarity.diagonal().min() > similarity[~np.eye(2, dtype=bool)].max() + 0.2
-
-
 @pytest.mark.parametrize("mode", ["L", "P", "1", "CMYK", "RGBA", "LA", "I;16", "I", "F"])
 def test_any_mode_is_encoded_like_its_rgb(mode: str, small: EfficientNetLite0) -> None:
     gradient = Image.fromarray(np.tile(np.arange(64, dtype=np.uint8) * 4, (64, 1)))
@@ -142,11 +134,6 @@ def test_any_mode_is_encoded_like_its_rgb(mode: str, small: EfficientNetLite0) -
     torch.testing.assert_close(x, small.transform([expected]), atol=tolerance, rtol=0)
 
 
-def test_transparent_becomes_white(small: EfficientNetLite0) -> None:
-    clear = Image.new("RGBA", (40, 40), (0, 0, 0, 0))
-    torch.testing.assert_close(small.transform([clear]), torch.ones(1, 3, 64, 64))
-
-
 def test_it_stays_frozen_and_in_evaluation_mode(encoder: EfficientNetLite0) -> None:
     encoder.train()
     assert not any(module.training for module in encoder.modules())
@@ -156,12 +143,6 @@ def test_it_stays_frozen_and_in_evaluation_mode(encoder: EfficientNetLite0) -> N
     plain.train()
     plain.encode_images([Image.new("RGB", (32, 32))])
     assert all(torch.equal(before[key], value) for key, value in plain.state_dict().items())
-
-
-def test_gradients_pass_through_to_the_pixels(small: EfficientNetLite0, photos: list[Image.Image]) -> None:
-    x = small.transform(photos[:1]).requires_grad_()
-    small(x).sum().backward()
-    assert x.grad is not None and bool(x.grad.abs().sum() > 0)
 
 
 def test_missing_weights_name_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,7 +208,7 @@ def test_tuned_towers_begin_as_the_model_learn_and_come_back(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["repair", "pc2", "l2rm", "ncr", "decl", "bicro", "rcl", "mscn", "infonce", "triplet"])
+@pytest.mark.parametrize("name", ["repair", "l2rm", "ncr", "mscn"])
 def test_other_methods_tune_too(name: str, tiny_clip: Path, colored: Path, meta: Path, tmp_path: Path) -> None:
     pairs = load_pairs(colored).select(np.arange(40))
     settings = {"encoder": tiny_clip, "tune": "lora", "meta": str(meta), "meta_batch": 8, "meta_every": 1}
@@ -370,7 +370,7 @@ def test_a_text_encoder_beside_learned_words_or_in_their_place(
     backbone: str, sentence_model: Path, colored: Path, tmp_path: Path
 ) -> None:
     pairs = load_pairs(colored)
-    settings: dict[str, Any] = {"image_size": 32, "dim": 16, "epochs": 30, "lr": 2e-3, "backbone": backbone}
+    settings: dict[str, Any] = {"image_size": 32, "dim": 16, "epochs": 15, "lr": 4e-3, "backbone": backbone}
     model = tiny(CRCL, text_encoder=sentence_model, **settings).fit(pairs)
     assert (type(model.model_).__name__ == "VectorTowers") == (backbone == "sgr")
     assert model.evaluate(pairs).rsum > 150  # 56 images: 16 by chance for each direction of R@1, 5, 10
@@ -495,21 +495,9 @@ def test_fit_score_evaluate_and_export(
     monkeypatch.chdir(tmp_path)
     settings = "epochs=1 refine_epochs=[] batch_size=16 eval_group_size=16".split()
     options = [part for setting in settings for part in ("--set", setting)]
+    fit = ["fit", str(colored), "--encoder", str(tiny_clip), "--set", f"tune={tune}", "--method", "crcl", *options]
     commands = [
-        [
-            "fit",
-            str(colored),
-            "--encoder",
-            str(tiny_clip),
-            "--set",
-            f"tune={tune}",
-            "--method",
-            "crcl",
-            *options,
-            "--out",
-            "run",
-            "--quiet",
-        ],
+        [*fit, "--out", "run", "--quiet"],
         ["score", "run", str(colored), "--out", "scores.parquet"],
         ["evaluate", "run", str(colored)],
         ["export", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet"],

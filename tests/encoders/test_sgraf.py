@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu, normalize
 
 from cleanpairs.encoders import sgraf
-from cleanpairs.encoders.base import Local, input_dim
+from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.sgraf import SAF, SGR, SGRAF
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
 
@@ -179,37 +178,6 @@ def test_regions_that_cancel_out_give_numbers(kind: type) -> None:
     assert bool(S.isfinite().all()) and regions.grad is not None and bool(regions.grad.isfinite().all())
 
 
-def test_dropped_regions_are_gone_and_the_rest_keep_their_order() -> None:
-    model = model_of(SAF)
-    images = torch.randn(2, 3, 6, dtype=torch.float64)
-    keep = torch.tensor([[False, True, True], [True, False, False]])
-    images[~keep] = float("nan")  # not even looked at
-    state = model.encode_images(images, keep)
-    assert state.lengths.tolist() == [2, 1]
-    alone = model.encode_images(images[:1, 1:])
-    torch.testing.assert_close(state.parts[0, :2], alone.parts[0])
-    assert bool((state.parts[0, 2:] == 0).all()) and bool((state.parts[1, 1:] == 0).all())
-    torch.testing.assert_close(model.vector(state)[0].double(), normalize(alone.parts[0].double().mean(dim=0), dim=0))
-
-
-@pytest.mark.parametrize("kind", [SAF, SGR, SGRAF])
-def test_the_configuration_and_the_weights_make_the_module_again(kind: type) -> None:
-    model = model_of(kind, sgr_steps=2)
-    model.fit_input(torch.arange(6.0), torch.full((6,), 2.0))
-    copy = kind(**json.loads(json.dumps(model.config))).double().eval()
-    copy.load_state_dict(model.state_dict())
-    assert copy.config == model.config and copy.dim == model.dim and input_dim(model) == 6
-    torch.testing.assert_close(copy.similarity(*states(copy)), model.similarity(*states(model)), rtol=0, atol=0)
-
-
-def test_the_standardisation_is_of_the_input() -> None:
-    model, plain = model_of(SGR), model_of(SGR)
-    mean, std = torch.randn(6, dtype=torch.float64), torch.rand(6, dtype=torch.float64) + 0.5
-    model.fit_input(mean, std)
-    x = torch.randn(2, 3, 6, dtype=torch.float64)
-    torch.testing.assert_close(model.encode_images(x * std + mean).parts, plain.encode_images(x).parts)
-
-
 @pytest.mark.parametrize("kind", [SAF, SGR])
 def test_half_precision_is_near(kind: type) -> None:
     model = model_of(kind, dim=32, dim_sim=16).float()
@@ -224,9 +192,3 @@ def test_half_precision_is_near(kind: type) -> None:
     torch.testing.assert_close(half.float(), full, rtol=0, atol=0.02)
     torch.testing.assert_close(half.diagonal().float(), paired.float(), rtol=0, atol=0.02)
     assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None)
-
-
-def test_pixels_go_through_the_small_network() -> None:
-    model = model_of(SAF, pixels=True).float()
-    state = model.encode_images(torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8))
-    assert state.parts.shape[0] == 2 and state.parts.shape[2] == model.dim

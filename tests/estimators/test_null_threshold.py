@@ -32,7 +32,6 @@ def test_the_scale_of_the_labels_does_not_matter(scale: object) -> None:
     y = scale(np.clip(np.where(pairs.true_mismatch, 0.25, 0.75) + 0.1 * rng.normal(size=N), 0, 1))
     image = np.asarray(pairs.images.array())[:, 0]
     found = null_threshold(y, image, pairs.text_vectors, pairs.image_group, pairs.text_group)
-    assert found is not None
     assert detection(y, pairs.true_mismatch, found[0]).f1 > 0.9
     assert found[1] == pytest.approx(0.4, abs=0.08)
     random = rng.random(N)  # a method that has learned the wrong pairs by heart

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.core.errors import ConfigError, DataError, OutputError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs, read_image
 from cleanpairs.export import datasets_format, diff_export, export_pairs, restore_export
 from cleanpairs.export.datasets_format import features_of
@@ -173,21 +173,3 @@ def test_a_type_that_datasets_does_not_know() -> None:
     schema = pa.table({"caption": ["a", "b"], "odd": months}).schema
     with pytest.raises(ConfigError, match=r"'odd'.*Parquet"):
         features_of(schema)
-
-
-def test_a_full_disk_leaves_the_old_directory(
-    make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = make_pairs(4)
-    out = tmp_path / "ds"
-    export_pairs(pairs, make_plan(pairs), out, format="datasets")
-    before = {p.name: p.read_bytes() for p in out.iterdir()}
-
-    def full(*args: Any) -> str:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(datasets_format, "sha256_of", full)
-    with pytest.raises(OutputError, match="No space left"):
-        export_pairs(pairs, make_plan(pairs), out, format="datasets", overwrite=True)
-    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
-    assert load_pairs(pairs.source.paths[0]).source.fingerprint == pairs.source.fingerprint

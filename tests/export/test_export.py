@@ -122,17 +122,6 @@ def test_the_ledger_is_always_written(flat: Pairs, mixed: RepairPlan, tmp_path: 
     }  # fmt: skip
 
 
-def test_it_opens_with_datasets_and_pandas(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    pandas = pytest.importorskip("pandas")
-    out = tmp_path / "out.parquet"
-    export_pairs(flat, mixed, out)
-    loaded = datasets.load_dataset("parquet", data_files=str(out), split="train", cache_dir=str(tmp_path / "cache"))
-    assert loaded.num_rows == 11 and loaded[1]["caption"] == "text 3"
-    frame = pandas.read_parquet(out)
-    assert frame.shape == (11, 9) and frame.loc[1, "original_caption"] == "text 1"
-
-
 def test_lists_stay_one_row(tmp_path: Path) -> None:
     pairs = load_pairs(write_lists(tmp_path / "in.parquet", [3, 1, 2]))
     actions = ["keep", "rematch_text", "drop", "drop", "rematch_image", "keep"]

@@ -99,7 +99,6 @@ def streamed(
     plan: Path, folder: Path, engine: Engine | None = None, name: str = "stream", **more: Any
 ) -> dict[str, Path]:
     opened = PlanFile.open(plan)
-    assert opened is not None
     source, at = open_source(opened.head.settings["data"]), files(folder, name)
     settings = ExportSettings(**{role: path for role, path in at.items() if role != "out"}, **more)
     export = Export(source, at["out"], settings)

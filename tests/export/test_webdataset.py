@@ -15,7 +15,7 @@ import pytest
 import webdataset
 from PIL import Image
 
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputError, OutputExistsError
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import diff_export, export_pairs, restore_export
 from cleanpairs.export.formats import FORMATS
@@ -224,51 +224,6 @@ def test_diff_works_and_restore_says_why_not(make_pairs: Any, make_plan: Any, mi
     (out / "00000.tar").write_bytes(b"")
     with pytest.raises(DataError, match=r"00000\.tar.*bytes"):
         diff_export(out)
-
-
-def test_the_manifest_names_every_file(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
-    import hashlib
-
-    pairs = make_pairs(3)
-    out = tmp_path / "shards"
-    export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=2)
-    manifest = json.loads((tmp_path / "shards.manifest.json").read_text())
-    assert manifest["format"] == "webdataset"
-    files = manifest["files"]
-    assert set(files) == {f"shards/{p.name}" for p in out.iterdir()} | {"shards.ledger.parquet"}
-    for name, entry in files.items():
-        raw = (tmp_path / name).read_bytes()
-        assert entry["sha256"] == hashlib.sha256(raw).hexdigest() and entry["bytes"] == len(raw)
-    assert files["shards/00000.tar"]["rows"] == 2 and files["shards/00001.tar"]["rows"] == 1
-    assert sum(entry.get("rows", 0) for entry in files.values() if entry["role"] == "out") == 3
-    assert files["shards/README.md"]["role"] == "card" and "rows" not in files["shards/README.md"]
-
-
-def test_a_full_disk_between_shards_leaves_the_old_directory(
-    make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = make_pairs(6)
-    out = tmp_path / "shards"
-    export_pairs(pairs, make_plan(pairs), out, format="webdataset")
-    before = {p.name: p.read_bytes() for p in out.iterdir()}
-    whole, opened = tarfile.TarFile.addfile, []
-
-    def full(self: tarfile.TarFile, info: tarfile.TarInfo, stream: io.BytesIO | None = None) -> None:
-        opened.append(info.name)
-        if len(opened) == 11:  # in the second shard
-            raise OSError(28, "No space left on device")
-        whole(self, info, stream)
-
-    monkeypatch.setattr(tarfile.TarFile, "addfile", full)
-    with pytest.raises(OutputError, match=r"/shards cannot be written: No space left"):
-        export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=3, overwrite=True)
-    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
-    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
-    monkeypatch.undo()
-    with pytest.raises(OutputExistsError, match="exists"):
-        export_pairs(pairs, make_plan(pairs), out, format="webdataset")
-    export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=3, overwrite=True)
-    assert len(list(out.glob("*.tar"))) == 2
 
 
 def test_a_lost_sample_is_noticed(

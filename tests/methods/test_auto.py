@@ -321,7 +321,6 @@ def test_planted_pairs_are_trained_with_each_others_captions_in_the_first_stage(
     loss = AutoTraining.loss
 
     def spied(self: AutoTraining, view: EpochContext, *batch: Any) -> Any:
-        assert view.captions is not None
         trained[view.stage, view.epoch] = view.captions.copy()
         return loss(self, view, *batch)
 

@@ -195,15 +195,6 @@ def test_vectors_of_another_model_are_refused(folder: Path) -> None:
         clip(folder).fit(regions)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_few_pairs(folder: Path, encoder: PretrainedCLIP, n: int, tmp_path: Path) -> None:
-    pairs = vectors(encoder, n)
-    model = clip(folder).fit(pairs)
-    assert np.isfinite(model.correspondence_).all() and len(model.rematch(pairs).to_pandas()) == n
-    loaded = ClipScore.from_pretrained(model.save_pretrained(tmp_path / "m"))
-    assert np.isfinite(loaded.score_pairs(pairs)).all()
-
-
 def test_no_pair_and_one_pair(folder: Path, encoder: PretrainedCLIP) -> None:
     with pytest.raises(DataError, match="no pair"):
         clip(folder).fit(vectors(encoder, 0))

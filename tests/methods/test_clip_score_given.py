@@ -11,7 +11,7 @@ import pytest
 from sklearn.base import clone
 
 from cleanpairs import InfoNCE, PairCleaner, Pairs, load_pairs
-from cleanpairs.core.errors import ConfigError, DataError, RefusedError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.methods.clip_score import ClipScore
 
@@ -174,17 +174,6 @@ def test_a_model_is_loaded_by_a_class_that_it_is_of(tmp_path: Path) -> None:
     ClipScore(device="cpu", quantile=0.2).fit(pairs).save_pretrained(tmp_path / "model")
     with pytest.raises(DataError, match="holds a ClipScore, not a PairCleaner; PairScorer"):
         PairCleaner.from_pretrained(tmp_path / "model")
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 3])
-def test_few_pairs(n: int) -> None:
-    pairs = both(n, 0, precomputed_scores={"similarity": np.full(n, 0.3)})
-    for model in (ClipScore(text_encoder="features"), ClipScore(score_column="similarity")):
-        if n < 2:
-            with pytest.raises((DataError, RefusedError)):
-                model.fit(pairs)
-        else:
-            assert len(model.fit(pairs).rematch(pairs).to_pandas()) == n
 
 
 def test_the_encoder_option_names_the_model_too() -> None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-import pytest
 import torch
-from safetensors.numpy import load_file, save_file
 
 from cleanpairs.methods.splitting import FeatureMemory
 from cleanpairs.ops.matching import places
@@ -74,33 +69,6 @@ def test_a_pair_that_is_held_twice_has_a_position() -> None:
     memory = FeatureMemory(4)
     push(memory, 3, 5, 3)
     assert memory.held().rows[places(memory.held().rows, np.array([3]))].tolist() == [3]
-
-
-@pytest.mark.parametrize("pushed", [0, 2, 7])
-def test_the_state_goes_on(pushed: int, tmp_path: Path) -> None:
-    """Through a file of tensors, as a checkpoint has it."""
-    memory = FeatureMemory(5)
-    push(memory, *range(pushed))
-    state = memory.state()
-    arrays = {k: v for k, v in state.items() if isinstance(v, np.ndarray)}
-    plain: dict[str, Any] = {k: v for k, v in state.items() if k not in arrays}
-    assert all(type(v) is int for v in plain.values())
-    save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, tmp_path / "state")
-    other = FeatureMemory(5)
-    other.load_state({**load_file(tmp_path / "state"), **plain})
-    for at in (100, 103, 106):
-        for m in (memory, other):
-            push(m, at, at + 1, at + 2)
-        check(other, memory.held().rows.tolist())
-        np.testing.assert_array_equal(other.held().rows, memory.held().rows)
-
-
-def test_a_loaded_memory_does_not_write_into_the_state() -> None:
-    memory, other = FeatureMemory(3), FeatureMemory(3)
-    push(memory, 1, 2, 3)
-    other.load_state(memory.state())
-    push(other, 7)
-    check(memory, [1, 2, 3])
 
 
 def test_what_is_remembered_has_no_gradient_and_is_no_view() -> None:

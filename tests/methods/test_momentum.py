@@ -65,26 +65,3 @@ def test_horizon_ends_what_a_piece_tells() -> None:
         labels.update(1, epoch, np.array([1 / 2**epoch]))
     assert labels.value()[0] == pytest.approx(0.5 * 0.5 + 0.5 * 0.25)
     assert [labels.wants(2, t) for t in (1, 2, 3)] == [True, True, False]
-
-
-def test_state_round_trip_goes_on_exactly_there() -> None:
-    rng = np.random.default_rng(0)
-    p = rng.random((6, 20)).astype(np.float32)
-    through, first = MomentumCorrection(20, guard=False), MomentumCorrection(20, guard=False)
-    for k in range(6):
-        through.update(1, k + 1, p[k])
-    for k in range(3):
-        first.update(1, k + 1, p[k])
-    second = MomentumCorrection(20, guard=False)
-    second.load_state(first.state())
-    for k in range(3, 6):
-        second.update(1, k + 1, p[k])
-    assert np.array_equal(second.value(), through.value())
-    assert second.started
-
-
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_pairs(n: int) -> None:
-    labels = MomentumCorrection(n, freeze=1)
-    labels.update(1, 1, np.full(n, 0.6, dtype=np.float32))
-    assert labels.labels().shape == (n,)

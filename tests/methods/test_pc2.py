@@ -160,20 +160,6 @@ def test_predictions_of_every_epoch_are_kept_for_the_next_one() -> None:
     assert seen[0].shape == (2, 40, 6) and len(encoded.images) == 40
 
 
-def test_the_state_goes_on() -> None:
-    procedure, view = started()
-    procedure.warmup = 1
-    procedure.end_epoch(view)
-    other = procedure_of(40, warmup=1)
-    other.load_state(procedure.state())
-    for p in (procedure, other):
-        view.epoch = 2
-        p.end_epoch(view)
-    assert other.previous is not None
-    for name, value in procedure.state().items():
-        np.testing.assert_array_equal(other.state()[name], value, err_msg=name)
-
-
 # -- use ------------------------------------------------------------------------------------------------------------
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -147,15 +144,6 @@ def test_nearly_nothing_on_one_side(clean: int) -> None:
     assert rows.tolist() == list(range(clean if clean >= 2 else 40))
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_a_corpus_of_two_or_three_pairs(n: int) -> None:
-    procedure, view = Scripted(n), view_of(n)
-    assert sorted(np.concatenate([b[0] for b in procedure.batches(view, 1)]).tolist()) == list(range(n))
-    values = run(procedure, view, 7)
-    assert procedure.split_known and not procedure.has_split.any()
-    assert procedure.labels().tolist() == [1.0] * n and np.isfinite(values[-1]).all()
-
-
 def test_the_warm_up_takes_all_pairs_and_the_networks_other_orders() -> None:
     procedure, view = Scripted(40), view_of()
     orders = []
@@ -246,8 +234,7 @@ def test_a_split_after_none_is_not_held_against_all_clean() -> None:
     assert procedure.note is None and ((procedure.w[0] > 0.5) == few).all()
 
 
-# -- the last of these epochs
-# ----------------------------------------------------------------------------------------------------
+# -- the last of these epochs ---------------------------------------------------------------------------------------
 
 
 def test_labels_behind_the_horizon_do_not_enter_the_value() -> None:
@@ -311,33 +298,6 @@ def test_the_triplet_of_the_warm_up(negatives: str) -> None:
     assert Scripted(40, warm_loss=negatives, margin=0.3).method._warm_objective() == expected
 
 
-# -- state ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_state_goes_on_as_if_nothing_had_been() -> None:
-    script = [[modes(np.arange(40) < k, 1), modes(np.arange(40) < k + 2, 2)] for k in (30, 26, 22, 24)]
-    script[2][1] = FLAT  # refused: what was split before the cut stands
-    view = view_of()
-    whole, cut = Scripted(40, script, warmup=1, label_epochs=3), Scripted(40, script, warmup=1, label_epochs=3)
-    expected = run(whole, view, 4)
-    run(cut, view, 2)
-    resumed = Scripted(40, script, warmup=1, label_epochs=3)
-    state = cut.state()
-    assert all(isinstance(v, np.ndarray | int | bool | float) for v in state.values())
-    resumed.load_state(state)
-    np.testing.assert_array_equal(resumed.value(), cut.value())
-    assert all(
-        np.array_equal(a, b)
-        for x, y in zip(cut.batches(view, 1), resumed.batches(view, 1), strict=True)
-        for a, b in zip(x, y, strict=True)
-    )
-    np.testing.assert_array_equal(run(resumed, view, 4, 3)[-1], expected[-1])
-    for name, value in whole.state().items():
-        np.testing.assert_array_equal(resumed.state()[name], value, err_msg=name)
-    state["w"][:] = 0  # what was handed over is a copy
-    assert resumed.w.any()
-
-
 # -- a whole training -----------------------------------------------------------------------------------------------
 
 
@@ -345,34 +305,6 @@ SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 16, "dim_word": 8, "batch_size": 8, "eval_group_size": 24, "epochs": 4, "warmup": 1,
     "lr": 1e-2, "tau": 0.1, "device": "cpu",
 }  # fmt: skip
-
-
-class StopAt:
-    """Sends this process an interrupt after some steps, and counts them."""
-
-    def __init__(self, step: int | None = None) -> None:
-        self.step, self.seen = step, 0
-
-    def __call__(self, done: int, total: int, loss: float) -> None:
-        self.seen += 1
-        if self.seen == self.step:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_two_networks_cut_anywhere_go_on_to_the_same_bit(tmp_path: Path) -> None:
-    """Within either network's warm-up, behind the split within either network's part, and at an epoch's end."""
-    count = StopAt()
-    whole = NCR(**SMALL).fit(corpus(48, 12), on_step=count)
-    assert count.seen > 30
-    weights = whole.model_.state_dict()
-    for step in (3, 9, 12, count.seen - 10, count.seen - 3, count.seen):
-        folder = tmp_path / str(step)
-        with pytest.raises(KeyboardInterrupt):
-            NCR(**SMALL).fit(corpus(48, 12), run_dir=folder, on_step=StopAt(step))
-        resumed = NCR(**SMALL).fit(corpus(48, 12), run_dir=folder, resume=True)
-        np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
-        for name, value in resumed.model_.state_dict().items():
-            assert torch.equal(value, weights[name]), (step, name)
 
 
 def test_the_networks_of_a_pair_differ() -> None:

@@ -44,7 +44,6 @@ def test_no_gradient_flows_through_it() -> None:
 
 def test_duplicates_share_image_or_text() -> None:
     mask = duplicate_mask(torch.tensor([5, 5, 6, 7]), torch.tensor([1, 2, 3, 2]))
-    assert mask is not None
     assert mask.int().tolist() == [[0, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]]
     assert duplicate_mask(torch.tensor([1, 2, 3]), torch.tensor([1, 2, 3])) is None
     assert duplicate_mask(torch.tensor([1]), torch.tensor([1])) is None

@@ -163,7 +163,6 @@ def test_a_fitted_model_judges_a_captioning_model(tmp_path: Path) -> None:
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("tiny", Path(__file__).parents[1] / "encoders" / "test_captioner.py")
-    assert spec is not None and spec.loader is not None
     tiny: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tiny)
     (tmp_path / "model").mkdir()

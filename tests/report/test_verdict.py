@@ -26,7 +26,6 @@ def scored(noise: float = 0.3, seed: int = 0) -> tuple[np.ndarray, np.ndarray, C
     wrong = rng.random(N) < noise
     score = rng.normal(size=N) + 2.5 * ~wrong
     found = calibrate(score, rng.normal(size=4000))
-    assert found is not None
     return 1 - found.mismatched(positions(score, score)), wrong, found
 
 
@@ -68,7 +67,6 @@ def test_repairs_count_with_their_probability() -> None:
     made = plan(pairs, y, 100, 0.75)
     outcome = outcome_of(SimpleNamespace(correspondence=y), 0.5, made, None)
     said = verdict(outcome, made, pairs, {"noise_rate": 0.3, "noise_rate_interval": [0.2, 0.4]}, found)
-    assert said is not None
     kept = int((outcome.kind == "kept").sum())
     share = (found.shares(y, [kept])[0].value * kept + 25) / (kept + 100)
     assert dict(said["shares"])["kept and repaired"] == f"{share:.1%}"

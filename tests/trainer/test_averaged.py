@@ -44,25 +44,8 @@ def test_before_any_epoch_all_are_trusted_and_the_labels_stay_1() -> None:
     assert labels.value().dtype == labels.labels().dtype == np.float32
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_pairs(n: int) -> None:
-    labels = Averaged(n)
-    labels.update(1, 1, np.full(n, 0.25))
-    assert labels.value().tolist() == [0.25] * n and labels.labels().shape == (n,)
-
-
 def test_figures_are_copied() -> None:
     p, labels = np.array([0.5, 0.5]), Averaged(2)
     labels.update(1, 1, p)
     p[:] = 9
     assert labels.value().tolist() == [0.5, 0.5]
-
-
-def test_the_state_goes_on() -> None:
-    whole, cut, resumed = (Averaged(5, start=2, label_epochs=5) for _ in range(3))
-    expected = run(whole, P)[-1]
-    run(cut, P[:3])
-    resumed.load_state(cut.state())
-    assert resumed.value().tolist() == cut.value().tolist()
-    assert run(resumed, P[3:], 4)[-1] == expected
-    assert cut.value().tolist() != expected  # what was handed over is a copy

@@ -52,7 +52,6 @@ def start(out: Path, cases: list[str], world: int) -> None:
 @functools.cache
 def worker() -> ModuleType:
     spec = importlib.util.spec_from_file_location("distributed_worker", WORKER)
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -152,21 +151,7 @@ def test_torchrun_fits_and_the_first_process_reports(
         s.bind(("127.0.0.1", 0))
         port = str(s.getsockname()[1])
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
-    fit = [
-        "-m",
-        "cleanpairs",
-        "fit",
-        "pairs.parquet",
-        "--method",
-        "crcl",
-        "--backbone",
-        "mlp",
-        "--epochs",
-        "2",
-        "--out",
-        "run",
-        "--json",
-    ]
+    fit = "-m cleanpairs fit pairs.parquet --method crcl --backbone mlp --epochs 2 --out run --json".split()
     more = ["--set", "method.refine_epochs=[1]", "--batch-size", "16", "--set", "micro_batch=4"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run([*launch, *fit, *more], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)

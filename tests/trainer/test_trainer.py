@@ -210,20 +210,6 @@ def test_a_finished_training_resumes_to_itself(tmp_path: Path, uninterrupted: di
     assert_same(again, uninterrupted["eval"])
 
 
-def test_seeds_differ_and_repeat(uninterrupted: dict[str, Trained]) -> None:
-    assert_same(train(), uninterrupted["eval"])
-    other = train(settings=replace(SETTINGS, seed=4))
-    assert not np.array_equal(other.values, uninterrupted["eval"].values)
-
-
-def test_the_callers_random_state_is_left_alone() -> None:
-    torch.manual_seed(5)
-    want = torch.rand(3)
-    torch.manual_seed(5)
-    train(with_val=False)
-    assert torch.equal(torch.rand(3), want)
-
-
 # -- checkpoints ----------------------------------------------------------------------------------------------------
 
 
@@ -403,21 +389,6 @@ def test_too_few_pairs_are_refused(n: int) -> None:
     data, tokenizer = corpus(n)
     with pytest.raises(RefusedError, match="at least 2"):
         Trainer(SETTINGS).fit(data, STAGES, SingleNetwork(ActiveComplementaryLoss(), Averaged(n)), builder(tokenizer))
-
-
-def test_two_pairs_train() -> None:
-    trained = train(n=2, with_val=False)
-    assert np.isfinite(trained.values).all()
-
-
-def test_it_learns() -> None:
-    data, tokenizer = corpus()
-    trainer = Trainer(replace(SETTINGS, lr=5e-3))
-    history = trainer.fit(
-        data, [TrainingStage(12)], SingleNetwork(InfoNCELoss(tau=0.1), Averaged(len(data))), builder(tokenizer)
-    ).history
-    assert history[-1]["loss"] < 0.6 * history[0]["loss"]
-    assert history[-1]["mean_probability"] > 0.5
 
 
 # -- batches that do not fit, and training that diverges --------------------------------------------------------------

@@ -46,7 +46,6 @@ def test_moments_of_a_network_with_other_weights(tmp_path: Path) -> None:
     at = Position(1, 2, 3)
     state.save(TrainingState(at, layer.state_dict(), moments([optimizer]), {}, None, None, [], None))
     found = state.load()
-    assert found is not None
     again = torch.optim.Adam(layer.parameters())
     found.load_optimizer(again)
     assert torch.equal(again.state_dict()["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"])
