@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -102,18 +101,10 @@ def test_a_file_of_too_many_bytes_is_not_read(tmp_path: Path, monkeypatch: pytes
     assert pairs.images.read([0]) == [None]
 
 
-def slow(image: object) -> np.ndarray:
-    """A preparation that takes its time."""
-    import time
-
-    time.sleep(1e6)
-    return np.zeros(1, np.uint8)
-
-
 def test_the_seconds_and_the_memory_of_decoding_are_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEANPAIRS_DECODE_SECONDS", "0.4")
     monkeypatch.setenv("CLEANPAIRS_DECODE_MEMORY", "1GiB")
-    with Decoder(Preparation(f"{__name__}:slow"), 1) as decoder:
+    with Decoder(Preparation("tests.data.decoders:faulty"), 1) as decoder:
         (batch,) = decoder.batches([(0, [encoded(4, 4)])])
         assert decoder.memory == 2**30
     assert batch.failures == {0: "the image cannot be decoded: it took more than 0.4 seconds, twice"}

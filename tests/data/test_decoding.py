@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,25 +21,10 @@ from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.data.thumbnails import thumbnail, thumbnails
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.report.plots import plot_pairs
+from tests.data.decoders import CRASH, FILL, HANG, ONCE
 
-DECODING = True
-HERE = __name__  # the workers import this module by its name, from the parent's sys.path
-
-CRASH, HANG, FILL, ONCE = 3, 4, 5, 6  # widths of images that do it
-
-
-def faulty(image: Any, flag: str = "") -> np.ndarray:
-    """A preparation that does what decoders do at their worst."""
-    if image.width == CRASH:
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if image.width == HANG:
-        time.sleep(1e6)
-    if image.width == FILL:
-        return np.ones(2**30, np.uint8)[:1] + np.ones(2**30, np.uint8)[:1]
-    if image.width == ONCE and not Path(flag).exists():
-        Path(flag).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return np.array([image.width, os.getpid() % 256], np.uint8)
+DECODING = True  # see conftest.py
+FAULTY = "tests.data.decoders:faulty"
 
 
 def picture(width: int, height: int = 9, form: str = "PNG") -> bytes:
@@ -98,7 +80,7 @@ def test_none_one_and_two_images(count: int, workers: int) -> None:
 
 def test_an_image_that_kills_its_worker_twice_is_set_aside_and_the_others_are_not() -> None:
     images = [picture(w) for w in (10, 11, CRASH, 12, 13, 14)]
-    with Decoder(Preparation(f"{HERE}:faulty"), 2) as decoder:
+    with Decoder(Preparation(FAULTY), 2) as decoder:
         found = decode(decoder, images)
     failures = {row: why for b in found for row, why in b.failures.items()}
     assert list(failures) == [2]
@@ -108,7 +90,7 @@ def test_an_image_that_kills_its_worker_twice_is_set_aside_and_the_others_are_no
 
 
 def test_an_image_that_was_there_when_its_worker_died_by_chance_is_tried_again(tmp_path: Path) -> None:
-    preparation = Preparation(f"{HERE}:faulty", {"flag": str(tmp_path / "died")})
+    preparation = Preparation(FAULTY, {"flag": str(tmp_path / "died")})
     with Decoder(preparation, 1) as decoder:
         (batch,) = decode(decoder, [picture(10), picture(ONCE), picture(11)])
     assert not batch.failures
@@ -118,7 +100,7 @@ def test_an_image_that_was_there_when_its_worker_died_by_chance_is_tried_again(t
 
 def test_an_image_that_takes_too_long_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEANPAIRS_DECODE_SECONDS", "2")
-    with Decoder(Preparation(f"{HERE}:faulty"), 1) as decoder:
+    with Decoder(Preparation(FAULTY), 1) as decoder:
         (batch,) = decode(decoder, [picture(10), picture(HANG), picture(11)])
     assert batch.failures == {1: "the image cannot be decoded: it took more than 2 seconds, twice"}
     assert [int(a[0]) for a in batch.arrays] == [10, 11]
@@ -126,7 +108,7 @@ def test_an_image_that_takes_too_long_is_set_aside(monkeypatch: pytest.MonkeyPat
 
 def test_the_memory_of_a_worker_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEANPAIRS_DECODE_MEMORY", str(2**29))
-    with Decoder(Preparation(f"{HERE}:faulty"), 1) as decoder:
+    with Decoder(Preparation(FAULTY), 1) as decoder:
         (batch,) = decode(decoder, [picture(10), picture(FILL), picture(11)])
     assert list(batch.failures) == [1]
     assert "Memory" in batch.failures[1]
@@ -179,7 +161,7 @@ def test_leaving_early_ends_the_processes() -> None:
         tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
         return {pid for task in tasks for pid in task.read_text().split()}
 
-    before, decoder = children(), Decoder(Preparation(f"{HERE}:faulty"), 2)
+    before, decoder = children(), Decoder(Preparation(FAULTY), 2)
     batches = decoder.batches((at, [picture(10)] * 16 if at else [picture(10)]) for at in range(0, 160, 16))
     next(batches)
     assert children() - before
