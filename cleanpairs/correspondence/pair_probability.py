@@ -142,14 +142,26 @@ def _differences(
 
 
 class PairProbability:
-    """Of N pairs, some to be repaired: how likely the image of one and the caption of another belong together.
+    """How likely the image of one pair and the caption of another belong together, of N pairs, some to be repaired.
 
-    - ``images``, ``texts`` (M, D), (N, d) float32: unit vectors in frozen spaces
-    - ``image_index`` (N,) int64: image of each pair
-    - ``image_group``, ``text_group`` (N,) int64: equal numbers are the same image, the same text
-    - ``matched`` (N,): the calibrated probability that each pair is matched; NaN for one that takes no part
-    - ``threshold``: pairs below it are to be repaired; the others are trusted
-    - ``joint`` ((M, e), (N, e)): vectors of both sides in one space, where there is one
+    Parameters
+    ----------
+    images : (M, D) float32
+        Unit vectors in a frozen space.
+    texts : (N, d) float32
+        Unit vectors in a frozen space.
+    image_index : (N,) int64
+        Image of each pair.
+    image_group, text_group : (N,) int64
+        Equal numbers are one image, or one text.
+    matched : (N,) float
+        Calibrated probability of being matched. NaN: the pair takes no part.
+    threshold : float
+        Pairs below it are to be repaired. The others are trusted.
+    joint : ((M, e), (N, e)) float, optional
+        Vectors of both sides in one space.
+    seed : int
+        Of folds and samples.
     """
 
     def __init__(
@@ -290,8 +302,19 @@ class PairProbability:
         return out
 
     def probability(self, image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
-        """P (k,) float32 that the image of each pair in ``image_of`` belongs to the caption of that in ``text_of``; 0
-        where either is a trusted pair's, which has its partner. NaN where there is too little to judge by.
+        """Probability that images and captions of different pairs belong together.
+
+        Parameters
+        ----------
+        image_of : (k,) int64
+            Pairs whose images are asked about.
+        text_of : (k,) int64
+            Pairs whose captions are.
+
+        Returns
+        -------
+        (k,) float32
+            0 where either is a trusted pair's, which has its partner. NaN where there is too little to judge by.
         """
         out = np.full(len(image_of), 0 if self.judged else np.nan, np.float32)
         if not self.judged:

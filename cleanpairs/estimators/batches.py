@@ -17,7 +17,7 @@ LEAST = 64  # rows of a matrix product
 
 
 class RowScorer:
-    """Scores batches of rows with vectors of their images, and of their captions where the model takes those."""
+    """Scores batches of rows by vectors of their images, and of their captions where the model takes those."""
 
     hashes: bool  # whether it needs their ``image_group``
     compares_vectors: bool  # whether it compares no more than one vector an image with one a caption
@@ -27,21 +27,55 @@ class RowScorer:
         return self.compared(batch, *self.embedded(batch, data))
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
-        """The images and the captions of a batch's k pairs, as repairs want them; faults that it finds are added."""
+        """Embed the images and the captions of a batch. Faults that are found are added to it.
+
+        Parameters
+        ----------
+        batch : RowBatch
+            k pairs.
+        data : str
+            What the data is called in messages.
+
+        Returns
+        -------
+        Embeddings, Embeddings
+            Of k images and k captions.
+        """
         raise NotImplementedError
 
     def compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """As a call, (k,) float32, by what :meth:`embedded` gave of the batch."""
+        """Score a batch by its embeddings.
+
+        Parameters
+        ----------
+        batch : RowBatch
+            k pairs.
+        images, texts : Embeddings
+            Of :meth:`embedded`.
+
+        Returns
+        -------
+        (k,) float32
+            The correspondence, NaN where a pair is faulty.
+        """
         raise NotImplementedError
 
 
 class VectorScorer(RowScorer):
     """A trained model of image vectors and captions, or of vectors of both.
 
-    - ``network``, ``bank``: the model, and the trusted pairs that its scores refer to
-    - ``tokenizer``: what makes tables of captions
-    - ``text_vectors``: the rows bring vectors of captions
-    - ``pictures``: the rows have pictures, too, whose near duplicates are one image
+    Parameters
+    ----------
+    network : DualEncoder
+        The model.
+    bank : Bank
+        The trusted pairs that its scores refer to.
+    tokenizer : Captions
+        What makes tables of captions.
+    text_vectors : bool
+        Whether the rows bring vectors of captions.
+    pictures : bool
+        Whether the rows have pictures too, whose near duplicates are one image.
     """
 
     hashes = True
@@ -91,6 +125,17 @@ def _even(n: int) -> int:
 
 
 def filled(rows: np.ndarray) -> np.ndarray:
-    """``rows`` (n > 0, ...), and the last of them again until there are :data:`LEAST`."""
+    """Repeat the last row until there are 64.
+
+    Parameters
+    ----------
+    rows : (n, ...) array
+        At least one.
+
+    Returns
+    -------
+    (m, ...) array
+        n rows or 64.
+    """
     missing = LEAST - len(rows)
     return rows if missing <= 0 else np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)])

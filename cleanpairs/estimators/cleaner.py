@@ -74,10 +74,18 @@ class Fit:
 
 
 class Trained:
-    """What ``fit`` finds beside :class:`cleanpairs.estimators.scorer.Fitted`."""
+    """What ``fit`` finds beside :class:`cleanpairs.estimators.scorer.Fitted`.
 
-    model_: Any  # the dual encoder (the mean of two, where the method trains two)
-    tokenizer_: Captions  # what makes tables of captions
+    Attributes
+    ----------
+    model_ : DualEncoder
+        The networks that retrieve and score. Of several it is their mean.
+    tokenizer_ : Captions
+        What makes tables of captions.
+    """
+
+    model_: Any
+    tokenizer_: Captions
     _heads: list[Any]  # what was learned beside each network
     _encoders: Encoders  # the pretrained networks before it
 

@@ -11,7 +11,7 @@ from cleanpairs.correspondence.calibration import LEAST, Calibration, Estimate
 
 @dataclass(frozen=True)
 class Cut:
-    """Pairs at or above ``threshold`` are kept."""
+    """A threshold, and what it keeps."""
 
     threshold: float
     kept: int

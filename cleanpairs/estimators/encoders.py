@@ -33,9 +33,25 @@ MOST_PIECES, MOST_UNKNOWN = 1.5, 0.05  # pieces a word; share of the pieces
 
 
 def text_encoder_for(settings: EncoderSettings, pairs: Pairs) -> str | Path | None:
-    """The text encoder of a fit on ``pairs``: the one that is named, else the data's vectors (:data:`GIVEN`), where it
-    brings them of both sides and no encoder of images is named; else :data:`WORDS`, or :data:`AUTO`. None beside
-    ``encoder``, which reads the captions itself. DataError: there are no captions, and the vectors are not taken.
+    """The text encoder of a fit.
+
+    Parameters
+    ----------
+    settings : EncoderSettings
+        What is named.
+    pairs : Pairs
+        n pairs.
+
+    Returns
+    -------
+    str, Path or None
+        The one that is named. Else "features", where the data brings vectors of both sides and no encoder of images is
+        named. Else "words" or "auto". None beside ``encoder``, which reads the captions.
+
+    Raises
+    ------
+    DataError
+        There are no captions, and the vectors are not taken.
     """
     named = settings.text_encoder
     given = pairs.has_both_vectors and settings.image_encoder in ("auto", GIVEN)
@@ -49,7 +65,20 @@ def text_encoder_for(settings: EncoderSettings, pairs: Pairs) -> str | Path | No
 
 
 def refuse_without_captions(pairs: Pairs, reader: Any) -> None:
-    """DataError where ``reader``, a text encoder, would find no captions to read."""
+    """Refuse pairs that have no captions to read.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        n pairs.
+    reader : str
+        The text encoder, for the message.
+
+    Raises
+    ------
+    DataError
+        There are no captions.
+    """
     if not pairs.has_captions and len(pairs.reasons) < len(pairs):
         raise DataError(
             f"the data has no captions, and {reader} reads them: leave encoders out, which takes the vectors of both "
@@ -59,7 +88,19 @@ def refuse_without_captions(pairs: Pairs, reader: Any) -> None:
 
 @dataclass(frozen=True)
 class Encoders:
-    """Pretrained networks, loaded; each may be None."""
+    """Pretrained networks, loaded.
+
+    Parameters
+    ----------
+    both : PretrainedCLIP, optional
+        CLIP or SigLIP.
+    tuned : bool
+        Whether its towers are trained too.
+    text : SentenceEncoder, str or None
+        From captions to vectors. "features": those of the data.
+    image : ModuleEncoder, optional
+        From images to vectors.
+    """
 
     both: PretrainedCLIP | None = None  # CLIP or SigLIP
     tuned: bool = False  # whether its towers are trained too
@@ -68,7 +109,22 @@ class Encoders:
 
     @classmethod
     def load(cls, settings: ModelSettings, device: str, text_encoder: str | Path | None) -> "Encoders":
-        """Those that the ``settings`` name, and ``text_encoder``, of :func:`text_encoder_for`."""
+        """Load the networks that settings name.
+
+        Parameters
+        ----------
+        settings : ModelSettings
+            What is named.
+        device : str
+            Where they run.
+        text_encoder : str, Path or None
+            Of :func:`text_encoder_for`.
+
+        Returns
+        -------
+        Encoders
+            Loaded.
+        """
         both = None if settings.encoder is None else PretrainedCLIP(_resolved(settings.encoder), device)
         text: SentenceEncoder | str | None = GIVEN if text_encoder == GIVEN else None
         if text_encoder == AUTO:
@@ -82,7 +138,24 @@ class Encoders:
         return cls(both, both is not None and settings.tune != "head", text, image)
 
     def images(self, pairs: Pairs, encoder: str, size: int | None, progress: Progress | None = None) -> ImageMatrix:
-        """The images as the trained model takes them; ``encoder``: as of :func:`cleanpairs.features.image_matrix`."""
+        """The images as the trained model takes them.
+
+        Parameters
+        ----------
+        pairs : Pairs
+            n pairs.
+        encoder : str
+            As of :func:`cleanpairs.features.image_matrix`.
+        size : int, optional
+            Side in pixels.
+        progress : callable, optional
+            Called with (done, total).
+
+        Returns
+        -------
+        ImageMatrix
+            Vectors, regions or pixels.
+        """
         if self.image is not None:
             return encoded_matrix(pairs, self.image, progress=progress)
         if self.both is None:
@@ -96,13 +169,39 @@ class Encoders:
         return matrix
 
     def captions(self, words: Tokenizer | None, dim: int | None) -> Captions:
-        """What makes tables of captions, of learned ``words`` where there are any; ``dim``: of given vectors."""
+        """What makes tables of captions.
+
+        Parameters
+        ----------
+        words : Tokenizer, optional
+            Learned words.
+        dim : int, optional
+            Dimensions of given vectors.
+
+        Returns
+        -------
+        Captions
+            Of words, of vectors, or of both.
+        """
         if self.both is not None:
             return Captions(self.both) if self.tuned else Captions(frozen=self.both)
         return Captions(dim=dim) if isinstance(self.text, str) else Captions(words, self.text)
 
     def suiting(self, captions: Sequence[str], settings: ModelSettings) -> "tuple[Encoders, str]":
-        """These, without a text encoder that was not named and does not know the language; what captions become."""
+        """Leave out a text encoder that was not named and does not know the language.
+
+        Parameters
+        ----------
+        captions : sequence of str
+            Of the pairs.
+        settings : ModelSettings
+            What is named.
+
+        Returns
+        -------
+        Encoders, str
+            These, and a sentence on what captions become.
+        """
         if self.both is not None:
             return self, f"vectors of {self.both.name}"
         if self.text is None:
@@ -123,7 +222,20 @@ class Encoders:
         return replace(self, text=None), f"learned words ({why}, where it knows a language {limits})"
 
     def in_one_space(self, matrix: ImageMatrix, tokens: TokenTable) -> bool:
-        """Whether both sides are single vectors of one length: of one model, or of the data."""
+        """Whether both sides are single vectors of one length, of one model or of the data.
+
+        Parameters
+        ----------
+        matrix : ImageMatrix
+            The images.
+        tokens : TokenTable
+            The captions.
+
+        Returns
+        -------
+        bool
+            Whether they are.
+        """
         if self.tuned or tokens.vectors is None or matrix.array.shape[1:] != (1, tokens.vectors.shape[1]):
             return False
         return self.both is not None or (self.text == GIVEN and matrix.encoder == GIVEN)
@@ -139,7 +251,20 @@ class Encoders:
 
 
 def check_vectors(array: np.ndarray, model: PretrainedCLIP) -> None:
-    """DataError where vectors (m, E) or (m, 1, E) cannot be ``model``'s own."""
+    """Refuse vectors that a model cannot have made.
+
+    Parameters
+    ----------
+    array : (m, E) or (m, 1, E) float
+        The vectors.
+    model : PretrainedCLIP
+        The model.
+
+    Raises
+    ------
+    DataError
+        They have another shape.
+    """
     if array.shape[-1] != model.dim or array.shape[1:-1] not in ((), (1,)):
         raise DataError(
             f"the model {model.name} makes one vector of {model.dim} dimensions of an image, and this data has vectors "
@@ -148,7 +273,18 @@ def check_vectors(array: np.ndarray, model: PretrainedCLIP) -> None:
 
 
 def takes_sentences(backbone: str) -> bool:
-    """Whether a backbone takes sentence vectors beside its words."""
+    """Whether a backbone takes sentence vectors beside its words.
+
+    Parameters
+    ----------
+    backbone : str
+        Its name.
+
+    Returns
+    -------
+    bool
+        Whether it does.
+    """
     return hasattr(BACKBONES.load(backbone).Shape, "dim_sentence")
 
 
@@ -163,7 +299,20 @@ def _resolved(name: str | Path) -> str:
 
 
 def unknown_share(tokenizer: Any, captions: Sequence[str]) -> float | None:
-    """Share of the words of captions that a model has not learned, by some of them; None where it has no vocabulary."""
+    """Share of the words that a model has not learned, by about 2,000 captions.
+
+    Parameters
+    ----------
+    tokenizer : Captions or None
+        Of the model.
+    captions : sequence of str
+        Of other data.
+
+    Returns
+    -------
+    float or None
+        In [0, 1]. None where the model has no vocabulary.
+    """
     vocabulary = getattr(tokenizer, "words", None)
     if not isinstance(vocabulary, Tokenizer) or not captions:
         return None
@@ -171,7 +320,20 @@ def unknown_share(tokenizer: Any, captions: Sequence[str]) -> float | None:
 
 
 def knows(encoder: SentenceEncoder, captions: Sequence[str]) -> tuple[bool, str]:
-    """Whether the vectors of ``encoder`` say what these captions say; and the figures, in words."""
+    """Whether a sentence encoder knows the language of captions.
+
+    Parameters
+    ----------
+    encoder : SentenceEncoder
+        The encoder.
+    captions : sequence of str
+        About 2,000 of them are looked at.
+
+    Returns
+    -------
+    bool, str
+        Whether it does, and the figures in words.
+    """
     chosen = [words(text) for text in _some(captions)]
     marks = len(encoder.tokens([""])[0])
     unknown = set(encoder.tokens(["[UNK]"])[0]) - set(encoder.tokens([""])[0])

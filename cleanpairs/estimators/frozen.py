@@ -45,22 +45,66 @@ class GivenVectors:
     flagged: float | None = None  # share of the pairs that is flagged, where the null does not tell
 
     def has_vectors(self, pairs: Pairs) -> bool:
-        """Whether there are single vectors of both sides, of one length."""
+        """Whether there are single vectors of both sides, of one length.
+
+        Parameters
+        ----------
+        pairs : Pairs
+            n pairs.
+
+        Returns
+        -------
+        bool
+            Whether there are.
+        """
         array, texts = pairs.images.array(), pairs.text_vectors
         return array is not None and texts is not None and array.shape[1:] == (1, texts.shape[1])
 
     def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-        """(M, E) and (N, E) unit vectors, and pair -> what it lacks; DataError where the data lacks all."""
+        """The vectors that the data brings.
+
+        Parameters
+        ----------
+        pairs : Pairs
+            n pairs.
+
+        Returns
+        -------
+        (M, E) float32, (N, E) float32, dict
+            Unit vectors of images and captions, and pair_id -> what it lacks.
+
+        Raises
+        ------
+        DataError
+            The data lacks all.
+        """
         return _unit_vectors(pairs.images.array(), pairs.text_vectors)
 
     def correspondence(self, pairs: Pairs) -> np.ndarray | None:
-        """That of the pairs (N,), where the data brings it; NaN where it is missing."""
+        """The correspondence that the data brings.
+
+        Parameters
+        ----------
+        pairs : Pairs
+            n pairs.
+
+        Returns
+        -------
+        (N,) float or None
+            NaN where it is missing. None where the data brings none.
+        """
         return None
 
 
 @dataclass(frozen=True)
 class GivenScores(GivenVectors):
-    """In place of a model: the cosines in a column of the data. Vectors, where there are any, serve repairs."""
+    """In place of a model: the cosines in a column of the data. Vectors, where there are any, serve repairs.
+
+    Parameters
+    ----------
+    column : str
+        Its name.
+    """
 
     column: str
     streams, flagged = False, 0.3
@@ -89,7 +133,18 @@ class GivenScores(GivenVectors):
 
 
 def displaced_in_vectors(pairs: Pairs) -> list[str]:
-    """A sentence for each block of displaced rows, by the vectors that N pairs bring; none without both sides."""
+    """Describe blocks of displaced rows, by the vectors that the data brings.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        n pairs.
+
+    Returns
+    -------
+    list of str
+        A sentence for each. None without vectors of both sides.
+    """
     given = GivenVectors()
     if not given.has_vectors(pairs):
         return []
@@ -174,7 +229,18 @@ class FrozenScorer(_FrozenState, PairScorer):
         raise NotImplementedError
 
     def uncalibrated(self, score: np.ndarray) -> np.ndarray:
-        """Correspondence (n,) in [0, 1] of scores whose probability is not known: too few pairs, or no common space."""
+        """The correspondence where the null gives no probability.
+
+        Parameters
+        ----------
+        score : (n,) float
+            Of :meth:`score`.
+
+        Returns
+        -------
+        (n,) float
+            In [0, 1].
+        """
         from scipy.special import expit
 
         return np.asarray(expit(score))
@@ -235,10 +301,29 @@ class FrozenScorer(_FrozenState, PairScorer):
         on_encode: Progress | None = None,
         on_encode_texts: Progress | None = None,
     ) -> Self:
-        """Encode ``pairs``, set the threshold and the bank by them; see :meth:`cleanpairs.estimators.PairScorer.fit`.
+        """Encode the pairs, and set the threshold and the bank by them.
 
-        Raises ConfigError: the model is not CLIP or SigLIP, or transformers is missing; DataError: there is no such
-        model, or it is damaged.
+        Parameters
+        ----------
+        pairs : n pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+        y : None
+            There are no labels.
+        val : pairs, optional
+            Clean pairs, whose rSum is ``best_val_rsum_``.
+        on_encode, on_encode_texts : callable, optional
+            Called with (done, total).
+
+        Returns
+        -------
+        FrozenScorer
+            This one.
+
+        Raises
+        ------
+        CleanpairsError
+            As of :meth:`cleanpairs.estimators.PairScorer.fit`. ConfigError: also if the model is not CLIP or SigLIP, or
+            transformers is missing. DataError: also if there is no such model, or it is damaged.
         """
         self.validate()
         self._begin()
@@ -297,7 +382,18 @@ class FrozenScorer(_FrozenState, PairScorer):
         return np.asarray(probability(score) if known else self.uncalibrated(score), np.float32)  # type: ignore[misc]
 
     def score_vectors(self, pairs: VectorPairs) -> np.ndarray:
-        """Correspondence (n,) float32 of n pairs by the stored background."""
+        """Score pairs by the stored background.
+
+        Parameters
+        ----------
+        pairs : VectorPairs
+            n pairs.
+
+        Returns
+        -------
+        (n,) float32
+            The correspondence.
+        """
         assert self._background is not None
         observed, _ = self.score(pairs, self._background, np.empty((2, 0), np.int64))
         return self._correspondence(observed, self._later)
@@ -349,7 +445,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         return Embeddings(unit_rows(matrix.array[:, 0])), Embeddings(captions), self._quarantine(pairs, matrix)
 
     def rematch(self, pairs: Any, settings: RepairSettings | None = None, **changes: Any) -> RepairPlan:
-        """As :meth:`cleanpairs.estimators.PairScorer.rematch`; without vectors what is flagged is dropped."""
+        """See :meth:`cleanpairs.estimators.PairScorer.rematch`. Without vectors, flagged pairs are dropped."""
         self._fitted()
         pairs = load_pairs(pairs)
         if not self._has_vectors(pairs):
@@ -373,10 +469,18 @@ class FrozenScorer(_FrozenState, PairScorer):
         return isinstance(self._model, PretrainedCLIP) or self._model.has_vectors(pairs)
 
     def encode_images(self, images: Any) -> np.ndarray:
-        """Unit vectors (m, E) float32 of images.
+        """Encode images.
 
-        ``images``: Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, E) or (m, 1, E) of this model's
-        vectors, or (m, 3, H, W) uint8 pixels.
+        Parameters
+        ----------
+        images : pairs or numpy.ndarray
+            What :func:`cleanpairs.load_pairs` takes, this model's vectors (m, E) or (m, 1, E), or pixels (m, 3, H, W)
+            uint8.
+
+        Returns
+        -------
+        (m, E) float32
+            Unit vectors.
         """
         self._fitted()
         if not isinstance(images, np.ndarray):
@@ -401,7 +505,7 @@ class FrozenScorer(_FrozenState, PairScorer):
             )
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors (n, E) float32 of n captions."""
+        """See :meth:`cleanpairs.estimators.PairScorer.encode_texts`."""
         self._fitted()
         if isinstance(self._model, GivenVectors):
             raise ConfigError("the captions' vectors came with the data: there is no model that makes others")
@@ -455,7 +559,7 @@ class FrozenRows(RowScorer):
         return scores
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
-        """Unit vectors (k, E) float32 of both sides; a caption whose vector is zero is a fault."""
+        """See :class:`RowScorer`. A caption whose vector is zero is a fault."""
         z_image, z_text, missing = _unit_vectors(batch.vectors, batch.text_vectors)
         self.scorer._check_size(z_image)
         batch.faults |= missing | batch.faults

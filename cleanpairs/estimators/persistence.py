@@ -55,7 +55,22 @@ def versions() -> dict[str, str]:
 
 
 def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Path:
-    """Write the files as the directory ``path``, atomically; see the module's head."""
+    """Write a fitted scorer as a directory, atomically. Its files are in the head of this module.
+
+    Parameters
+    ----------
+    estimator : PairScorer
+        Fitted.
+    path : Path
+        The directory.
+    overwrite : bool
+        Replace a model there.
+
+    Returns
+    -------
+    Path
+        The directory.
+    """
     bank, own = estimator.bank_, estimator._stored()
     parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
     config = {
@@ -94,9 +109,17 @@ def _storable(value: Any) -> Any:
 
 
 class Saved:
-    """The directory ``path`` of a saved scorer, read part by part; ``file`` is the one that is read, for messages.
+    """The directory of a saved scorer, which is read part by part.
 
-    Raises DataError: it holds no scorer, or one of another format.
+    Parameters
+    ----------
+    path : Path
+        The directory.
+
+    Raises
+    ------
+    DataError
+        It holds no scorer, or one of another format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,11 +132,43 @@ class Saved:
             )
 
     def json(self, name: str) -> dict[str, Any]:
-        """A file of JSON; DataError where it is missing, or none."""
+        """Read a file of JSON.
+
+        Parameters
+        ----------
+        name : str
+            Of the file.
+
+        Returns
+        -------
+        dict
+            What it holds.
+
+        Raises
+        ------
+        DataError
+            It is missing, or not JSON.
+        """
         return read_object(self.path / name, "model of cleanpairs")
 
     def parameters(self, method: type) -> dict[str, Any]:
-        """The constructor's. A GPU that it was trained on need not be here. DataError: it has other settings now."""
+        """Parameters of the constructor. A GPU that it was trained on need not be here.
+
+        Parameters
+        ----------
+        method : type
+            The class.
+
+        Returns
+        -------
+        dict
+            Name -> value.
+
+        Raises
+        ------
+        DataError
+            The class has other parameters now.
+        """
         found = {k: tuple(v) if isinstance(v, list) else v for k, v in self.config["parameters"].items()}
         if unknown := sorted(found.keys() - inspect.signature(method).parameters.keys()):
             raise DataError(
@@ -140,12 +195,40 @@ class Saved:
             raise DataError(f"{self.file} does not hold a calibration: {error}") from error
 
     def tensors(self, name: str, framework: str = "np") -> dict[str, Any]:
-        """Name -> array, or tensor of the ``framework`` "pt", of a file of safetensors."""
+        """Read a file of safetensors.
+
+        Parameters
+        ----------
+        name : str
+            Of the file.
+        framework : {"np", "pt"}
+            Arrays, or tensors of torch.
+
+        Returns
+        -------
+        dict
+            Name -> array or tensor.
+        """
         self.file = self.path / name
         return read_tensors(self.file, framework)[0]
 
     def bank(self, arrays: dict[str, np.ndarray], model: Any = None, device: str = "cpu") -> Bank:
-        """That of the ``arrays`` of its file; ``model`` where it compares more than vectors."""
+        """The bank of a saved scorer.
+
+        Parameters
+        ----------
+        arrays : dict of array
+            Of its file.
+        model : DualEncoder, optional
+            Of a backbone that compares more than vectors.
+        device : str
+            Where it compares.
+
+        Returns
+        -------
+        Bank
+            The trusted pairs.
+        """
         images, texts = (
             Embeddings(**{name[len(side) :]: x for name, x in arrays.items() if name.startswith(side)})
             for side in (f"{side}." for side in _SIDES)
@@ -155,13 +238,29 @@ class Saved:
 
 
 def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: Any = None) -> Any:
-    """The :class:`cleanpairs.estimators.PairScorer` that :func:`save_estimator` wrote.
+    """Load a scorer that :func:`save_estimator` wrote. Nothing is fetched.
 
-    Nothing is fetched: a pretrained model that it names is here.
+    Parameters
+    ----------
+    path : Path
+        The directory.
+    image_encoder : torch.nn.Module, optional
+        The module that it was fitted with, if it was.
+    image_transform : callable, optional
+        The transform of that module.
 
-    ``image_encoder``, ``image_transform``: the torch module that it was fitted with, if it was, and its transform.
-    Raises DataError: not such a directory, another format, damaged files, which it names; or a pretrained model that it
-    was made with is gone, or another one now. ConfigError: the module is missing, or another.
+    Returns
+    -------
+    PairScorer
+        Fitted.
+
+    Raises
+    ------
+    DataError
+        It is no such directory, of another format, or damaged. Or a pretrained model that it was made with is gone or
+        has changed.
+    ConfigError
+        The module is missing, or another.
     """
     from safetensors import SafetensorError
 

@@ -52,7 +52,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Embedded:
-    """N pairs, of M images, as a fitted scorer sees them."""
+    """N pairs, of M images, as a fitted scorer sees them.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        The pairs.
+    images : Embeddings
+        Of M images.
+    texts : Embeddings
+        Of N captions.
+    quarantined : dict
+        pair_id -> reason.
+    frozen_images : array, optional
+        What a trained model's towers saw: (M, R, D) vectors or (M, 3, H, W) pixels.
+    frozen_texts : TokenTable, optional
+        The captions that they saw.
+    """
 
     pairs: Pairs
     images: Embeddings  # of M images
@@ -62,7 +78,18 @@ class Embedded:
     frozen_texts: TokenTable | None = None
 
     def take(self, rows: np.ndarray) -> "Embedded":
-        """The pairs ``rows`` (k,), rising, and their images alone; the quarantine is not taken along."""
+        """Some of the pairs, and their images alone. The quarantine is not taken along.
+
+        Parameters
+        ----------
+        rows : (k,) int64
+            Which, rising.
+
+        Returns
+        -------
+        Embedded
+            k pairs.
+        """
         if len(rows) == len(self.pairs):
             return self
         pairs, used = with_images(self.pairs, rows)
@@ -85,7 +112,22 @@ class Embedded:
         return find_displaced_rows(images, texts, usable=usable)
 
     def recall(self, model: Any = None, device: str = "cpu", folds: int = 1) -> Recall:
-        """Retrieval recall, an image counting once; ``model``: what embedded them, if it compares more than vectors."""
+        """Retrieval recall, where an image counts once.
+
+        Parameters
+        ----------
+        model : DualEncoder, optional
+            What embedded them, if it compares more than vectors.
+        device : str
+            Where it compares.
+        folds : int
+            As of :meth:`PairScorer.evaluate`.
+
+        Returns
+        -------
+        Recall
+            R@1, R@5, R@10 and rSum.
+        """
         pairs = self.pairs
         usable = np.array([i not in self.quarantined for i in range(len(pairs))], dtype=bool)
         _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
@@ -103,40 +145,85 @@ class Embedded:
 
 
 def with_images(pairs: Pairs, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
-    """The pairs ``rows`` (k,), whose image index is into the rows (m,) of images that they use, which come along."""
+    """Some pairs, with the images that they use.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        n pairs.
+    rows : (k,) int64
+        Which.
+
+    Returns
+    -------
+    Pairs, (m,) int64
+        k pairs, whose image index is into these rows of images.
+    """
     used, place = np.unique(pairs.image_index[rows], return_inverse=True)
     return replace(pairs.select(rows), image_index=place, image_group=pairs.image_group[used]), used
 
 
 class Fitted:
-    """What ``fit`` and ``from_pretrained`` find, for N pairs."""
+    """What ``fit`` and ``from_pretrained`` find, for N pairs.
 
-    correspondence_: np.ndarray  # (N,) float32 in [0, 1], low = bad, NaN where quarantined
-    threshold_: float  # below which a pair is flagged
-    random_state_: int  # the seed
-    noise_rate_: float  # estimated share of wrong pairs; NaN where undetermined, or the method has none
-    noise_rate_interval_: tuple[float, float]  # its 95 % interval, NaN where undetermined
-    better_than_random_: float  # share of the pairs that fit better than 19 of 20 random ones; NaN where not known
-    standing_out_: np.ndarray  # (k,) the few pairs that fit worse than half of all random ones, worst first
-    noise_rate_bound_: float  # its upper 95 % bound, if wrong captions can be those of similar pairs
-    quarantined_: dict[int, str]  # pair_id -> reason
-    history_: list[dict[str, Any]]  # one an epoch, if there are any
+    Attributes
+    ----------
+    correspondence_ : (N,) float32
+        In [0, 1], low for mismatched pairs, NaN where one is quarantined. Empty in a loaded model.
+    threshold_ : float
+        Pairs below it are flagged.
+    random_state_ : int
+        The seed.
+    noise_rate_ : float
+        Estimated share of mismatched pairs. NaN where undetermined, or where the method has none.
+    noise_rate_interval_ : (float, float)
+        Its 95 % interval, NaN where undetermined.
+    noise_rate_bound_ : float
+        Its upper 95 % bound, if wrong captions can be those of similar pairs.
+    better_than_random_ : float
+        Share of the pairs that fit better than 19 of 20 random ones. NaN where unknown.
+    standing_out_ : (k,) int64
+        The few pairs that fit worse than half of all random ones, worst first.
+    quarantined_ : dict
+        pair_id -> reason.
+    history_ : list of dict
+        One for each epoch.
+    best_val_rsum_ : float or None
+        rSum on the pairs for validation.
+    bank_ : Bank
+        The trusted pairs that scores refer to.
+    calibration_ : Calibration or None
+        Where the correspondence is a probability.
+    tau_ : float
+        Temperature of the matching probability.
+    """
+
+    correspondence_: np.ndarray
+    threshold_: float
+    random_state_: int
+    noise_rate_: float
+    noise_rate_interval_: tuple[float, float]
+    noise_rate_bound_: float
+    better_than_random_: float
+    standing_out_: np.ndarray
+    quarantined_: dict[int, str]
+    history_: list[dict[str, Any]]
     best_val_rsum_: float | None
+    bank_: Bank
+    calibration_: Calibration | None
+    tau_: float
     _text_encoder: str | Path | None  # its name, "features" (the data's vectors), "words"; None beside `encoder`
     _captions: str | None  # what the captions became (learned words, vectors of which encoder), and why
-    bank_: Bank  # the trusted pairs that scores refer to
-    calibration_: Calibration | None  # of a method whose correspondence is a probability
     _versions: dict[str, str] | None  # package -> version, that a loaded model was made with
     _fingerprint: str
     _image_encoder: str
     _image_size: int | None
     _separated: bool
-    tau_: float
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
-    """Base of all methods: it scores pairs, plans repairs, and is saved. See :class:`Fitted`."""
+    """Base of all methods: it scores pairs, plans repairs, and is saved. What ``fit`` finds: :class:`Fitted`."""
 
     method_name: ClassVar[str]
     needs_training: ClassVar[bool] = True
