@@ -397,10 +397,18 @@ def _penalty(gram: np.ndarray) -> Any:
 
 def ridge(a: np.ndarray, b: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """The linear map (d, e) float32 of rows (n, d) to rows (n, e), each with its ``weight`` (n,)."""
+    return solved(*products(a, b, weight))
+
+
+def products(a: np.ndarray, b: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What :func:`ridge` sums up over rows (n, d) and (n, e): (d, d) and (d, e)."""
     weighted = (a * weight[:, None].astype(np.float32)).T
-    gram = weighted @ a
-    gram += np.eye(len(gram), dtype=np.float32) * _penalty(gram)
-    return np.asarray(np.linalg.solve(gram, weighted @ b), np.float32)
+    return weighted @ a, weighted @ b
+
+
+def solved(gram: np.ndarray, toward: np.ndarray) -> np.ndarray:
+    """The map (d, e) of :func:`ridge`, by its sums."""
+    return np.asarray(np.linalg.solve(gram + np.eye(len(gram), dtype=np.float32) * _penalty(gram), toward), np.float32)
 
 
 class _Ridge:

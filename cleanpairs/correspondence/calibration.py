@@ -309,13 +309,15 @@ def calibrate(
     if null is None or min(len(observed), len(null)) < LEAST:
         return None
     rng, found = np.random.default_rng(seed), np.empty((draws, 3))
+    order = np.argsort(null)  # sorted numbers are found sooner among others
+    null, known = null[order], None if known is None else known[order]
     q, weight, scores = positions(null, observed), _raked(known, len(null)), None
     if by_score:
         at = (np.arange(len(observed)) + 0.5) / len(observed)
         scores = -np.interp(_MIDDLE, at, np.sort(observed) - null.mean()) / max(float(null.std()), 1e-12)
     theta = _fit(q, weight, START, scores)
     for b in range(draws):
-        rows, seen = rng.integers(0, len(null), len(null)), rng.integers(0, len(observed), len(observed))
+        rows, seen = np.sort(rng.integers(0, len(null), len(null))), rng.integers(0, len(observed), len(observed))
         drawn = None if known is None else known[rows]
         found[b] = _fit(positions(null[rows], observed[seen]), _raked(drawn, len(null)), theta, scores)
     if not by_score:
@@ -339,7 +341,12 @@ class ScoreProbability:
         if found is None:
             return None
         found = found if rate is None else found.shifted(rate)
-        knots = np.unique(np.quantile(np.concatenate([observed, null]), np.linspace(0, 1, 2001)))
+        return cls.by(found, observed, np.concatenate([observed, null]))
+
+    @classmethod
+    def by(cls, found: Calibration, observed: np.ndarray, scores: np.ndarray) -> "ScoreProbability":
+        """By a calibration of ``observed`` scores (N,), with knots at quantiles of ``scores`` (k,)."""
+        knots = np.unique(np.quantile(scores, np.linspace(0, 1, 2001)))
         wrong = found.mismatched(positions(knots, observed))
         logits = np.log((1 - wrong) / wrong) + ORDER * np.linspace(-0.5, 0.5, len(knots))
         return cls(found.rate, knots, logits)

@@ -5,15 +5,21 @@ sides, on pairs of other folds, are joined as n + c r, each in deviations of its
 standard errors of the largest area of observed pairs that seem matched against null ones. Rate and probability come
 from the null. Where it shows few mismatches, near null pairs, with the captions most like theirs, tell of others.
 Reasons: docs/methods/auto.md.
+
+All this is computed of some thousand pairs. Of more pairs a sample is taken, and the result scores the others, one by
+one, as it scores pairs of other data (:class:`PairProbability`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cleanpairs.correspondence.agreement import Centred, NeighbourAgreement, ridge
-from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
-from cleanpairs.ops.normalised_similarity import EXACT_UP_TO, VectorPairs, balanced, cosines
+from cleanpairs.correspondence.agreement import Centred, NeighbourAgreement, products, solved
+from cleanpairs.correspondence.calibration import Calibration, ScoreProbability, calibrate, positions
+from cleanpairs.ops.mapped import release
+from cleanpairs.ops.matching import places, unit_rows
+from cleanpairs.ops.normalised_similarity import Background, VectorPairs, cosines
 from cleanpairs.ops.search import top_k
 
 LEAST_PAIRS = 80  # of fewer nothing is known
@@ -25,12 +31,14 @@ class SimilarityNumbers:
 
     Parameters
     ----------
+    exact : int
+        Pairs that are compared with each other. Of more a sample is, and all others are compared with the sample.
     folds : int
         Of the regression.
     weights : tuple of float
         Of the regression's score, tried in this order.
-    near_share, near_pairs : float, int
-        Share of near null pairs in the comparison of these weights, and how many there are at most.
+    near_share : float
+        Share of near null pairs in the comparison of these weights.
     few_wrong : float
         A noise rate within the estimate's error.
     few_random : float
@@ -45,10 +53,10 @@ class SimilarityNumbers:
         Area of matched pairs against mismatched ones, above which networks have next to nothing to add.
     """
 
+    exact: int = 8192
     folds: int = 5
     weights: tuple[float, ...] = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
     near_share: float = 0.2
-    near_pairs: int = 20_000
     few_wrong: float = 0.03
     few_random: float = 0.15
     apart: float = 0.9
@@ -91,12 +99,23 @@ class SimilarityAgreement(NeighbourAgreement):
         The regression's weight.
     near : bool
         Whether wrong captions are those of near pairs.
+    probability : PairProbability
+        Of other pairs of this space.
     """
 
     calibration: Calibration
+    probability: "PairProbability"
     separation: float = 1.0
     correction: float = 0.0
     near: bool = False
+
+    def of_all(self, observed: np.ndarray, matched: np.ndarray) -> "SimilarityAgreement":
+        """Of N pairs of which these are a sample, by their scores and P(matched) (N,)."""
+        rate = float(1 - matched.mean())
+        shifted = self.calibration.shifted(rate)
+        draws = self.calibration.draws + np.array([shifted.theta[0] - self.calibration.theta[0], 0, 0])
+        known = replace(shifted, draws=draws)
+        return replace(self, observed=observed, noise_rate=rate, matched=matched, calibration=known)
 
     @property
     def settled(self) -> bool:
@@ -104,12 +123,124 @@ class SimilarityAgreement(NeighbourAgreement):
         return self.near or self.separation >= NUMBERS.settled
 
 
-def similarity_agreement(pairs: VectorPairs, *, seed: int = 0) -> SimilarityAgreement | None:
-    """Of N pairs of unit vectors; None where they lie in no common space, or are too few to tell."""
-    n, images, texts = len(pairs), pairs.images, pairs.texts
-    if images.shape != texts.shape or n < LEAST_PAIRS:
+@dataclass(frozen=True)
+class PairProbability:
+    """P(matched) of single pairs of one space, by pairs that are known.
+
+    Parameters
+    ----------
+    background : Background
+        The pairs with which a pair is compared.
+    maps : (2, d, d) float32
+        From images to captions and back, less the ``means``; none where the regression has no weight.
+    means : (2, d) float32
+        Of images and captions.
+    covariances : (2, d, d) float32
+        Of images and captions.
+    scales : (2, 2) float
+        Mean and deviation of the null, of similarity and of regression.
+    correction : float
+        The regression's weight.
+    of_score : ScoreProbability
+        What their sum says.
+    known : (m,) float
+        The scores of the background's own pairs, which the maps have seen.
+    """
+
+    background: Background
+    maps: np.ndarray
+    means: np.ndarray
+    covariances: np.ndarray
+    scales: np.ndarray
+    correction: float
+    of_score: ScoreProbability
+    known: np.ndarray
+
+    def __call__(self, pairs: VectorPairs) -> np.ndarray:
+        """P(matched) (n,) float32 of n pairs of unit vectors."""
+        return np.asarray(self.of_score(self.scores(pairs)), np.float32)
+
+    def scores(self, pairs: VectorPairs) -> np.ndarray:
+        """Similarity and regression (n,) float64 of n pairs of unit vectors, in deviations of the null."""
+        score = cosines(pairs.images, pairs.texts) - self.background.shared(pairs).mean(axis=0)
+        score = (score - self.scales[0, 0]) / self.scales[0, 1]
+        if self.correction:
+            sides = pairs.images - self.means[0], pairs.texts - self.means[1]
+            found = sum(
+                cosines(_in_spread(asking @ map_, covariance), shown)
+                for asking, shown, map_, covariance in zip(
+                    sides, sides[::-1], self.maps, self.covariances[::-1], strict=True
+                )
+            )
+            score += self.correction * (found - self.scales[1, 0]) / self.scales[1, 1]
+        own = places(_numbers(self.background.pairs), _numbers(pairs))
+        return np.where(own < 0, score, self.known[own])
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that there is, by name."""
+        found = {f"background.{name}": value for name, value in vars(self.background.pairs).items()}
+        found |= {f"of_score.{name}": np.atleast_1d(value) for name, value in vars(self.of_score).items()}
+        own = ("maps", "means", "covariances", "scales", "correction", "known")
+        return found | {"worth": self.background.worth} | {name: np.atleast_1d(getattr(self, name)) for name in own}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "PairProbability":
+        """Of :meth:`arrays`."""
+
+        def part(name: str) -> dict[str, np.ndarray]:
+            return {key.removeprefix(name): value for key, value in arrays.items() if key.startswith(name)}
+
+        of_score = part("of_score.")
+        rate = float(of_score.pop("noise_rate")[0])
+        return cls(
+            background=Background(VectorPairs(**part("background.")), arrays["worth"]),
+            correction=float(arrays["correction"][0]),
+            of_score=ScoreProbability(rate, **of_score),
+            **{name: arrays[name] for name in ("maps", "means", "covariances", "scales", "known")},
+        )
+
+
+def _numbers(pairs: VectorPairs) -> np.ndarray:
+    """(n,) int64: equal of equal pairs, which have the same image and the same text."""
+    return np.asarray(pairs.image_group * np.int64(1_000_003) + pairs.text_group)
+
+
+def _in_spread(c: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Vectors (n, d) in deviations of their products with those of a covariance (d, d)."""
+    return np.asarray(c / np.sqrt(np.maximum(np.einsum("ij,ij->i", c @ covariance, c), 1e-20))[:, None])
+
+
+def similarity_agreement(
+    pairs: VectorPairs, *, seed: int = 0, numbers: SimilarityNumbers = NUMBERS
+) -> SimilarityAgreement | None:
+    """Of N pairs of one space; None where they lie in no common space, or are too few to tell.
+
+    The vectors of more than ``numbers.exact`` pairs may be of any float and length, and may lie in mapped files.
+    """
+    n = len(pairs)
+    if pairs.images.shape != pairs.texts.shape or n < LEAST_PAIRS:
         return None
-    numbers = NUMBERS
+    if n <= numbers.exact:
+        return _agreement(pairs, seed, numbers)
+    rows = np.sort(np.random.default_rng(seed).permutation(n)[: numbers.exact])
+    found = _agreement(_unit(pairs.take(rows)), seed, numbers)
+    if found is None:
+        return None
+    observed = np.empty(n)
+    for start in range(0, n, 4096):
+        block = np.arange(start, min(start + 4096, n))
+        observed[block] = found.probability.scores(_unit(pairs.take(block)))
+        release(pairs.images, pairs.texts)
+    return found.of_all(observed, found.probability.of_score(observed))
+
+
+def _unit(pairs: VectorPairs) -> VectorPairs:
+    return replace(pairs, images=unit_rows(pairs.images), texts=unit_rows(pairs.texts))
+
+
+def _agreement(pairs: VectorPairs, seed: int, numbers: SimilarityNumbers) -> SimilarityAgreement | None:
+    """Of N pairs of unit vectors, which are compared with each other."""
+    n, images, texts = len(pairs), pairs.images, pairs.texts
     number = np.unique(pairs.image_group, return_inverse=True)[1]
     fold = np.random.default_rng(seed).permutation(n)[number] % numbers.folds
     folds = [np.flatnonzero(fold == f) for f in range(numbers.folds)]
@@ -117,11 +248,12 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0) -> SimilarityAgre
         np.stack([rows[r] for r in null_pairs(pairs.image_group[rows], pairs.text_group[rows], seed)]) for rows in folds
     ]
     null = np.concatenate(nulls, axis=1)
-    near = _near_pairs(pairs, seed)
-    of_image, of_text = pairs.shared(pairs) if n > EXACT_UP_TO else balanced(pairs)
+    near = _near_pairs(pairs)
+    background = Background.of(pairs)
 
     def similarity(image: np.ndarray, text: np.ndarray) -> np.ndarray:
-        return np.asarray(cosines(images[image], texts[text]) - (of_image[image] + of_text[text]) / 2)
+        shared = background.within[0, image] + background.within[1, text]
+        return np.asarray(cosines(images[image], texts[text]) - shared / 2)
 
     rows = np.arange(n)
     scores = [similarity(rows, rows), similarity(*null), similarity(*near)]
@@ -130,8 +262,11 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0) -> SimilarityAgre
     calibration = calibrate(scores[0], scores[1], draws=0)
     assert calibration is not None
     matched = 1 - calibration.mismatched(positions(scores[0], scores[0]))
-    predicted = _predicted(pairs, matched, fold, [np.stack([rows, rows]), null, near])
-    scores, predicted = (_in_deviations(s) for s in (scores, predicted))
+    maps, predicted = _predicted(pairs, matched, fold, [np.stack([rows, rows]), null, near])
+    scales = np.array([[float(each[1].mean()), max(float(each[1].std()), 1e-12)] for each in (scores, predicted)])
+    scores, predicted = (
+        [(s - mean) / spread for s in each] for each, (mean, spread) in zip((scores, predicted), scales, strict=True)
+    )
     joined = [[s + c * p for s, p in zip(scores, predicted, strict=True)] for c in numbers.weights]
     best = _first_within_two_standard_errors(
         [matched * (_above(o, c) + numbers.near_share * _above(o, near)) for o, c, near in joined]
@@ -146,49 +281,64 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0) -> SimilarityAgre
         found = _near(observed, of_near, of_null, rate, seed)
         if found is not None:
             is_near, rate, calibration = True, found.rate, found
+    correction = numbers.weights[best]
+    probability = PairProbability(
+        background,
+        maps,
+        np.stack([images.mean(axis=0), texts.mean(axis=0)]),
+        np.stack([Centred(images).covariance, Centred(texts).covariance]),
+        scales,
+        correction,
+        ScoreProbability.by(calibration, observed, observed),
+        observed,
+    )
     return SimilarityAgreement(
         observed,
         of_null,
         rate,
         1 - calibration.mismatched(positions(observed, observed)),
         calibration=calibration,
+        probability=probability,
         separation=apart if rate < numbers.few_wrong else calibration.separation,
-        correction=numbers.weights[best],
+        correction=correction,
         near=is_near,
         similar=of_near[:0] if is_near else of_near,
     )
 
 
-def _near_pairs(pairs: VectorPairs, seed: int) -> np.ndarray:
+def _near_pairs(pairs: VectorPairs) -> np.ndarray:
     """(2, k): rows of images, and of the captions of other images and texts that are most like theirs."""
-    texts = pairs.texts
-    some = np.sort(np.random.default_rng(seed).permutation(len(texts))[: NUMBERS.near_pairs])
-    found = top_k(texts[some], texts, min(16, len(texts))).indices
+    texts, some = pairs.texts, np.arange(len(pairs))
+    found = top_k(texts, texts, min(16, len(texts))).indices
     other = (found >= 0) & (pairs.text_group[found] != pairs.text_group[some, None])
     other &= pairs.image_group[found] != pairs.image_group[some, None]
     exists = other.any(axis=1)
     return np.stack([some[exists], found[exists, other[exists].argmax(axis=1)]])
 
 
-def _predicted(pairs: VectorPairs, matched: np.ndarray, fold: np.ndarray, judged: list[np.ndarray]) -> list[np.ndarray]:
-    """How well captions and images of each of ``judged`` (2, k) fit what the others predict, by the image's fold."""
+def _predicted(
+    pairs: VectorPairs, matched: np.ndarray, fold: np.ndarray, judged: list[np.ndarray]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The maps (2, d, d) of all pairs, from images to captions and back.
+
+    And how well captions and images of each of ``judged`` (2, k) fit what the others predict, by the image's fold.
+    """
     image, text = (x - x.mean(axis=0) for x in (pairs.images, pairs.texts))
-    out = [np.zeros(rows.shape[1]) for rows in judged]
+    out, maps = [np.zeros(rows.shape[1]) for rows in judged], []
     for flipped, (x, t) in enumerate(((image, text), (text, image))):
         space = Centred(t)
-        for f in range(NUMBERS.folds):
-            others = fold != f
-            map_ = ridge(x[others], t[others], matched[others])
+        parts = [products(x[fold == f], t[fold == f], matched[fold == f]) for f in range(NUMBERS.folds)]
+        total = [np.sum(each, axis=0) for each in zip(*parts, strict=True)]
+        maps.append(solved(*total))
+        for f, part in enumerate(parts):
+            map_ = solved(*(whole - own for whole, own in zip(total, part, strict=True)))
             for scores, rows in zip(out, judged, strict=True):
                 of = np.flatnonzero(fold[rows[0]] == f)
                 asking, shown = rows[:, of] if not flipped else rows[::-1, of]
-                scores[of] += space.standardised(x[asking] @ map_, shown)
-    return out
-
-
-def _in_deviations(scores: list[np.ndarray]) -> list[np.ndarray]:
-    mean, spread = float(scores[1].mean()), max(float(scores[1].std()), 1e-12)
-    return [(s - mean) / spread for s in scores]
+                known, place = np.unique(asking, return_inverse=True)
+                predicted = space.scaled(x[known] @ map_)
+                scores[of] += cosines(predicted[place], space.vectors[shown])
+    return np.stack(maps), out
 
 
 def area(observed: np.ndarray, null: np.ndarray) -> float:

@@ -23,7 +23,7 @@ is half of the softmax's; where they are not, one and a half times as large. So 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -163,20 +163,93 @@ def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = STEPS) -> np.
     The softmax is the first of ``steps``: both sides take half a step at once. The largest similarities of each image
     and caption are kept, all up to some 2,900 pairs; the rest of a sum counts with the mean worth of what is kept.
     """
+    first, last = _balance(pairs, tau, steps)
+    return -tau * (first + last)
+
+
+def _balance(pairs: VectorPairs, tau: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """u of the images and v of the captions (2, N) float64, after the first step and after the last."""
     own = cosines(pairs.images, pairs.texts)
-    sides = [_largest(side, own, tau) for side in pairs._sides(pairs)]
+    sides = [(*found, found[0].data.sum()) for found in (_largest(side, own, tau) for side in pairs._sides(pairs))]
     found = [np.zeros(len(pairs)), np.zeros(len(pairs))]
     first = found
     for step in range(steps):
         stepped = []
-        for (kept, rest, top), mine, other in zip(sides, found, found[::-1], strict=True):
+        for (kept, rest, top, total), mine, other in zip(sides, found, found[::-1], strict=True):
             highest = float(other.max())
             sums = kept @ np.exp(other - highest)
-            sums += rest * sums.sum() / kept.sum()
+            sums += rest * sums.sum() / total
             stepped.append((mine - np.log(sums) - top - highest) / 2)
         found = stepped
         first = first if step else found
-    return -tau * (np.stack(first) + np.stack(found))
+    return np.stack(first), np.stack(found)
+
+
+@dataclass(frozen=True)
+class Background:
+    """Some pairs that stand for a corpus of any size.
+
+    Parameters
+    ----------
+    pairs : VectorPairs
+        m pairs.
+    worth : (2, m) float
+        u of their images and v of their captions, balanced among these pairs.
+    within : (2, m) float
+        What :func:`balanced` finds of these pairs; none where it is no longer needed.
+    """
+
+    pairs: VectorPairs
+    worth: np.ndarray
+    within: np.ndarray = field(default_factory=lambda: np.empty((2, 0)))
+
+    @classmethod
+    def of(cls, pairs: VectorPairs, *, tau: float = TAU) -> "Background":
+        """Balance m pairs. They are kept in half precision."""
+        first, last = _balance(pairs, tau, STEPS)
+        half = replace(pairs, images=pairs.images.astype(np.float16), texts=pairs.texts.astype(np.float16))
+        return cls(half, last, -tau * (first + last))
+
+    def shared(self, pairs: VectorPairs, *, tau: float = TAU) -> np.ndarray:
+        """As :func:`balanced`, (2, n) float64, of n pairs of which each is added to the background alone.
+
+        Notes
+        -----
+        With a = sum_j exp(s_ij / tau + v_j), b likewise over the images, and r = exp(s_ii / tau) / (a b), the two
+        equations of the added pair give u = log 2 - log a - log(1 + sqrt(1 + 4 r)), and v with b in place of a.
+        """
+        own = cosines(pairs.images, pairs.texts).astype(np.float64) / tau
+        sides = zip(self.pairs._sides(pairs), self._groups(pairs), self.worth[::-1], strict=True)
+        (soft_u, a), (soft_v, b) = (_log_sums(side, groups, worth, tau) for side, groups, worth in sides)
+        last = np.logaddexp(0, np.logaddexp(0, own - a - b + np.log(4)) / 2) - np.log(2)
+        first = np.stack([np.logaddexp(soft, own) for soft in (soft_u, soft_v)]) / 2
+        return np.asarray(tau * (first + np.stack([a, b]) + last))
+
+    def _groups(self, pairs: VectorPairs) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        return (pairs.text_group, self.pairs.text_group), (pairs.image_group, self.pairs.image_group)
+
+
+def _log_sums(
+    side: _Side, groups: tuple[np.ndarray, np.ndarray], worth: np.ndarray, tau: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """log sum_j exp(s_ij / tau), and the same with ``worth`` (m,) in the exponent, (n,) float64 each."""
+    asking, answering, same = side
+    n, at = len(asking), np.arange(len(answering))
+    highest = float(worth.max(initial=0))
+    weights = np.stack([np.ones_like(worth), np.exp(worth - highest)], axis=1).astype(np.float32)
+    near = np.ascontiguousarray(np.asarray(answering, np.float32).T) / np.float32(tau)
+    own = np.isin(*groups)
+    out = np.empty((2, n))
+    for start in range(0, n, _MOST_ROWS):
+        block = slice(start, start + _MOST_ROWS)
+        S = np.asarray(asking[block], np.float32) @ near  # (b, m)
+        if own[block].any():
+            S[same(block, at[None])] = -np.inf
+        top = np.maximum(S.max(axis=1, keepdims=True), np.float32(-1 / tau))  # of nobody else: as of one who is far
+        S -= top
+        out[:, block] = top[:, 0] + np.log(np.maximum(np.exp(S, out=S) @ weights, np.float32(1e-30))).T
+    out[1] += highest
+    return out[0], out[1]
 
 
 def among_all(

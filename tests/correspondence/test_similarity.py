@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from cleanpairs.correspondence.similarity import _near, similarity_agreement
+from cleanpairs.correspondence.similarity import NUMBERS, PairProbability, _near, similarity_agreement
 from cleanpairs.ops.normalised_similarity import VectorPairs, normalised_similarity
 from tests.helpers import unit
 
@@ -80,3 +82,32 @@ def test_near_captions_that_are_nearly_right_say_nothing(apart: float) -> None:
     rng = np.random.default_rng(0)
     near = rng.normal(size=3000)
     assert _near(rng.normal(size=3000) + apart, near, near - 3, 0.0) is None
+
+
+@pytest.mark.parametrize("hubs", [0.0, 3.0])
+def test_a_sample_tells_of_all_pairs_what_their_comparison_does(hubs: float) -> None:
+    """The sample's own pairs keep their scores; those of half precision and any length score as the others do."""
+    images, texts, at, truth = corpus(3000, 0.3, hubs=hubs, seed=2)
+    pairs = VectorPairs(images, texts, np.arange(3000) * 7, at)
+    whole, numbers = similarity_agreement(pairs), replace(NUMBERS, exact=1500)
+    large = VectorPairs((3 * images).astype(np.float16), texts.astype(np.float16), pairs.image_group, at)
+    found = similarity_agreement(large, numbers=numbers)
+    assert whole is not None and found is not None and len(found.observed) == len(found.matched) == 3000
+    areas = [roc_auc_score(~truth, each.observed) for each in (whole, found)]
+    assert areas[1] > areas[0] - 0.005 and abs(found.noise_rate - whole.noise_rate) < 0.02
+    assert abs(found.calibration.rate - found.noise_rate) < 1e-3
+    assert ((found.matched < 0.5) == (whole.matched < 0.5)).mean() > 0.97
+
+
+def test_what_was_learned_of_pairs_judges_others_after_it_was_stored() -> None:
+    images, texts, at, truth = corpus(2000, 0.3, seed=4)
+    numbers = np.arange(2000)
+    some = similarity_agreement(VectorPairs(images[:1200], texts[:1200], numbers[:1200], at[:1200]))
+    assert some is not None
+    stored = PairProbability.from_arrays(some.probability.arrays())
+    others = VectorPairs(images[1200:], texts[1200:], numbers[1200:], at[1200:])
+    got = stored(others)
+    np.testing.assert_array_equal(got, some.probability(others))
+    assert roc_auc_score(~truth[1200:], got) > 0.98 and abs(1 - got.mean() - truth[1200:].mean()) < 0.05
+    known = VectorPairs(images[:50], texts[:50], numbers[:50], at[:50])
+    np.testing.assert_allclose(stored(known), some.matched[:50], atol=5e-3)

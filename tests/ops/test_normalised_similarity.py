@@ -9,7 +9,14 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs.ops import normalised_similarity as module
-from cleanpairs.ops.normalised_similarity import NEIGHBOURS, TAU, VectorPairs, balanced, normalised_similarity
+from cleanpairs.ops.normalised_similarity import (
+    NEIGHBOURS,
+    TAU,
+    Background,
+    VectorPairs,
+    balanced,
+    normalised_similarity,
+)
 from tests.helpers import unit
 
 
@@ -89,6 +96,29 @@ def test_balancing_is_the_transport_of_all_images_and_captions(monkeypatch: pyte
     want = balanced(pairs)
     monkeypatch.setattr(module, "_KEPT", 150 * 40)
     assert np.abs(balanced(pairs) - want).max() < 0.5 * TAU
+
+
+def test_of_a_background_a_pair_is_scored_as_one_more_among_them() -> None:
+    """The equations of the added pair, iterated; of the background's own pairs what the balancing finds."""
+    pairs, tau = corpus(150), 0.1
+    pairs = VectorPairs(pairs.images, pairs.texts, np.arange(150), np.arange(150))
+    background = Background.of(pairs, tau=tau)
+    found = background.shared(pairs, tau=tau).sum(axis=0)
+    np.testing.assert_allclose(found, background.within.sum(axis=0), atol=0.1 * tau)
+    added = corpus(40, seed=1)
+    other = VectorPairs(added.images, added.texts, np.arange(150, 190), np.arange(150, 190))
+    u, v = background.worth
+    logits = (
+        other.images.astype(np.float64) @ pairs.texts.T / tau,
+        other.texts.astype(np.float64) @ pairs.images.T / tau,
+    )
+    own, mine = (other.images.astype(np.float64) * other.texts).sum(axis=1) / tau, np.zeros((2, 40))
+    for _ in range(500):
+        for side, (logit, worth) in enumerate(zip(logits, (v, u), strict=True)):
+            mine[side] = -np.log(np.exp(logit + worth).sum(axis=1) + np.exp(own + mine[1 - side]))
+    softmax = np.stack([np.log(np.exp(logit).sum(axis=1) + np.exp(own)) for logit in logits])
+    got = background.shared(other, tau=tau)
+    np.testing.assert_allclose(got.sum(axis=0), tau * (softmax.sum(axis=0) / 2 - mine.sum(axis=0)), atol=1e-3)
 
 
 def test_wrong_pairs_whose_partners_are_there_are_told_better_than_by_the_softmax() -> None:
