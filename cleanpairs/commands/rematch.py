@@ -5,27 +5,23 @@ are in memory. Many rows are a stream of batches, of which the vectors of the pa
 The plan is the same.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from cleanpairs.commands.run import Run
 from cleanpairs.commands.score import roles_of, threshold_of_rows
 from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
 from cleanpairs.data import Pairs, Source, load_source, open_source, remember_user_path, staged_file
-from cleanpairs.data.readers import reader_of
-from cleanpairs.data.rows import Rows
-from cleanpairs.data.table_reader import load_rows
+from cleanpairs.data.readers import load_some, reader_of
 from cleanpairs.engine import Engine, make_engine
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.ops.columns import taken, with_columns
+from cleanpairs.ops.columns import with_columns
 from cleanpairs.ops.search import top_k
 from cleanpairs.repair.plan import PlanSummary, RepairPlan, write_plan
 from cleanpairs.repair.plan_input import EmbeddedRows, PlanInput
@@ -247,16 +243,5 @@ class Planning:
         pairs = judged_pairs(given.undecided, threshold, seed)
         if pairs is None:
             return None
-        digest = hashlib.sha256(self.source.fingerprint.encode() + pairs.tobytes()).hexdigest()
-        some = replace(self.source, fingerprint=digest, n_rows=len(pairs))
-        rows = reader_of(self.source).iter_rows(self.source, self._only(pairs))
-        found = self.model._embed(load_rows(rows, some, None))
+        found = self.model._embed(load_some(self.source, pairs, self.batch_rows))
         return RepairJudge(self.model._pair_probability(found, given.undecided[pairs], threshold), pairs)
-
-    def _only(self, pairs: np.ndarray) -> Iterator[Rows]:
-        columns = [name for role, name in self.source.columns.items() if role != "image"]
-        first = 0
-        for rows in reader_of(self.source).batches(self.source, self.batch_rows, columns):
-            lo, hi = np.searchsorted(pairs, [first, first + len(rows.batch)])
-            yield Rows(rows.path, taken(rows.batch, pairs[lo:hi] - first))
-            first += len(rows.batch)

@@ -9,6 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -27,9 +28,11 @@ from cleanpairs.data.image_paths import LOOK_AT
 from cleanpairs.data.images import IMAGES
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read_cached, write_cached
+from cleanpairs.data.rows import Rows
+from cleanpairs.data.table_reader import load_rows
 from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables
-from cleanpairs.ops.columns import flat_type
+from cleanpairs.ops.columns import flat_type, taken
 
 
 def fitting(data: str) -> Iterator[str]:
@@ -228,6 +231,27 @@ def load_pairs(
 def reader_of(source: Source) -> Any:
     """What reads a source."""
     return READERS.load(source.kind)()
+
+
+def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs:
+    """The pairs of some ``rows`` (k,) int64, rising, of an input of vectors with one pair a row, without its images.
+
+    Their fingerprint is their own. Where the input has no keys, they are numbered anew.
+    """
+    reader = reader_of(source)
+    columns = [name for role, name in source.columns.items() if role != "image"]
+
+    def chosen() -> Iterator[Rows]:
+        first = 0
+        for some in reader.batches(source, batch_rows, columns):
+            lo, hi = np.searchsorted(rows, [first, first + len(some.batch)])
+            if hi > lo:
+                yield Rows(some.path, taken(some.batch, rows[lo:hi] - first))
+            first += len(some.batch)
+
+    digest = sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()
+    found = replace(source, fingerprint=digest, n_rows=len(rows))
+    return load_rows(reader.iter_rows(found, chosen()), found, None)
 
 
 def load_source(source: Source) -> Pairs:
