@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from scale_vectors import Cost, command
+from vectors_at_scale import Cost, command
 
 from cleanpairs.ops.search import SearchNote
 from cleanpairs.repair.plan import METADATA_KEY

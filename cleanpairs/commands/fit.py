@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.commands.fit_stream import StreamedFit
 from cleanpairs.commands.run import Run, default_run_path, is_latest, write_scores
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
@@ -22,7 +23,15 @@ from cleanpairs.core.progress import Silent
 from cleanpairs.core.recipe import DataOptions, Recipe
 from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.correspondence.displacement import in_words
-from cleanpairs.data import Pairs, check_recorded, load_pairs, open_recorded, remember_user_path
+from cleanpairs.data import (
+    Pairs,
+    Source,
+    check_recorded,
+    load_pairs,
+    open_recorded,
+    open_source,
+    remember_user_path,
+)
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.display import visible
@@ -112,11 +121,15 @@ def fit_run(
     estimator: PairScorer = recipe.estimator()
     estimator.validate()
     with distributed.process_group(estimator._resolved_device()), ExitStack() as held:
-        pairs, val = _read(recipe, estimator, backbone_named)
         path = Path(out or recipe.output.out or default_run_path(recipe.method, str(recipe.data.train)))
         if resume:
             Run.check_resumable(path)
             noise_file = _noise_to_resume(path, noise_file)
+        streamed = None
+        alone = noise_file is None and recipe.data.val is None and distributed.world_size() == 1
+        if alone and estimator._fits_sample({"features", "text_features"}):
+            streamed = StreamedFit.of(estimator, open_source(str(recipe.data.train), **_options(recipe.data)))
+        pairs, val = _read(recipe, estimator, backbone_named, None if streamed is None else streamed.pairs)
         noise: dict[str, Any] = {}
         if noise_file is not None:
             pairs, noise = _corrupted(pairs, noise_file)
@@ -139,7 +152,7 @@ def fit_run(
             made = str(run.path.absolute())
         finally:
             distributed.of_first(made)
-        return _fit(run, recipe, estimator, pairs, val, noise, progress or Silent(), resume)
+        return _fit(run, recipe, estimator, pairs, val, noise, progress or Silent(), resume, streamed)
 
 
 def check_stored(recipe: Recipe, run: str | Path) -> None:
@@ -168,11 +181,13 @@ def _val_options(data: DataOptions) -> dict[str, Any]:
     return {name: value for name, value in _options(data).items() if name.endswith(kept)}
 
 
-def _read(recipe: Recipe, estimator: PairScorer, backbone_named: bool) -> tuple[Pairs, Pairs | None]:
+def _read(
+    recipe: Recipe, estimator: PairScorer, backbone_named: bool, some: Pairs | None
+) -> tuple[Pairs, Pairs | None]:
     data = recipe.data
     assert data.train is not None
     options = _options(data)
-    pairs = load_pairs(data.train, **options)
+    pairs = load_pairs(data.train, **options) if some is None else some
     remember_user_path(data.train, options)
     if (
         backbone_named
@@ -207,11 +222,13 @@ def _fit(
     noise: Mapping[str, Any],
     progress: Any,
     resume: bool,
+    streamed: StreamedFit | None = None,
 ) -> dict[str, Any]:
     """Train, and leave model, scores and issues in the run; what ends the training is noted there, or takes the run
-    with it. ``noise``: what a noise file did.
+    with it. ``noise``: what a noise file did; ``streamed``: of more rows than ``pairs``, which are a sample of them.
     """
-    info = _about(recipe, estimator, pairs, noise)
+    source = pairs.source if streamed is None else streamed.source
+    info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows, noise)
     # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
     begun = resume and (run.path / "recipe.yaml").exists()
     history: list[dict[str, Any]] = run.metrics() if resume else []
@@ -233,12 +250,16 @@ def _fit(
     }
     if isinstance(estimator, PairCleaner):
         options |= {"run_dir": run.path, "resume": resume, "on_epoch": on_epoch, "on_step": progress.step}
+    scored = None
     try:
         if not begun:
             run.write_info(info)
             write_whole(run.path / "recipe.yaml", recipe.to_yaml())
         progress.started(run.path)
         estimator.fit(pairs, val=val, **options)
+        if streamed is not None:
+            told = partial(progress.advance, "scoring", "rows")
+            scored = streamed.finish(run, estimator, str(recipe.data.train), _options(recipe.data), told)
     except KeyboardInterrupt:
         run.write_info({**info, "status": "interrupted"})
         raise
@@ -247,7 +268,7 @@ def _fit(
             run.discard_empty()
         run.restore_replaced()
         raise
-    result = _leave(run, recipe.method, estimator, pairs, bool(noise))
+    result = _leave(run, recipe.method, estimator, pairs, bool(noise), scored)
     ended = {
         "status": "complete",
         "seed": estimator.random_state_,
@@ -260,9 +281,11 @@ def _fit(
     return run.result
 
 
-def _about(recipe: Recipe, estimator: PairScorer, pairs: Pairs, noise: Mapping[str, Any]) -> dict[str, Any]:
+def _about(
+    recipe: Recipe, estimator: PairScorer, source: Source, pairs: int, noise: Mapping[str, Any]
+) -> dict[str, Any]:
     """What run.json says of a fit that begins."""
-    data, source = str(recipe.data.train), pairs.source
+    data = str(recipe.data.train)
     return {
         "status": "running",
         "method": recipe.method,
@@ -279,36 +302,45 @@ def _about(recipe: Recipe, estimator: PairScorer, pairs: Pairs, noise: Mapping[s
             "kind": source.kind,
             "columns": source.columns,
             "rows": source.n_rows,
-            "pairs": len(pairs),
+            "pairs": pairs,
             **noise,
         },
     }
 
 
-def _leave(run: Run, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool) -> dict[str, Any]:
-    """Write what a fit leaves in its run. Returns what was found."""
+def _leave(
+    run: Run, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool,
+    scored: tuple[pa.Table, dict[int, str]] | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write what a fit leaves in its run. Returns what was found; ``scored``: as of :meth:`StreamedFit.finish`."""
     run.write_metrics(estimator.history_)
-    estimator.save_pretrained(run.path / "model", overwrite=True)
-    explainer = estimator.explainer(pairs)
-    known = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
-    displaced = estimator.displaced_rows(pairs)
-    moves = moves_of(pairs, displaced, estimator.quarantined_)
-    write_scores(run.path / "scores.parquet", *known, explainer.sentences(), moves, overwrite=True)
-    first = [int(np.searchsorted(pairs.row, np.unique(pairs.row)[block.first])) for block in displaced.blocks]
-    blocks = [{"pair_id": i, "why": str(block)} for i, block in zip(first, displaced.blocks, strict=True)]
-    out = [i for i in estimator.standing_out_.tolist() if estimator.correspondence_[i] >= estimator.threshold_][:20]
-    issues = explainer.issues(200, blocks, out)  # of each kind, in issues.csv
+    blocks: list[dict[str, Any]] = []
+    out: list[int] = []
+    if scored is not None:
+        issues, keys = scored
+    else:
+        estimator.save_pretrained(run.path / "model", overwrite=True)
+        explainer = estimator.explainer(pairs)
+        known = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
+        displaced = estimator.displaced_rows(pairs)
+        moves = moves_of(pairs, displaced, estimator.quarantined_)
+        write_scores(run.path / "scores.parquet", *known, explainer.sentences(), moves, overwrite=True)
+        first = [int(np.searchsorted(pairs.row, np.unique(pairs.row)[block.first])) for block in displaced.blocks]
+        blocks = [{"pair_id": i, "why": str(block)} for i, block in zip(first, displaced.blocks, strict=True)]
+        out = [i for i in estimator.standing_out_.tolist() if estimator.correspondence_[i] >= estimator.threshold_][:20]
+        issues, keys = explainer.issues(200, blocks, out), dict(enumerate(pairs.keys))  # of each kind, in issues.csv
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:
         write_csv(issues, staged)
     return {
-        **_result(str(run.path), method, estimator, pairs, corrupted, issues),
+        **_result(str(run.path), method, estimator, keys, pairs.true_mismatch if corrupted else None, issues),
         "displaced": blocks,
         "standing_out": out,
+        "doubtful": _doubtful(pairs, estimator) if scored is None else {},
     }
 
 
 def _result(
-    run: str, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool, issues: pa.Table
+    run: str, method: str, estimator: PairScorer, keys: Any, wrong: np.ndarray | None, issues: pa.Table
 ) -> dict[str, Any]:
     """``histogram``: pairs in ten equal bins of the correspondence; ``captions``: what they became; ``issues``: pairs
     in ``issues.csv`` by kind; ``set_aside``: kinds of reasons; ``doubtful``: a filter of captions that was not asked
@@ -316,7 +348,6 @@ def _result(
     """
     y = estimator.correspondence_
     known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
-    wrong = pairs.true_mismatch if corrupted else None
     rows = issues.to_pylist()
     counts, worst = Counter(row["issue"] for row in rows), None
     first = next((row for row in rows if row["issue"] == ISSUES[0]), None)
@@ -326,10 +357,9 @@ def _result(
     return {
         "run": run,
         "method": method,
-        "pairs": len(pairs),
+        "pairs": len(y),
         "quarantined": len(estimator.quarantined_),
-        "set_aside": grouped(pairs, sorted(estimator.quarantined_.items())),
-        "doubtful": _doubtful(pairs, estimator),
+        "set_aside": grouped(keys, sorted(estimator.quarantined_.items())),
         "flagged": int((known < estimator.threshold_).sum()),
         "threshold": float(estimator.threshold_),
         "noise_rate": plain(float(estimator.noise_rate_)),

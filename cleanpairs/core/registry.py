@@ -153,6 +153,7 @@ BACKBONES = Registry(
 HEADS = Registry(  # models on, or of, pretrained networks: chosen by the encoders, not by name
     "model",
     {
+        "joint_space": ("joint_head:JointSpace", "vectors of one space, as they are"),
         "joint_head": ("joint_head:JointHead", "a residual MLP on vectors of one space"),
         "vector_towers": ("joint_head:VectorTowers", "vectors of two spaces, brought into one"),
         "linear": ("linear:Linear", "ridge regressions between frozen spaces, in closed form"),

@@ -188,6 +188,11 @@ class Calibration:
             low, high = (a, high) if self.mismatched(_MIDDLE, theta).mean() < rate else (low, a)
         return replace(self, theta=theta, draws=np.empty((0, 3)))
 
+    def moved(self, rate: float) -> "Calibration":
+        """As :meth:`shifted`, with the intervals moved as far."""
+        found = self.shifted(rate)
+        return replace(found, draws=self.draws + np.array([found.theta[0] - self.theta[0], 0, 0]))
+
     def to_dict(self) -> dict[str, Any]:
         """Lists of numbers."""
         return {name: value.tolist() for name, value in vars(self).items() if value is not None}
@@ -341,15 +346,17 @@ class ScoreProbability:
         if found is None:
             return None
         found = found if rate is None else found.shifted(rate)
-        return cls.by(found, observed, np.concatenate([observed, null]))
-
-    @classmethod
-    def by(cls, found: Calibration, observed: np.ndarray, scores: np.ndarray) -> "ScoreProbability":
-        """By a calibration of ``observed`` scores (N,), with knots at quantiles of ``scores`` (k,)."""
-        knots = np.unique(np.quantile(scores, np.linspace(0, 1, 2001)))
+        knots = np.unique(np.quantile(np.concatenate([observed, null]), np.linspace(0, 1, 2001)))
         wrong = found.mismatched(positions(knots, observed))
         logits = np.log((1 - wrong) / wrong) + ORDER * np.linspace(-0.5, 0.5, len(knots))
         return cls(found.rate, knots, logits)
+
+    @classmethod
+    def by(cls, found: Calibration, observed: np.ndarray) -> "ScoreProbability":
+        """By a calibration of ``observed`` scores (N,)."""
+        knots = np.unique(np.quantile(observed, np.linspace(0, 1, 2001)))
+        wrong = found.mismatched(positions(knots, observed))
+        return cls(found.rate, knots, np.log((1 - wrong) / wrong))
 
     def __call__(self, score: np.ndarray) -> np.ndarray:
         """(n,) float64 in (0, 1), rising with the score (n,)."""

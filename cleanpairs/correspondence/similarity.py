@@ -7,7 +7,7 @@ from the null. Where it shows few mismatches, near null pairs, with the captions
 Reasons: docs/methods/auto.md.
 
 All this is computed of some thousand pairs. Of more pairs a sample is taken, and the result scores the others, one by
-one, as it scores pairs of other data (:class:`PairProbability`).
+one, as it scores pairs of other data (:class:`SimilarityModel`).
 """
 
 from collections.abc import Mapping
@@ -99,12 +99,12 @@ class SimilarityAgreement(NeighbourAgreement):
         The regression's weight.
     near : bool
         Whether wrong captions are those of near pairs.
-    probability : PairProbability
+    model : SimilarityModel
         Of other pairs of this space.
     """
 
     calibration: Calibration
-    probability: "PairProbability"
+    model: "SimilarityModel"
     separation: float = 1.0
     correction: float = 0.0
     near: bool = False
@@ -112,9 +112,7 @@ class SimilarityAgreement(NeighbourAgreement):
     def of_all(self, observed: np.ndarray, matched: np.ndarray) -> "SimilarityAgreement":
         """Of N pairs of which these are a sample, by their scores and P(matched) (N,)."""
         rate = float(1 - matched.mean())
-        shifted = self.calibration.shifted(rate)
-        draws = self.calibration.draws + np.array([shifted.theta[0] - self.calibration.theta[0], 0, 0])
-        known = replace(shifted, draws=draws)
+        known = self.calibration.moved(rate)
         return replace(self, observed=observed, noise_rate=rate, matched=matched, calibration=known)
 
     @property
@@ -124,7 +122,7 @@ class SimilarityAgreement(NeighbourAgreement):
 
 
 @dataclass(frozen=True)
-class PairProbability:
+class SimilarityModel:
     """P(matched) of single pairs of one space, by pairs that are known.
 
     Parameters
@@ -184,7 +182,7 @@ class PairProbability:
         return found | {"worth": self.background.worth} | {name: np.atleast_1d(getattr(self, name)) for name in own}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "PairProbability":
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "SimilarityModel":
         """Of :meth:`arrays`."""
 
         def part(name: str) -> dict[str, np.ndarray]:
@@ -213,33 +211,36 @@ def _in_spread(c: np.ndarray, covariance: np.ndarray) -> np.ndarray:
 def similarity_agreement(
     pairs: VectorPairs, *, seed: int = 0, numbers: SimilarityNumbers = NUMBERS
 ) -> SimilarityAgreement | None:
-    """Of N pairs of one space; None where they lie in no common space, or are too few to tell.
-
-    The vectors of more than ``numbers.exact`` pairs may be of any float and length, and may lie in mapped files.
-    """
+    """Of N pairs of vectors of any length; None where they lie in no common space, or are too few to tell."""
     n = len(pairs)
     if pairs.images.shape != pairs.texts.shape or n < LEAST_PAIRS:
         return None
     if n <= numbers.exact:
-        return _agreement(pairs, seed, numbers)
+        return _agreement(_unit(pairs), seed, numbers)
     rows = np.sort(np.random.default_rng(seed).permutation(n)[: numbers.exact])
-    found = _agreement(_unit(pairs.take(rows)), seed, numbers)
+    found = _agreement(_unit(pairs.take(rows)), seed, numbers, present=len(rows) / n)
     if found is None:
         return None
     observed = np.empty(n)
     for start in range(0, n, 4096):
         block = np.arange(start, min(start + 4096, n))
-        observed[block] = found.probability.scores(_unit(pairs.take(block)))
+        observed[block] = found.model.scores(_unit(pairs.take(block)))
         release(pairs.images, pairs.texts)
-    return found.of_all(observed, found.probability.of_score(observed))
+    return found.of_all(observed, found.model.of_score(observed))
 
 
 def _unit(pairs: VectorPairs) -> VectorPairs:
     return replace(pairs, images=unit_rows(pairs.images), texts=unit_rows(pairs.texts))
 
 
-def _agreement(pairs: VectorPairs, seed: int, numbers: SimilarityNumbers) -> SimilarityAgreement | None:
-    """Of N pairs of unit vectors, which are compared with each other."""
+def _agreement(
+    pairs: VectorPairs, seed: int, numbers: SimilarityNumbers, present: float = 1.0
+) -> SimilarityAgreement | None:
+    """Of N pairs of unit vectors, which are compared with each other.
+
+    ``present``: the share of all pairs that these are. As many mismatched pairs have their right partners among them,
+    and so have as many null pairs.
+    """
     n, images, texts = len(pairs), pairs.images, pairs.texts
     number = np.unique(pairs.image_group, return_inverse=True)[1]
     fold = np.random.default_rng(seed).permutation(n)[number] % numbers.folds
@@ -257,6 +258,12 @@ def _agreement(pairs: VectorPairs, seed: int, numbers: SimilarityNumbers) -> Sim
 
     rows = np.arange(n)
     scores = [similarity(rows, rows), similarity(*null), similarity(*near)]
+    if present < 1:
+        sums, rng = background.sums(pairs), np.random.default_rng(seed)
+        for score, (image, text) in zip(scores[1:], (null, near), strict=True):
+            cosine, absent = cosines(images[image], texts[text]), rng.random(len(image)) >= present
+            shared = background.added(cosine, np.stack([sums[0][:, image], sums[1][:, text]]))
+            score[absent] = (cosine - shared.mean(axis=0))[absent]
     if null.shape[1] < LEAST_PAIRS or not one_space(scores[0], scores[1]):
         return None
     calibration = calibrate(scores[0], scores[1], draws=0)
@@ -282,14 +289,14 @@ def _agreement(pairs: VectorPairs, seed: int, numbers: SimilarityNumbers) -> Sim
         if found is not None:
             is_near, rate, calibration = True, found.rate, found
     correction = numbers.weights[best]
-    probability = PairProbability(
+    model = SimilarityModel(
         background,
         maps,
         np.stack([images.mean(axis=0), texts.mean(axis=0)]),
         np.stack([Centred(images).covariance, Centred(texts).covariance]),
         scales,
         correction,
-        ScoreProbability.by(calibration, observed, observed),
+        ScoreProbability.by(calibration, observed),
         observed,
     )
     return SimilarityAgreement(
@@ -298,7 +305,7 @@ def _agreement(pairs: VectorPairs, seed: int, numbers: SimilarityNumbers) -> Sim
         rate,
         1 - calibration.mismatched(positions(observed, observed)),
         calibration=calibration,
-        probability=probability,
+        model=model,
         separation=apart if rate < numbers.few_wrong else calibration.separation,
         correction=correction,
         near=is_near,
@@ -343,12 +350,11 @@ def _predicted(
 
 def area(observed: np.ndarray, null: np.ndarray) -> float:
     """The probability that an observed score is above a null one."""
-    from scipy.stats import rankdata
-
     if not len(null):
         return 0.5
-    ranks = rankdata(np.concatenate([observed, null]))[: len(observed)]
-    return float((ranks.mean() - (len(observed) + 1) / 2) / len(null))
+    order = np.sort(null)
+    below, not_above = (np.searchsorted(order, np.sort(observed), side=side).mean() for side in ("left", "right"))
+    return float((below + not_above) / 2 / len(null))
 
 
 def _above(observed: np.ndarray, null: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """What an input is, seen before anything is done with it: what ``cleanpairs inspect`` prints."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
         "corrupted": None if pairs.true_mismatch is None else int(pairs.true_mismatch.sum()),
         "first": list(_first(pairs, rows)),
         "quarantined": len(pairs.reasons),
-        "reasons": grouped(pairs, sorted(pairs.reasons.items())),
+        "reasons": grouped(pairs.keys, sorted(pairs.reasons.items())),
         "decoded": _decoded(pairs, decode),
         "filters": None if filters is None else list(_counted(pairs, filters)),
     }
@@ -128,16 +128,19 @@ def _decoded(pairs: Pairs, decode: str, sample: int = 1000) -> Found | None:
             failed += [(first_pair[int(chosen[k])], why) for k, why in batch.failures.items()]
     table = np.array(sizes).reshape(-1, 2)
     width, height = ([int(s.min()), int(np.median(s)), int(s.max())] if len(s) else None for s in table.T)
-    failures = grouped(pairs, failed)
+    failures = grouped(pairs.keys, failed)
     return {"images": len(chosen), "of": len(rows), "failures": failures, "width": width, "height": height}
 
 
-def grouped(pairs: Pairs, found: Sequence[tuple[int, str]]) -> list[Found]:
-    """(Pair, reason): reasons that differ in names and numbers only, counted as one, the commonest first."""
+def grouped(keys: Sequence[str] | Mapping[int, str], found: Sequence[tuple[int, str]]) -> list[Found]:
+    """(Pair, reason): reasons that differ in names and numbers only, counted as one, the commonest first.
+
+    ``keys``: of the pairs.
+    """
     kinds: dict[str, list[tuple[int, str]]] = {}
     for each in found:
         kinds.setdefault(re.sub(r"'[^']*'|\"[^\"]*\"|\d[\d,]*", "*", each[1]), []).append(each)
     return [
-        {"pairs": len(same), "pair_id": same[0][0], "key": pairs.keys[same[0][0]], "reason": same[0][1]}
+        {"pairs": len(same), "pair_id": same[0][0], "key": keys[same[0][0]], "reason": same[0][1]}
         for same in sorted(kinds.values(), key=lambda same: -len(same))
     ]

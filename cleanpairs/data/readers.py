@@ -27,8 +27,8 @@ from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.image_paths import LOOK_AT
 from cleanpairs.data.images import IMAGES
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read_cached, write_cached
 from cleanpairs.data.rows import Rows
+from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read_cached, write_cached
 from cleanpairs.data.table_reader import load_rows
 from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables

@@ -1,4 +1,4 @@
-"""Small trained heads on vectors of frozen networks: one vector an image, one a caption, compared by cosine."""
+"""Vectors of frozen networks, one of an image and one of a caption, compared by cosine: as they are, or by heads."""
 
 from typing import Any
 
@@ -52,6 +52,24 @@ class JointHead(DualEncoder):
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """What is learned, as an optimizer takes it, for a training at ``lr``."""
         return [{"params": list(self.parameters()), "lr": lr * HEAD_RATE}]
+
+
+class JointSpace(DualEncoder):
+    """Images and captions that are vectors (E = ``dim_image``) of one space. Nothing is trained."""
+
+    registered = "joint_space"
+
+    def __init__(self, dim_image: int) -> None:
+        super().__init__()
+        self.dim, self.config = dim_image, {"dim_image": dim_image}
+
+    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Unit vectors (B, E) of vectors (B, R, E); those of several regions are averaged."""
+        return l2_normalise(images.mean(dim=1))
+
+    def encode_texts(self, tokens: PackedTokens) -> Tensor:
+        """Unit vectors (B, E) of B captions, each of which is one vector."""
+        return l2_normalise(tokens.ids)
 
 
 class VectorTowers(DualEncoder):

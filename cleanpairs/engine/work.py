@@ -120,13 +120,15 @@ def make_engine(name: str, *, workers: int = 1, address: str | None = None) -> E
 
 
 def run_partitions(
-    work: Work, partitions: Sequence[Partition], folder: Path, *, job: str, engine: Engine, overwrite: bool = False
-) -> list[Finished]:
+    work: Work, partitions: Sequence[Partition], folder: Path, *, job: str, engine: Engine, overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Finished]:  # fmt: skip
     """Do what is left of a job, whose outputs are ``folder / partition.name``; all of it, in the partitions' order.
 
     - ``folder``: made if it does not exist. On a cluster every machine must see it
     - ``job``: names everything that the outputs depend on: input, model, settings
     - ``overwrite``: start over where the folder holds another job
+    - ``progress``: called with the numbers of rows that are done, and of all
 
     Raises OutputExistsError: the folder holds another job, or one that is running; else as the work and the engine do.
     """
@@ -139,6 +141,8 @@ def run_partitions(
         for finished in engine.run(work, left, folder) if left else ():
             done[finished.number] = finished
             _note(folder, name, done)
+            if progress is not None:
+                progress(sum(p.rows for p in partitions if p.number in done), sum(p.rows for p in partitions))
     return [done[p.number] for p in partitions]
 
 

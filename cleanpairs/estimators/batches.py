@@ -5,12 +5,16 @@ recurrent network reads the captions: matrix products of few rows add up in anot
 is cut into even blocks, and a batch is filled up to :data:`LEAST` rows.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.base import DualEncoder, input_dim
 from cleanpairs.features import Captions
+from cleanpairs.ops.matching import unit_rows
+from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Bank, Embeddings, embed_images, embed_texts
 
 LEAST = 64  # rows of a matrix product
@@ -116,6 +120,35 @@ class VectorScorer(RowScorer):
         images = embed_images(network, vectors, device=self.bank.device, batch_size=_even(len(vectors)))
         texts = embed_texts(network, tokens, device=self.bank.device, batch_size=_even(len(tokens)))
         return images.take(batch.row), texts.take(np.arange(n))
+
+
+class SpaceScorer(RowScorer):
+    """Vectors of ``dim`` dimensions, of both sides and of one space, which ``judge`` scores."""
+
+    hashes = compares_vectors = True
+
+    def __init__(self, dim: int, judge: Callable[[VectorPairs], np.ndarray]) -> None:
+        self.dim, self.judge = dim, judge
+
+    def compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
+        """See :class:`RowScorer`."""
+        n = len(images)
+        if not n:
+            return np.empty(0, np.float32)
+        groups = batch.image_group[batch.row], batch.text_group
+        scores = self.judge(VectorPairs(*map(filled, (images.vectors, texts.vectors, *groups))))[:n]
+        scores[list(batch.faults)] = np.nan
+        return scores
+
+    def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
+        """See :class:`RowScorer`; DataError where the vectors have another size than the model's."""
+        assert batch.vectors is not None and batch.text_vectors is not None
+        for what, vectors in (("image", batch.vectors), ("caption", batch.text_vectors)):
+            if len(vectors) and vectors.shape[-1] != self.dim:
+                found = f"{data} has {vectors.shape[-1]}"
+                raise DataError(f"the model takes {what} vectors of {self.dim} dimensions, {found}")
+        images = unit_rows(np.asarray(batch.vectors, np.float32).mean(axis=1))
+        return Embeddings(images[batch.row]), Embeddings(unit_rows(batch.text_vectors))
 
 
 def _even(n: int) -> int:

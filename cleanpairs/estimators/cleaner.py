@@ -43,6 +43,7 @@ from cleanpairs.trainer import (
     step_seed,
 )
 from cleanpairs.trainer.loop import Checkpoint
+from cleanpairs.trainer.types import Trained as TrainedModel
 
 
 @dataclass(frozen=True)
@@ -214,12 +215,17 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             with distributed.first_goes_ahead():
                 progress = (on_encode, on_encode_texts) if distributed.rank() == 0 else (None, None)
                 fit = self._prepare(pairs, *progress)
-            self._test_independence(fit)
+            strategy, self._independence = self._procedure(fit.data), None
+            if not strategy.dependence_is_known:
+                self._test_independence(fit)
             checkpoint = None if run_dir is None else self._checkpoint(pairs, Path(run_dir))
             trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
-            strategy = self._procedure(fit.data)
             fit, stages = replace(fit, strategy=strategy), strategy.stages(self._stages())
-            trained = trainer.fit(fit.data, stages, strategy, self._builder(fit), self._validator(val), resume)
+            build = self._builder(fit)
+            if stages:
+                trained = trainer.fit(fit.data, stages, strategy, build, self._validator(val), resume)
+            else:
+                trained = TrainedModel(build().eval(), strategy.value(), heads=[None])
             self._heads, self.history_ = trained.heads, trained.history
             self.best_val_rsum_ = trained.best_val_rsum
             self._finish(trained.model, replace(fit, values=trained.values))

@@ -285,6 +285,14 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """What scores rows of which this is known (roles of columns) in a stream; None: they are loaded whole."""
         raise NotImplementedError
 
+    def _fits_sample(self, roles: Set[str]) -> bool:
+        """Whether a sample of rows of which this is known (roles of columns) tells how to score all of them."""
+        return False
+
+    def _judge_all(self, correspondence: np.ndarray) -> None:
+        """Take over the correspondence (N,) of all pairs of which those of ``fit`` were a sample."""
+        self.correspondence_ = correspondence
+
     def encode_images(self, images: Any) -> np.ndarray:
         """Encode images.
 

@@ -9,28 +9,41 @@ idea), fresh networks judge all pairs once more, and a ridge regression joins th
 docs/methods/auto.md.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Set
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.correspondence.calibration import UNDETERMINED, noise_rate
 from cleanpairs.correspondence.pair_probability import PairProbability
+from cleanpairs.correspondence.similarity import SimilarityModel
+from cleanpairs.data import Pairs
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble, members_of
+from cleanpairs.encoders.joint_head import JointSpace
 from cleanpairs.encoders.linear import Linear
 from cleanpairs.estimators import Embedded, PairCleaner
+from cleanpairs.estimators.batches import RowScorer, SpaceScorer
 from cleanpairs.estimators.cleaner import Fit
+from cleanpairs.estimators.encoders import AUTO, GIVEN
+from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.methods.auto_training import AutoTraining
 from cleanpairs.methods.untrained import Untrained, frozen_spaces, vectors_of_both
-from cleanpairs.scoring import embed_images, embed_texts
+from cleanpairs.ops.normalised_similarity import TAU, VectorPairs
+from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.trainer import TrainingData, step_seed
 
 
+class _Judged:
+    _similarity: SimilarityModel | None  # what scores vectors of one space, where nothing is trained
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
-class Auto(PairCleaner):
+class Auto(_Judged, PairCleaner):
     """The method that asks for no setting: neighbours' agreement, four networks, weights that are probabilities.
 
     Parameters
@@ -51,6 +64,9 @@ class Auto(PairCleaner):
         Then more is flagged, and of the noise rate there is an upper bound alone.
     regression : bool
         False: the networks retrieve and score alone.
+    retrieval : bool
+        Vectors of one space: whether networks are trained that retrieve better. Else these vectors retrieve, and
+        nothing is trained.
     text_encoder : str or Path, optional
         "words": learned from the captions. "auto": also vectors of the installed sentence encoder, where it knows the
         language. "features": the captions' vectors of the data. Else a frozen encoder: a directory, or a name on the
@@ -150,14 +166,71 @@ class Auto(PairCleaner):
     planted: float = number(0.1, least=0, most=0.25)
     mismatches: str = choice("random", "similar")
     regression: bool = True
+    retrieval: bool = False
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._similarity = None
+
+    def _builder(self, fit: Fit) -> Callable[[], Any]:
+        found = _training(fit).known.similarity
+        if found is None or self.retrieval:
+            return super()._builder(fit)
+        self._similarity = found.model
+        return partial(JointSpace, int(fit.images.array.shape[-1]))
+
+    def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
+        if self._similarity is None:
+            return super()._score_embedded(pairs, images, texts)
+        index, found = pairs.image_index, []
+        for start in range(0, len(pairs), 4096):
+            rows = np.arange(start, min(start + 4096, len(pairs)))
+            sides = images.vectors[index[rows]], texts.vectors[rows]
+            found.append(self._similarity(VectorPairs(*sides, pairs.pair_image_group[rows], pairs.text_group[rows])))
+        return np.concatenate([np.empty(0, np.float32), *found])
+
+    def _takes_own_threshold(self, fingerprint: str) -> bool:
+        return self._similarity is None and super()._takes_own_threshold(fingerprint)  # a probability has one threshold
+
+    def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
+        known = super()._row_scorer(roles)
+        return known if self._similarity is None or known is None else SpaceScorer(self.model_.dim, self._similarity)
+
+    def _fits_sample(self, roles: Set[str]) -> bool:
+        given = self.encoder is None and self.text_encoder in (None, AUTO, GIVEN)
+        given &= self.image_encoder in ("auto", GIVEN) and not self.drop and not self.retrieval
+        return given and {"features", "text_features"} <= roles
+
+    def _judge_all(self, correspondence: np.ndarray) -> None:
+        super()._judge_all(correspondence)
+        known = correspondence[np.isfinite(correspondence)]
+        self.noise_rate_ = float(1 - known.mean(dtype=np.float64))
+        if self.calibration_ is not None:
+            self.calibration_ = self.calibration_.moved(self.noise_rate_)
+            rate = self.calibration_.noise_rate(len(known))
+            self.noise_rate_interval_ = rate.low, rate.high
+
+    def _stored(self) -> Stored:
+        found = super()._stored()
+        if self._similarity is None:
+            return found
+        arrays = {f"similarity.{name}": np.ascontiguousarray(x) for name, x in self._similarity.arrays().items()}
+        return replace(found, arrays=found.arrays | arrays)
+
+    def _restore(self, saved: Saved) -> None:
+        super()._restore(saved)
+        known = saved.tensors("bank.safetensors")
+        arrays = {name.removeprefix("similarity."): x for name, x in known.items() if name.startswith("similarity.")}
+        self._similarity = SimilarityModel.from_arrays(arrays) if arrays else None
 
     def _procedure(self, data: TrainingData) -> AutoTraining:
         label_epochs = min(self.label_epochs, self.epochs)
         share = self.planted if label_epochs > 1 else 0.0
-        known = Untrained.of(data, share, similar=self.mismatches == "similar", seed=self.random_state_)
+        similar, seed = self.mismatches == "similar", self.random_state_
+        known = Untrained.of(data, share, similar=similar, train=self.retrieval, seed=seed)
         return AutoTraining(
-            known, networks=self.networks, tau=self.tau, label_epochs=label_epochs, repair_weight=self.repair_weight,
-            seed=self.random_state_,
+            known, train=self.retrieval, networks=self.networks, tau=self.tau, label_epochs=label_epochs,
+            repair_weight=self.repair_weight, seed=seed,
         )  # fmt: skip
 
     def _set_noise_rate(self, fit: Fit) -> None:
@@ -174,6 +247,8 @@ class Auto(PairCleaner):
 
     def _model_and_temperature(self, networks: DualEncoder, fit: Fit) -> tuple[DualEncoder, float]:
         """The networks and the regression; the cosines of each with as much spread over random pairs as the other's."""
+        if self._similarity is not None:
+            return networks, TAU
         networks, tau = super()._model_and_temperature(networks, fit)
         data, w = fit.data, fit.values
         by_similarity = _training(fit).known.by_similarity

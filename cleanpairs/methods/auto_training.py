@@ -120,6 +120,8 @@ class AutoTraining(TrainingStrategy):
     ----------
     known : Untrained
         What is known before the training.
+    train : bool
+        Whether vectors of one space are trained on.
     networks : int
         How many are trained.
     tau : float
@@ -136,19 +138,23 @@ class AutoTraining(TrainingStrategy):
     kept = ("w", "weight", "captions", "scores", "rank_weight")
 
     def __init__(
-        self, known: Untrained, *, networks: int, tau: float, label_epochs: int, repair_weight: float, seed: int
-    ) -> None:
+        self, known: Untrained, *, train: bool, networks: int, tau: float, label_epochs: int, repair_weight: float,
+        seed: int,
+    ) -> None:  # fmt: skip
         self.known, self.networks, self.objective = known, networks, InfoNCEWithRCE(tau=tau)
         self.label_epochs, self.repair_weight, self.seed = label_epochs, repair_weight, seed
-        self.captions, self.calibration = self.known.captions, self.known.calibration
-        self.settled = self.calibration is not None
+        self.captions, final = self.known.captions, self.known.similarity
+        self.calibration, self.settled = None if final is None else final.calibration, final is not None
+        self.trains, self.dependence_is_known = train or not known.by_similarity, known.by_similarity
         self.w = self.known.matched.astype(np.float32)
         self.weight = self.w.copy()
         self.scores = np.zeros(len(self.w), dtype=np.float64)  # sums over networks and epochs of the stage
         self.rank_weight = 0.0  # of the vectors' similarity
 
     def stages(self, given: list[TrainingStage]) -> list[TrainingStage]:
-        """With the calibration before the given one, where pairs are planted."""
+        """With the calibration before the given one, where pairs are planted; none where nothing is trained."""
+        if not self.trains:
+            return []
         return [TrainingStage(self.label_epochs), *given] if len(self.known.planted) else given
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:

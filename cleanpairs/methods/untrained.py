@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.correspondence.agreement import NeighbourAgreement, neighbour_agreement, similar_pairs
-from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.correspondence.independence import image_vectors
 from cleanpairs.correspondence.similarity import SimilarityAgreement, similarity_agreement
 from cleanpairs.encoders.tokenizer import TokenTable
@@ -52,16 +51,19 @@ def vectors_of_both(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray,
     return normalize(images[:, 0].astype(np.float32)), normalize(text)
 
 
-def untrained_agreement(data: TrainingData, seed: int, planted: np.ndarray | None = None) -> NeighbourAgreement:
-    """Similarity of vectors of one space; else the neighbours' agreement, with that of the ``planted`` pairs (2, m)."""
-    both = vectors_of_both(data.images, data.tokens)
-    if both is not None:
-        image, text = both
-        pairs = VectorPairs(image[data.image_index], text, data.image_group, data.text_group)
-        found = similarity_agreement(pairs, seed=seed)
-        if found is not None:
-            return found
-    return neighbour_agreement(frozen_pairs(data, seed), planted=planted, seed=seed)
+def similarity_of(data: TrainingData, seed: int) -> SimilarityAgreement | None:
+    """That of vectors of one space, where both sides came as one vector each; else None."""
+    vectors, images = data.tokens.vectors, data.images
+    if vectors is None or images.ndim != 3 or images.shape[1] != 1 or not len(data):
+        return None
+    text, index = data.tokens.ids[data.tokens.offsets[:-1]], data.image_index
+    pairs = VectorPairs(_taken(images[:, 0], index), _taken(vectors, text), data.image_group, data.text_group)
+    return similarity_agreement(pairs, seed=seed)
+
+
+def _taken(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The rows (n,) of an array, without a copy where these are all."""
+    return x if np.array_equal(rows, np.arange(len(x))) else x[rows]
 
 
 def plant(
@@ -147,28 +149,32 @@ class Untrained:
     plants_similar_pairs: bool
 
     @classmethod
-    def of(cls, data: TrainingData, share: float, *, similar: bool, seed: int) -> "Untrained":
-        """Plant a ``share`` of the pairs, among ``similar`` ones or any. None is planted where similarity settles all.
+    def of(cls, data: TrainingData, share: float, *, similar: bool, train: bool, seed: int) -> "Untrained":
+        """Plant a ``share`` of the pairs, among ``similar`` ones or any.
 
-        The planted pairs are judged by what the pairs say as they were given, as the null pairs are. So no other pair
-        is the worse for them.
+        None is planted where similarity settles all, or nothing is to be trained on it (``train``). The planted pairs
+        are judged by what the pairs say as they were given, as the null pairs are. So no other pair is the worse for
+        them.
         """
-        rng = np.random.default_rng(step_seed(seed, 18))
+        rng, by_similarity = np.random.default_rng(step_seed(seed, 18)), similarity_of(data, seed)
+        if by_similarity is not None and (by_similarity.settled or not train):
+            found, none = by_similarity, np.zeros(0, np.int64)
+            return cls(np.arange(len(data)), none, found, found.observed, found.matched, found.null, False)
         candidates = similar_pairs(frozen_pairs(data, seed), rng) if similar else None
         captions, planted = plant(data.image_group, data.text_group, share, rng, candidates)
-        found = untrained_agreement(data, seed, np.stack([planted, captions[planted]]))
-        by_similarity = isinstance(found, SimilarityAgreement)
-        if isinstance(found, SimilarityAgreement) and found.settled:
-            captions, planted, similar = np.arange(len(data)), planted[:0], False
-        judged, observed, matched = found, found.observed.copy(), found.matched.copy()
-        if by_similarity and len(planted):
+        if by_similarity is not None:
             changed = replace(data, tokens=data.tokens.take(captions), text_group=data.text_group[captions])
-            judged = untrained_agreement(changed, seed)
-            observed, matched = judged.observed, judged.matched
-        elif len(planted) and len(found.planted):
-            observed[planted], matched[planted] = found.planted, found.planted_matched
-        null = judged.similar if similar else judged.null
-        return cls(captions, planted, found, observed, matched, null, similar)
+            judged = (similarity_of(changed, seed) if len(planted) else None) or by_similarity
+            null = judged.similar if similar else judged.null
+            return cls(captions, planted, by_similarity, judged.observed, judged.matched, null, similar)
+        agreement = neighbour_agreement(
+            frozen_pairs(data, seed), planted=np.stack([planted, captions[planted]]), seed=seed
+        )
+        observed, matched = agreement.observed.copy(), agreement.matched.copy()
+        if len(planted) and len(agreement.planted):
+            observed[planted], matched[planted] = agreement.planted, agreement.planted_matched
+        null = agreement.similar if similar else agreement.null
+        return cls(captions, planted, agreement, observed, matched, null, similar)
 
     @property
     def by_similarity(self) -> bool:
@@ -176,7 +182,7 @@ class Untrained:
         return isinstance(self.agreement, SimilarityAgreement)
 
     @property
-    def calibration(self) -> Calibration | None:
-        """The final one, where networks have next to nothing to add; else None."""
+    def similarity(self) -> SimilarityAgreement | None:
+        """The agreement, where it is final: vectors of one space, none of which was planted."""
         found = self.agreement
-        return found.calibration if isinstance(found, SimilarityAgreement) and found.settled else None
+        return found if isinstance(found, SimilarityAgreement) and not len(self.planted) else None

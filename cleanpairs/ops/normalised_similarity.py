@@ -211,45 +211,53 @@ class Background:
         return cls(half, last, -tau * (first + last))
 
     def shared(self, pairs: VectorPairs, *, tau: float = TAU) -> np.ndarray:
-        """As :func:`balanced`, (2, n) float64, of n pairs of which each is added to the background alone.
+        """As :func:`balanced`, (2, n) float64, of n pairs of which each is added to the background alone."""
+        return self.added(cosines(pairs.images, pairs.texts), self.sums(pairs, tau=tau), tau=tau)
+
+    def sums(self, pairs: VectorPairs, *, tau: float = TAU) -> np.ndarray:
+        """(2, 2, n): of images and captions, log sum_j exp(s_ij / tau) without and with the worth of j."""
+        sides = zip(self.pairs._sides(pairs), self._groups(pairs), self.worth[::-1], strict=True)
+        return np.stack([_log_sums(side, groups, worth, tau) for side, groups, worth in sides])
+
+    @staticmethod
+    def added(cosine: np.ndarray, sums: np.ndarray, *, tau: float = TAU) -> np.ndarray:
+        """:meth:`shared` of n pairs, by their cosines (n,) and the :meth:`sums` (2, 2, n) of image and caption.
 
         Notes
         -----
         With a = sum_j exp(s_ij / tau + v_j), b likewise over the images, and r = exp(s_ii / tau) / (a b), the two
         equations of the added pair give u = log 2 - log a - log(1 + sqrt(1 + 4 r)), and v with b in place of a.
         """
-        own = cosines(pairs.images, pairs.texts).astype(np.float64) / tau
-        sides = zip(self.pairs._sides(pairs), self._groups(pairs), self.worth[::-1], strict=True)
-        (soft_u, a), (soft_v, b) = (_log_sums(side, groups, worth, tau) for side, groups, worth in sides)
-        last = np.logaddexp(0, np.logaddexp(0, own - a - b + np.log(4)) / 2) - np.log(2)
-        first = np.stack([np.logaddexp(soft, own) for soft in (soft_u, soft_v)]) / 2
-        return np.asarray(tau * (first + np.stack([a, b]) + last))
+        own = cosine.astype(np.float64) / tau
+        first, last = np.logaddexp(sums[:, 0], own) / 2, sums[:, 1]
+        root = np.logaddexp(0, np.logaddexp(0, own - last[0] - last[1] + np.log(4)) / 2) - np.log(2)
+        return np.asarray(tau * (first + last + root))
 
     def _groups(self, pairs: VectorPairs) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         return (pairs.text_group, self.pairs.text_group), (pairs.image_group, self.pairs.image_group)
 
 
-def _log_sums(
-    side: _Side, groups: tuple[np.ndarray, np.ndarray], worth: np.ndarray, tau: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """log sum_j exp(s_ij / tau), and the same with ``worth`` (m,) in the exponent, (n,) float64 each."""
+def _log_sums(side: _Side, groups: tuple[np.ndarray, np.ndarray], worth: np.ndarray, tau: float) -> np.ndarray:
+    """log sum_j exp(s_ij / tau), and the same with ``worth`` (m,) in the exponent, (2, n) float64."""
     asking, answering, same = side
     n, at = len(asking), np.arange(len(answering))
     highest = float(worth.max(initial=0))
-    weights = np.stack([np.ones_like(worth), np.exp(worth - highest)], axis=1).astype(np.float32)
+    least, rarest, rows = np.float32(-60), -27, 256  # products of smaller terms are denormal, and slow
+    weights = np.stack([np.ones_like(worth), np.exp(np.maximum(worth - highest, rarest))], axis=1).astype(np.float32)
     near = np.ascontiguousarray(np.asarray(answering, np.float32).T) / np.float32(tau)
     own = np.isin(*groups)
     out = np.empty((2, n))
-    for start in range(0, n, _MOST_ROWS):
-        block = slice(start, start + _MOST_ROWS)
+    for start in range(0, n, rows):
+        block = slice(start, start + rows)
         S = np.asarray(asking[block], np.float32) @ near  # (b, m)
         if own[block].any():
             S[same(block, at[None])] = -np.inf
         top = np.maximum(S.max(axis=1, keepdims=True), np.float32(-1 / tau))  # of nobody else: as of one who is far
         S -= top
+        np.maximum(S, least, out=S)
         out[:, block] = top[:, 0] + np.log(np.maximum(np.exp(S, out=S) @ weights, np.float32(1e-30))).T
     out[1] += highest
-    return out[0], out[1]
+    return out
 
 
 def among_all(

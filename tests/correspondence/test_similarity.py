@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from cleanpairs.correspondence.similarity import NUMBERS, PairProbability, _near, similarity_agreement
+from cleanpairs.correspondence.similarity import NUMBERS, SimilarityModel, _near, similarity_agreement
 from cleanpairs.ops.normalised_similarity import VectorPairs, normalised_similarity
 from tests.helpers import unit
 
@@ -104,10 +104,10 @@ def test_what_was_learned_of_pairs_judges_others_after_it_was_stored() -> None:
     numbers = np.arange(2000)
     some = similarity_agreement(VectorPairs(images[:1200], texts[:1200], numbers[:1200], at[:1200]))
     assert some is not None
-    stored = PairProbability.from_arrays(some.probability.arrays())
+    stored = SimilarityModel.from_arrays(some.model.arrays())
     others = VectorPairs(images[1200:], texts[1200:], numbers[1200:], at[1200:])
     got = stored(others)
-    np.testing.assert_array_equal(got, some.probability(others))
+    np.testing.assert_array_equal(got, some.model(others))
     assert roc_auc_score(~truth[1200:], got) > 0.98 and abs(1 - got.mean() - truth[1200:].mean()) < 0.05
     known = VectorPairs(images[:50], texts[:50], numbers[:50], at[:50])
     np.testing.assert_allclose(stored(known), some.matched[:50], atol=5e-3)
