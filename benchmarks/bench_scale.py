@@ -2,7 +2,6 @@
 
     OMP_NUM_THREADS=1 python benchmarks/bench_scale.py --rows 100000 --work /tmp/bench-scale
     OMP_NUM_THREADS=1 python benchmarks/bench_scale.py --rows 1000000 --only score,search --work /tmp/bench-scale
-    OMP_NUM_THREADS=1 python benchmarks/bench_scale.py --rows 10000000 --only vectors --work /tmp/bench-scale
 
 One thread. The floors are measured first: a matrix product of 2048 x 2048 float32 (the FLOP/s of the processor) and a
 copy of 256 MB (its bandwidth).
@@ -10,11 +9,6 @@ copy of 256 MB (its bandwidth).
 score    ``cleanpairs score`` of ROWS/4 and of ROWS rows (512-d vectors, captions of 4 to 12 words), an MLP model, in
          processes of their own: rows/s, peak memory, and the exponents of time and of memory in the rows (the start of
          the process, measured on few rows, taken off). The floor: the model's and the bank's FLOPs, the file's bytes.
-vectors  ``cleanpairs score`` of ROWS/10, 3 ROWS/10 and ROWS pairs of vectors of both sides by WORKERS processes,
-         clip-score and a trained head (ROWS/10 only): rows/s, the peak of all processes, exponents, the floor; once
-         killed half-way and gone on with. Only when named; takes .2 KB of disk a row (--dtype float32: .4 KB).
-exports  ``cleanpairs export`` of a plan for ROWS/10, 3 ROWS/10 and ROWS rows with image vectors by WORKERS processes,
-         one row in ten dropped: as ``vectors``, the longest killed half-way. Only when named; 2 KB of disk a row.
 export   ``cleanpairs export`` of a plan for ROWS/4 and for ROWS rows: rows/s, peak memory, the exponents of both. The
          floor: the file read and written.
 rematch  ``cleanpairs rematch`` of an embedding folder with ROWS pairs of 256-d vectors, all of them mismatched pairs
@@ -46,7 +40,6 @@ import pyarrow.parquet as pq
 import torch
 from bench_score import write_rows
 from scale_rematch import rematch_many
-from scale_vectors import exports, vectors
 
 from cleanpairs.correspondence.mixture import split_in_two
 from cleanpairs.data import ParquetSink
@@ -311,11 +304,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--work", type=Path, default=Path("bench-scale"))
-    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}, vectors, exports")
-    parser.add_argument("--workers", type=int, default=2, help="of the parts vectors and exports")
-    parser.add_argument(
-        "--dtype", choices=("float16", "float32"), default="float16", help="of the parts vectors and exports"
-    )
+    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--mismatched", type=float, default=1.0, help="share of wrong pairs of the part rematch")
     parser.add_argument("--parts", default="0.1,0.3,1", help="of the rows, that the part rematch plans one by one")
     parser.add_argument("--rematch-workers", type=int, default=1, help="of the part rematch")
@@ -325,12 +314,6 @@ def main() -> None:
     flops, bandwidth = floors()
     print(f"one thread: {flops / 1e9:.0f} GFLOP/s float32, {bandwidth / 1e9:.1f} GB/s copied")
     only = args.only.split(",")
-    if "vectors" in only:
-        kind = {"float16": np.float16, "float32": np.float32}[args.dtype]
-        vectors(args.work, args.rows, args.dim, args.workers, flops, bandwidth, kind)
-    if "exports" in only:
-        kind = {"float16": np.float16, "float32": np.float32}[args.dtype]
-        exports(args.work, args.rows, args.dim, args.workers, bandwidth, kind)
     if "score" in only:
         score(args.work, args.rows, args.dim, flops, bandwidth)
     if "export" in only:

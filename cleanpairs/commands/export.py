@@ -1,12 +1,13 @@
 """From a plan, or a finished run, to the cleaned dataset; a plan is carried out without importing PyTorch and SciPy."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from cleanpairs.commands.run import PLAN, Run
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import load_source, open_recorded
-from cleanpairs.data.atomic import StagedSet
+from cleanpairs.data.atomic import StagedSet, scratch_directory
 from cleanpairs.engine import Engine
 from cleanpairs.export import CardFacts, ExportSummary, Pushed
 from cleanpairs.export.decisions import Decisions, PlanFile
@@ -84,15 +85,21 @@ def export_run(
     """Plan the repairs of a run's input and carry the plan out; parameters and errors as of :func:`export_plan`.
 
     The plan is kept in the run, as ``plan.parquet``, if one that is there has not been edited. It is in memory; that of
-    ``streamed_from`` rows and more is read from the file again, where the rows can be streamed.
+    ``streamed_from`` rows and more is read from the file again, where the rows can be streamed. For a list of uids
+    nothing is repaired, and no plan is kept.
     """
-    from cleanpairs.commands.rematch import Planning, recorded_input
+    from cleanpairs.commands.rematch import Planning, plan_selection, recorded_input
 
     kept, source = run.path / PLAN, run.open_input()
     refuse_edited(kept)  # before the planning, which takes its time
     export = Export(source, out, ExportSettings(**written, about=card_facts(run, license)))
 
     def decide(outputs: StagedSet) -> Decisions:
+        if export.format.selection and export.one_row_a_pair and not len((scores := run.scores()).moves):
+            staged = held.enter_context(scratch_directory("plan")) / PLAN
+            threshold = float(run.info["result"]["threshold"])
+            head = plan_selection(scores, source, settings.resolved(threshold), staged)
+            return PlanFile(str(staged), source.n_rows, head)
         search = Path(out).absolute().with_name(Path(out).name + ".search")
         planning = Planning.of_run(run, source, recorded_input(run), settings, search, engine)
         saved = outputs.file(kept, overwrite=True)
@@ -106,7 +113,8 @@ def export_run(
         refuse_edited(kept)
         return decisions
 
-    return export.run(decide, engine)
+    with ExitStack() as held:
+        return export.run(decide, engine)
 
 
 def push_run(path: str | Path, repo: str, *, license: str | None = None, private: bool = True) -> Pushed:

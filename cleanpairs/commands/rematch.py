@@ -13,20 +13,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.commands.run import Run
+from cleanpairs.commands.run import Run, Scores
 from cleanpairs.commands.score import roles_of, threshold_of_rows
 from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
 from cleanpairs.data import Pairs, Source, load_source, open_source, remember_user_path, staged_file
-from cleanpairs.data.readers import load_some, reader_of
+from cleanpairs.data.readers import iter_tables, load_some, reader_of
 from cleanpairs.engine import Engine, make_engine
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.ops.search import top_k
-from cleanpairs.repair.plan import PlanSummary, RepairPlan, write_plan
-from cleanpairs.repair.plan_input import EmbeddedRows, PlanInput
-from cleanpairs.repair.planning import RepairJudge, judged_pairs, plan_repairs
+from cleanpairs.repair.actions import REASONS
+from cleanpairs.repair.decisions import no_repairs
+from cleanpairs.repair.plan import PLAN_SCHEMA, PlanSummary, RepairPlan, write_plan
+from cleanpairs.repair.plan_input import TEXTS, EmbeddedRows, PlanInput
+from cleanpairs.repair.planning import Planned, RepairJudge, judged_pairs, plan_repairs
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
 
@@ -246,3 +248,33 @@ class Planning:
             return None
         found = self.model._embed(load_some(self.source, pairs, self.batch_rows))
         return RepairJudge(self.model._pair_probability(found, given.undecided[pairs], threshold), pairs)
+
+
+def plan_selection(scores: Scores, source: Source, settings: RepairSettings, staged: Path) -> RepairPlan:
+    """Write the plan that keeps and drops the rows of an input as they are, one pair each, by their ``scores``.
+
+    Returns the plan without its rows. No vector is read.
+    """
+    y, none, no_vectors = scores.correspondence, np.empty(0, np.int64), np.empty((0, 1), np.float32)
+    mismatched, keys, text = (
+        np.flatnonzero(y < settings.resolved_threshold),
+        scores.table["key"],
+        source.columns.get("text"),
+    )
+
+    def texts() -> Iterator[pa.RecordBatch]:
+        first = 0
+        for batch in iter_tables(source, Planning.batch_rows, ["uid" if text is None else text]):
+            captions = pa.nulls(len(batch), pa.string()) if text is None else batch.column(0).cast(pa.string())
+            some = keys.slice(first, len(batch)).combine_chunks()
+            yield pa.RecordBatch.from_arrays([some, captions.fill_null("")], schema=TEXTS)
+            first += len(batch)
+
+    given = PlanInput(
+        y, none, none, mismatched, none, no_vectors, no_vectors, none, none, (0.0, 1.0), scores.reasons, texts
+    )
+    least, noted = float(settings.min_repair_score), {**settings.noted(), "searches": []}
+    head = RepairPlan(PLAN_SCHEMA.empty_table(), settings.resolved_threshold, least, source.fingerprint, noted)
+    reason = REASONS.index("a uid list names samples as they are: a repair cannot be expressed in it")
+    write_plan(staged, head, Planned(head, given, no_repairs(len(mismatched), reason)).tables())
+    return head

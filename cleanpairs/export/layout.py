@@ -142,7 +142,7 @@ class Layout:
     def places(self, roles: Sequence[str]) -> list[int]:
         """Places of the input's columns of these roles, those of them that it has."""
         columns = self.source.columns
-        return [self.schema.get_field_index(columns[role]) for role in roles if role in columns]
+        return [self.schema.get_field_index(columns[role]) for role in roles if columns.get(role) in self.schema.names]
 
     @cached_property
     def out_schema(self) -> pa.Schema:

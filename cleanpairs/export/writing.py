@@ -31,7 +31,7 @@ from cleanpairs.data.writing import Sink
 from cleanpairs.engine import Engine, Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.export.decisions import Decisions, PlanInMemory
 from cleanpairs.export.formats import FORMATS, Output, ParquetOutput, choose_format
-from cleanpairs.export.layout import Layout, StoredRows, donor_columns
+from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, Layout, StoredRows, donor_columns
 from cleanpairs.export.ledger import Ledger
 from cleanpairs.export.manifest import BATCH_ROWS, CARD, manifest_of, write_manifest
 from cleanpairs.export.pushing import CardFacts, dataset_card
@@ -210,13 +210,13 @@ class ExportWork:
                     yield {role: pa.ipc.open_stream(part).read_all() for role in self.roles}
 
     def _batches(self, partition: Partition) -> Iterator[pa.RecordBatch]:
-        batches: Iterator[pa.RecordBatch] = iter_tables(self.source, BATCH_ROWS)
+        names = self.layout.schema.names
+        batches: Iterator[pa.RecordBatch] = iter_tables(self.source, BATCH_ROWS, names)
         if self.source.kind == "parquet":
-            read = iter_batches(self.source.paths, None, self.batch_rows, partition.rows, partition.first)
+            read = iter_batches(self.source.paths, names, self.batch_rows, partition.rows, partition.first)
             batches = (batch for _, batch in read)
-        schema = self.layout.schema
         for batch in batches:
-            yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
+            yield pa.RecordBatch.from_arrays([batch.column(name) for name in names], schema=self.layout.schema)
 
 
 class Export:
@@ -243,6 +243,9 @@ class Export:
         if source.kind == "memory":
             raise DataError("these pairs exist in memory only: there are no rows to export; save them as Parquet")
         self.schema: pa.Schema = reader_of(source).schema(source)
+        if self.format.selection:  # vectors and images are not read
+            unread = {source.columns.get(role) for role in (*IMAGE_ROLES, *TEXT_ROLES)}
+            self.schema = pa.schema([field for field in self.schema if field.name not in unread])
         with scratch_directory("check") as folder:
             if self.format.directory:
                 (folder / "out").mkdir()

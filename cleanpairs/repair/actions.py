@@ -56,6 +56,7 @@ REASONS = (
     "its repair would make the kept pairs dirtier",
     "undetermined: these scores do not tell how likely a repair is right",
     "no repairs were asked for",
+    "a uid list names samples as they are: a repair cannot be expressed in it",
 )
 # What lends its part to a repair, by number.
 KINDS = ("trusted image", "mismatched image", "pseudo-caption of a trusted pair", "mismatched caption")
