@@ -104,6 +104,7 @@ def fit_run(
     noise_file: str | Path | None = None,
     progress: Any = None,
     backbone_named: bool = False,
+    streamed_from: int = 50_000,
 ) -> dict[str, Any]:
     """Fit ``recipe`` on its data and leave a run directory; what was found, as its run.json has it under ``result``.
 
@@ -112,6 +113,7 @@ def fit_run(
     - ``latest``: let ``runs/latest`` point to the run
     - ``noise_file``: a permutation of the captions, in memory (:func:`cleanpairs.data.noise.load_noise_file`).
       Which pairs, is in the run's info and judged by, and not told to the method. A resumed run keeps its own
+    - ``streamed_from``: of so many rows of vectors of one space a sample is fitted, and all are scored in a stream
     - ``backbone_named``: the backbone was named in this call: ConfigError where vectors or an encoder take its place
 
     Raises CleanpairsError: as :meth:`cleanpairs.estimators.PairScorer.fit`, and OutputExistsError for a run that
@@ -128,7 +130,8 @@ def fit_run(
         streamed = None
         alone = noise_file is None and recipe.data.val is None and distributed.world_size() == 1
         if alone and estimator._fits_sample({"features", "text_features"}):
-            streamed = StreamedFit.of(estimator, open_source(str(recipe.data.train), **_options(recipe.data)))
+            source = open_source(str(recipe.data.train), **_options(recipe.data))
+            streamed = StreamedFit.of(estimator, source, streamed_from)
         pairs, val = _read(recipe, estimator, backbone_named, None if streamed is None else streamed.pairs)
         noise: dict[str, Any] = {}
         if noise_file is not None:

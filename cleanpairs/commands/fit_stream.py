@@ -6,7 +6,7 @@ finished.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,18 +31,20 @@ class StreamedFit:
     source: Source
     rows: np.ndarray
     pairs: Pairs
+    sample: ClassVar[int] = 8192
 
     @classmethod
-    def of(
-        cls, estimator: PairScorer, source: Source, *, streamed_from: int = 50_000, sample: int = 8192
-    ) -> "StreamedFit | None":
+    def of(cls, estimator: PairScorer, source: Source, streamed_from: int) -> "StreamedFit | None":
         """None where the input has fewer rows or lists of captions, or is not scored by a sample."""
         n = source.n_rows
         if n < streamed_from or source.explicit_lists or not estimator._fits_sample(roles_of(source)):
             return None
-        rows = np.sort(np.random.default_rng(0).choice(n, sample, replace=False))
+        rows = np.sort(np.random.default_rng(0).choice(n, min(n, cls.sample), replace=False))
         pairs = load_some(source, rows)
-        return cls(source, rows, pairs) if _in_one_space(pairs) else None
+        if not _in_one_space(pairs):
+            return None
+        estimator._sample_of = n
+        return cls(source, rows, pairs)
 
     def finish(
         self, run: Run, estimator: PairScorer, data: str, options: Mapping[str, Any], progress: Progress

@@ -209,16 +209,20 @@ def _in_spread(c: np.ndarray, covariance: np.ndarray) -> np.ndarray:
 
 
 def similarity_agreement(
-    pairs: VectorPairs, *, seed: int = 0, numbers: SimilarityNumbers = NUMBERS
+    pairs: VectorPairs, *, seed: int = 0, numbers: SimilarityNumbers = NUMBERS, sample_of: int = 0
 ) -> SimilarityAgreement | None:
-    """Of N pairs of vectors of any length; None where they lie in no common space, or are too few to tell."""
+    """Of N pairs of vectors of any length; None where they lie in no common space, or are too few to tell.
+
+    ``sample_of``: of how many pairs these are a sample, where they are one.
+    """
     n = len(pairs)
+    whole = max(n, sample_of)
     if pairs.images.shape != pairs.texts.shape or n < LEAST_PAIRS:
         return None
     if n <= numbers.exact:
-        return _agreement(_unit(pairs), seed, numbers)
+        return _agreement(_unit(pairs), seed, numbers, present=n / whole)
     rows = np.sort(np.random.default_rng(seed).permutation(n)[: numbers.exact])
-    found = _agreement(_unit(pairs.take(rows)), seed, numbers, present=len(rows) / n)
+    found = _agreement(_unit(pairs.take(rows)), seed, numbers, present=len(rows) / whole)
     if found is None:
         return None
     observed = np.empty(n)

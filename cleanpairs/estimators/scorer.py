@@ -289,6 +289,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """Whether a sample of rows of which this is known (roles of columns) tells how to score all of them."""
         return False
 
+    _sample_of = 0  # how many pairs there are, where those of ``fit`` are a sample of them
+
     def _judge_all(self, correspondence: np.ndarray) -> None:
         """Take over the correspondence (N,) of all pairs of which those of ``fit`` were a sample."""
         self.correspondence_ = correspondence

@@ -1,0 +1,103 @@
+"""A fit on more vectors than are compared with each other: the same run, from a sample and a stream."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs.commands.export import export_run
+from cleanpairs.commands.fit import fit_run
+from cleanpairs.commands.fit_stream import StreamedFit
+from cleanpairs.commands.run import Run
+from cleanpairs.commands.score import ScoreWork, score_stream
+from cleanpairs.core.recipe import Recipe
+from cleanpairs.engine.local import LocalEngine
+from cleanpairs.repair.settings import RepairSettings
+
+N, D = 3000, 48
+
+
+def embeddings(folder: Path, *, spoilt: bool = False) -> np.ndarray:
+    """A folder of clip-retrieval in three shards, of whose captions three tenths rotate; which pairs are wrong."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(N, D)) * np.exp(-np.arange(D) / 20) * 2 + rng.normal(size=(20, D))[rng.integers(0, 20, N)]
+    images, texts = (
+        (x := z + 0.7 * rng.normal(size=z.shape) + shift) / np.linalg.norm(x, axis=1)[:, None] for shift in (0.8, -0.8)
+    )
+    at, moved = np.arange(N), rng.permutation(N)[: N * 3 // 10]
+    at[moved] = np.roll(moved, 1)
+    if spoilt:
+        images[7], images[1500], texts[at == 2900] = 0, np.nan, np.inf
+    for side in ("img_emb", "text_emb", "metadata"):
+        (folder / side).mkdir(parents=True)
+    for k, rows in enumerate(np.array_split(np.arange(N), 3)):
+        np.save(folder / "img_emb" / f"img_emb_{k}.npy", images[rows].astype(np.float16))
+        np.save(folder / "text_emb" / f"text_emb_{k}.npy", texts[at[rows]].astype(np.float16))
+        table = {"uid": [f"{i:032x}" for i in rows], "caption": [f"a caption, the {i}th" for i in at[rows]]}
+        pq.write_table(pa.table(table), folder / "metadata" / f"metadata_{k}.parquet")
+    return at != np.arange(N)
+
+
+def fit(data: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> dict[str, Any]:
+    monkeypatch.setattr(StreamedFit, "sample", 1000)
+    monkeypatch.setattr(ScoreWork, "partition_rows", 500)
+    recipe = Recipe.resolve(None, overrides=[], options={"train": str(data), "device": "cpu", "seed": 0})
+    return fit_run(recipe, out=out, latest=False, **options)
+
+
+def test_a_sample_and_a_stream_leave_the_run_that_a_fit_on_all_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spoilt rows are quarantined with their numbers, nothing is lost, and uids are kept and dropped by the scores."""
+    wrong = embeddings(tmp_path / "data", spoilt=True)
+    found = fit(tmp_path / "data", tmp_path / "run", monkeypatch, streamed_from=N)
+    run = Run.open(tmp_path / "run")
+    scores = run.scores()
+    known = np.isfinite(scores.correspondence)
+    assert sorted(scores.reasons) == np.flatnonzero(~known).tolist() == [7, 1500, 2900][: len(scores.reasons)]
+    assert "not finite" in scores.reasons[1500] and found["quarantined"] == 3 and found["pairs"] == N
+    assert roc_auc_score(~wrong[known], scores.correspondence[known]) > 0.98
+    assert abs(found["noise_rate"] - 0.3) < 0.03
+    low, high = found["noise_rate_interval"]
+    assert low < found["noise_rate"] < high and sum(found["histogram"]) == N - 3
+    whole = fit(tmp_path / "data", tmp_path / "whole", monkeypatch, streamed_from=N + 1)
+    assert abs(found["noise_rate"] - whole["noise_rate"]) < 0.02
+    issues = (tmp_path / "run" / "issues.csv").read_text().splitlines()
+    assert len(issues) == 201 and "a caption, the" in issues[1]
+    summary = export_run(run, tmp_path / "ids.npy", RepairSettings())
+    ids = np.load(tmp_path / "ids.npy")
+    kept = np.flatnonzero(np.nan_to_num(scores.correspondence) >= run.info["result"]["threshold"])
+    assert ids["f1"].tolist() == kept.tolist() and summary.kept == len(kept) and summary.quarantined == 3
+    score_stream(run.model_folder, tmp_path / "data", tmp_path / "again.parquet")
+    again = pq.read_table(tmp_path / "again.parquet")["correspondence"].to_numpy()
+    np.testing.assert_array_equal(again, scores.correspondence)
+
+
+def test_a_fit_that_was_killed_while_it_scored_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embeddings(tmp_path / "data")
+    whole = fit(tmp_path / "data", tmp_path / "whole", monkeypatch, streamed_from=N)
+    begun: list[int] = []
+    run = LocalEngine.run
+
+    def killed(self: LocalEngine, work: Any, partitions: Any, folder: Path) -> Any:
+        for finished in run(self, work, partitions, folder):
+            begun.append(finished.number)
+            yield finished
+            if len(begun) == 2:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalEngine, "run", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "data", tmp_path / "run", monkeypatch, streamed_from=N)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
+    again = fit(tmp_path / "data", tmp_path / "run", monkeypatch, streamed_from=N, resume=True)
+    assert begun == [0, 1, 2] and again == whole | {"run": again["run"]}
+    tables = [pq.read_table(tmp_path / name / "scores.parquet") for name in ("whole", "run")]
+    assert tables[0].equals(tables[1]) and not (tmp_path / "run" / "scores.parquet.parts").exists()
