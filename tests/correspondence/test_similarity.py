@@ -110,4 +110,4 @@ def test_what_was_learned_of_pairs_judges_others_after_it_was_stored() -> None:
     np.testing.assert_array_equal(got, some.model(others))
     assert roc_auc_score(~truth[1200:], got) > 0.98 and abs(1 - got.mean() - truth[1200:].mean()) < 0.05
     known = VectorPairs(images[:50], texts[:50], numbers[:50], at[:50])
-    np.testing.assert_allclose(stored(known), some.matched[:50], atol=5e-3)
+    np.testing.assert_allclose(stored(known), some.matched[:50], atol=1e-5)

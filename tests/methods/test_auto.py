@@ -19,7 +19,6 @@ from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.methods import auto_training, untrained
 from cleanpairs.methods.auto_training import AutoTraining, CalibrationStage, first_within_one_standard_error
 from cleanpairs.methods.untrained import plant, reduced
-from cleanpairs.trainer import TrainingData
 from cleanpairs.trainer.context import EpochContext
 
 WORDS = [f"word{k}" for k in range(24)]
@@ -191,7 +190,7 @@ def test_vectors_of_one_space_count_where_networks_learn_nothing(monkeypatch: py
     wrong = np.arange(800) < 320
     texts[wrong] = np.roll(texts[wrong], 1, axis=0)
     pairs = Pairs.from_arrays(features=images, text_vectors=texts)
-    given = {"text_encoder": "features", "image_encoder": "features"}
+    given = {"text_encoder": "features", "image_encoder": "features", "retrieval": True}
     seen = procedures(monkeypatch)
     model = small(epochs=2, label_epochs=2, networks=1, lr=1e-9, **given).fit(pairs)
     assert abs(model.noise_rate_ - 0.4) < 0.08 and roc_auc_score(~wrong, model.correspondence_) > 0.9
@@ -265,10 +264,10 @@ def test_planted_pairs_answer_nobody_while_they_calibrate(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    def blind(data: TrainingData, seed: int, planted: np.ndarray) -> NeighbourAgreement:
-        return nothing_known(len(data))
+    def blind(pairs: VectorPairs, **asked: Any) -> NeighbourAgreement:
+        return nothing_known(len(pairs))
 
-    monkeypatch.setattr(untrained, "untrained_agreement", blind)
+    monkeypatch.setattr(untrained, "neighbour_agreement", blind)
     clean = corpus(700, seed=12)
     noise = inject_noise(clean, rate, seed=5)
     model = small().fit(apply_noise(clean, noise))
@@ -302,15 +301,24 @@ def test_too_few_pairs_to_plant_leave_the_noise_rate_undetermined() -> None:
     assert [line["stage"] for line in model.history_] == [1] * 4  # nothing is to be calibrated
 
 
-def test_vectors_that_tell_all_are_trained_on_once() -> None:
+@pytest.mark.parametrize("retrieval", [False, True])
+def test_vectors_that_tell_all_are_trained_on_once_if_that_is_asked_for(retrieval: bool, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images = rng.normal(size=(400, 32)).astype(np.float32)
     texts = (images + 0.3 * rng.normal(size=images.shape)).astype(np.float32)
     wrong = np.arange(400) < 80
     texts[wrong] = np.roll(texts[wrong], 1, axis=0)
     pairs = Pairs.from_arrays(features=images, text_vectors=texts)
-    model = small(epochs=3, label_epochs=2, text_encoder="features", image_encoder="features").fit(pairs)
-    assert [line["stage"] for line in model.history_] == [1] * 3
+    model = small(epochs=3, label_epochs=2, retrieval=retrieval).fit(pairs)
+    assert [line["stage"] for line in model.history_] == [1] * 3 * retrieval
+    assert model.rematch(pairs, repairs="plausible").summary().repaired > 10
+    again = Auto.from_pretrained(model.save_pretrained(tmp_path / "model"))
+    others = pairs.select(np.arange(60, 200))
+    np.testing.assert_array_equal(again.score_pairs(others), model.score_pairs(others))
+    if not retrieval:
+        np.testing.assert_allclose(again.score_pairs(pairs), model.correspondence_, atol=0.05)
+        unit = images / np.linalg.norm(images, axis=1, keepdims=True)
+        np.testing.assert_allclose(again.encode_images(images), unit, atol=1e-6)
     assert roc_auc_score(~wrong, model.correspondence_) > 0.99 and abs(model.noise_rate_ - 0.2) < 0.05
 
 
