@@ -19,7 +19,7 @@ from cleanpairs.correspondence.agreement import Centred, NeighbourAgreement, pro
 from cleanpairs.correspondence.calibration import Calibration, ScoreProbability, calibrate, positions
 from cleanpairs.ops.mapped import release
 from cleanpairs.ops.matching import places, unit_rows
-from cleanpairs.ops.normalised_similarity import Background, VectorPairs, cosines
+from cleanpairs.ops.normalised_similarity import TAU, Background, VectorPairs, cosines
 from cleanpairs.ops.search import top_k
 
 LEAST_PAIRS = 80  # of fewer nothing is known
@@ -142,7 +142,7 @@ class SimilarityModel:
     of_score : ScoreProbability
         What their sum says.
     known : (m,) float
-        The scores of the background's own pairs, which the maps have seen.
+        P(matched) of the background's own pairs, which the maps have seen.
     """
 
     background: Background
@@ -156,7 +156,12 @@ class SimilarityModel:
 
     def __call__(self, pairs: VectorPairs) -> np.ndarray:
         """P(matched) (n,) float32 of n pairs of unit vectors."""
-        return np.asarray(self.of_score(self.scores(pairs)), np.float32)
+        return self.judge(pairs, self.scores(pairs))
+
+    def judge(self, pairs: VectorPairs, scores: np.ndarray) -> np.ndarray:
+        """P(matched) (n,) float32 of n pairs by their :meth:`scores`; of the background's own pairs what is known."""
+        own = places(_numbers(self.background.pairs), _numbers(pairs))
+        return np.where(own < 0, self.of_score(scores), self.known[own]).astype(np.float32)
 
     def scores(self, pairs: VectorPairs) -> np.ndarray:
         """Similarity and regression (n,) float64 of n pairs of unit vectors, in deviations of the null."""
@@ -171,8 +176,7 @@ class SimilarityModel:
                 )
             )
             score += self.correction * (found - self.scales[1, 0]) / self.scales[1, 1]
-        own = places(_numbers(self.background.pairs), _numbers(pairs))
-        return np.where(own < 0, score, self.known[own])
+        return np.asarray(score)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All that there is, by name."""
@@ -225,12 +229,15 @@ def similarity_agreement(
     found = _agreement(_unit(pairs.take(rows)), seed, numbers, present=len(rows) / whole)
     if found is None:
         return None
-    observed = np.empty(n)
+    observed, matched = np.empty(n), np.empty(n)
     for start in range(0, n, 4096):
         block = np.arange(start, min(start + 4096, n))
-        observed[block] = found.model.scores(_unit(pairs.take(block)))
+        some = _unit(pairs.take(block))
+        observed[block] = found.model.scores(some)
+        matched[block] = found.model.judge(some, observed[block])
         release(pairs.images, pairs.texts)
-    return found.of_all(observed, found.model.of_score(observed))
+    observed[rows] = found.observed
+    return found.of_all(observed, matched)
 
 
 def _unit(pairs: VectorPairs) -> VectorPairs:
@@ -256,28 +263,36 @@ def _agreement(
     near = _near_pairs(pairs)
     background = Background.of(pairs)
 
-    def similarity(image: np.ndarray, text: np.ndarray) -> np.ndarray:
+    sums, own, rng = (
+        background.sums(pairs),
+        cosines(images, texts).astype(np.float64) / TAU,
+        np.random.default_rng(seed),
+    )
+    with_own = np.logaddexp(sums, [[own, own + background.worth[1]], [own, own + background.worth[0]]])
+
+    def within(image: np.ndarray, text: np.ndarray) -> np.ndarray:
         shared = background.within[0, image] + background.within[1, text]
         return np.asarray(cosines(images[image], texts[text]) - shared / 2)
 
+    def added(image: np.ndarray, text: np.ndarray) -> np.ndarray:
+        cosine, partner = cosines(images[image], texts[text]), rng.random(len(image)) < (image != text) * present
+        each = zip(with_own, sums, (image, text), strict=True)
+        both = np.stack([np.where(partner, known[:, at], others[:, at]) for known, others, at in each])
+        return np.asarray(cosine - background.added(cosine, both).mean(axis=0))
+
     rows = np.arange(n)
-    scores = [similarity(rows, rows), similarity(*null), similarity(*near)]
-    if present < 1:
-        sums, rng = background.sums(pairs), np.random.default_rng(seed)
-        for score, (image, text) in zip(scores[1:], (null, near), strict=True):
-            cosine, absent = cosines(images[image], texts[text]), rng.random(len(image)) >= present
-            shared = background.added(cosine, np.stack([sums[0][:, image], sums[1][:, text]]))
-            score[absent] = (cosine - shared.mean(axis=0))[absent]
+    judged = (np.stack([rows, rows]), null, near)
+    alone = [added(*each) for each in judged]
+    scores = alone if present < 1 else [within(*each) for each in judged]
     if null.shape[1] < LEAST_PAIRS or not one_space(scores[0], scores[1]):
         return None
     calibration = calibrate(scores[0], scores[1], draws=0)
     assert calibration is not None
     matched = 1 - calibration.mismatched(positions(scores[0], scores[0]))
-    maps, predicted = _predicted(pairs, matched, fold, [np.stack([rows, rows]), null, near])
-    scales = np.array([[float(each[1].mean()), max(float(each[1].std()), 1e-12)] for each in (scores, predicted)])
-    scores, predicted = (
-        [(s - mean) / spread for s in each] for each, (mean, spread) in zip((scores, predicted), scales, strict=True)
-    )
+    maps, predicted = _predicted(pairs, matched, fold, list(judged))
+    scales = np.stack([_scale(each[1]) for each in (alone, predicted)])
+    (mean, spread), (mean_of_map, spread_of_map) = _scale(scores[1]), scales[1]
+    scores, predicted = [(s - mean) / spread for s in scores], [(p - mean_of_map) / spread_of_map for p in predicted]
     joined = [[s + c * p for s, p in zip(scores, predicted, strict=True)] for c in numbers.weights]
     best = _first_within_two_standard_errors(
         [matched * (_above(o, c) + numbers.near_share * _above(o, near)) for o, c, near in joined]
@@ -292,7 +307,8 @@ def _agreement(
         found = _near(observed, of_near, of_null, rate, seed)
         if found is not None:
             is_near, rate, calibration = True, found.rate, found
-    correction = numbers.weights[best]
+    correction, matched = numbers.weights[best], 1 - calibration.mismatched(positions(observed, observed))
+    added_alone = (alone[0] - scales[0, 0]) / scales[0, 1] + correction * predicted[0]
     model = SimilarityModel(
         background,
         maps,
@@ -300,14 +316,14 @@ def _agreement(
         np.stack([Centred(images).covariance, Centred(texts).covariance]),
         scales,
         correction,
-        ScoreProbability.by(calibration, observed),
-        observed,
+        ScoreProbability.by(calibration, added_alone),
+        matched,
     )
     return SimilarityAgreement(
         observed,
         of_null,
         rate,
-        1 - calibration.mismatched(positions(observed, observed)),
+        matched,
         calibration=calibration,
         model=model,
         separation=apart if rate < numbers.few_wrong else calibration.separation,
@@ -315,6 +331,11 @@ def _agreement(
         near=is_near,
         similar=of_near[:0] if is_near else of_near,
     )
+
+
+def _scale(scores: np.ndarray) -> np.ndarray:
+    """Mean and deviation."""
+    return np.array([float(scores.mean()), max(float(scores.std()), 1e-12)])
 
 
 def _near_pairs(pairs: VectorPairs) -> np.ndarray:

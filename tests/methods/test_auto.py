@@ -19,6 +19,7 @@ from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.methods import auto_training, untrained
 from cleanpairs.methods.auto_training import AutoTraining, CalibrationStage, first_within_one_standard_error
 from cleanpairs.methods.untrained import plant, reduced
+from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.trainer.context import EpochContext
 
 WORDS = [f"word{k}" for k in range(24)]
