@@ -293,7 +293,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _judge_all(self, correspondence: np.ndarray) -> None:
         """Take over the correspondence (N,) of all pairs of which those of ``fit`` were a sample."""
-        self.correspondence_ = correspondence
+        self.correspondence_, self.standing_out_ = correspondence, np.empty(0, np.int64)
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Encode images.
