@@ -264,7 +264,7 @@ def expected_quality(
     if calibration is None or not len(y):
         raise RefusedError(
             f"of the {len(y):,} scores nothing can be expected: the method gives no calibrated probabilities, or its "
-            "noise rate is undetermined; `cleanpairs audit --n 100` draws pairs to label"
+            "noise rate is undetermined; `cleanpairs review --calibrate` asks about forty"
         )
     if not 0 <= y.min() <= y.max() <= 1:
         raise DataError("the correspondence must be in [0, 1]")

@@ -51,9 +51,9 @@ def cut_at(
             raise RefusedError(
                 f"max_wrong={max_wrong:g} cannot be kept: the scores of this {method} are no calibrated probabilities, "
                 "or its noise rate is undetermined; keep a share instead (keep, --keep), or label some pairs "
-                "(cleanpairs audit)"
+                "(cleanpairs review --calibrate)"
             )
-        kept = calibration.purest(y, max_wrong)
+        kept = min(calibration.purest(y, max_wrong), int((y > 0).sum()))  # at 0 a person has said that it is wrong
         if not kept:
             raise RefusedError(
                 f"max_wrong={max_wrong:g} cannot be kept: of no {LEAST} pairs so few are known to be wrong; of the "

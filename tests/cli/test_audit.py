@@ -101,7 +101,7 @@ def test_out_elsewhere(command: Command, run: Run, tmp_path: Path) -> None:
 
 def test_thresholds_without_labels(command: Command, run: Run) -> None:
     code, _, err = command("audit", run.path, "--thresholds")
-    assert code == 7 and "nothing can be expected" in err and "draws pairs to label" in err
+    assert code == 7 and "nothing can be expected" in err and "asks about forty" in err
     (run.path / "model").mkdir()
     theta = [-4.0, 4.0, 1.0]
     config = {"format": FORMAT, "calibration": {"theta": theta, "draws": [theta, [-3.8, 4.1, 0.9]]}}

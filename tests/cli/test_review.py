@@ -78,6 +78,7 @@ def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run:
     model = opened.estimator(fitted=True).calibrate("answers.csv")
     np.testing.assert_array_equal(model.correspondence_, answered.correspondence)
     assert model.calibrate("answers.csv").threshold_ == answered.threshold == model.threshold_
+    assert model.threshold_for(max_wrong=0.5).kept == N - 12  # what is known to be wrong is never kept
     data = Run.open(run).info["input"]["data"]
     code, out, err = command(
         "fit", data, "--method", "infonce", "--epochs", 1, "--batch-size", 16, "--out", "other", "--json"
