@@ -24,11 +24,11 @@ CLI = [sys.executable, "-m", "cleanpairs"]
 WORST = "[...document.querySelectorAll('h2, h3, h4')].find(h => h.textContent.includes('Dropped: the worst'))"
 
 
-def picture(tab: Tab, name: str, width: int, height: int, first: str = "0") -> None:
-    """The page in light and dark, beginning at the height that a JavaScript expression has."""
+def picture(tab: Tab, name: str, width: int, height: int) -> None:
+    """The page in light and dark."""
     for scheme in ("light", "dark"):
         tab.look(width, height, scheme)
-        tab.run(f"window.scrollTo(0, {first})")
+        tab.run("window.scrollTo(0, 0)")
         decoded = "i.loading = 'eager'; return i.decode().catch(() => 0);"
         tab.run(f"Promise.all([...document.images].filter(i => i.src).map(i => {{ {decoded} }}))")
         save(tab.screenshot(), f"{name}_{scheme}")
@@ -62,7 +62,7 @@ def worst(tab: Any) -> None:
 
 
 def review(browser: Any, run: Path, scratch: Path) -> None:
-    """The page of a review, wide and narrow."""
+    """The page of a review."""
     command = [*CLI, "review", str(run), "--no-browser"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=scratch)
     assert process.stdout is not None
@@ -70,7 +70,6 @@ def review(browser: Any, run: Path, scratch: Path) -> None:
     tab = browser.open(address, scratch)
     tab.until("!busy && document.getElementById('place').textContent !== ''")
     picture(tab, "review", 1280, 820)
-    picture(tab, "review_narrow", 420, 820)
     tab.close()
     process.terminate()
     process.wait()
@@ -90,7 +89,6 @@ def main() -> None:
         shorter = f"c.textContent = c.textContent.replaceAll('{run.parent}/', 'runs/')"
         tab.run(f"document.querySelectorAll('code').forEach(c => {{ {shorter} }})")
         picture(tab, "report", 1280, 820)
-        picture(tab, "explain", 1280, 620, f"{WORST}.getBoundingClientRect().top + scrollY - 110")
         worst(tab)
         tab.close()
         review(browser, run, scratch)
