@@ -57,22 +57,15 @@ def run_demo(
     say(f"1. {n:,} clip art images with captions; the captions of {corrupted:,} are permuted -> {noisy}")
 
     pixels: dict[str, Any] = {"image_encoder": "cnn", "image_size": 64} if images else {}
-    options: dict[str, Any] = {
-        "train": str(noisy), "val": str(clipart_path("val")), "out": str(out / "run"), "seed": seed,
-        "overwrite": True, **column, **pixels,
-    }  # fmt: skip
-    say("2. networks train on them, with the method auto; it does not know which are wrong")
-    flagged = fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)["flagged"]
-    progress.close()
-    run = Run.open(out / "run")
-    model, pairs = run.estimator(), run.load_input()
+    options = {"train": str(noisy), "seed": seed, **column, **pixels}
+    run, model, flagged = _fit(out / "run", options, progress, say)
+    pairs = run.load_input()
     mask = pairs.true_mismatch_mask()
     found = detection(model.correspondence_, mask, model.threshold_)
     say(
         f"   found: AUROC {found.auroc:.3f}; {flagged:,} pairs flagged (correspondence below {model.threshold_:g}): "
         f"precision {found.precision:.2f}, recall {found.recall:.2f}, F1 {found.f1:.2f}"
     )
-
     plan, repairs = _export(model, pairs, run, out, say)
     rsum = _retrieval(model, pairs, out / "cleaned.parquet", seed, column, pixels, say)
     result = {
@@ -101,6 +94,16 @@ def run_demo(
     say(f"5. look at it: {out / 'report.html'}")
     say(f"   {out / 'cleaned.parquet'}, ledger.parquet, dropped.parquet and run/ (model, scores) are beside it")
     return result
+
+
+def _fit(out: Path, options: dict[str, Any], progress: Any, say: Say) -> tuple[Run, Any, int]:
+    """The run, its fitted estimator, and how many pairs it flags."""
+    say("2. networks train on them, with the method auto; it does not know which are wrong")
+    options |= {"val": str(clipart_path("val")), "out": str(out), "overwrite": True}
+    found = fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)
+    progress.close()
+    run = Run.open(out)
+    return run, run.estimator(), found["flagged"]
 
 
 def _export(model: Any, pairs: Pairs, run: Run, out: Path, say: Say) -> tuple[RepairPlan, dict[str, Any]]:

@@ -23,11 +23,6 @@ PREFIX = "filter "
 MOST = 0.5  # of the pairs: where more have it, it is no reason
 MAIN_SCRIPT = 0.8  # of the captions, where those in another script are rare enough to say something
 
-_ADDRESS = (
-    r"(?:https?://|www\.)\S+"  # an address
-    r"|(?<!\S)\S+\.(?:jpe?g|png|gif|webp|bmp|tiff?|svg|heic|mp4|mov|avi|webm|pdf)(?!\S)"  # a file
-    r"|(?<!\S)(?:IMG|DSC|DSCN|DSCF|MVI|VID|PXL)[_-]?\d\S*(?!\S)"  # a camera's number
-)
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -108,13 +103,18 @@ def _by_caption(holds: Callable[[str, float], bool]) -> Callable[[Pairs, float],
     return find
 
 
-def _is_all(pattern: str) -> Callable[[str, float], bool]:
-    """Whether a caption has letters, and none is left without what the pattern matches."""
-    compiled = re.compile(pattern, re.IGNORECASE)
+def _is_all_addresses(also: str = "") -> Callable[[str, float], bool]:
+    """Whether a caption has letters, and none is left without addresses and what the pattern ``also`` matches."""
+    compiled = re.compile(
+        r"(?:https?://|www\.)\S+"  # an address
+        r"|(?<!\S)\S+\.(?:jpe?g|png|gif|webp|bmp|tiff?|svg|heic|mp4|mov|avi|webm|pdf)(?!\S)"  # a file
+        r"|(?<!\S)(?:IMG|DSC|DSCN|DSCF|MVI|VID|PXL)[_-]?\d\S*(?!\S)" + also,  # a camera's number
+        re.IGNORECASE,
+    )
     return lambda caption, _: bool(_LETTER.search(caption)) and not _LETTER.search(compiled.sub(" ", caption))
 
 
-_is_address, _is_tags_or_addresses = _is_all(_ADDRESS), _is_all(rf"{_ADDRESS}|(?<!\S)[#@]\S+")
+_is_address, _is_tags_or_addresses = _is_all_addresses(), _is_all_addresses(r"|(?<!\S)[#@]\S+")
 
 
 def _is_mojibake(caption: str, _: float) -> bool:

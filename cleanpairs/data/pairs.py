@@ -97,7 +97,7 @@ class Pairs:
         """Pairs in memory, of N captions and M images.
 
         - ``captions``: they may be left out where there are vectors of both sides
-        - ``image_vectors`` (M, D) or (M, R, D) float (``features`` is another name of it), or ``images``: encoded ones
+        - ``image_vectors`` (M, D) or (M, R, D) float (also named ``features``), or ``images``: encoded ones
         - ``text_vectors`` (N, D) float: of the captions
         - ``image_index`` (N,) int: image of each caption; by default caption i has image i
         - ``precomputed_scores`` mapping of str to (N,) float: similarities that are known already, by name
@@ -107,10 +107,10 @@ class Pairs:
         features = image_vectors if features is None else features
         if (features is None) == (images is None):
             raise DataError("give either image_vectors (features) or images")
-        if captions is None and (text_vectors is None or features is None):
+        captioned = captions is not None
+        if not captioned and (text_vectors is None or features is None):
             raise DataError("captions may be left out only where there are vectors of both sides")
         texts = None if text_vectors is None else np.asarray(text_vectors)
-        captioned = captions is not None
         captions = [""] * len(texts) if captions is None and texts is not None else list(captions or ())
         n = len(captions)
         if features is not None:
@@ -127,8 +127,7 @@ class Pairs:
         if captioned:
             reasons |= {i: fault for i, c in enumerate(captions) if i not in reasons and (fault := caption_fault(c))}
         text_group = text_groups(captions) if captioned or texts is None else vector_groups(texts)
-        digest = hashlib.sha256("\0".join(captions).encode("utf-8", "surrogatepass"))
-        digest.update(groups.tobytes() + index.tobytes() + (b"" if captioned else text_group.tobytes()))
+        fingerprint = _fingerprint(captions, groups, index, *([] if captioned else [text_group]))
         return cls(
             captions=captions,
             image_index=index,
@@ -139,7 +138,7 @@ class Pairs:
             image_group=groups,
             text_group=text_group,
             reasons=reasons,
-            source=Source("memory", (), {}, digest.hexdigest(), n, None, False),
+            source=Source("memory", (), {}, fingerprint, n, None, False),
             text_vectors=texts,
             precomputed_scores=scores,
         )
@@ -216,6 +215,13 @@ class Pairs:
         if self.true_mismatch is None:
             raise DataError("the data has no column 'true_mismatch'; give a file of true mismatches")
         return self.true_mismatch
+
+
+def _fingerprint(captions: list[str], *arrays: np.ndarray) -> str:
+    digest = hashlib.sha256("\0".join(captions).encode("utf-8", "surrogatepass"))
+    for array in arrays:
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def _check_sizes(

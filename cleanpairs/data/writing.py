@@ -17,9 +17,6 @@ from cleanpairs.data.atomic import scratch_directory, staged_file
 from cleanpairs.data.source import TABLES, cache_folder, is_intact
 from cleanpairs.ops.columns import as_schema, nullable_type, plain_type
 
-GROUP_BYTES = 64 * 2**20
-GROUP_ROWS = 65_536
-
 
 def with_image_feature(schema: pa.Schema) -> pa.Schema:
     """``schema`` with the `datasets` features noted: Image for struct<bytes, path>; those noted already are kept."""
@@ -103,6 +100,8 @@ class ParquetSink(Sink):
     a key in the file's metadata, gone when another program writes it again. Raises OutputError: it cannot be written.
     """
 
+    group_rows, group_bytes = 65_536, 64 * 2**20  # of a row group at most
+
     def __init__(
         self, path: str | os.PathLike[str], schema: pa.Schema, *, image_feature: bool = True, note: str | None = None
     ) -> None:
@@ -124,22 +123,22 @@ class ParquetSink(Sink):
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
         table = as_schema(table, self.schema)
         self.rows += len(table)
-        step = max(1, min(GROUP_ROWS, int(GROUP_BYTES * len(table) / max(table.nbytes, 1))))
+        step = max(1, min(self.group_rows, int(self.group_bytes * len(table) / max(table.nbytes, 1))))
         for start in range(0, len(table), step):
             part = table.slice(start, step)
-            if self._bytes + part.nbytes > GROUP_BYTES:
+            if self._bytes + part.nbytes > self.group_bytes:
                 self.end_group()
             self._pending.append(part)
             self._bytes += part.nbytes
             self._count += len(part)
-            if self._bytes >= GROUP_BYTES or self._count >= GROUP_ROWS:
+            if self._bytes >= self.group_bytes or self._count >= self.group_rows:
                 self.end_group()
 
     def end_group(self) -> None:
         """End a row group here."""
         if self._pending:
             with writing(self.path):
-                self._writer.write_table(pa.concat_tables(self._pending), row_group_size=GROUP_ROWS)
+                self._writer.write_table(pa.concat_tables(self._pending), row_group_size=self.group_rows)
         self._pending, self._bytes, self._count = [], 0, 0
 
     def _finish(self) -> None:

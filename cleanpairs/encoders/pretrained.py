@@ -14,6 +14,7 @@ run, and pickled weights are refused.
 import string
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -35,11 +36,6 @@ from cleanpairs.encoders.model_files import (
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, pack
 
 MODELS = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # model_type of config.json -> class of transformers
-CAPTIONERS = {
-    "vision-encoder-decoder": "VisionEncoderDecoderModel",
-    "blip": "BlipForConditionalGeneration",
-    "git": "GitForCausalLM",
-}
 
 
 class PretrainedCLIP(FrozenImages):
@@ -133,16 +129,22 @@ class PretrainedCLIP(FrozenImages):
 
 
 class Captioner:
-    """A frozen captioning model; as :class:`PretrainedCLIP`, of :data:`CAPTIONERS`."""
+    """A frozen captioning model; as :class:`PretrainedCLIP`, of ``kinds``: type -> class of transformers."""
+
+    kinds: ClassVar[dict[str, str]] = {
+        "vision-encoder-decoder": "VisionEncoderDecoderModel",
+        "blip": "BlipForConditionalGeneration",
+        "git": "GitForCausalLM",
+    }
 
     def __init__(self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> None:
         self.name, self.device = str(name_or_path), torch.device(device)
         folder, kind = folder_and_kind(
-            self.name, revision, CAPTIONERS,
+            self.name, revision, self.kinds,
             "captions are written by {known}: name one of these, like Salesforce/blip-image-captioning-base",
         )  # fmt: skip
         self.transform, self.tokenizer = load_transform(folder, kind), load_tokenizer(folder)
-        self.model = load_network(folder, CAPTIONERS[kind]).eval().requires_grad_(False).to(device)
+        self.model = load_network(folder, self.kinds[kind]).eval().requires_grad_(False).to(device)
 
     @torch.inference_mode()
     def caption(

@@ -26,9 +26,6 @@ from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.encoders.towers import WORD_DROPOUT, BiGRU, l2_normalise, padded
 
-BLOCK_BYTES = 1 << 27  # of a block's similarity vectors, at most
-KEEP_BYTES = 6 << 30  # above it the blocks of a training step are computed again in the backward pass
-
 
 def _there(lengths: Tensor, most: int) -> Tensor:
     """(B, most) bool: which are no padding, of so many each."""
@@ -127,6 +124,9 @@ class AttentionFiltration(nn.Module):
 class LocalSimilarity(nn.Module):
     """Similarity vectors of pairs of images and captions, and the ``reasoning``, which makes scores of these nodes."""
 
+    block_bytes = 1 << 27  # of a block's similarity vectors, at most
+    keep_bytes = 6 << 30  # above it the blocks of a training step are computed again in the backward pass
+
     def __init__(self, dim: int, dim_sim: int, reasoning: nn.Module) -> None:
         super().__init__()
         self.image_attention, self.text_attention = SelfAttention(dim, norm=True), SelfAttention(dim)
@@ -143,11 +143,11 @@ class LocalSimilarity(nn.Module):
         lengths = texts.lengths.cpu()
         vector = n * S * regions.element_size()  # of one word with all images
         nodes = int(lengths.max()) + 1
-        step = max(1, BLOCK_BYTES // (vector * nodes))  # captions of a block
+        step = max(1, self.block_bytes // (vector * nodes))  # captions of a block
         if regions.device.type == "cpu":  # 8,192 vectors of a block are in cache; with fewer words products are slow
             step = min(step, max(4, 8192 // (n * nodes)))
         kept = 14 * vector + 2 * n * regions[0, 0].nbytes  # tensors as large as these are kept for the gradient
-        again = torch.is_grad_enabled() and kept * int((lengths + 1).sum()) > KEEP_BYTES
+        again = torch.is_grad_enabled() and kept * int((lengths + 1).sum()) > self.keep_bytes
         out = []
         for start in range(0, m, step):
             at = slice(start, start + step)

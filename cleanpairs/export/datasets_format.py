@@ -19,7 +19,6 @@ from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
 from cleanpairs.ops.columns import as_schema, one_array, repeats_names
 
-SHARD_BYTES = 500 * 2**20  # of a file in memory, as `datasets` has it
 STATE = "state.json"
 
 
@@ -30,6 +29,7 @@ class DatasetsOutput(Output):
 
     directory: ClassVar[bool] = True
     loads: ClassVar[str | None] = "*.arrow"
+    shard_bytes = 500 * 2**20  # of a file in memory, as `datasets` has it
 
     def __init__(self, folder: Path, layout: Layout) -> None:
         self._folder, self._image = folder, layout.out_columns.get("image")
@@ -63,7 +63,7 @@ class DatasetsOutput(Output):
         for name, column in zip(table.column_names, table.columns, strict=True):
             with reading(f"column {name!r}", "held by `datasets` (export Parquet)", pa.ArrowInvalid):
                 column.validate(full=True)  # text that is not UTF-8
-        if self._stream is None or self._bytes >= SHARD_BYTES:
+        if self._stream is None or self._bytes >= self.shard_bytes:
             self._next()
         with writing(self._folder):
             self._stream.write_table(table)

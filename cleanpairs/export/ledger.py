@@ -42,8 +42,6 @@ LEDGER_SCHEMA = pa.schema(
 )
 
 REVERSIBLE = ("parquet", "datasets")  # the formats of output that hold the rows which the ledger does not
-_NOTE_KEY = b"cleanpairs.ledger"
-_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -53,31 +51,32 @@ class LedgerNote:
     rows: int
     renamed: Mapping[str, str]
     schema: pa.Schema
+    key, version = b"cleanpairs.ledger", 1
 
     def metadata(self) -> dict[bytes, bytes]:
         """For the schema of a Parquet file; :meth:`read` has it back."""
         schema = base64.b64encode(self.schema.serialize().to_pybytes()).decode()
-        note = {"version": _VERSION, "rows": self.rows, "renamed": dict(self.renamed)}
-        return {_NOTE_KEY: json.dumps({**note, "schema": schema}).encode()}
+        note = {"version": self.version, "rows": self.rows, "renamed": dict(self.renamed)}
+        return {self.key: json.dumps({**note, "schema": schema}).encode()}
 
     @classmethod
     def read(cls, path: str | Path) -> "LedgerNote":
         """The note of a ledger. Raises DataError: ``path`` cannot be read as Parquet, or holds no such note."""
-        schema, name = common_schema([str(path)]), _NOTE_KEY.decode()
-        if _NOTE_KEY not in (schema.metadata or {}) or "original_columns" not in schema.names:
+        schema, name = common_schema([str(path)]), cls.key.decode()
+        if cls.key not in (schema.metadata or {}) or "original_columns" not in schema.names:
             raise DataError(
                 f"{path} is no ledger that can undo an export: it lacks {name!r} or the column 'original_columns' "
                 "(ledgers before version 1 do): export again; the input is still where it was"
             )
         try:
-            note = json.loads(schema.metadata[_NOTE_KEY])
-            if (version := note["version"]) == _VERSION:
+            note = json.loads(schema.metadata[cls.key])
+            if (version := note["version"]) == cls.version:
                 schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(note["schema"], validate=True)))
                 return cls(int(note["rows"]), dict(note["renamed"]), schema)
         except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
             raise DataError(f"{path} is a damaged ledger: its note {name!r} is not as written") from error
         raise DataError(
-            f"{path} is a ledger of version {version}; this cleanpairs reads version {_VERSION}: use the other one"
+            f"{path} is a ledger of version {version}; this cleanpairs reads version {cls.version}: use the other one"
         )
 
 

@@ -38,7 +38,7 @@ def test_rows_come_back_and_are_counted(tmp_path: Path) -> None:
 
 
 def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "GROUP_ROWS", 40)
+    monkeypatch.setattr(writing.ParquetSink, "group_rows", 40)
     with ParquetSink(tmp_path / "rows.parquet", FLAT) as sink:
         sink.write(rows(0, 100))
         for first in range(100, 130, 10):
@@ -49,7 +49,7 @@ def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: p
 
 
 def test_row_groups_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "GROUP_BYTES", 1000)
+    monkeypatch.setattr(writing.ParquetSink, "group_bytes", 1000)
     whole, parts = tmp_path / "whole.parquet", tmp_path / "parts.parquet"
     with ParquetSink(whole, FLAT) as sink:
         sink.write(rows(0, 500))  # all at once, as a frame comes

@@ -76,8 +76,8 @@ def caption_by_caption(model: Any, images: Local, texts: Local) -> Tensor:
 def test_all_pairs_are_the_pairs_one_by_one(
     kind: Any, keep_bytes: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sgraf, "BLOCK_BYTES", block)
-    monkeypatch.setattr(sgraf, "KEEP_BYTES", keep_bytes)
+    monkeypatch.setattr(sgraf.LocalSimilarity, "block_bytes", block)
+    monkeypatch.setattr(sgraf.LocalSimilarity, "keep_bytes", keep_bytes)
     model = model_of(kind)
     weight = torch.randn(4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     gradients = []

@@ -53,7 +53,7 @@ def test_several_files(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypa
     from cleanpairs.export import manifest as files
     from cleanpairs.export import writing
 
-    monkeypatch.setattr(datasets_format, "SHARD_BYTES", 600)
+    monkeypatch.setattr(datasets_format.DatasetsOutput, "shard_bytes", 600)
     monkeypatch.setattr(writing.ExportWork, "batch_rows", 2)
     assert files.BATCH_ROWS > 2
     pairs = make_pairs(9)

@@ -305,7 +305,7 @@ def test_what_does_not_stream_is_exported_in_memory(tmp_path: Path) -> None:
 
 def test_row_groups_are_bounded_as_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61))
-    monkeypatch.setattr(data_writing, "GROUP_ROWS", 5)
+    monkeypatch.setattr(data_writing.ParquetSink, "group_rows", 5)
     at = streamed(plan, tmp_path)
     groups = pq.read_metadata(at["out"])
     assert max(groups.row_group(i).num_rows for i in range(groups.num_row_groups)) <= 5

@@ -296,7 +296,7 @@ def test_memory_is_that_of_some_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     table = pa.table({"image": [rng.bytes(200_000) for _ in range(150)], "caption": [f"text {i}" for i in range(150)]})
     pq.write_table(table, tmp_path / "in.parquet", row_group_size=5, compression="none")
     monkeypatch.setattr(parquet_io, "BATCH_BYTES", 2**20)
-    monkeypatch.setattr(data_writing, "GROUP_BYTES", 2**20)
+    monkeypatch.setattr(data_writing.ParquetSink, "group_bytes", 2**20)
     pairs = load_pairs(tmp_path / "in.parquet")
     plan = plan_of(pairs, ["keep", "drop"] * 75, [None] * 150)
     default = pa.default_memory_pool()
