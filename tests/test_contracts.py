@@ -312,9 +312,7 @@ def test_same_seed_same_result(method: Any) -> None:
     np.testing.assert_array_equal(model.fit_predict(pairs), model.predict(pairs))
 
 
-def test_a_fit_takes_nothing_from_its_callers_torch_and_leaves_it_as_it_was(
-    method: Any,
-) -> None:
+def test_a_fit_takes_nothing_from_its_callers_torch_and_leaves_it_as_it_was(method: Any) -> None:
     pairs = suited(method, corpus(48))
     wanted = tiny(method, epochs=2).fit(pairs)
     with ExitStack() as modes:

@@ -32,9 +32,7 @@ def test_near_the_truth(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> N
     assert "0.33*" in str(e) and "cleanpairs audit" in str(e)
 
 
-def test_scores_that_nobody_calibrated_let_expect_nothing(
-    scored: tuple[np.ndarray, np.ndarray, Calibration],
-) -> None:
+def test_scores_that_nobody_calibrated_let_expect_nothing(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:
     y, _, calibration = scored
     with pytest.raises(RefusedError, match="nothing can be expected"):
         expected_quality(y, None)

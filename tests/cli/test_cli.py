@@ -274,8 +274,7 @@ def test_end_to_end(command: Command, data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "most"),
-    [("--repairs none", 6), ("--threshold 0.6 --repairs plausible --set min_repair_score=0", 7)],
+    ("how", "most"), [("--repairs none", 6), ("--threshold 0.6 --repairs plausible --set min_repair_score=0", 7)]
 )
 def test_an_export_opens_its_parquet_few_times_and_hashes_the_input_once(
     command: Command, monkeypatch: pytest.MonkeyPatch, how: str, most: int

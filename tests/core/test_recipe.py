@@ -11,12 +11,7 @@ import yaml
 
 from cleanpairs.core import recipe as recipe_module
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.recipe import (
-    DataOptions,
-    OutputOptions,
-    Recipe,
-    recipe_header,
-)
+from cleanpairs.core.recipe import DataOptions, OutputOptions, Recipe, recipe_header
 from cleanpairs.core.registry import METHODS, Registry
 
 REPO = Path(__file__).resolve().parents[2]

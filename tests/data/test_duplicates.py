@@ -11,12 +11,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from cleanpairs.data import Pairs
-from cleanpairs.data.duplicates import (
-    flat_images,
-    group_near_duplicates,
-    image_signatures,
-    near_duplicate_groups,
-)
+from cleanpairs.data.duplicates import flat_images, group_near_duplicates, image_signatures, near_duplicate_groups
 from cleanpairs.data.images import encoded_list
 
 

@@ -112,8 +112,7 @@ def test_an_image_that_is_a_link(tmp_path: Path) -> None:
 def test_images_of_a_table_that_are_links(tmp_path: Path) -> None:
     """The image root says what links may reach; the paths stay relative to the table."""
     write(
-        tmp_path,
-        {f"real/{i}.jpg": jpeg(i) for i in range(2)} | {"data/a.csv": "image,caption\n0.jpg,one\n1.jpg,two\n"},
+        tmp_path, {f"real/{i}.jpg": jpeg(i) for i in range(2)} | {"data/a.csv": "image,caption\n0.jpg,one\n1.jpg,two\n"}
     )
     for i in range(2):
         (tmp_path / "data" / f"{i}.jpg").symlink_to(f"../real/{i}.jpg")
@@ -140,8 +139,7 @@ def test_the_files_of_img2dataset(kind: pa.DataType, tmp_path: Path) -> None:
         for i in (0, 2):
             note = json.dumps({"caption": "not looked at"})
             write(
-                tmp_path / f"{shard:05d}",
-                {f"{keys[i]}.jpg": jpeg(i), f"{keys[i]}.txt": "x", f"{keys[i]}.json": note},
+                tmp_path / f"{shard:05d}", {f"{keys[i]}.jpg": jpeg(i), f"{keys[i]}.txt": "x", f"{keys[i]}.json": note}
             )
         table = {"key": pa.array(keys).cast(kind), "caption": [f"caption {shard}{i}" for i in range(4)]}
         table |= {"url": [f"https://x.example/{key}.jpg" for key in keys], "similarity": [0.1, 0.2, 0.3, 0.4]}

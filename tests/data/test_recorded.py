@@ -111,8 +111,7 @@ def test_a_plan_of_other_data_opens_nothing_more_of_it(bundle: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"nonsense": 1}, {"image_root": 3}, {"limit": "3"}, {"allow_urls": "yes"}, ["a"], None, {"limit": True}],
+    "options", [{"nonsense": 1}, {"image_root": 3}, {"limit": "3"}, {"allow_urls": "yes"}, ["a"], None, {"limit": True}]
 )
 def test_options_that_are_none(bundle: Path, tmp_path: Path, options: Any) -> None:
     plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options, known={})

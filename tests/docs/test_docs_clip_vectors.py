@@ -16,10 +16,7 @@ from click.testing import CliRunner
 from cleanpairs.cli import cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "clip_vectors.md"
-SHORT = {
-    "fit": "--set epochs=2 --set label_epochs=2",
-    "bench": "--set crcl.epochs=1 --set crcl.refine_epochs=[]",
-}
+SHORT = {"fit": "--set epochs=2 --set label_epochs=2", "bench": "--set crcl.epochs=1 --set crcl.refine_epochs=[]"}
 N, D = 110, 8
 
 

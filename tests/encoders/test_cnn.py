@@ -44,13 +44,6 @@ def test_a_region_sees_its_own_corner_and_not_the_opposite_one() -> None:
         assert seen[2 - row, 2 - column] == 0
 
 
-def test_gradient_reaches_every_weight() -> None:
-    net = SmallCNN(dim=16, channels=(4, 8, 8))
-    net(torch.rand(4, 3, 32, 32)).square().sum().backward()
-    # a convolution in front of batch norm is free in scale only: its gradient is not zero
-    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in net.parameters())
-
-
 def test_it_learns_colours_and_places() -> None:
     """A red or green square, in one of two corners: four classes from 64 pictures."""
     torch.manual_seed(0)

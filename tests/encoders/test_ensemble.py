@@ -64,14 +64,3 @@ def test_it_passes_on_the_standardisation_and_its_configuration(local: bool) -> 
         torch.testing.assert_close(m.scale, torch.full((6,), 0.5))
     assert model.config == {"members": [m.config for m in members]} and input_dim(model) == 6
     assert (model.image_drop, model.text_drop) == (members[0].image_drop, members[0].text_drop)
-
-
-def test_one_member_is_that_member() -> None:
-    member = members_of(local=True)[0]
-    states = member(*_with_keep(inputs(3)))
-    model = Ensemble([member])
-    torch.testing.assert_close(model.similarity(*model(*_with_keep(inputs(3)))), member.similarity(*states))
-
-
-def _with_keep(pair: tuple[Tensor, PackedTokens]) -> tuple[Tensor, None, PackedTokens]:
-    return pair[0], None, pair[1]

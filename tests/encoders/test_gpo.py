@@ -73,20 +73,6 @@ def test_gradient_is_that_of_the_definition(pool: GPO) -> None:
     assert bool((got[0][1, 2:] == 0).all())
 
 
-def test_weights_sum_to_one_and_end_at_the_length(pool: GPO) -> None:
-    lengths = torch.tensor([9, 5, 2, 1])
-    theta = pool.weights(lengths)
-    assert theta.shape == (4, 9)
-    torch.testing.assert_close(theta.sum(1), torch.ones(4, dtype=theta.dtype))
-    for row, n in zip(theta, lengths, strict=True):
-        assert bool((row[int(n) :] == 0).all()) and bool((row[: int(n)] > 0).all())
-
-
-def test_order_of_the_set_does_not_matter(pool: GPO) -> None:
-    x = torch.randn(2, 6, 4, dtype=torch.float64)
-    assert torch.equal(pool(x), pool(x[:, torch.randperm(6)]))
-
-
 def test_bigru_is_a_padded_gru_of_each_sequence() -> None:
     torch.manual_seed(0)
     gru = BiGRU(5, 4)

@@ -14,7 +14,7 @@ import pytest
 from cleanpairs import Auto, InfoNCE, Pairs, load_pairs
 from cleanpairs.cli import main
 from cleanpairs.commands.ray_data import ScorePairs
-from cleanpairs.commands.score import _by_row_group, score_stream
+from cleanpairs.commands.score import score_stream
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.estimators.null_threshold import BLOCK, BLOCKS, spread_blocks, unseen_threshold
 from cleanpairs.ops.matching import unit_rows
@@ -111,9 +111,6 @@ def test_runs_are_spread_over_all_rows() -> None:
     runs = spread_blocks(1_000_000)
     assert len(runs) == BLOCKS and {len(run) for run in runs} == {BLOCK}
     assert runs[0].start == 0 and runs[-1].stop == 1_000_000
-    assert _by_row_group(runs, [1_000_000]) == [runs]
-    assert [len(part) for part in _by_row_group(runs, [500_000, 500_000])] == [8, 8]
-    assert len(_by_row_group(runs, [1000] * 1000)) == BLOCKS
 
 
 def test_a_stream_has_the_threshold_of_the_whole(

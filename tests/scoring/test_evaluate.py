@@ -8,13 +8,7 @@ from sklearn.metrics import average_precision_score, precision_recall_fscore_sup
 
 from cleanpairs import InfoNCE, Pairs
 from cleanpairs.core.errors import DataError
-from cleanpairs.scoring.evaluate import (
-    Recall,
-    detection,
-    recall,
-    recall_folds,
-    recall_of_similarity,
-)
+from cleanpairs.scoring.evaluate import Recall, detection, recall, recall_folds, recall_of_similarity
 
 
 def unit(rng: np.random.Generator, n: int, dim: int = 8) -> np.ndarray:

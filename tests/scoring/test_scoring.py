@@ -77,12 +77,7 @@ def test_all_duplicates_have_no_negative() -> None:
 
 def a_bank(rng: np.random.Generator, n: int = 20, group_size: int = 5) -> Bank:
     return Bank(
-        Rows(unit(rng, n)),
-        Rows(unit(rng, n)),
-        np.arange(100, 100 + n),
-        np.arange(200, 200 + n),
-        TAU,
-        group_size,
+        Rows(unit(rng, n)), Rows(unit(rng, n)), np.arange(100, 100 + n), np.arange(200, 200 + n), TAU, group_size
     )
 
 
@@ -161,12 +156,7 @@ def test_an_empty_bank_and_no_pairs() -> None:
 
 def test_extreme_similarities_stay_finite() -> None:
     bank = Bank(
-        Rows(np.eye(3, dtype=np.float32)),
-        Rows(-np.eye(3, dtype=np.float32)),
-        np.arange(3),
-        np.arange(3),
-        1e-3,
-        2,
+        Rows(np.eye(3, dtype=np.float32)), Rows(-np.eye(3, dtype=np.float32)), np.arange(3), np.arange(3), 1e-3, 2
     )
     z = np.array([[1, 0, 0], [-1, 0, 0]], np.float32)
     p = bank(Rows(z), Rows(z[::-1].copy()), np.array([7, 8]), np.array([7, 8]))

@@ -116,10 +116,7 @@ class StopAt:
 
 @pytest.fixture(scope="module")
 def uninterrupted() -> dict[str, Trained]:
-    return {
-        "eval": train(),
-        "batch": train(label_pass="batch"),
-    }
+    return {"eval": train(), "batch": train(label_pass="batch")}
 
 
 # 44 pairs in batches of 8: 6 steps an epoch, 12 in the first stage, 30 in all
