@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from truth import read
 
 from cleanpairs import Auto, ClipScore, Pairs
@@ -90,6 +91,16 @@ def measured(folder: Path, corpus: str, blocks: list[Block], noise: float, seed:
     return found
 
 
+def over_distances(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All distances in one row: the displaced rows, the mean of the figures, and the least share of own captions."""
+    found = pd.DataFrame(rows).groupby(["corpus", "blocks", "rows", "mismatched"], as_index=False).agg(
+        displaced=("displaced", "sum"), own=("own caption", "mean"), least=("own caption", "min"),
+        touched=("touched", "mean"), outside=("outside", "mean"),
+    )  # fmt: skip
+    named = found.round(4).rename(columns={"own": "own caption", "least": "at the worst distance"})
+    return [{str(name): value for name, value in row.items()} for row in named.to_dict("records")]
+
+
 def undisplaced(folder: Path, count: int) -> list[dict[str, Any]]:
     """What is found in corpora where nothing is displaced."""
     clean, found = vectors(folder), []
@@ -148,6 +159,7 @@ def main() -> None:
         if args.mixed or sum(r for r, _ in blocks) <= 900:  # a tenth of the rows stays in place
             rows += measured(args.data, corpus, blocks, noise, args.seed)
             print(rows[-1], flush=True)
+    rows = rows if args.mixed or not rows else over_distances(rows)
     rows += undisplaced(args.data, args.none) + (many(args.many) if args.many else [])
     with args.out.open("w", newline="", encoding="utf-8") as file:
         file.write(f"# OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA {' '.join(sys.argv[2:])}\n")

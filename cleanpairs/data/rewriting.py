@@ -29,12 +29,14 @@ def shared_words(pairs: Pairs, most: float = 0.1) -> list[list[int]]:
     return [rows for _, rows in sorted(having.items()) if 2 <= len(rows) <= max(2, most * len(pairs))]
 
 
-def edited(pairs: Pairs, rate: float, rng: np.random.Generator, least: int = 3) -> dict[int, str]:
+def edited(pairs: Pairs, rate: float, rng: np.random.Generator, least: float = 0.005) -> dict[int, str]:
     """New captions by pair id, in which one word is another of its kind, which no caption of the image has.
 
     Words are of one kind where they stand behind the same word and before the same word, such as the colours of cars.
-    The new word is in at least ``least`` captions. It is drawn by how often it stands there.
+    Both are in at least a share ``least`` of the captions, and in three. The new one is drawn by how often it stands
+    there.
     """
+    enough = max(3, least * len(pairs))
     parts = [re.split(r"(\w+)", c) if i not in pairs.reasons else [] for i, c in enumerate(pairs.captions)]
     words = [[w.lower() for w in p[1::2]] for p in parts]
     behind, before = defaultdict[str, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
@@ -54,8 +56,8 @@ def edited(pairs: Pairs, rate: float, rng: np.random.Generator, least: int = 3) 
             break
         said, found = words[i], []
         for at, (left, right) in enumerate(zip(["", *said], [*said[1:], ""], strict=False)):
-            if said[at] in content[i]:
-                there = {w: min(n, before[right][w]) for w, n in behind[left].items() if count[w] >= least}
+            if said[at] in content[i] and count[said[at]] >= enough:
+                there = {w: min(n, before[right][w]) for w, n in behind[left].items() if count[w] >= enough}
                 others = {w: n for w, n in there.items() if n and w not in own[int(pairs.pair_image_group[i])]}
                 found += [(at, others)] if others else []
         if found:

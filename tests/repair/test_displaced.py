@@ -106,7 +106,7 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     export_run(run, out, RepairSettings(), streamed_from=streamed_from)
     ledger = pq.read_table(next(tmp_path.glob("clean*ledger.parquet")))
     assert sum((r or "").startswith("displaced: ") for r in ledger["reason"].to_pylist()) > 190
-    assert not verify_path(out).problems
+    assert not verify_path(out).problems and not verify_path(run.path).problems
     restore_export(out, tmp_path / "back.parquet")
     assert pq.read_table(tmp_path / "back.parquet").equals(pq.read_table(data))
 
