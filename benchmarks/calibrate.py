@@ -37,7 +37,7 @@ from cleanpairs.core.registry import METHODS
 from cleanpairs.correspondence.calibration import calibrate, positions
 from cleanpairs.data.noise import apply_noise
 from cleanpairs.methods.auto import Auto
-from cleanpairs.methods.untrained import untrained_agreement
+from cleanpairs.methods.untrained import Untrained
 
 RATES = 0.1, 0.2, 0.4
 ORDERS = ("telling", 0.0), ("telling", 0.05), ("random", 0.0), ("lowest", 0.0), ("audit", 0.0)  # and wrong answers
@@ -67,7 +67,11 @@ def scored(folder: Path, corpus: str, method: str, out: Path) -> dict[tuple[str,
                 noisy = apply_noise(pairs, noise)
                 if method == "evidence":
                     *_, usable, data = Auto(device="cpu")._training_data(noisy, None, None)
-                    np.savez(file, y=untrained_agreement(data, 0).observed, bad=noise.mismatched[usable])
+                    np.savez(
+                        file,
+                        y=Untrained.of(data, 0.0, similar=False, train=True, seed=0).agreement.observed,
+                        bad=noise.mismatched[usable],
+                    )
                 else:
                     y = METHODS.load(method)(backbone="mlp", device="cpu", random_state=0).fit(noisy).correspondence_
                     np.savez(file, y=y[np.isfinite(y)], bad=noise.mismatched[np.isfinite(y)])

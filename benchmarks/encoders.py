@@ -29,7 +29,7 @@ from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
 from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder
 from cleanpairs.features import Captions, ImageMatrix, image_matrix
-from cleanpairs.methods.untrained import untrained_agreement
+from cleanpairs.methods.untrained import Untrained
 from cleanpairs.scoring.evaluate import detection
 from cleanpairs.trainer import TrainingData
 
@@ -82,7 +82,9 @@ def runs(
                 np.asarray(corpora[0][1].array), model.tokenizer_.table(train), train.image_index,
                 train.pair_image_group, train.text_group,
             )  # fmt: skip
-            before = roc_auc_score(~wrong.mismatched, untrained_agreement(data, seed).observed)
+            before = roc_auc_score(
+                ~wrong.mismatched, Untrained.of(data, 0.0, similar=False, train=True, seed=seed).agreement.observed
+            )
             figures = [f"{before:.4f}", f"{found.auroc:.4f}", f"{found.f1:.3f}"]
         rsum = f"{model.evaluate(given[1]).rsum:.1f}" if test is not None else "-"
         yield f"| {noise:g} | {kind} | {' | '.join(figures)} | {model.noise_rate_:.2f} | {rsum} | {seconds:.0f} |"

@@ -45,7 +45,7 @@ from cleanpairs.datasets import clipart_path
 from cleanpairs.encoders.linear import Linear
 from cleanpairs.methods.auto import Auto
 from cleanpairs.methods.auto_training import ranks
-from cleanpairs.methods.untrained import frozen_spaces, untrained_agreement
+from cleanpairs.methods.untrained import Untrained, frozen_spaces
 from cleanpairs.ops.normalised_similarity import normalised_similarity
 from cleanpairs.scoring import Encoded, embed_images, embed_texts, matrix
 from cleanpairs.scoring.evaluate import recall_of_similarity
@@ -97,7 +97,7 @@ class Corpus:
         fit = reader._prepare(self.pairs)
         usable, data = fit.usable, fit.data
         evidence = np.full(len(self.pairs), np.nan)  # a picture that cannot be read has none
-        asked = untrained_agreement(data, self.seed)
+        asked = Untrained.of(data, 0.0, similar=False, train=True, seed=self.seed).agreement
         evidence[usable], right = asked.observed, asked.matched
         found = {"evidence alone": evidence, "ridge alone": np.full(len(self.pairs), np.nan)}
         of_images, of_texts = frozen_spaces(data.images, data.tokens, self.seed)

@@ -29,7 +29,7 @@ from cleanpairs.core.registry import METHODS
 from cleanpairs.data.noise import Noise, apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
 from cleanpairs.methods.auto import Auto
-from cleanpairs.methods.untrained import frozen_spaces, untrained_agreement
+from cleanpairs.methods.untrained import Untrained, frozen_spaces
 from cleanpairs.scoring.evaluate import detection
 
 SETTINGS: dict[str, Any] = {"backbone": "mlp", "text_encoder": "auto", "device": "cpu"}
@@ -69,7 +69,7 @@ def cells(pairs: Pairs, noise: Noise, seed: int) -> list[dict[str, Any]]:
     noisy, wrong, found = apply_noise(pairs, noise), noise.mismatched, []
     fit = Auto(device="cpu")._prepare(noisy)
     usable, data = fit.usable, fit.data
-    untrained = untrained_agreement(data, seed)
+    untrained = Untrained.of(data, 0.0, similar=False, train=True, seed=seed).agreement
     told = {"model": "evidence", "rate": untrained.noise_rate, **judged(untrained.matched, wrong[usable], 0.5)}
     found.append(told | {"AUROC": 1 - area(untrained.observed, wrong[usable])})
     for name, (method, settings) in MODELS.items():
