@@ -305,7 +305,8 @@ BAD: tuple[BadInput, ...] = (
              lambda w: None, ("plan.csv/new.parquet",), 4),
     BadInput("output: the input", "corrupt clean.parquet --noise 0.4 --out clean.parquet --overwrite", lambda w: None,
              ("clean.parquet",), 5),
-    BadInput("output: exists", "score run data.parquet --out plan.csv", lambda w: None, ("plan.csv",), 5),
+    BadInput("output: exists", "score run data.parquet --out scored.parquet", text("scored.parquet", "x"),
+             ("scored.parquet",), 5),
     BadInput("output: a link", "score run data.parquet --out link.parquet --overwrite",
              lambda w: (w / "link.parquet").symlink_to(w / "data.parquet"), ("link.parquet",), 5),
 )  # fmt: skip

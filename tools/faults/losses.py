@@ -71,7 +71,6 @@ READS = {
     "report run --out OUT": ("data.parquet", "run/run.json", "run/scores.parquet", "run"),
     "report run --truth clean.parquet --out OUT": ("clean.parquet",),
     "audit run --out OUT": ("run", "run/model", "data.parquet"),
-    "audit run --labels labels.csv --probabilities OUT": ("labels.csv", "data.parquet", "run/scores.parquet"),
     "diff kept.parquet --out OUT": ("kept.parquet", "kept.parquet.ledger.parquet", "kept.parquet.manifest.json"),
     "restore kept.parquet --out OUT": ("kept.parquet", "kept.parquet.ledger.parquet", "kept.parquet.manifest.json"),
     "corrupt clean.parquet --noise 0.4 --out OUT": ("clean.parquet",),
@@ -241,7 +240,7 @@ def _permitted() -> Iterator[Loss]:
         "diff kept.parquet --out OUT",
     ):  # fmt: skip
         for mode in (0o600, 0o664):
-            name = "old.csv" if told.startswith("diff") else "old.parquet"
+            name = {"diff": "old.csv", "report": "old.html"}.get(told.split()[0], "old.parquet")
             words = (*_words(told.replace("OUT", name)), "--overwrite")
             kind = "permissions of outputs that are replaced"
             yield Loss(kind, words, partial(_with_mode, mode, name), (0,), (name, "run"), modes=((name, mode),))
