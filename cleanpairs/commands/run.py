@@ -325,6 +325,10 @@ class Run:
     def result(self) -> dict[str, Any]:
         """What the fit found; the answers' figures where there are enough."""
         answered, found = self.answered(), dict(self.info.get("result") or {})
+        for name, kind in (("displaced", dict), ("standing_out", int)):  # the file may have been edited
+            if name in found:
+                listed = found[name] if isinstance(found[name], list) else []
+                found[name] = [x for x in listed if isinstance(x, kind)]
         return found if answered is None else found | answered.figures()
 
     def fitted_scores(self) -> Scores:

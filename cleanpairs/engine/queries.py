@@ -96,7 +96,8 @@ class EngineSearch:
             for name in ("queries.npy", "rows.npy", INDEX):
                 (folder / name).unlink(missing_ok=True)
             remove_job(folder)
-        remove_job(self.folder)
+        if self._searches:  # else the folder was never claimed: what lies there is somebody's
+            remove_job(self.folder)
 
 
 def _lay_down(folder: Path, name: str, array: np.ndarray) -> str:
