@@ -1,4 +1,4 @@
-"""Evidence for a doubt: the captions of similar trusted images, the images of similar trusted captions, the words; and
+"""Evidence for a doubt: the captions of similar trusted images, the images of similar trusted captions, the words. And
 the worst pairs of a corpus, however few: one ranked list, a row an issue, as cleanlab's tables of issues are.
 """
 
@@ -50,7 +50,7 @@ Vectors = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A pair with a similar image, or a similar caption; ``similarity`` is the cosine."""
+    """A pair with a similar image, or a similar caption. ``similarity`` is the cosine."""
 
     pair_id: int
     key: str
@@ -74,8 +74,8 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Explanation(Neighbours):
-    """Why a pair is doubted, or not: its neighbours are trusted; words of the caption that those do not support, and
-    that they agree on and it lacks; one sentence. ``correspondence`` is NaN where quarantined.
+    """Why a pair is doubted, or not: its neighbours are trusted. Words of the caption that those do not support, and
+    that they agree on and it lacks. One sentence. ``correspondence`` is NaN where quarantined.
     """
 
     flagged: bool
@@ -88,7 +88,7 @@ class Explainer:
     """Explains any of N pairs by trusted ones among them: all, or a sample of ``bank``, embedded once when first asked.
 
     ``vectors(rows)`` gives unit vectors of the images (k, d) and of the captions (k, e) of pairs (k,), which need not
-    lie in one space; zeros where there is none. ``correspondence`` (N,) is NaN where a pair is quarantined; at or above
+    lie in one space. Zeros where there is none. ``correspondence`` (N,) is NaN where a pair is quarantined. At or above
     ``threshold`` it is trusted, below flagged.
     """
 
@@ -104,7 +104,7 @@ class Explainer:
 
     @cached_property
     def _bank(self) -> "tuple[_Side, _Side, WordSupport]":
-        """The trusted images, each by its surest pair; the trusted captions; what they say, word by word."""
+        """The trusted images, each by its surest pair. The trusted captions. What they say, word by word."""
         pairs, rows = self.pairs, self.trusted
         images, texts = self.vectors(rows)
         side, of_captions = self._sides(rows, images, texts)
@@ -124,7 +124,7 @@ class Explainer:
         return self._sides(rows, *self.vectors(rows))
 
     def _sides(self, rows: np.ndarray, images: np.ndarray, texts: np.ndarray) -> "tuple[_Side, _Side]":
-        """The images of pairs (m,), in their order, each by its surest pair and none without a vector; the captions."""
+        """The images of pairs (m,), in their order, each by its surest pair and none without a vector. The captions."""
         groups = self.pairs.pair_image_group
         seen = np.flatnonzero(images.any(axis=1))
         order = seen[np.argsort(-np.nan_to_num(self.correspondence[rows[seen]], nan=-1), kind="stable")]
@@ -164,12 +164,12 @@ class Explainer:
         ]
 
     def worst(self, count: int) -> np.ndarray:
-        """(k,) pairs with the lowest correspondence, lowest first; quarantined ones, which are NaN, have none."""
+        """(k,) pairs with the lowest correspondence, lowest first. Quarantined ones, which are NaN, have none."""
         known = np.flatnonzero(np.isfinite(self.correspondence))
         return known[np.argsort(self.correspondence[known], kind="stable")][:count]
 
     def sentences(self) -> dict[int, str]:
-        """Pair -> :meth:`why`, of the flagged pairs, and of the 100 lowest others; of 100,000 at most."""
+        """Pair -> :meth:`why`, of the flagged pairs, and of the 100 lowest others. Of 100,000 at most."""
         flagged = int((self.correspondence < self.threshold).sum())
         ids = self.worst(min(flagged + 100, 100_000) if self.pairs.has_captions else 0)
         return dict(zip(ids.tolist(), self.why(ids), strict=True))
@@ -177,7 +177,7 @@ class Explainer:
     def issues(
         self, count: int = 50, displaced: Sequence[Mapping[str, Any]] = (), first: Sequence[int] = ()
     ) -> pa.Table:
-        """The ``count`` worst pairs of each of :data:`ISSUES`, worst first; columns of :data:`SCHEMA`.
+        """The ``count`` worst pairs of each of :data:`ISSUES`, worst first. Columns of :data:`SCHEMA`.
 
         ``displaced``: of each block of displaced rows the first ``pair_id``, and ``why``, a sentence. ``first``:
         doubtful pairs that come before those with the lowest correspondence.
@@ -229,14 +229,14 @@ class Explainer:
 
 
 class _Side:
-    """Pairs ``rows`` (m,) by unit vectors (m, d) of one modality; whoever shares one of ``groups`` is left out."""
+    """Pairs ``rows`` (m,) by unit vectors (m, d) of one modality. Whoever shares one of ``groups`` is left out."""
 
     def __init__(self, vectors: np.ndarray, rows: np.ndarray, groups: Sequence[np.ndarray]) -> None:
         self.rows, self.groups = rows if len(rows) else np.full(1, -1), groups
         self._search = prepare(vectors[:0], vectors, NEIGHBOURS + SPARE, exact=True)
 
     def near(self, vectors: np.ndarray, ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(n, k) places in ``rows``, and similarities, of the nearest to pairs ``ids`` (n,); -1 and NaN for none."""
+        """(n, k) places in ``rows``, and similarities, of the nearest to pairs ``ids`` (n,). -1 and NaN for none."""
         scores, place = self._search(vectors)
         there = (place >= 0) & np.any(vectors, axis=1, keepdims=True)
         for group in self.groups:
@@ -289,7 +289,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def caption_words(caption: str) -> list[str]:
-    """Words of two letters and more; of scripts that put no spaces between words every two characters."""
+    """Words of two letters and more. Of scripts that put no spaces between words every two characters."""
     from cleanpairs.encoders.tokenizer import runs  # which imports torch
 
     pairs = ([run[i : i + 2] for i in range(len(run) - 1)] if unspaced else [run] for run, unspaced in runs(caption))
@@ -306,10 +306,10 @@ class WordSupport:
         L = n log(q_w / p_w) - K (q_w - p_w),
 
     about 0 for words that say nothing about an image, or that are too rare to tell. A word is *unsupported* where L is
-    below what one word in twenty of the trusted pairs has; *expected* are the words with the largest L, of ln 20 at
-    least, that the caption lacks; neither is one with q_w < 1.6 p_w, as "of" and "and".
+    below what one word in twenty of the trusted pairs has. *expected* are the words with the largest L, of ln 20 at
+    least, that the caption lacks. Neither is one with q_w < 1.6 p_w, as "of" and "and".
 
-    ``image`` (B,) int64: of each caption, in 0 .. U - 1; ``asked`` (S,): images that the rates are learned from;
+    ``image`` (B,) int64: of each caption, in 0 .. U - 1. ``asked`` (S,): images that the rates are learned from.
     ``near`` (S, K): images that are near to each of them, -1 where there are fewer.
     """
 

@@ -1,4 +1,4 @@
-"""What a labelled audit says about a run: figures with intervals, and a calibrated probability for every pair; and
+"""What a labelled audit says about a run: figures with intervals, and a calibrated probability for every pair. And
 what calibrated probabilities let expect without a label.
 
 At a threshold t every stratum of the sample falls into two cells, below t and not, of N_c pairs. With w_i the pairs for
@@ -12,10 +12,10 @@ Intervals: the share p_c of wrong pairs in cell c, of whose n_c labels k_c are w
 
     Beta(k_c + 1 / C, n_c - k_c + 1 / C),    C = number of cells that hold labels,
 
-apart in every cell; the quantiles of 1,000 draws of the figures are the interval. It holds the truth in 90 to 98 % of
-simulated audits; Jeffreys' 1/2 a cell, which piles up wrong pairs that nobody saw, in 50 %.
+apart in every cell. The quantiles of 1,000 draws of the figures are the interval. It holds the truth in 90 to 98 % of
+simulated audits. Jeffreys' 1/2 a cell, which piles up wrong pairs that nobody saw, in 50 %.
 
-Sources: W. G. Cochran, Sampling Techniques, 3rd edition, 1977, chapters 5 and 6 (weights, ratio estimates);
+Sources: W. G. Cochran, Sampling Techniques, 3rd edition, 1977, chapters 5 and 6 (weights, ratio estimates).
 A. Agresti and D. B. Hitchcock, Statistical Methods and Applications 14, 2005 (Beta intervals of proportions).
 """
 
@@ -43,7 +43,7 @@ LADDER = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 @dataclass(frozen=True)
 class ThresholdEstimate:
-    """What flagging the pairs below ``threshold`` finds; ``flagged``: how many these are."""
+    """What flagging the pairs below ``threshold`` finds. ``flagged``: how many these are."""
 
     threshold: float
     flagged: int
@@ -85,7 +85,7 @@ class AuditResult:
     probability: np.ndarray
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: everything but the N probabilities; NaN is None."""
+        """For JSON: everything but the N probabilities. NaN is None."""
         return dict(plain({k: v for k, v in self.__dict__.items() if k != "probability"}))
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class AuditResult:
 
 
 def threshold_table(rows: Sequence[ThresholdEstimate], mark: float) -> str:
-    """Aligned columns, by threshold; the row of the threshold ``mark`` has an asterisk."""
+    """Aligned columns, by threshold. The row of the threshold ``mark`` has an asterisk."""
     lines = [f"{'threshold':>10}{'flagged':>12}   {'precision  95 % interval':<26}recall  95 % interval"]
     for r in sorted(rows, key=lambda r: r.threshold):
         sign = "*" if r.threshold == mark else " "
@@ -118,9 +118,9 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
     Parameters
     ----------
     sample : AuditSample
-        With labels; see :func:`cleanpairs.audit.read_labels`.
+        With labels. See :func:`cleanpairs.audit.read_labels`.
     correspondence : array_like of float in [0, 1], shape (N,)
-        Of all pairs that the sample was drawn from; NaN where quarantined.
+        Of all pairs that the sample was drawn from. NaN where quarantined.
     threshold : float in [0, 1]
         The run's.
 
@@ -191,7 +191,7 @@ def _cells(
 
 def at_threshold(sample: AuditSample, correspondence: np.ndarray, threshold: float) -> ThresholdEstimate:
     """Precision and recall of "below the threshold is mismatched" among all pairs, of ``correspondence`` (N,), NaN
-    where quarantined; of a sample whose pairs are all labelled. Precision is 1/2, with the widest interval, where none
+    where quarantined. Of a sample whose pairs are all labelled. Precision is 1/2, with the widest interval, where none
     of the flagged pairs is labelled.
     """
     size, drawn, under = _cells(sample, correspondence, threshold)
@@ -207,7 +207,7 @@ def at_threshold(sample: AuditSample, correspondence: np.ndarray, threshold: flo
 
 
 def noise_estimate(sample: AuditSample, correspondence: np.ndarray) -> Estimate:
-    """Share of mismatched pairs among all that have a score; arguments as :func:`at_threshold`."""
+    """Share of mismatched pairs among all that have a score. Arguments as :func:`at_threshold`."""
     size, drawn, _ = _cells(sample, correspondence, 0.0)
     share = sample.weight[sample.matched == 0].sum() / sample.weight.sum()
     return with_interval(float(share), drawn.sum(axis=1) / size.sum())
@@ -253,10 +253,10 @@ def expected_quality(
     """Precision and recall to expect at several thresholds, the run's among them, before anybody has labelled anything.
 
     With p_i the calibrated probability that pair i is mismatched (:mod:`cleanpairs.correspondence.calibration`),
-    precision(t) is the mean of p_i below t, recall(t) the sum of p_i below t by that of all; with its intervals.
+    precision(t) is the mean of p_i below t, recall(t) the sum of p_i below t by that of all. With its intervals.
 
-    ``correspondence`` (N,) float in [0, 1]: P(matched), NaN left out; ``calibration``: of the fitted method.
-    Raises ConfigError: the threshold is not in [0, 1]; DataError: a value is outside [0, 1]; RefusedError: the scores
+    ``correspondence`` (N,) float in [0, 1]: P(matched), NaN left out. ``calibration``: of the fitted method.
+    Raises ConfigError: the threshold is not in [0, 1]. DataError: a value is outside [0, 1]. RefusedError: the scores
     are not calibrated, or their noise rate is undetermined.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()

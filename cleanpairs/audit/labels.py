@@ -133,7 +133,7 @@ def read_answers(
     Returns
     -------
     dict of int to bool or None
-        Pair -> whether it is matched; None where nobody can say.
+        Pair -> whether it is matched. None where nobody can say.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def _labelled(
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The line, and the fields of `COLUMNS` that are there, of each row; all ``columns`` must be."""
+    """The line, and the fields of `COLUMNS` that are there, of each row. All ``columns`` must be."""
     with reading(f"the labels {path}"):
         raw = read_bytes(path)
     try:

@@ -1,6 +1,6 @@
 """A stratified sample of pairs for a person to label.
 
-The pairs are divided by score into H strata of N_h pairs, and n_h are drawn at random from each; a drawn pair stands
+The pairs are divided by score into H strata of N_h pairs, and n_h are drawn at random from each. A drawn pair stands
 for N_h / n_h pairs. The threshold is always an edge: what is flagged and what is kept are estimated apart. How many
 pairs a stratum gets follows Neyman's allocation,
 
@@ -25,9 +25,9 @@ LEAST_LABELS = 4  # of every stratum, where n allows it
 
 @dataclass(frozen=True, eq=False)
 class AuditSample:
-    """n pairs of N, drawn by strata of the correspondence; (n,) each.
+    """n pairs of N, drawn by strata of the correspondence. (n,) each.
 
-    - ``stratum``: h where ``edges[h] <= correspondence < edges[h + 1]``; ``edges`` (H + 1,) increase from 0 to 1
+    - ``stratum``: h where ``edges[h] <= correspondence < edges[h + 1]``. ``edges`` (H + 1,) increase from 0 to 1
     - ``weight``: how many pairs of its stratum each one stands for
     - ``matched``: a person's label: 1 matched, 0 mismatched, NaN not labelled
     """
@@ -61,7 +61,7 @@ class AuditSample:
 
 
 def stratum_of(correspondence: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """(k,) int64: the stratum of each correspondence (k,); 1.0 is in the last one."""
+    """(k,) int64: the stratum of each correspondence (k,). 1.0 is in the last one."""
     return np.clip(np.searchsorted(edges, correspondence, side="right") - 1, 0, len(edges) - 2).astype(np.int64)
 
 
@@ -69,10 +69,10 @@ def draw_sample(correspondence: ArrayLike, n: int, *, threshold: float, seed: in
     """Draw n pairs, or all there are, for a person to label, in an order that tells nothing about their scores.
 
     - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) pairs are never drawn
-    - ``threshold`` float in [0, 1]: pairs below it are flagged; an edge between two of at most eight strata, two fifths
+    - ``threshold`` float in [0, 1]: pairs below it are flagged. An edge between two of at most eight strata, two fifths
       of them quantiles of what is flagged, the others of what is kept, closer near the threshold
 
-    Raises ConfigError: n or the threshold is out of range; DataError: no pair has a score, or one is outside [0, 1].
+    Raises ConfigError: n or the threshold is out of range. DataError: no pair has a score, or one is outside [0, 1].
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     usable = np.flatnonzero(np.isfinite(y))
@@ -94,7 +94,7 @@ def draw_sample(correspondence: ArrayLike, n: int, *, threshold: float, seed: in
 
 
 def _edges(y: np.ndarray, n: int, threshold: float) -> np.ndarray:
-    k, digits = max(1, min(8, n // LEAST_LABELS)), 4  # strata; digits of an edge: what a CSV shows is what is used
+    k, digits = max(1, min(8, n // LEAST_LABELS)), 4  # strata. Digits of an edge: what a CSV shows is what is used
     low, high = y[y < threshold], y[y >= threshold]
     k_low = 0 if not len(low) else k if not len(high) else max(1, round(0.4 * k))
     inner = {threshold}  # which is not rounded: it says which pairs are flagged
@@ -123,7 +123,7 @@ def _allocate(
         share[flagged] *= part / share[flagged].sum()
         share[~flagged] *= (1 - part) / share[~flagged].sum()
     count = np.minimum(size, min(LEAST_LABELS, n // max(1, int((size > 0).sum()))))
-    while count.sum() < n:  # one at a time to whoever is furthest below its due; n is what a person can label
+    while count.sum() < n:  # one at a time to whoever is furthest below its due. N is what a person can label
         due = np.where(count < size, share * n / share.sum() - count, -np.inf)
         count[int(due.argmax())] += 1
     return count.astype(np.int64)

@@ -42,11 +42,11 @@ class Bench:
     - ``methods``: ``all``, or names with commas between them
     - ``noise``: rates in [0, 1], in whose place ``noise_files`` are permutations over the captions (``.npy``)
     - ``seeds``: seeds 0 to ``seeds`` - 1: of the noise, the same for all methods, and of the training
-    - ``per`` {"caption", "image"}: unit of uniform noise; see :func:`cleanpairs.data.noise.inject_noise`
-    - ``kind``: kinds of noise at each rate, with commas between them; see :meth:`cleanpairs.data.noise.NoiseKind.parse`
+    - ``per`` {"caption", "image"}: unit of uniform noise. See :func:`cleanpairs.data.noise.inject_noise`
+    - ``kind``: kinds of noise at each rate, with commas between them. See :meth:`cleanpairs.data.noise.NoiseKind.parse`
     - ``recipe``, ``overrides``: see :func:`cleanpairs.benchmarking.settings.method_settings`
     - ``columns``: keywords of :func:`cleanpairs.load_pairs`
-    - ``out``: directory; ``runs/bench-NAME`` if not given
+    - ``out``: directory. ``runs/bench-NAME`` if not given
     """
 
     data: str
@@ -72,7 +72,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """``rows``: the latest cells of this data, one each; ``notes`` for the reader."""
+    """``rows``: the latest cells of this data, one each. ``notes`` for the reader."""
 
     out: str
     rows: list[dict[str, Any]]
@@ -90,7 +90,7 @@ class BenchLog:
         self.path = Path(path)
 
     def rows(self) -> list[dict[str, Any]]:
-        """All whole lines, in order; DataError for one that is no JSON object."""
+        """All whole lines, in order. DataError for one that is no JSON object."""
         if not self.path.exists():
             return []
         with reading(self.path):
@@ -104,7 +104,7 @@ class BenchLog:
         return rows
 
     def append(self, row: dict[str, Any]) -> None:
-        """One row, on the disk when this returns; numbers that are not finite become null."""
+        """One row, on the disk when this returns. Numbers that are not finite become null."""
         text = json.dumps(plain(row, repr), allow_nan=False) + "\n"
         with self.path.open("ab") as file:
             file.truncate(read_bytes(self.path).rfind(b"\n") + 1)
@@ -115,7 +115,7 @@ class BenchLog:
 
 @dataclass(frozen=True)
 class _NoiseLevel:
-    """One line of the table: its ``name``, its ``rate``, what it is ``per``; what makes it, of a seed."""
+    """One line of the table: its ``name``, its ``rate``, what it is ``per``. What makes it, of a seed."""
 
     name: str
     rate: float
@@ -125,13 +125,13 @@ class _NoiseLevel:
 
 
 def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
-    """Run the cells that are not in the log yet; write ``bench.jsonl``, ``table.md``, ``table.csv``, ``plot.png``.
+    """Run the cells that are not in the log yet. Write ``bench.jsonl``, ``table.md``, ``table.csv``, ``plot.png``.
 
     A cell is known by method, settings, noise, seed and data. One that failed with a CleanpairsError is logged with its
     reason and tried again by the next call. ``progress`` is told by ``note(text)``, ``step(done, total, loss)`` and
     ``cell(at, total, row, done_before=)``.
 
-    Raises CleanpairsError: settings, data or noise that cannot be used; another benchmark writes to the directory; not
+    Raises CleanpairsError: settings, data or noise that cannot be used. Another benchmark writes to the directory. Not
     one cell has a result: the first cell's error.
     """
     progress = progress or Silent()
@@ -269,10 +269,10 @@ def run_cell(
     """Fit on mismatched pairs, and judge by the truth, which the method never sees. Returns dict:
 
     - ``rsum`` and the six recalls on the test split, ``val_rsum`` at the best epoch
-    - detection at the method's threshold; ``flagged`` share, ``noise_rate_estimate`` (NaN: undetermined),
+    - detection at the method's threshold. ``flagged`` share, ``noise_rate_estimate`` (NaN: undetermined),
       ``mismatched``: the true share
     - ``wrong_kept``, ``wrong_out``: share of mismatched pairs among those kept, and among those and the ones that
-      `rematch` repairs by default; see also :func:`repair_quality`
+      `rematch` repairs by default. See also :func:`repair_quality`
     - ``seconds`` of ``fit``
 
     Raises CleanpairsError: as :meth:`cleanpairs.estimators.PairScorer.fit`.
@@ -305,7 +305,7 @@ def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict
     """How good are the new captions that ``model.rematch`` plans?
 
     A new caption is right when it belongs to the pair's own image, or has the same text as one that does, and its words
-    are its own. ``repair_precision``: share of the ``repaired`` that is right; ``corrupted_restored``: share of all
+    are its own. ``repair_precision``: share of the ``repaired`` that is right. ``corrupted_restored``: share of all
     mismatched pairs that got a right caption.
     """
     table = model.rematch(train, targets="text", strategy="method", repairs="plausible").table

@@ -33,7 +33,7 @@ class MethodSettings:
 
 
 def choose_methods(text: str) -> list[str]:
-    """``all``, or names with commas between them, each once and in their order; ConfigError for an unknown one."""
+    """``all``, or names with commas between them, each once and in their order. ConfigError for an unknown one."""
     if text.strip() == "all":
         return list(METHODS)
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -47,7 +47,7 @@ def method_settings(
 ) -> tuple[list[MethodSettings], list[str]]:
     """The settings of each method, and notes about what does not concern all of them.
 
-    - ``recipe``: a file or a shipped recipe, for the method that it names; or ``R``, for every method that a recipe
+    - ``recipe``: a file or a shipped recipe, for the method that it names, or ``R``, for every method that a recipe
       ``METHOD-R`` is shipped of
     - ``overrides``: ``key=value`` for all methods that have the key, ``METHOD.key=value`` for one
 
@@ -117,7 +117,7 @@ def _recipes(recipe: str, methods: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Splits:
-    """Clean pairs; ``digest`` says which, ``notes`` where splits were found that nobody named."""
+    """Clean pairs. ``digest`` says which, ``notes`` where splits were found that nobody named."""
 
     train: Pairs
     val: Pairs | None
@@ -140,8 +140,8 @@ def load_splits(
     **columns: Any,
 ) -> Splits:
     """Clean training pairs, and the splits that belong to them: ``dev`` (``val``) and ``test`` of a directory in the
-    research layout, ``NAME_val.parquet`` and ``NAME_test.parquet`` beside ``NAME_train.parquet``; or those given.
-    ``limit``: of the training rows; ``columns``: see :func:`cleanpairs.load_pairs`.
+    research layout, ``NAME_val.parquet`` and ``NAME_test.parquet`` beside ``NAME_train.parquet``, or those given.
+    ``limit``: of the training rows. ``columns``: see :func:`cleanpairs.load_pairs`.
     Raises DataError: data that cannot be read, or that is mismatched already.
     """
     split = columns.pop("split", None)

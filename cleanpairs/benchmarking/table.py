@@ -70,7 +70,7 @@ def to_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def to_markdown(rows: Sequence[Mapping[str, Any]], heading: str, notes: Sequence[str] = ()) -> str:
-    """The table in Markdown; problems and notes below it."""
+    """The table in Markdown. Problems and notes below it."""
 
     def escaped(text: str) -> str:
         return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

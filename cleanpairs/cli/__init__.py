@@ -1,7 +1,7 @@
 """The command line: thin commands that parse, call the library, and print.
 
 Results go to standard output, everything else to standard error. An error is one line, ``Error [kind]: which thing:
-what; what to do``, and its exit code that of :mod:`cleanpairs.core.errors`; 130, 143 and 129 on SIGINT, SIGTERM and
+what; what to do``, and its exit code that of :mod:`cleanpairs.core.errors`. 130, 143 and 129 on SIGINT, SIGTERM and
 SIGHUP.
 """
 
@@ -78,7 +78,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command called ``cmd_name``; None when there is none."""
+        """The command called ``cmd_name``. None when there is none."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
@@ -103,7 +103,7 @@ class LazyGroup(click.Group):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Section, name and one line each, without importing them; the options on one line: it all fits a screen."""
+        """Section, name and one line each, without importing them. The options on one line: it all fits a screen."""
         rows = [
             (f"{section if k == 0 else '':<8} {name}", summary)
             for section, commands in SECTIONS.items()
@@ -149,7 +149,7 @@ def cli(ctx: click.Context, memory_cap: str | None) -> None:
 
 
 def main() -> None:
-    """Entry point of the ``cleanpairs`` command; exits with the code of the error."""
+    """Entry point of the ``cleanpairs`` command. Exits with the code of the error."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
             signal.signal(number, _terminate)
@@ -190,7 +190,7 @@ def main() -> None:
 
 
 def _misuse(error: click.ClickException) -> str:
-    """What click says, but for suggestions of what is not near; and where the help is."""
+    """What click says, but for suggestions of what is not near, and where the help is."""
     context = getattr(error, "ctx", None)
     if isinstance(error, click.NoSuchOption):
         name = error.option_name.lstrip("-")
@@ -244,7 +244,7 @@ def _terminate(number: int, frame: Any) -> None:
 
 
 def _color() -> bool | None:
-    """Whether to print colours; None: on a terminal. NO_COLOR and FORCE_COLOR as no-color.org and its kin have them."""
+    """Whether to print colours. None: on a terminal. NO_COLOR and FORCE_COLOR as no-color.org and its kin have them."""
     if os.environ.get("NO_COLOR"):
         return False
     return True if os.environ.get("FORCE_COLOR") else None

@@ -128,7 +128,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
 
     The threshold, for data that RUN was not fitted on, is where a pair is as likely mismatched as not, by the scores of
     random pairs of the same images and captions. It is that of the fit for fewer than 80 pairs, for pairs that score no
-    higher than random ones or are of the training, and where the fit was given one; for clip-score always.
+    higher than random ones or are of the training, and where the fit was given one. For clip-score always.
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
     interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
@@ -184,7 +184,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     *engine_options,
 )
 def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
-    """Plan who gets which caption or image from whom; nothing is changed.
+    """Plan who gets which caption or image from whom. Nothing is changed.
 
     Without DATA it is the data that RUN (or runs/latest) was fitted on. Read the plan, edit its actions and donors (for
     a caption of your own: the action recaption), and carry it out: cleanpairs export --plan FILE --out OUT.
@@ -295,7 +295,7 @@ def export(ctx: click.Context, run: str | None, out: str, repo: str | None, publ
 
 
 def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
-    """The dataset card of an export that is to be pushed; None for a directory. Finds out first that it can be."""
+    """The dataset card of an export that is to be pushed. None for a directory. Finds out first that it can be."""
     from cleanpairs.core.errors import OutputExistsError
     from cleanpairs.export.formats import FORMATS, choose_format
     from cleanpairs.export.pushing import beside_card, check_push
@@ -320,7 +320,7 @@ def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
 def push(what: str, repo: str, public: bool, license: str | None, card: str | None, ledger: str | None) -> None:
     """Upload the model of a run, or the cleaned data OUT of an export, in one commit.
 
-    The repository is made where there is none, and private unless --public; one that exists stays as it is. The token
+    The repository is made where there is none, and private unless --public. One that exists stays as it is. The token
     is huggingface_hub's own: HF_TOKEN, or `hf auth login`.
     """
     from cleanpairs.commands.export import push_run

@@ -1,4 +1,4 @@
-"""What was done: ``cleanpairs diff``, ``restore`` and ``verify``; and ``doctor``."""
+"""What was done: ``cleanpairs diff``, ``restore`` and ``verify``, and ``doctor``."""
 
 import shutil
 import sys
@@ -104,7 +104,7 @@ def restore(export: str, out: str, ledger: str | None, overwrite: bool) -> None:
     """Write the input of the export OUT again, out of OUT and its ledger.
 
     Dropped rows, replaced captions and images, the columns' names, types and metadata, and the order come back: the
-    table equals the input's. OUT and its ledger must be as they were exported; a file edited since is refused.
+    table equals the input's. OUT and its ledger must be as they were exported. A file edited since is refused.
     """
     from cleanpairs.export import restore_export
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 @option("--n --limit count", "Worst pairs, without PAIR.", click.IntRange(1), default=5)
 @option("--neighbours", "Similar pairs on either side.", click.IntRange(1, 50), default=3)
 def explain(named: tuple[str, ...], count: int, neighbours: int) -> None:
-    """Say why pairs of RUN are doubted. PAIR is a key, else the number of a pair (pair_id:7 is pair 7 in any case);
-    without one, the worst are explained.
+    """Say why pairs of RUN are doubted. PAIR is a key, else the number of a pair (pair_id:7 is pair 7 in any case).
+    Without one, the worst are explained.
 
-    For each: the captions of trusted pairs with similar images, and the words of its own that hardly any of them has;
-    the words that they agree on, and it lacks; trusted pairs with similar captions. RUN is runs/latest by default.
+    For each: the captions of trusted pairs with similar images, and the words of its own that hardly any of them has.
+    The words that they agree on, and it lacks. Trusted pairs with similar captions. RUN is runs/latest by default.
     """
     explainer, ids = _opened(named)
     _print(explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours))
@@ -100,9 +100,9 @@ def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
 def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None:
     """List the worst pairs of RUN, however few are flagged, with what speaks against each.
 
-    Issues: doubtful pairs, first those that stand out from the rest of their corpus; near-duplicate images with
-    different captions; one caption of many images; images or captions that say nothing; captions in another script than
-    most others; displaced rows.
+    Issues: doubtful pairs, first those that stand out from the rest of their corpus. Near-duplicate images with
+    different captions. One caption of many images. Images or captions that say nothing. Captions in another script than
+    most others. Displaced rows.
     """
     from cleanpairs.data.atomic import staged_file
     from cleanpairs.explain import ISSUES
@@ -206,7 +206,7 @@ def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
 
 
 def _audit_result(run: Any) -> dict[str, Any] | None:
-    """What ``cleanpairs audit --labels`` left; DataError where it is not that."""
+    """What ``cleanpairs audit --labels`` left. DataError where it is not that."""
     from cleanpairs.audit.evaluation import AuditResult, ThresholdEstimate
 
     file = run.path / "audit" / "result.json"

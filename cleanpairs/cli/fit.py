@@ -104,7 +104,7 @@ def fit(**options: Any) -> None:
 
 
 def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
-    """The recipe; the run to go on with; whether its recipe is that run's own, which somebody else may have written."""
+    """The recipe. The run to go on with. Whether its recipe is that run's own, which somebody else may have written."""
     from cleanpairs.commands.run import LATEST, Run
 
     train = options["data"]

@@ -1,4 +1,4 @@
-"""What there is to see: ``cleanpairs inspect``, ``methods``, ``recipes`` and ``demo``; and ``completion``."""
+"""What there is to see: ``cleanpairs inspect``, ``methods``, ``recipes`` and ``demo``, and ``completion``."""
 
 import os
 import resource

@@ -45,7 +45,7 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     Without DATA it is the data that RUN was fitted on: recall is what the model remembers there.
 
     Where DATA has a column `true_mismatch`, or with --truth: AUROC and average precision of detection, and precision,
-    recall and F1 at the threshold. The training data is judged by the labels of the run, other data by its scores; the
+    recall and F1 at the threshold. The training data is judged by the labels of the run, other data by its scores. The
     data of a run of `fit --noise-file` by its labels of the pairs that this file mismatched.
     """
     import numpy as np
@@ -204,7 +204,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 def bench(data: str, **options: Any) -> None:
     """Mismatch some of DATA's clean pairs, fit every method on them, and judge it by the truth.
 
-    A line is added to DIR/bench.jsonl after each fit; the same command goes on where it was stopped, and other methods,
+    A line is added to DIR/bench.jsonl after each fit. The same command goes on where it was stopped, and other methods,
     noise or seeds are added to what is there. Leaves DIR/table.md, table.csv and plot.png.
 
     The splits that belong to DATA are dev and test of a research directory, and NAME_val.parquet and NAME_test.parquet

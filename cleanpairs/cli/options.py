@@ -55,7 +55,7 @@ class Writes(click.Path):
     """The type of an option that names an output.
 
     ``beside``: endings of the files that are written beside it. ``in_run``: files of a run that it may be, though the
-    run is read. ``endings``: of what is written; a name with another known ending is refused.
+    run is read. ``endings``: of what is written. A name with another known ending is refused.
     """
 
     def __init__(self, *endings: str, beside: tuple[str, ...] = (), in_run: tuple[str, ...] = ()) -> None:
@@ -63,7 +63,7 @@ class Writes(click.Path):
         self.beside, self.in_run, self.endings = beside, in_run, endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click does; no name, and that of the root, is a usage error."""
+        """As click does. No name, and that of the root, is a usage error."""
         if not str(value).strip() or not Path(value).absolute().name:
             self.fail(f"the output {value!s:.5} has no name", param, ctx)
         return super().convert(value, param, ctx)
@@ -77,7 +77,7 @@ class Writes(click.Path):
 
 
 def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What a shell is offered: methods, backbones, or the recipes that ship; files, where no recipe begins so."""
+    """What a shell is offered: methods, backbones, or the recipes that ship. Files, where no recipe begins so."""
     table = {"method": METHODS, "backbone": BACKBONES}.get(str(parameter.name))
     if table is not None:
         known = {name: entry.summary for name, entry in table.items()}
@@ -90,8 +90,8 @@ def complete(context: click.Context, parameter: click.Parameter, incomplete: str
 def option(names: str, help: str | None = None, what: Any = None, **more: Any) -> Decorator:
     """:func:`click.option` of ``names``, blanks between, the first perhaps with its placeholder: ``--out=FILE``.
 
-    It takes ``what``: one of a list, or a value of a type, of which int is a count and float a share; else text where
-    it has a placeholder; else it is a flag.
+    It takes ``what``: one of a list, or a value of a type, of which int is a count and float a share, else text where
+    it has a placeholder, else it is a flag.
     """
     first, *others = names.split()
     name, _, place = first.partition("=")
@@ -113,7 +113,7 @@ class Whole(click.IntRange):
     """A whole number, as large as the libraries take one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click does; a larger number is a usage error."""
+        """As click does. A larger number is a usage error."""
         found = super().convert(value, param, ctx)
         most = LARGEST_SEED if param is not None and param.name == "seed" else LARGEST_COUNT
         return found if found <= most else self.fail(f"{found} is larger than {most}.", param, ctx)
@@ -123,7 +123,7 @@ class Share(click.FloatRange):
     """A number from 0 to 1, without NaN, which click's ranges let through."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click does; NaN is a usage error."""
+        """As click does. NaN is a usage error."""
         found = super().convert(value, param, ctx)
         return found if found == found else self.fail(f"{found} is no number.", param, ctx)
 
@@ -215,7 +215,7 @@ def data_keys() -> list[str]:
 
 
 def existing_run(run: str | None) -> Any:
-    """The run directory named, or ``runs/latest``, which is told; DataError when there is none."""
+    """The run directory named, or ``runs/latest``, which is told. DataError when there is none."""
     from cleanpairs.commands.run import LATEST, Run
 
     opened = Run.open(run, trusted=asked("trust-stored-paths"))
@@ -235,13 +235,13 @@ def run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
 
 
 class PathsCommand(click.Command):
-    """A command with ``--json`` and other ``flags``; its outputs are no inputs, and nobody else's meanwhile."""
+    """A command with ``--json`` and other ``flags``. Its outputs are no inputs, and nobody else's meanwhile."""
 
     def __init__(self, name: str, *, params: list[click.Parameter], flags: Sequence[click.Option] = (), **how: Any):
         super().__init__(name, params=[*params, *flags, flag("json", "Print JSON, and nothing else.")], **how)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options under the titles of their groups; flags under the last one."""
+        """The options under the titles of their groups. Flags under the last one."""
         rows: dict[str, list[tuple[str, str]]] = {}
         title = "Options"
         for param in self.get_params(ctx):

@@ -217,7 +217,7 @@ def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool) -> No
 
 
 def _plan(run: Any, folder: Path) -> Any:
-    """The run's plan, where it says what `export --plan` needs; else the one that was made for its review."""
+    """The run's plan, where it says what `export --plan` needs, else the one that was made for its review."""
     from cleanpairs.commands.rematch import current_plan, rematch_run
     from cleanpairs.commands.run import PLAN
     from cleanpairs.repair.plan import RepairPlan

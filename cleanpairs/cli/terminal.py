@@ -31,7 +31,7 @@ def plural(count: int, noun: str) -> str:
 
 def safe(text: str, keep: str = "") -> str:
     """One line without anything that a terminal would obey, cannot write, or would turn around: that becomes escapes,
-    what is in ``keep`` excepted; blanks become blanks.
+    what is in ``keep`` excepted. Blanks become blanks.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     if not text.isprintable():
@@ -46,8 +46,8 @@ def _escaped(c: str) -> str:
 def echo(
     text: str = "", *, err: bool = False, fg: str | None = None, head: str = "", color: bool | None = None
 ) -> None:
-    """Print lines, made :func:`safe`; the one way to the terminal. ``err``: to standard error; ``fg``: a colour;
-    ``head``: our own words before it, red; ``color``: whether to colour, by the command's context when None.
+    """Print lines, made :func:`safe`. The one way to the terminal. ``err``: to standard error. ``fg``: a colour.
+    ``head``: our own words before it, red. ``color``: whether to colour, by the command's context when None.
     """
     shown = click.style(safe(text, keep="\n\t"), fg=fg, reset=fg is not None)
     click.echo(f"{click.style(head, fg='red', bold=True)} {shown}" if head else shown, err=err, color=color)
@@ -66,7 +66,7 @@ def say(text: str = "") -> None:
 
 
 def print_result(value: Any, text: object = None) -> None:
-    """What a command has found: ``value`` with ``--json``, in ASCII, as it reads the same in every locale; else
+    """What a command has found: ``value`` with ``--json``, in ASCII, as it reads the same in every locale. Else
     ``text``, which is that of ``value`` when None.
     """
     if asked("json"):
@@ -117,7 +117,7 @@ class _GuardedStream:
 
 @contextmanager
 def guard_std_streams() -> Iterator[Any]:
-    """Standard output and error may be closed, or end, and the command goes on; yields standard output."""
+    """Standard output and error may be closed, or end, and the command goes on. Yields standard output."""
     for number in range(3):  # else the next file that is opened is standard error to every library
         try:
             os.fstat(number)

@@ -1,1 +1,1 @@
-"""One command's work each, from its input to its files; the command line only parses and prints."""
+"""One command's work each, from its input to its files. The command line only parses and prints."""

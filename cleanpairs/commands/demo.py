@@ -41,10 +41,10 @@ def run_demo(
     say: Say = print,
     progress: Any = None,
 ) -> dict[str, Any]:
-    """Run it all, and leave everything in the directory ``out``; the figures, as ``result.json`` has them.
+    """Run it all, and leave everything in the directory ``out``. The figures, as ``result.json`` has them.
 
-    ``noise`` float in [0, 1]: share of pairs to mismatch; ``images``: train from the pixels (a small CNN) instead of
-    the frozen features that ship with the corpus; ``say``: takes each line of text.
+    ``noise`` float in [0, 1]: share of pairs to mismatch. ``images``: train from the pixels (a small CNN) instead of
+    the frozen features that ship with the corpus. ``say``: takes each line of text.
     """
     began, out, progress = time.perf_counter(), Path(out), progress or Silent()
     out.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def _retrieval(
 
 
 def _begin(result: Path) -> None:
-    """Mark the directory as the demonstration's; OutputExistsError where it is somebody else's."""
+    """Mark the directory as the demonstration's. OutputExistsError where it is somebody else's."""
     ours = False
     with suppress(OSError, ValueError, TypeError):
         ours = "demo" in json.loads(result.read_text(encoding="utf-8"))

@@ -31,7 +31,7 @@ _MODULES = {  # what is imported of each
 class Check:
     """One thing: ``state`` is ok, note (nothing wrong), warning, or broken (cleanpairs does not run so).
 
-    ``remedy`` is a command, or words where no command would do; "" where there is nothing to mend.
+    ``remedy`` is a command, or words where no command would do. "" where there is nothing to mend.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Check:
 
 
 def diagnose() -> list[Check]:
-    """Look at everything; it takes the seconds that importing torch takes, and writes nothing."""
+    """Look at everything. It takes the seconds that importing torch takes, and writes nothing."""
     wanted = []
     with suppress(PackageNotFoundError):  # it runs from a source tree
         wanted = [Requirement(line) for line in requires("cleanpairs") or []]
@@ -156,7 +156,7 @@ def machine(facts: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def disk(name: str, path: Path, remedy: str, least_free: float = 2 * 2**30) -> Check:
-    """Room and permission at ``path``, or at the nearest folder above it that exists; enough is ``least_free``."""
+    """Room and permission at ``path``, or at the nearest folder above it that exists. Enough is ``least_free``."""
     near = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     free = shutil.disk_usage(near).free
     found = f"{path}: {free / 2**30:,.1f} GiB free"

@@ -1,4 +1,4 @@
-"""From a plan, or a finished run, to the cleaned dataset; a plan is carried out without importing PyTorch and SciPy."""
+"""From a plan, or a finished run, to the cleaned dataset. A plan is carried out without importing PyTorch and SciPy."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -44,12 +44,12 @@ def export_plan(
 
     Memory does not grow with the rows, where the plan is Parquet that nobody has edited and the export streams.
 
-    - ``license``: for the dataset card, an identifier of the hub; ``about`` CardFacts: all that it tells
-    - ``engine``: who does the work; this process when None
-    - ``trusted``: follow whatever path or URL the plan names; see :func:`cleanpairs.data.open_recorded`
+    - ``license``: for the dataset card, an identifier of the hub. ``about`` CardFacts: all that it tells
+    - ``engine``: who does the work. This process when None
+    - ``trusted``: follow whatever path or URL the plan names. See :func:`cleanpairs.data.open_recorded`
     - ``**written``: as of :func:`cleanpairs.export.export_pairs`
 
-    Raises DataError: the file holds no plan, or its data has changed; else as reading, exporting and the engine do.
+    Raises DataError: the file holds no plan, or its data has changed, else as reading, exporting and the engine do.
     """
     plan = PlanFile.open(path)
     head = RepairPlan.load(path) if plan is None else plan.head
@@ -82,9 +82,9 @@ def export_run(
     streamed_from: int = 250_000,
     **written: Any,
 ) -> ExportSummary:
-    """Plan the repairs of a run's input and carry the plan out; parameters and errors as of :func:`export_plan`.
+    """Plan the repairs of a run's input and carry the plan out. Parameters and errors as of :func:`export_plan`.
 
-    The plan is kept in the run, as ``plan.parquet``, if one that is there has not been edited. It is in memory; that of
+    The plan is kept in the run, as ``plan.parquet``, if one that is there has not been edited. It is in memory. That of
     ``streamed_from`` rows and more is read from the file again, where the rows can be streamed. For a list of uids
     nothing is repaired, and no plan is kept.
     """
@@ -120,7 +120,7 @@ def export_run(
 def push_run(path: str | Path, repo: str, *, license: str | None = None, private: bool = True) -> Pushed:
     """Upload the model of a run to the hub's ``repo`` (OWNER/NAME), with a model card that names the ``license``.
 
-    Raises DataError: there is no such run, or it has no model; else as :func:`cleanpairs.export.pushing.push_files`.
+    Raises DataError: there is no such run, or it has no model, else as :func:`cleanpairs.export.pushing.push_files`.
     """
     run = Run.open(path)
     return push_model(run.model_folder, repo, about=card_facts(run, license), private=private)

@@ -106,10 +106,10 @@ def fit_run(
     backbone_named: bool = False,
     streamed_from: int = 50_000,
 ) -> dict[str, Any]:
-    """Fit ``recipe`` on its data and leave a run directory; what was found, as its run.json has it under ``result``.
+    """Fit ``recipe`` on its data and leave a run directory. What was found, as its run.json has it under ``result``.
 
-    - ``out``: the run directory; else the recipe's, else ``runs/<date>-<method>-<data>``
-    - ``resume``: go on with the run there; one that was stopped before its first checkpoint begins anew
+    - ``out``: the run directory, else the recipe's, else ``runs/<date>-<method>-<data>``
+    - ``resume``: go on with the run there. One that was stopped before its first checkpoint begins anew
     - ``latest``: let ``runs/latest`` point to the run
     - ``noise_file``: a permutation of the captions, in memory (:func:`cleanpairs.data.noise.load_noise_file`).
       Which pairs, is in the run's info and judged by, and not told to the method. A resumed run keeps its own
@@ -117,8 +117,8 @@ def fit_run(
     - ``backbone_named``: the backbone was named in this call: ConfigError where vectors or an encoder take its place
 
     Raises CleanpairsError: as :meth:`cleanpairs.estimators.PairScorer.fit`, and OutputExistsError for a run that
-    exists; KeyboardInterrupt: on SIGINT, SIGTERM or SIGHUP, with the state saved.
-    Of several processes (torchrun) all train, and the first one alone writes and reports; the others return nothing.
+    exists. KeyboardInterrupt: on SIGINT, SIGTERM or SIGHUP, with the state saved.
+    Of several processes (torchrun) all train, and the first one alone writes and reports. The others return nothing.
     """
     estimator: PairScorer = recipe.estimator()
     estimator.validate()
@@ -172,14 +172,14 @@ def check_stored(recipe: Recipe, run: str | Path) -> None:
 
 def _options(data: DataOptions) -> dict[str, Any]:
     values = {f.name: getattr(data, f.name) for f in fields(data) if f.name not in ("train", "val")}
-    for name in ("text_vectors", "captions"):  # files by paths that are good in any folder; else a column
+    for name in ("text_vectors", "captions"):  # files by paths that are good in any folder, else a column
         if str(values[name]).endswith((".npy", ".txt", ".parquet")) and "://" not in values[name]:
             values[name] = str(Path(values[name]).absolute())
     return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def _val_options(data: DataOptions) -> dict[str, Any]:
-    """Those that concern other data of the same columns, too; arrays lie beside the one alone."""
+    """Those that concern other data of the same columns, too. Arrays lie beside the one alone."""
     kept = ("column", "urls") if str(data.text_vectors).endswith(".npy") else ("column", "urls", "text_vectors")
     return {name: value for name, value in _options(data).items() if name.endswith(kept)}
 
@@ -227,8 +227,8 @@ def _fit(
     resume: bool,
     streamed: StreamedFit | None = None,
 ) -> dict[str, Any]:
-    """Train, and leave model, scores and issues in the run; what ends the training is noted there, or takes the run
-    with it. ``noise``: what a noise file did; ``streamed``: of more rows than ``pairs``, which are a sample of them.
+    """Train, and leave model, scores and issues in the run. What ends the training is noted there, or takes the run
+    with it. ``noise``: what a noise file did. ``streamed``: of more rows than ``pairs``, which are a sample of them.
     """
     source = pairs.source if streamed is None else streamed.source
     info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows, noise)
@@ -315,7 +315,7 @@ def _leave(
     run: Run, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool,
     scored: tuple[pa.Table, dict[int, str]] | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write what a fit leaves in its run. Returns what was found; ``scored``: as of :meth:`StreamedFit.finish`."""
+    """Write what a fit leaves in its run. Returns what was found. ``scored``: as of :meth:`StreamedFit.finish`."""
     run.write_metrics(estimator.history_)
     blocks: list[dict[str, Any]] = []
     out: list[int] = []
@@ -345,9 +345,9 @@ def _leave(
 def _result(
     run: str, method: str, estimator: PairScorer, keys: Any, wrong: np.ndarray | None, issues: pa.Table
 ) -> dict[str, Any]:
-    """``histogram``: pairs in ten equal bins of the correspondence; ``captions``: what they became; ``issues``: pairs
-    in ``issues.csv`` by kind; ``set_aside``: kinds of reasons; ``doubtful``: a filter of captions that was not asked
-    for -> how many other pairs it finds; ``detection``: of what a noise file has mismatched.
+    """``histogram``: pairs in ten equal bins of the correspondence. ``captions``: what they became. ``issues``: pairs
+    in ``issues.csv`` by kind. ``set_aside``: kinds of reasons. ``doubtful``: a filter of captions that was not asked
+    for -> how many other pairs it finds. ``detection``: of what a noise file has mismatched.
     """
     y = estimator.correspondence_
     known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
@@ -404,7 +404,7 @@ def _corrupted(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:
 
 
 def _noise_to_resume(path: Path, given: str | Path | None) -> str | Path | None:
-    """The noise file of the run at ``path``; ConfigError where it is not the one given, or not as it was."""
+    """The noise file of the run at ``path``. ConfigError where it is not the one given, or not as it was."""
     if not (path / "run.json").exists():
         return given
     known = Run.open(path).info.get("input", {}).get("noise")

@@ -18,16 +18,16 @@ from cleanpairs.ops.columns import is_list, one_array, plain_batch, plain_schema
 
 
 class ScorePairs:
-    """A model that scores batches of rows; what ``Dataset.map_batches`` makes once a worker and then calls.
+    """A model that scores batches of rows. What ``Dataset.map_batches`` makes once a worker and then calls.
 
-    - ``run``: a run directory, or that of a saved model; every machine must see it
-    - ``image_column``, ``text_column``: of the image vectors and of the captions; found by their usual names if not
+    - ``run``: a run directory, or that of a saved model. Every machine must see it
+    - ``image_column``, ``text_column``: of the image vectors and of the captions. Found by their usual names if not
       given
-    - ``threshold``: below it a pair is mismatched; that of the fit by default. A batch has none of its own: give that
+    - ``threshold``: below it a pair is mismatched. That of the fit by default. A batch has none of its own: give that
       of :meth:`~cleanpairs.estimators.PairScorer.own_threshold`, or what `cleanpairs score` says of the same data
-    - ``threads``: of PyTorch and Arrow in this process; with as many, scores are the same to the last bit
+    - ``threads``: of PyTorch and Arrow in this process. With as many, scores are the same to the last bit
 
-    Raises DataError: there is no model in ``run``, or it is damaged; ConfigError: the model scores no vectors.
+    Raises DataError: there is no model in ``run``, or it is damaged. ConfigError: the model scores no vectors.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ScorePairs:
 
     def __call__(self, batch: Any) -> Any:
         """The pyarrow Table ``batch`` with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and
-        ``reason`` (string): why a row cannot be scored, else null; the other two are null then.
+        ``reason`` (string): why a row cannot be scored, else null. The other two are null then.
 
         Raises DataError: columns are missing, of the wrong kind, hold lists of captions, or have the name of a new one.
         """

@@ -1,6 +1,6 @@
 """From a finished run to a plan: what ``cleanpairs rematch`` does, and ``export`` without a plan.
 
-Every pair is scored, or its score read; then it is decided (:func:`cleanpairs.repair.planning.plan_repairs`). The pairs
+Every pair is scored, or its score read. Then it is decided (:func:`cleanpairs.repair.planning.plan_repairs`). The pairs
 are in memory. Many rows are a stream of batches, of which the vectors of the pairs that a repair can concern are held.
 The plan is the same.
 """
@@ -45,11 +45,11 @@ class WrittenPlan:
 def chosen_cut(
     threshold: float | str | None, max_wrong: float | None, keep: float | None, run: Run
 ) -> tuple[float | None, str | None]:
-    """The threshold of ``--threshold``, ``--max-wrong`` or ``--keep``, and what to tell of it; None is the run's own.
+    """The threshold of ``--threshold``, ``--max-wrong`` or ``--keep``, and what to tell of it. None is the run's own.
 
     ``threshold``: a number, None, or "auto": the density minimum of the run's scores.
-    Raises ConfigError: more than one of them, or one that is out of range; RefusedError: "auto", and the scores do not
-    separate, and are not all high either; or as :meth:`cleanpairs.estimators.PairScorer.threshold_for`.
+    Raises ConfigError: more than one of them, or one that is out of range. RefusedError: "auto", and the scores do not
+    separate, and are not all high either, or as :meth:`cleanpairs.estimators.PairScorer.threshold_for`.
     """
     if sum(given is not None for given in (threshold, max_wrong, keep)) > 1:
         raise ConfigError("--threshold, --max-wrong and --keep exclude each other: each of them chooses the threshold")
@@ -94,11 +94,11 @@ def rematch_run(
     """Plan the repairs of a run's input, or of ``data`` as :func:`cleanpairs.load_pairs` takes it with ``columns``.
 
     - ``out``: the plan: Parquet, or CSV where it ends in .csv
-    - ``recaption``: a model that writes captions for what would be dropped; see
+    - ``recaption``: a model that writes captions for what would be dropped. See
       :meth:`cleanpairs.estimators.PairScorer.recaption`
     - ``streamed_from``: so many rows are streamed, where they can be
-    - ``engine``: who searches; this process when None. The searches of several workers go on from the folder
-      ``OUT.parts`` after a kill; all machines of a cluster see it
+    - ``engine``: who searches. This process when None. The searches of several workers go on from the folder
+      ``OUT.parts`` after a kill. All machines of a cluster see it
 
     Raises OutputExistsError: ``out`` exists.
     """
@@ -119,7 +119,7 @@ def rematch_run(
 
 
 def current_plan(run: Run, file: Path) -> RepairPlan | None:
-    """The plan in a file; None where there is none, or answers have changed the scores since it was made."""
+    """The plan in a file. None where there is none, or answers have changed the scores since it was made."""
     if not file.exists():
         return None
     plan = RepairPlan.load(file)
@@ -144,7 +144,7 @@ def _opened(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tuple
 
 @dataclass(frozen=True)
 class Planning:
-    """A model, how it is to repair, what, who searches, and where; ``why`` (N,): what the run says against pairs;
+    """A model, how it is to repair, what, who searches, and where. ``why`` (N,): what the run says against pairs.
     ``moves`` (k,): which captions it moves by the rule of displaced rows.
     """
 
@@ -177,7 +177,7 @@ class Planning:
         )
 
     def in_memory(self, recaption: str | Path | None = None, *, explode: bool = False) -> tuple[RepairPlan, Pairs]:
-        """The plan of pairs that are held, and these; ``explode``: images of rows with lists of captions change too."""
+        """The plan of pairs that are held, and these. ``explode``: images of rows with lists of captions change too."""
         settings, pairs = self.settings, load_source(self.source)
         if self.source.explicit_lists and not explode:
             settings = replace(settings, targets="text")
@@ -191,7 +191,7 @@ class Planning:
         return replace(plan, table=table, settings={**plan.settings, **self.read}), pairs
 
     def row_scorer(self, recaption: str | Path | None = None) -> RowScorer | None:
-        """What embeds and scores the rows one batch after another; None where that cannot be."""
+        """What embeds and scores the rows one batch after another. None where that cannot be."""
         reader, roles = reader_of(self.source), roles_of(self.source)
         known = roles and not self.source.explicit_lists and "true_mismatch" not in reader.schema(self.source).names
         at_once = recaption is not None or self.settings.strategy not in ("ot", "nearest")

@@ -83,8 +83,8 @@ def run_files() -> re.Pattern[str]:
 
 
 class Scores:
-    """A scores table: ``correspondence`` (N,) float32, NaN where quarantined; ``reasons`` pair_id -> text; ``why`` (N,)
-    what speaks against a pair, None where nothing was said, or in a table without it; ``moves`` (k,) of
+    """A scores table: ``correspondence`` (N,) float32, NaN where quarantined. ``reasons`` pair_id -> text. ``why`` (N,)
+    what speaks against a pair, None where nothing was said, or in a table without it. ``moves`` (k,) of
     :data:`cleanpairs.repair.displaced.MOVE`: where the captions of displaced rows go.
     """
 
@@ -99,7 +99,7 @@ class Scores:
 def scores_table(
     keys: list[str] | pa.Array, correspondence: np.ndarray, threshold: float, reasons: dict[int, str], first: int = 0
 ) -> pa.Table:
-    """Rows of a scores table, from pair ``first`` on; ``correspondence`` (n,): NaN where quarantined, which is null;
+    """Rows of a scores table, from pair ``first`` on. ``correspondence`` (n,): NaN where quarantined, which is null.
     ``reasons``: why, by place among these.
     """
     n, known = len(keys), np.isfinite(correspondence)
@@ -124,7 +124,7 @@ def write_scores(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write ``scores.parquet``, one row a pair in pair_id order, atomically; ``why``: pair_id -> a sentence; ``moves``
+    """Write ``scores.parquet``, one row a pair in pair_id order, atomically. ``why``: pair_id -> a sentence. ``moves``
     (k,) of :data:`cleanpairs.repair.displaced.MOVE`: of displaced rows.
     """
     table = scores_table(keys, correspondence, threshold, reasons)
@@ -147,7 +147,7 @@ class Run:
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False, latest: bool = True) -> "Run":
-        """A new directory, or the one to resume; ``runs/latest`` will point to it (unless ``latest`` is False).
+        """A new directory, or the one to resume. ``runs/latest`` will point to it (unless ``latest`` is False).
 
         A run that is overwritten is set aside, until :meth:`forget_replaced` or :meth:`restore_replaced`.
         """
@@ -242,7 +242,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path | None, *, trusted: bool = False) -> "Run":
-        """The run at ``path``, or ``runs/latest``; ``trusted``: see :func:`cleanpairs.data.open_recorded`."""
+        """The run at ``path``, or ``runs/latest``. ``trusted``: see :func:`cleanpairs.data.open_recorded`."""
         chosen = LATEST if path is None else Path(path)
         if not (chosen / "run.json").exists():
             hint = "run `cleanpairs fit DATA` first, or name a run directory"
@@ -259,7 +259,7 @@ class Run:
 
     @property
     def info(self) -> dict[str, Any]:
-        """run.json; DataError where it cannot be read, or is not as ``fit`` writes it."""
+        """run.json. DataError where it cannot be read, or is not as ``fit`` writes it."""
         file = self.path / "run.json"
         with reading(file, "read", ValueError, TypeError):
             data = dict(read_json(file))
@@ -282,13 +282,13 @@ class Run:
         write_whole(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One dict an epoch; DataError where the file cannot be read."""
+        """One dict an epoch. DataError where the file cannot be read."""
         file = self.path / "metrics.jsonl"
         with reading(file, "read", ValueError, RecursionError):
             return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
 
     def scores(self) -> Scores:
-        """The scores, calibrated by the answers where there are enough; DataError as :meth:`fitted_scores`."""
+        """The scores, calibrated by the answers where there are enough. DataError as :meth:`fitted_scores`."""
         fitted, answered = self.fitted_scores(), self.answered()
         if answered is None:
             return fitted
@@ -310,7 +310,7 @@ class Run:
                 log.label(found)
 
     def answered(self, least: int = 20) -> "Answered | None":
-        """What people's answers make of the scores; None of fewer than ``least`` answers."""
+        """What people's answers make of the scores. None of fewer than ``least`` answers."""
         from cleanpairs.audit import Answered
         from cleanpairs.review.log import DecisionLog
 
@@ -323,7 +323,7 @@ class Run:
 
     @property
     def result(self) -> dict[str, Any]:
-        """What the fit found; the answers' figures where there are enough."""
+        """What the fit found. The answers' figures where there are enough."""
         answered, found = self.answered(), dict(self.info.get("result") or {})
         for name, kind in (("displaced", dict), ("standing_out", int)):  # the file may have been edited
             if name in found:
@@ -332,7 +332,7 @@ class Run:
         return found if answered is None else found | answered.figures()
 
     def fitted_scores(self) -> Scores:
-        """scores.parquet; DataError when the run has none yet or it is damaged."""
+        """scores.parquet. DataError when the run has none yet or it is damaged."""
         file = self.path / "scores.parquet"
         if not file.exists():
             raise DataError(f"{self.path} has no scores: the run did not finish; `cleanpairs fit ... --resume`")
@@ -345,20 +345,20 @@ class Run:
 
     @property
     def model_folder(self) -> Path:
-        """Of the saved model; DataError when the run did not finish."""
+        """Of the saved model. DataError when the run did not finish."""
         if not (folder := self.path / "model").exists():
             remedy = f"the run did not finish; go on with `cleanpairs fit --resume --out {self.path}`"
             raise DataError(f"{self.path} has no model: {remedy}")
         return folder
 
     def model(self) -> Any:
-        """The fitted estimator, without its training pairs; DataError when the run did not finish."""
+        """The fitted estimator, without its training pairs. DataError when the run did not finish."""
         from cleanpairs.estimators.persistence import load_estimator
 
         return load_estimator(self.model_folder)
 
     def calibration(self) -> "Calibration | None":
-        """What gives the scores' probabilities their intervals; None where the method has none, and nobody answered."""
+        """What gives the scores' probabilities their intervals. None where the method has none, and nobody answered."""
         from cleanpairs.estimators.persistence import Saved
 
         if (answered := self.answered()) is not None:
@@ -377,11 +377,11 @@ class Run:
         return estimator
 
     def load_input(self) -> Any:
-        """The pairs that the run was fitted on, read again; see :meth:`open_input`."""
+        """The pairs that the run was fitted on, read again. See :meth:`open_input`."""
         return load_source(self.open_input())
 
     def open_input(self) -> Any:
-        """The source of what the run was fitted on; DataError where it has changed, or was made in memory."""
+        """The source of what the run was fitted on. DataError where it has changed, or was made in memory."""
         given = self.info.get("input")
         if not isinstance(given, dict):
             raise DataError(f"{self.path / 'run.json'} does not say which data the run was fitted on")
@@ -398,7 +398,7 @@ class Run:
 
 
 def _lead_latest(run: Path) -> None:
-    """Let ``runs/latest`` lead to ``run``, unless it is no link; OutputError where it goes on to an older run."""
+    """Let ``runs/latest`` lead to ``run``, unless it is no link. OutputError where it goes on to an older run."""
     before = os.readlink(LATEST) if LATEST.is_symlink() else None
     if before is None and os.path.lexists(LATEST):
         return

@@ -2,7 +2,7 @@
 
 A partition of the input (:mod:`cleanpairs.engine`) becomes a part of the scores table by a pure function of its rows
 and the model: one process, a pool and a cluster write the same table, bit for bit with as many threads, else up to the
-rounding of sums. The parts lie in ``OUT.parts/`` until the last is there; a job that was killed goes on from those that
+rounding of sums. The parts lie in ``OUT.parts/`` until the last is there. A job that was killed goes on from those that
 are finished. Encoded images, and what comes neither from Parquet nor from an embedding folder, are scored at once.
 """
 
@@ -38,11 +38,11 @@ from cleanpairs.scoring import Embeddings
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """Counts of a scored input; ``flagged`` are those below ``threshold``; ``unknown_words``: the share of the words of
+    """Counts of a scored input. ``flagged`` are those below ``threshold``. ``unknown_words``: the share of the words of
     its first captions that the model does not know, None where it has no vocabulary.
 
     ``noise_rate``: the estimated share of mismatched pairs, NaN where undetermined, if the threshold goes by random
-    pairs of this input (:mod:`cleanpairs.estimators.null_threshold`); None where it is that of ``fit``.
+    pairs of this input (:mod:`cleanpairs.estimators.null_threshold`). None where it is that of ``fit``.
     """
 
     pairs: int
@@ -56,7 +56,7 @@ class ScoreResult:
 @dataclass(frozen=True)
 class ScoreWork:
     """Scores of a partition's pairs, numbered from 0, as a Parquet file, by a fitted estimator or the directory of one,
-    which can be sent to other processes; ``data`` names the input in messages; ``threshold``: below it one is flagged.
+    which can be sent to other processes. ``data`` names the input in messages. ``threshold``: below it one is flagged.
     """
 
     model: PairScorer | str
@@ -104,12 +104,12 @@ def score_stream(
     """Score all pairs of ``data`` and write the scores table ``out``, in memory that does not grow with the input.
 
     - ``model``: the directory of :meth:`~cleanpairs.estimators.PairScorer.save_pretrained`
-    - ``data``: anything that :func:`cleanpairs.load_pairs` reads; ``columns`` are its options
-    - ``engine``: who does the work; this process when None
-    - ``max_unknown``: share of the words that the model may not know; RefusedError beyond it
+    - ``data``: anything that :func:`cleanpairs.load_pairs` reads. ``columns`` are its options
+    - ``engine``: who does the work. This process when None
+    - ``max_unknown``: share of the words that the model may not know. RefusedError beyond it
     - ``progress``: called with the numbers of rows that are done, and of all
 
-    Raises CleanpairsError: the data cannot be read, or does not fit the model; ``out``, or another job, is there.
+    Raises CleanpairsError: the data cannot be read, or does not fit the model. ``out``, or another job, is there.
     """
     engine = engine or make_engine("local")
     fitted: PairScorer = load_estimator(Path(model))
@@ -163,7 +163,7 @@ def _job_of(work: ScoreWork, model: Path) -> str:
 
 
 def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data: str) -> UnseenThreshold | None:
-    """The threshold of rows that the model was not fitted on, by some of them; see
+    """The threshold of rows that the model was not fitted on, by some of them. See
     :meth:`cleanpairs.estimators.PairScorer.own_threshold`. None for a model that compares words with regions.
     """
     if not model._takes_own_threshold(source.fingerprint):
@@ -208,7 +208,7 @@ def _first_captions(source: Source) -> list[str]:
 
 
 def roles_of(source: Source) -> set[str]:
-    """What is known of each row of a source that can be read from any row on; nothing of one that cannot."""
+    """What is known of each row of a source that can be read from any row on. Nothing of one that cannot."""
     return set(source.columns) if reader_of(source).streams else set()
 
 

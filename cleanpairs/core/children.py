@@ -20,8 +20,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """A Python process that runs ``code`` with ``sys.argv[1:] == args``.
 
-    ``env``: variables beside those of this process, of which Python's own (PYTHONPATH and the like) count for nothing;
-    ``keep``: file descriptors that it inherits; ``**streams``: as of :class:`subprocess.Popen`. Raises OSError.
+    ``env``: variables beside those of this process, of which Python's own (PYTHONPATH and the like) count for nothing.
+    ``keep``: file descriptors that it inherits. ``**streams``: as of :class:`subprocess.Popen`. Raises OSError.
     """
     begin = (
         "import json, sys\n_path, _parent = json.loads(sys.argv.pop(1))\n"
@@ -39,7 +39,7 @@ def start(
 
 
 def start_connected(code: str, **how: Any) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
-    """As :func:`start`, of a process that serves a pipe, by the file descriptor in its argument; our end of it."""
+    """As :func:`start`, of a process that serves a pipe, by the file descriptor in its argument. Our end of it."""
     ours, theirs = Pipe()
     try:
         return start(code, str(theirs.fileno()), keep=[theirs.fileno()], stdin=subprocess.DEVNULL, **how), ours
@@ -58,7 +58,7 @@ def adopt(parent: int) -> None:
 
 
 def _import_path() -> list[str]:
-    """``sys.path`` without the working directory; where the package itself lies is on it in any case, last."""
+    """``sys.path`` without the working directory. Where the package itself lies is on it in any case, last."""
     own = str(Path(__file__).resolve().parents[2])
     try:
         here = os.path.realpath(os.getcwd())

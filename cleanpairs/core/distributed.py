@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rank_by_environment() -> int | None:
-    """Number of this process, from 0, by the environment; None: it is alone. Raises ValueError: it is no number."""
+    """Number of this process, from 0, by the environment. None: it is alone. Raises ValueError: it is no number."""
     alone = (
         any(name not in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
         or int(os.environ["WORLD_SIZE"]) < 2
@@ -27,7 +27,7 @@ def rank_by_environment() -> int | None:
 
 @contextmanager
 def process_group(device: str = "cpu") -> Iterator[None]:
-    """While entered, the processes of the launcher know each other; ``device`` {"cpu", "cuda"}: where they train."""
+    """While entered, the processes of the launcher know each other. ``device`` {"cpu", "cuda"}: where they train."""
     if rank_by_environment() is None or world_size() > 1:
         yield
         return
@@ -49,7 +49,7 @@ def process_group(device: str = "cpu") -> Iterator[None]:
 
 
 def _group() -> Any:
-    """torch.distributed, if the processes know each other; None else, without importing it."""
+    """torch.distributed, if the processes know each other. None else, without importing it."""
     torch = sys.modules.get("torch")
     known = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed if torch is not None and known else None
@@ -62,7 +62,7 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """Number of this one, from 0; the first one writes and reports."""
+    """Number of this one, from 0. The first one writes and reports."""
     group = _group()
     return 0 if group is None else int(group.get_rank())
 

@@ -1,6 +1,6 @@
 """Every error that cleanpairs raises on purpose: what it is, and the exit code that the command line gives it.
 
-On the command line its kind stands before the message, ``Error [data]: ...``; docs/errors.md has a section on each.
+On the command line its kind stands before the message, ``Error [data]: ...``. Docs/errors.md has a section on each.
 ``NotFittedError`` is made when it is first asked for: scikit-learn takes a second to import.
 """
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class CleanpairsError(Exception):
-    """Base of all errors raised on purpose; ``exit_code`` is the process's exit status, ``kind`` a word for it."""
+    """Base of all errors raised on purpose. ``exit_code`` is the process's exit status, ``kind`` a word for it."""
 
     exit_code: int = 1
     kind: str = "bug"

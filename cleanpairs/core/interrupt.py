@@ -15,7 +15,7 @@ class Terminated(KeyboardInterrupt):
 
 
 class Interrupts:
-    """While entered, a first SIGINT, SIGTERM or SIGHUP only sets ``received``; a second SIGINT interrupts at once.
+    """While entered, a first SIGINT, SIGTERM or SIGHUP only sets ``received``. A second SIGINT interrupts at once.
     Nothing happens outside of the main thread, or with ``enabled=False``.
     """
 

@@ -15,7 +15,7 @@ from cleanpairs.core.errors import ConfigError, ResourceError
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: ``kind`` is "count", "bytes", "seconds" or "share"; ``default`` None means none, or automatic."""
+    """One limit: ``kind`` is "count", "bytes", "seconds" or "share". ``default`` None means none, or automatic."""
 
     variable: str
     kind: str
@@ -53,7 +53,7 @@ def limit(name: str) -> Any:
 
 
 def parse_bytes(text: str, name: str = "a number of bytes") -> int:
-    """Bytes of ``4GB``, ``512MiB``, ``1.5g`` or a plain number; MB is a million, MiB 2^20. ConfigError for others."""
+    """Bytes of ``4GB``, ``512MiB``, ``1.5g`` or a plain number. MB is a million, MiB 2^20. ConfigError for others."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", text.strip().lower())
     value = float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ") if match else 0
     if not 1 <= value < 2**63:
@@ -117,7 +117,7 @@ def no_thread(error: BaseException) -> str:
 
 
 def hold_memory(most: int) -> None:
-    """Lower RLIMIT_DATA of this process to ``most`` bytes; it is never raised."""
+    """Lower RLIMIT_DATA of this process to ``most`` bytes. It is never raised."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     held = min([most, *(known for known in (soft, hard) if known != resource.RLIM_INFINITY)])
     resource.setrlimit(resource.RLIMIT_DATA, (held, hard))

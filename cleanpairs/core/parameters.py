@@ -22,7 +22,7 @@ def number(default: Any, **limits: Any) -> Any:
 
 
 def whole(default: int | None, least: int, **limits: Any) -> Any:
-    """A field that holds a whole number >= ``least``; ``limits``: :func:`check_whole`'s others."""
+    """A field that holds a whole number >= ``least``. ``limits``: :func:`check_whole`'s others."""
     return field(default=default, metadata={"check": partial(check_whole, least=least, **limits)})
 
 
@@ -32,7 +32,7 @@ def choice(default: str, *others: str) -> Any:
 
 
 def check_settings(owner: str, settings: Any) -> None:
-    """Every field of a dataclass in its range, as its base has it where a class changes a default; or ConfigError."""
+    """Every field of a dataclass in its range, as its base has it where a class changes a default, or ConfigError."""
     for name in (f.name for f in fields(settings)):
         declared = (vars(c).get("__dataclass_fields__", {}).get(name) for c in type(settings).__mro__)
         known = [f for f in declared if f is not None]
@@ -55,7 +55,7 @@ def is_share(value: Any) -> bool:
 def check_whole(
     owner: str, name: str, value: Any, least: int, *, most: int = LARGEST_COUNT, none: bool = False
 ) -> None:
-    """A whole number from ``least`` to ``most``, numpy's too; None where ``none``. Else ConfigError, as of others."""
+    """A whole number from ``least`` to ``most``, numpy's too. None where ``none``. Else ConfigError, as of others."""
     if value is None and none:
         return
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
@@ -65,12 +65,12 @@ def check_whole(
 
 
 def check_seed(owner: str, value: Any) -> None:
-    """A seed that numpy, scikit-learn and torch take; else ConfigError."""
+    """A seed that numpy, scikit-learn and torch take, else ConfigError."""
     check_whole(owner, "seed", value, 0, most=LARGEST_SEED)
 
 
 def check_number(owner: str, name: str, value: Any, *, also: Sequence[Any] = (), **limits: float | None) -> None:
-    """A finite number > ``above``, >= ``least``, <= ``most``, < ``below``, as far as given; or one of ``also``."""
+    """A finite number > ``above``, >= ``least``, <= ``most``, < ``below``, as far as given, or one of ``also``."""
     if any(value is other or (isinstance(other, str) and value == other) for other in also):
         return
     signs = {"above": (">", gt), "least": (">=", ge), "most": ("<=", le), "below": ("<", lt)}

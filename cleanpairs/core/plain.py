@@ -8,7 +8,7 @@ from typing import Any
 
 
 def plain(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
-    """``value`` in what JSON knows: NaN and infinities become null, paths text, arrays lists, dataclasses objects;
+    """``value`` in what JSON knows: NaN and infinities become null, paths text, arrays lists, dataclasses objects.
     ``other`` makes something of what is none of these, else TypeError.
     """
     if is_dataclass(value) and not isinstance(value, type):

@@ -1,7 +1,7 @@
 """Recipes: a YAML file, ``--set key=value`` and command line options, of which later wins, become validated settings.
 
 A recipe has up to five sections, as docs/recipes.md shows. ``method``, ``backbone`` and ``train`` hold constructor
-parameters of the method's estimator, under any of the three; ``data`` the fields of :class:`DataOptions`, ``output``
+parameters of the method's estimator, under any of the three. ``data`` the fields of :class:`DataOptions`, ``output``
 those of :class:`OutputOptions`.
 """
 
@@ -21,7 +21,7 @@ from cleanpairs.core.regular import open_regular, read_text
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What to read; see :func:`cleanpairs.load_pairs`."""
+    """What to read. See :func:`cleanpairs.load_pairs`."""
 
     train: str | None = None
     val: str | None = None
@@ -54,7 +54,7 @@ _SECTIONS = ("method", "backbone", "train", *_OPTION_SECTIONS)
 
 @dataclass(frozen=True)
 class Recipe:
-    """Validated settings of one run, made by :meth:`resolve`; ``params``: constructor parameters that were given."""
+    """Validated settings of one run, made by :meth:`resolve`. ``params``: constructor parameters that were given."""
 
     method: str = "auto"
     params: dict[str, Any] = field(default_factory=dict)
@@ -71,8 +71,8 @@ class Recipe:
     ) -> "Recipe":
         """Settings out of a recipe (a file, or the name of a shipped one), then ``--set`` overrides, then options.
 
-        ``overrides``: ``key=value`` or ``section.key=value``, the value YAML; ``options``: keys as in a recipe without
-        their section, ``method`` and ``backbone`` for the two names; None means not given.
+        ``overrides``: ``key=value`` or ``section.key=value``, the value YAML. ``options``: keys as in a recipe without
+        their section, ``method`` and ``backbone`` for the two names. None means not given.
         Raises ConfigError: it names the file (or the option), the key and the nearest known key.
         """
         settings = [] if recipe is None else _settings_of(recipe)
@@ -188,7 +188,7 @@ def _check_section(section: Any, origin: str, known: Sequence[str] = _SECTIONS) 
 
 
 def override_values(overrides: Sequence[str], **known: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Section -> key -> value of ``--set`` where there is no recipe; ``known``: the keys of each section.
+    """Section -> key -> value of ``--set`` where there is no recipe. ``known``: the keys of each section.
 
     Raises ConfigError: a key or a section is not known, or a value of ``data`` is of another type.
     """
@@ -220,7 +220,7 @@ def _constructor(method: str) -> Mapping[str, inspect.Parameter]:
 
 
 def _place(setting: _Setting, method: str, parameters: Mapping[str, Any]) -> tuple[str, str]:
-    """(``params``, ``data`` or ``output``; the key there) of one setting."""
+    """(``params``, ``data`` or ``output``, the key there) of one setting."""
     origin, section, key, _ = setting
     key = "backbone" if (section, key) == ("backbone", "name") else {"seed": "random_state"}.get(key, key)
     places = {target: [f.name for f in fields(cls)] for target, cls in _OPTION_SECTIONS.items()}
@@ -241,7 +241,7 @@ def _place(setting: _Setting, method: str, parameters: Mapping[str, Any]) -> tup
 
 
 def _checked(target: str, key: str, setting: _Setting, parameters: Mapping[str, Any]) -> Any:
-    """The value, if it is of a type that ``key`` takes; the estimator itself checks ranges when it is fitted."""
+    """The value, if it is of a type that ``key`` takes. The estimator itself checks ranges when it is fitted."""
     origin, value = setting.origin, setting.value
     if target != "params":
         value = str(value) if isinstance(value, Path) else value
@@ -262,7 +262,7 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, without two of YAML 1.1's surprises."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A dict; a repeated key raises, where PyYAML would silently keep the last."""
+        """A dict. A repeated key raises, where PyYAML would silently keep the last."""
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = key_node.value
@@ -278,7 +278,7 @@ class _Dumper(yaml.SafeDumper):
     """PyYAML's safe dumper, which quotes the text that :class:`_Loader` would take for a number."""
 
 
-# YAML 1.1 wants a point and a signed exponent in a float, so that PyYAML reads 5e-4 as text; YAML 1.2 does not.
+# YAML 1.1 wants a point and a signed exponent in a float, so that PyYAML reads 5e-4 as text. YAML 1.2 does not.
 for _side in (_Loader, _Dumper):
     _side.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
@@ -302,7 +302,7 @@ def parse_yaml(text: str, origin: str) -> Any:
 
 
 def read_yaml(path: Path, most_bytes: int = 2**20) -> dict[Any, Any]:
-    """The mapping that a YAML file holds, empty of an empty one; ConfigError where it holds none, or above 1 MiB."""
+    """The mapping that a YAML file holds, empty of an empty one. ConfigError where it holds none, or above 1 MiB."""
     try:
         with open_regular(path) as file:
             raw = file.read(most_bytes + 1)

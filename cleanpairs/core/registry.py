@@ -176,7 +176,7 @@ IMAGE_ENCODERS = Registry(
 
 READERS = Registry(
     "reader",
-    {  # asked in this order, where it is no *.parquet; Parquet last, as it takes any file
+    {  # asked in this order, where it is no *.parquet. Parquet last, as it takes any file
         "npy": ("formats.vectors:VectorFilesReader", "arrays of vectors: .npy files, (n, D)"),
         "datasets": (
             "formats.datasets_directory:DatasetsReader",

@@ -50,8 +50,8 @@ def _is_pointer(path: object) -> bool:
 
 
 def reading(path: object, how: str = "read", *also: type[Exception]) -> AbstractContextManager[None]:
-    """Errors of the system in the block, and those of the types ``also``, as :class:`DataError`, which names the file;
-    ours, and memory that does not suffice, pass.
+    """Errors of the system in the block, and those of the types ``also``, as :class:`DataError`, which names the file.
+    Ours, and memory that does not suffice, pass.
     """
     return _raised_as(DataError, path, how, *also)
 
@@ -62,7 +62,7 @@ def writing(path: object) -> AbstractContextManager[None]:
 
 
 def check_regular(path: AnyPath, mode: int | None = None) -> None:
-    """Raise OSError where ``path`` is missing, or a directory; DataError (also an OSError) where it is not regular."""
+    """Raise OSError where ``path`` is missing, or a directory. DataError (also an OSError) where it is not regular."""
     mode = os.stat(path).st_mode if mode is None else mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
@@ -102,7 +102,7 @@ def begins_with(path: AnyPath, mark: bytes) -> bool:
 
 
 def read_json(path: AnyPath) -> Any:
-    """The value of a JSON file. Raises as :func:`check_regular`; ValueError: it is no JSON, or nested too deeply."""
+    """The value of a JSON file. Raises as :func:`check_regular`. ValueError: it is no JSON, or nested too deeply."""
     try:
         return json.loads(read_bytes(path))
     except RecursionError as error:
@@ -110,7 +110,7 @@ def read_json(path: AnyPath) -> Any:
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
-    """The object that a JSON file holds; DataError, which says ``what`` its directory is not, where it does not."""
+    """The object that a JSON file holds. DataError, which says ``what`` its directory is not, where it does not."""
     try:
         data = read_json(path)
     except FileNotFoundError as error:

@@ -44,7 +44,7 @@ class AgreementNumbers:
     sum_tau : float
         Temperature of the sum of the four agreements, in deviations, among all captions and all images.
     similar_share, similar_rows, ranked : float, int, int
-        Share of the pairs that count as similar to one; how many pairs are asked for theirs; pairs that are compared.
+        Share of the pairs that count as similar to one. How many pairs are asked for theirs. Pairs that are compared.
     many_tau, few_tau : float
         Of the kernels in a joint space: with many neighbours, and with few.
     """
@@ -96,20 +96,20 @@ class NeighbourAgreement:
     similar: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def better_than_random(self) -> float:
-        """Share of the pairs not counted as mismatched that agree more than 19 of 20 random ones; NaN if unknown."""
+        """Share of the pairs not counted as mismatched that agree more than 19 of 20 random ones. NaN if unknown."""
         if not len(self.null) or self.noise_rate >= 1:
             return float("nan")
         above = float((self.observed > np.quantile(self.null, 0.95)).mean())
         return float(np.clip((above - 0.05 * self.noise_rate) / (1 - self.noise_rate), 0, 1))
 
     def standing_out(self, most: float = 0.02) -> np.ndarray:
-        """The pairs (k,) that agree less than half of all random ones, worst first; none where many do."""
+        """The pairs (k,) that agree less than half of all random ones, worst first. None where many do."""
         below = np.flatnonzero(self.observed < np.median(self.null)) if len(self.null) else np.empty(0, np.int64)
         few = len(below) <= most * len(self.observed)
         return below[np.argsort(self.observed[below], kind="stable")] if few else below[:0]
 
     def bound(self, rate: Estimate) -> float:
-        """Upper 95 % bound of the noise rate where wrong captions can be those of similar pairs; NaN if unknown.
+        """Upper 95 % bound of the noise rate where wrong captions can be those of similar pairs. NaN if unknown.
 
         ``rate``: the share of pairs that look like random ones. The lower tail, the lowest 30 % of the similar pairs'
         scores, tells how many more look like similar ones.
@@ -135,7 +135,7 @@ def similar_pairs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows (m,) of N pairs at random, and (m, k) pairs of another image and text out of the twentieth most like each.
 
-    By the sum of the cosines in both spaces, each in its deviations; in random order; -1 where there are no more.
+    By the sum of the cosines in both spaces, each in its deviations. In random order. -1 where there are no more.
     """
     n = len(pairs)
     rows, others = rng.permutation(n)[: numbers.similar_rows], np.sort(rng.permutation(n)[: numbers.ranked])
@@ -157,12 +157,12 @@ def neighbour_agreement(
     seed: int = 0,
     numbers: AgreementNumbers = NUMBERS,
 ) -> NeighbourAgreement:
-    """Agreement of N pairs; see the module's head.
+    """Agreement of N pairs. See the module's head.
 
     Parameters
     ----------
     pairs : VectorPairs
-        Unit vectors of each pair's image and caption, in spaces of their own; zeros say nothing.
+        Unit vectors of each pair's image and caption, in spaces of their own. Zeros say nothing.
     planted : (2, m) int64, optional
         Rows of an image and of another's caption. These mismatched pairs are judged like the null pairs, and nothing
         is predicted from them.
@@ -335,7 +335,7 @@ class _KernelRegression:
     tau: float
 
     def without(self, rows: np.ndarray, asking: np.ndarray, shown: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(R, d) of ``rows`` without themselves; (K, d) of ``asking``, out of ``rows``, without ``shown`` either."""
+        """(R, d) of ``rows`` without themselves. (K, d) of ``asking``, out of ``rows``, without ``shown`` either."""
         x, t, trust = self.x, self.t, self.trust
         (total,), (mass,) = kernel_sums(x, t, self.group, rows, self.references, trust, (self.tau,))
         is_reference, place = np.zeros(len(x), bool), np.zeros(len(x), np.int64)

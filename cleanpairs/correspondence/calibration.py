@@ -35,7 +35,7 @@ import numpy as np
 BINS = 1000
 _MIDDLE = (np.arange(BINS) + 0.5) / BINS
 START = np.array([0.0, 1.0, 1.0])
-# Means and precisions of normal priors of a, log b and log c; without and with the score in the place of log(1 - q).
+# Means and precisions of normal priors of a, log b and log c. Without and with the score in the place of log(1 - q).
 PRIOR = np.log([1.0, 5.0, 0.3]), np.array([0.02, 3.0, 1.0])
 SCORE_PRIOR = np.zeros(3), np.array([0.02, 0.3, 0.05])
 SPREAD = 1.3  # of the bootstrap's draws about the estimate: so much larger were the errors of 57 fits
@@ -51,7 +51,7 @@ MOMENTS = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A share, 0 to 1, with its 95 % interval; all NaN where it is of nothing."""
+    """A share, 0 to 1, with its 95 % interval. All NaN where it is of nothing."""
 
     value: float
     low: float
@@ -68,7 +68,7 @@ UNDETERMINED = Estimate(float("nan"), float("nan"), float("nan"))
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """g, as ``theta`` (3,): a, b and c; and of the bootstrap, ``draws`` (B, 3). By labels (5,): least and most, too.
+    """g, as ``theta`` (3,): a, b and c, and of the bootstrap, ``draws`` (B, 3). By labels (5,): least and most, too.
 
     ``scores`` (1000,): less the score at the middles of so many quantiles, the third feature where g asks for scores.
     """
@@ -91,7 +91,7 @@ class Calibration:
         return float(((1 - g) * (np.cumsum(g) - g / 2)).sum() / max((1 - g).sum() * g.sum(), 1e-300))
 
     def mismatched(self, quantile: np.ndarray, theta: np.ndarray | None = None) -> np.ndarray:
-        """P(mismatched) (k,) of quantiles (k,) among the observed scores; of several ``theta`` (B, d): (B, k)."""
+        """P(mismatched) (k,) of quantiles (k,) among the observed scores. Of several ``theta`` (B, d): (B, k)."""
         from scipy.special import expit
 
         theta = self.theta if theta is None else theta
@@ -111,7 +111,7 @@ class Calibration:
         return rate if rate.low * n >= 1 else Estimate(rate.value, 0.0, rate.high)  # less than one pair is none
 
     def shares(self, matched: np.ndarray, counts: Any) -> list[Estimate]:
-        """Share of mismatched ones among the best ``counts`` pairs, each; ``matched`` (k,): P(matched) of all."""
+        """Share of mismatched ones among the best ``counts`` pairs, each. ``matched`` (k,): P(matched) of all."""
         q = -np.sort(-self.quantile(1 - np.asarray(matched, dtype=np.float64)))
         at = np.asarray(counts, dtype=np.int64)
         drawn = [_mismatch_count_quantile(self.mismatched(q, theta), at, z) / at for theta, z in self._drawn()]
@@ -119,7 +119,7 @@ class Calibration:
         return [with_interval(v, d) for v, d in zip(value, np.transpose(drawn), strict=True)]
 
     def below(self, matched: np.ndarray, flagged: np.ndarray) -> tuple[Estimate, Estimate]:
-        """Precision and recall of flagging some pairs (k,) bool; ``matched`` (k,): P(matched) of all."""
+        """Precision and recall of flagging some pairs (k,) bool. ``matched`` (k,): P(matched) of all."""
         q, drawn = self.quantile(1 - np.asarray(matched, dtype=np.float64)), []
         last = np.array([int(flagged.sum()), int((~flagged).sum())])
         for theta, z in self._drawn():
@@ -143,7 +143,7 @@ class Calibration:
 
     def purest(self, matched: np.ndarray, most: float) -> int:
         """The largest number of best pairs, by P(matched) (k,) of all, of which an expected share of at most ``most``
-        is mismatched, and 1.5 times that at the upper end of its interval (once, by labels); or 0.
+        is mismatched, and 1.5 times that at the upper end of its interval (once, by labels), or 0.
         """
         n, slack = len(matched), 1.5 if len(self.theta) == 3 else 1.0
         counts = np.unique(np.linspace(min(LEAST, n), n, 400).astype(int))
@@ -180,7 +180,7 @@ class Calibration:
         return np.array(chosen, dtype=np.int64)
 
     def shifted(self, rate: float) -> "Calibration":
-        """With another a, for which the mean of g is ``rate``; without intervals."""
+        """With another a, for which the mean of g is ``rate``. Without intervals."""
         low, high = -200.0, 200.0
         for _ in range(60):
             a = (low + high) / 2
@@ -257,7 +257,7 @@ def with_interval(value: float, drawn: Any) -> Estimate:
 
 
 def _mismatch_count_quantile(p: np.ndarray, at: np.ndarray, z: float) -> np.ndarray:
-    """How many of the first ``at`` pairs are mismatched, at a normal deviate ``z``; skew as a Poisson number's."""
+    """How many of the first ``at`` pairs are mismatched, at a normal deviate ``z``. Skew as a Poisson number's."""
     mean, variance = np.cumsum(p)[at - 1], np.cumsum(p * (1 - p))[at - 1]
     return np.asarray(np.clip(mean + z * np.sqrt(variance) + (z * z - 1) / 6, 0, at))
 
@@ -269,7 +269,7 @@ def _features(q: np.ndarray, scores: np.ndarray | None = None) -> np.ndarray:
 
 
 def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Quantiles (k,) in (0, 1) of scores among others (n,); of a tie the middle."""
+    """Quantiles (k,) in (0, 1) of scores among others (n,). Of a tie the middle."""
     order = np.sort(among)
     low, high = (np.searchsorted(order, score, side=side) for side in ("left", "right"))
     return np.asarray((low + high + 1) / 2 / (len(order) + 1))
@@ -285,7 +285,7 @@ def calibrate(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Calibration | None:
-    """Fit g to scores, by null scores or by labels; the higher a score, the better matched a pair.
+    """Fit g to scores, by null scores or by labels. The higher a score, the better matched a pair.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ def calibrate(
     by_score : bool
         Whether the scores themselves count, in deviations of the null's, and not log(1 - q).
     draws : int
-        Of the bootstrap; 0: no intervals.
+        Of the bootstrap. 0: no intervals.
     seed : int
         Of the bootstrap.
 
@@ -341,7 +341,7 @@ class ScoreProbability:
 
     @classmethod
     def of(cls, observed: np.ndarray, null: np.ndarray, rate: float | None = None) -> "ScoreProbability | None":
-        """By N observed and K null scores, and the noise rate where it is known; None of fewer than 80 of either."""
+        """By N observed and K null scores, and the noise rate where it is known. None of fewer than 80 of either."""
         found = calibrate(observed, null, by_score=True, draws=0) if min(len(observed), len(null)) >= 80 else None
         if found is None:
             return None
@@ -368,7 +368,7 @@ class ScoreProbability:
         return np.asarray(expit(np.interp(near, self.knots, self.logits) + ORDER * beyond))
 
     def threshold(self) -> float:
-        """The score below which a pair is more likely wrong; -inf where none is."""
+        """The score below which a pair is more likely wrong. -inf where none is."""
         above_all = np.nextafter(self.knots[-1], np.inf)
         return float(np.interp(0, self.logits, self.knots, left=-np.inf, right=above_all))
 
@@ -408,7 +408,7 @@ def mismatched_by_density(
 
 
 def noise_rate(found: Calibration | None, n: int) -> Estimate:
-    """The noise rate of n pairs; NaN where nothing was calibrated, or the interval is wider than .3: undetermined."""
+    """The noise rate of n pairs. NaN where nothing was calibrated, or the interval is wider than .3: undetermined."""
     if found is None:
         return UNDETERMINED
     rate = found.noise_rate(n)

@@ -41,7 +41,7 @@ class Displacement:
     Attributes
     ----------
     distance : (n,) int64
-        The caption of image i stands in row ``i + distance[i]``; 0 where nothing is displaced.
+        The caption of image i stands in row ``i + distance[i]``. 0 where nothing is displaced.
     probability : (n,) float64
         That image i and caption ``i + distance[i]`` belong together. It is 0 for rows in place.
     blocks : tuple of DisplacedBlock
@@ -180,7 +180,7 @@ class _Rows:
         return np.clip(1.5 * z - 1.125, -5, 6)
 
     def at(self, distance: int) -> Floats:
-        """Similarity (n,) of image i and caption i + distance; NaN where there is none, or one is unusable."""
+        """Similarity (n,) of image i and caption i + distance. NaN where there is none, or one is unusable."""
         found = np.full(self.n, np.nan, np.float32)
         for a in range(0, self.n, 16_384):
             i = np.arange(max(a, -distance), min(a + 16_384, self.n - max(distance, 0)))
@@ -248,9 +248,9 @@ class _Rows:
 def _segmented(
     rows: _Rows, states: Floats, rounds: int = 4, astray: tuple[float, float] = (0.01, 0.001)
 ) -> tuple[Floats, Floats]:
-    """The state (n,) of each row, 0 for in place; and the probability (n,) that the displaced pair belongs together.
+    """The state (n,) of each row, 0 for in place, and the probability (n,) that the displaced pair belongs together.
 
-    ``astray``: share of the rows in a block that look as if in place, since a model may know wrong pairs by heart; and
+    ``astray``: share of the rows in a block that look as if in place, since a model may know wrong pairs by heart. And
     of those that are.
     """
     S = np.column_stack([rows.at(0), *(rows.at(int(k)) for k in states)])  # (n, 1 + states)

@@ -17,7 +17,7 @@ from cleanpairs.ops.matching import token_counts
 
 BLOCK = 1000  # images that are compared with each other
 BLOCKS = 8
-LEAST = 3  # images; of two, every order agrees
+LEAST = 3  # images. Of two, every order agrees
 LEAST_Z = 3.0  # of 200 permuted corpora none was above 2.3
 
 
@@ -94,7 +94,7 @@ def independence_test(images: np.ndarray, texts: Any, *, seed: int = 0) -> Indep
 
 
 def _cosines(x: Any) -> np.ndarray:
-    """(n, n) float32 cosines of the rows, dense or sparse; 0 of a row of zeros."""
+    """(n, n) float32 cosines of the rows, dense or sparse. 0 of a row of zeros."""
     S = x @ x.T
     S = np.asarray(S.todense() if hasattr(S, "todense") else S, dtype=np.float64)
     norm = np.sqrt(np.maximum(S.diagonal(), 0))

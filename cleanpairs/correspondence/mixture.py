@@ -63,7 +63,7 @@ class Split:
 
     @property
     def low(self) -> np.ndarray:
-        """(N,) float64: posterior of the component with the lower mean; of losses, the probability of being clean."""
+        """(N,) float64: posterior of the component with the lower mean. Of losses, the probability of being clean."""
         return 1 - self.high
 
 
@@ -121,7 +121,7 @@ class _Fit:
         return self.monotone(_sigmoid(self.family.odds(x, self.coefficients())), x)
 
     def monotone(self, posterior: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """The posterior at x, beyond the low mean no higher than there, beyond the high one no lower; in place."""
+        """The posterior at x, beyond the low mean no higher than there, beyond the high one no lower. In place."""
         means = np.sort(self.means)
         at_low, at_high = _sigmoid(self.family.odds(means, self.coefficients()))
         np.minimum(posterior, at_low, out=posterior, where=x < means[0])
@@ -140,7 +140,7 @@ def _sigmoid(odds: np.ndarray) -> np.ndarray:
 
 
 def _em(count: np.ndarray, family: _Family, resp: np.ndarray) -> _Fit | None:
-    """EM on the counts (BINS,), from the responsibilities (BINS,) of the high component; None if one is left empty."""
+    """EM on the counts (BINS,), from the responsibilities (BINS,) of the high component. None if one is left empty."""
     phi = np.stack([family.odds(CENTRES, unit) for unit in np.eye(3)], axis=1)  # (BINS, 3)
     moments = count[:, None] * CENTRES[:, None] ** np.arange(3)
     total = moments.sum(axis=0)
@@ -195,7 +195,7 @@ def _believable(count: np.ndarray, fit: _Fit) -> bool:
     variance = max(float(count @ (CENTRES - mean) ** 2) / n, 1e-6)
     one = log_likelihood(normal(mean, variance))
     a, b = _shape(mean, variance)
-    if min(a, b) > 0.85:  # one peak, or flat; a U is two modes
+    if min(a, b) > 0.85:  # one peak, or flat. A U is two modes
         one = max(one, log_likelihood(betainc(a, b, edges)))
     return two - one > 1.5 * np.log(n)  # BIC: five parameters against two
 

@@ -76,7 +76,7 @@ def null_pairs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows (K,) of images and (K,) of captions that belong to different pairs, images and texts, of N pairs.
 
-    ``each``: null pairs for each pair; ``most``: of all together.
+    ``each``: null pairs for each pair. ``most``: of all together.
     """
     n, rng = len(image_group), np.random.default_rng(seed)
     orders = [rng.permutation(n) for _ in range(each)]
@@ -130,7 +130,7 @@ class SimilarityModel:
     background : Background
         The pairs with which a pair is compared.
     maps : (2, d, d) float32
-        From images to captions and back, less the ``means``; none where the regression has no weight.
+        From images to captions and back, less the ``means``. None where the regression has no weight.
     means : (2, d) float32
         Of images and captions.
     covariances : (2, d, d) float32
@@ -159,7 +159,7 @@ class SimilarityModel:
         return self.judge(pairs, self.scores(pairs))
 
     def judge(self, pairs: VectorPairs, scores: np.ndarray) -> np.ndarray:
-        """P(matched) (n,) float32 of n pairs by their :meth:`scores`; of the background's own pairs what is known."""
+        """P(matched) (n,) float32 of n pairs by their :meth:`scores`. Of the background's own pairs what is known."""
         own = places(_numbers(self.background.pairs), _numbers(pairs))
         return np.where(own < 0, self.of_score(scores), self.known[own]).astype(np.float32)
 
@@ -215,7 +215,7 @@ def _in_spread(c: np.ndarray, covariance: np.ndarray) -> np.ndarray:
 def similarity_agreement(
     pairs: VectorPairs, *, seed: int = 0, numbers: SimilarityNumbers = NUMBERS, sample_of: int = 0
 ) -> SimilarityAgreement | None:
-    """Of N pairs of vectors of any length; None where they lie in no common space, or are too few to tell.
+    """Of N pairs of vectors of any length. None where they lie in no common space, or are too few to tell.
 
     ``sample_of``: of how many pairs these are a sample, where they are one.
     """
@@ -387,7 +387,7 @@ def _above(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
 
 
 def _first_within_two_standard_errors(worth: list[np.ndarray]) -> int:
-    """The first of several choices that is within two standard errors of the best; (n,) each, of the same n pairs."""
+    """The first of several choices that is within two standard errors of the best. (n,) each, of the same n pairs."""
     best = worth[int(np.argmax([w.mean() for w in worth]))]
     behind = [best - w for w in worth]
     return next(i for i, d in enumerate(behind) if d.mean() <= 2 * d.std() / np.sqrt(len(d)))
@@ -405,7 +405,7 @@ def _corrected(area: float, rate: float) -> float:
 
 
 def _near(observed: np.ndarray, near: np.ndarray, null: np.ndarray, random: float, seed: int = 0) -> Calibration | None:
-    """The calibration where captions were swapped with near ones; None where their share cannot be told from none.
+    """The calibration where captions were swapped with near ones. None where their share cannot be told from none.
 
     ``random``: the share of pairs that look like random ones, by ``null``, whose part of the lower tail is none of it.
     """

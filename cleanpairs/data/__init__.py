@@ -1,4 +1,4 @@
-"""Reading every kind of input into :class:`Pairs`; validation and quarantine, noise injection, atomic writing."""
+"""Reading every kind of input into :class:`Pairs`. Validation and quarantine, noise injection, atomic writing."""
 
 from cleanpairs.data.atomic import staged_directory, staged_file, staged_set
 from cleanpairs.data.images import ImageSource, read_image

@@ -22,7 +22,7 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def read_vectors(path: str, regions: bool = False) -> np.ndarray:
-    """As :func:`read_npy`, floats (n, D), or (n, R, D) where ``regions`` may be; DataError otherwise."""
+    """As :func:`read_npy`, floats (n, D), or (n, R, D) where ``regions`` may be. DataError otherwise."""
     array = read_npy(path)
     if array.ndim not in (2, 3)[: 1 + regions] or array.dtype.kind != "f" or array.itemsize > 8 or 0 in array.shape[1:]:
         shape = "(n, D) or (n, R, D)" if regions else "(n, D)"

@@ -1,7 +1,7 @@
 """The one way in which files and directories are published: written beside the target, synced, renamed.
 
 What a reader finds is the old output or the new one, whole, on local POSIX filesystems. By Linux's ``renameat2`` two
-writers on one name cannot both win. An exception leaves the previous output as it was; a kill leaves a staging
+writers on one name cannot both win. An exception leaves the previous output as it was. A kill leaves a staging
 directory whose lock is free, which the next writer of that name collects.
 """
 
@@ -34,7 +34,7 @@ def _renameat2(source: Path, target: Path, exchange: bool) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         raise OSError(errno.ENOSYS, "renameat2 is missing")
-    here, flags = -100, 2 if exchange else 1  # AT_FDCWD; RENAME_EXCHANGE, RENAME_NOREPLACE
+    here, flags = -100, 2 if exchange else 1  # AT_FDCWD. RENAME_EXCHANGE, RENAME_NOREPLACE
     if libc.renameat2(here, os.fsencode(source), here, os.fsencode(target), flags) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(target))
 
@@ -74,7 +74,7 @@ def _is_empty(target: Path) -> bool:
 
 @contextmanager
 def scratch_directory(name: str, near: AnyPath | None = None) -> Iterator[Path]:
-    """A directory for files of a while, in ``near`` or TMPDIR; one that a kill has left goes when the next is made."""
+    """A directory for files of a while, in ``near`` or TMPDIR. One that a kill has left goes when the next is made."""
     parent, prefix = Path(near or tempfile.gettempdir()), f".cleanpairs-{name}-"
     for left in [p for p in parent.iterdir() if re.fullmatch(re.escape(prefix) + "[a-z0-9_]{8}", p.name)]:
         with suppress(OSError):  # somebody writes there: its lock is held
@@ -90,7 +90,7 @@ def scratch_directory(name: str, near: AnyPath | None = None) -> Iterator[Path]:
                 break
             except FileNotFoundError:  # another writer has taken it for one that a kill has left
                 pass
-            except OSError:  # a courtesy that some network filesystems do not know; the rename is the guarantee
+            except OSError:  # a courtesy that some network filesystems do not know. The rename is the guarantee
                 break
         yield path
 
@@ -155,7 +155,7 @@ class _Output:
             os.replace(self.staged, self.target)
 
     def withdraw(self) -> None:
-        """The old output back, if what is there was published by this one; there is an error already."""
+        """The old output back, if what is there was published by this one. There is an error already."""
         with suppress(OSError):
             if self._written is None or not os.path.samestat(os.lstat(self.target), self._written):
                 return
@@ -166,7 +166,7 @@ class _Output:
 
 
 class StagedSet:
-    """Outputs that appear together; see :func:`staged_set`."""
+    """Outputs that appear together. See :func:`staged_set`."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack, self._outputs = stack, list[_Output]()
@@ -227,9 +227,9 @@ def staged_set() -> Iterator[StagedSet]:
 
 @contextmanager
 def staged_file(target: AnyPath, *, overwrite: bool = False, inputs: Paths = ()) -> Iterator[Path]:
-    """A path to write a file to; it becomes ``target`` when the block ends without an exception.
+    """A path to write a file to. It becomes ``target`` when the block ends without an exception.
 
-    Raises OutputExistsError: ``target`` exists (without ``overwrite``), is one of the ``inputs``, or no regular file;
+    Raises OutputExistsError: ``target`` exists (without ``overwrite``), is one of the ``inputs``, or no regular file.
     OutputError: it cannot be written: full disk, permissions.
     """
     with staged_set() as outputs:
@@ -247,7 +247,7 @@ def updated_file(target: AnyPath) -> Iterator[Path]:
 
 
 def write_whole(target: AnyPath, text: str) -> None:
-    """A text file in UTF-8, which replaces one that is there; as :func:`staged_file` otherwise."""
+    """A text file in UTF-8, which replaces one that is there. As :func:`staged_file` otherwise."""
     with staged_file(target, overwrite=True) as staged:
         staged.write_text(text, encoding="utf-8")
 
@@ -256,6 +256,6 @@ def write_whole(target: AnyPath, text: str) -> None:
 def staged_directory(
     target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), ours: Names | None = None
 ) -> Iterator[Path]:
-    """As :func:`staged_file`, an empty directory to fill; one with files whose names ``ours`` does not fit stays."""
+    """As :func:`staged_file`, an empty directory to fill. One with files whose names ``ours`` does not fit stays."""
     with staged_set() as outputs:
         yield outputs.directory(target, overwrite=overwrite, inputs=inputs, ours=ours)

@@ -49,7 +49,7 @@ def is_listed(value: Any) -> bool:
 
 
 def caption_cell(value: Any, lists: bool) -> tuple[str | list[str | None] | None, dict[int, str]]:
-    """The captions of a value in a column of texts, or of lists of them; and place -> why that is no caption."""
+    """The captions of a value in a column of texts, or of lists of them, and place -> why that is no caption."""
     found = captions_of(value)
     faults = {k: why for k, (_, why) in enumerate(found) if why}
     if lists:
@@ -68,7 +68,7 @@ def caption_column(values: Sequence[Any]) -> tuple[pa.Array, Faults]:
 
 
 def caption_field(record: Mapping[str, Any]) -> Any:
-    """The first value in an object that holds a caption, by the usual names of its field; else None."""
+    """The first value in an object that holds a caption, by the usual names of its field, else None."""
     values = (record.get(name) for name in USUAL_NAMES["text"])
     return next(
         (value for value in values if value not in ("", [], {}) and captions_of(value)[0] != (None, None)), None
@@ -76,7 +76,7 @@ def caption_field(record: Mapping[str, Any]) -> Any:
 
 
 def spelt_out(text: Any) -> list[Any] | dict[str, Any] | None:
-    """The list with texts in it, or the object, that a text spells; None where it spells neither."""
+    """The list with texts in it, or the object, that a text spells. None where it spells neither."""
     if not (isinstance(text, str) and text[:64].lstrip()[:1] in ("[", "{") and text.rstrip()[-1:] in ("]", "}")):
         return None
     with suppress(ValueError, RecursionError):

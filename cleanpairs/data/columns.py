@@ -27,7 +27,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 TRUTH = ("true_mismatch", "true_key")  # columns of what is known of the pairs
-# A score that the data brings has the role "score:<column>"; there may be several.
+# A score that the data brings has the role "score:<column>". There may be several.
 SCORE = "score:"
 
 
@@ -68,7 +68,7 @@ def is_score(name: str, kind: pa.DataType) -> bool:
 
 
 def number_of(value: Any) -> float | None:
-    """A number, also where it is written as text; None where it is none."""
+    """A number, also where it is written as text. None where it is none."""
     with suppress(ValueError, TypeError, OverflowError):
         return None if isinstance(value, bool) else float(value)
     return None
@@ -97,9 +97,9 @@ def _unfit(role: str, schema: pa.Schema) -> str:
 def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dict[str, str]:
     """Role -> column: text, image, features, text_features, key, and ``score:NAME`` for each column of similarities.
 
-    Vectors of captions go with one caption a row; where the captions are lists, they are not taken. There need be no
+    Vectors of captions go with one caption a row. Where the captions are lists, they are not taken. There need be no
     captions where there are vectors of both sides. ``given``: names that the user asked for, as of
-    :class:`cleanpairs.core.recipe.DataOptions`, None where one is to be found; ``where``: the input, for messages.
+    :class:`cleanpairs.core.recipe.DataOptions`, None where one is to be found. ``where``: the input, for messages.
     Raises DataError: a named column is missing or of a wrong type, or there are no captions or no images.
     """
     names = list(schema.names)

@@ -3,7 +3,7 @@
 A decoder is C code that is fed with whatever the web holds: it may crash, hang, or take more memory than there is. So
 each image is decoded, and brought to the size that its reader wants, in a worker process (:func:`serve`) with a limit
 of memory and of time, which sends bytes over a pipe: nothing is pickled. A worker that dies or hangs is replaced, and
-its image gets one more try; what fails twice is set aside with the reason. The results do not depend on the number of
+its image gets one more try. What fails twice is set aside with the reason. The results do not depend on the number of
 workers, to the bit. Where memory is capped no thread is started, and one worker at a time is asked.
 """
 
@@ -35,15 +35,15 @@ from cleanpairs.core.registry import load_target
 from cleanpairs.data.images import read_image
 
 MISSING = "there is no image"
-REPLY = struct.Struct("<BB3I")  # 0 an array, 1 a reason; dimensions and their sizes; behind it the bytes of either
+REPLY = struct.Struct("<BB3I")  # 0 an array, 1 a reason. Dimensions and their sizes. Behind it the bytes of either
 Result = np.ndarray | str  # an array, or why there is none
 
 
 @dataclass(frozen=True)
 class Preparation:
     """What is made of a decoded image: uint8 of up to three dimensions, by ``target``, "module:function", called as
-    ``function(image, **settings)`` with an RGB image of Pillow; ``settings``: JSON; ``about``: see
-    :func:`cleanpairs.data.read_image`; ``prefetch``: batches that are prepared while one is in use.
+    ``function(image, **settings)`` with an RGB image of Pillow. ``settings``: JSON. ``about``: see
+    :func:`cleanpairs.data.read_image`. ``prefetch``: batches that are prepared while one is in use.
     """
 
     target: str
@@ -54,7 +54,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """Images ``start`` on: ``rows`` (k,) int64 that could be decoded, ``arrays`` of them; of the others why not."""
+    """Images ``start`` on: ``rows`` (k,) int64 that could be decoded, ``arrays`` of them. Of the others why not."""
 
     start: int
     size: int
@@ -77,7 +77,7 @@ def workers_for(n: int, each: int = 512, most: int = 8) -> int:
 
 
 class Decoder(AbstractContextManager["Decoder"]):
-    """Decodes batches of encoded images, ahead of their use, in ``workers`` processes that end with its ``with`` block;
+    """Decodes batches of encoded images, ahead of their use, in ``workers`` processes that end with its ``with`` block.
     0 decodes in this one, without CLEANPAIRS_DECODE_SECONDS and _MEMORY. Raises ResourceError: no process can be
     started.
     """
@@ -116,7 +116,7 @@ class Decoder(AbstractContextManager["Decoder"]):
             yield _gather(*waiting.popleft())
 
     def _decoded(self, data: bytes | None) -> Result:
-        """What this thread's worker makes of an image; where it is lost with it, a fresh one."""
+        """What this thread's worker makes of an image. Where it is lost with it, a fresh one."""
         if data is None:
             return MISSING
         if not self.workers:
@@ -221,7 +221,7 @@ class _Worker:
         return np.frombuffer(reply, np.uint8, offset=REPLY.size).reshape(shape[:dimensions])
 
     def _end(self) -> int:
-        """Its exit code; where it still runs, it is killed."""
+        """Its exit code. Where it still runs, it is killed."""
         with suppress(subprocess.TimeoutExpired):  # its pipe closes a moment before it is gone
             self._process.wait(0.5 if self._process.poll() is None else 0)
         self.kill()
@@ -249,8 +249,8 @@ def prepare(data: bytes, preparation: Preparation) -> np.ndarray:
 
 
 def serve() -> None:
-    """In a worker: answer until the pipe, whose number is the argument, is closed; first come settings as JSON."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # for the process that asks; it ends this one by itself
+    """In a worker: answer until the pipe, whose number is the argument, is closed. First come settings as JSON."""
+    for number in (signal.SIGINT, signal.SIGHUP):  # for the process that asks. It ends this one by itself
         signal.signal(number, signal.SIG_IGN)
     pipe: Connection[bytes, bytes] = Connection(int(sys.argv[1]))
     with suppress(OSError):  # where memory runs out, this process is to go and not the run
@@ -264,7 +264,7 @@ def serve() -> None:
             hold_memory(memory)
         pipe.send_bytes(_reply(np.zeros(0, np.uint8)))
         null = os.open(os.devnull, os.O_WRONLY)
-        for stream in (1, 2):  # until here it says why it cannot start; from here on only decoders would complain
+        for stream in (1, 2):  # until here it says why it cannot start. From here on only decoders would complain
             os.dup2(null, stream)
         while True:
             data = pipe.recv_bytes()

@@ -1,7 +1,7 @@
 """Near duplicates: the same picture in another size, quality or format is one image, as the same bytes are.
 
 Two signatures must agree, for each alone is fooled by a catalogue, where every shirt lies on white in one pose: the
-perceptual hash (63 signs of the lowest frequencies of a 32 x 32 grey picture; Zauner, "Implementation and Benchmarking
+perceptual hash (63 signs of the lowest frequencies of a 32 x 32 grey picture, Zauner, "Implementation and Benchmarking
 of Perceptual Image Hash Functions", 2010), which sees shapes and no colours, and the means of an 8 x 8 grid of colours.
 """
 
@@ -35,7 +35,7 @@ def signature(image: Any) -> np.ndarray:
 
 
 def image_signatures(images: ImageSource) -> np.ndarray:
-    """Signatures (M, 201) of encoded images; zeros where one cannot be decoded: the reader of features says why."""
+    """Signatures (M, 201) of encoded images. Zeros where one cannot be decoded: the reader of features says why."""
     table = np.zeros((len(images), 201), np.uint8)
     with Decoder(SIGNATURE, workers_for(len(images))) as decoder:
         for batch in decoder.batches(images.iter_encoded(256)):
@@ -80,13 +80,13 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
 
 
 def group_near_duplicates(pairs: Pairs) -> Pairs:
-    """``pairs`` with one ``image_group`` for all near duplicates of an image; themselves where there are none."""
+    """``pairs`` with one ``image_group`` for all near duplicates of an image. Themselves where there are none."""
     grouped, _ = _grouped(pairs)
     return pairs if grouped is None else grouped
 
 
 def flat_images(pairs: Pairs) -> np.ndarray:
-    """Rows (k,) of the pictures of one colour, or that cannot be decoded; none where there are no pictures."""
+    """Rows (k,) of the pictures of one colour, or that cannot be decoded. None where there are no pictures."""
     found = _grouped(pairs)[1]
     present = found[:, 200] > 0
     spread = found[:, 8:200].reshape(-1, 64, 3).std(axis=1).max(axis=1, initial=0)  # grey alone takes red for green

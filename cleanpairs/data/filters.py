@@ -28,7 +28,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 @dataclass(frozen=True)
 class Filter:
-    """What is set aside, and why; ``always``: unless it is told not to be. What each is after: docs/inputs.md."""
+    """What is set aside, and why. ``always``: unless it is told not to be. What each is after: docs/inputs.md."""
 
     reason: str
     setting: float | None
@@ -60,8 +60,8 @@ def chosen_filters(drop: str) -> dict[str, float]:
 
 
 def filter_reasons(pairs: Pairs, drop: str = "all", *, pictures: bool = True) -> dict[int, str]:
-    """Why filters set pairs aside: pair_id -> a reason that begins with :data:`PREFIX`, of the first filter that does;
-    nothing by one that finds more than half of the pairs. ``pictures``: whether they may be decoded, as ``blank`` asks.
+    """Why filters set pairs aside: pair_id -> a reason that begins with :data:`PREFIX`, of the first filter that does.
+    Nothing by one that finds more than half of the pairs. ``pictures``: whether they may be decoded, as ``blank`` asks.
     """
     reasons: dict[int, str] = {}
     for name, setting in chosen_filters(drop).items():

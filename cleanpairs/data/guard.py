@@ -24,7 +24,7 @@ Kept = Callable[[Path], bool]
 @dataclass(frozen=True)
 class Input:
     """A file, a directory, or several files by a glob or by braces. ``keeps``: whether a path in a directory (relative
-    to it) belongs to the input; ``deep``: look in it for links that lead out of it.
+    to it) belongs to the input. ``deep``: look in it for links that lead out of it.
     """
 
     path: PathLike
@@ -163,7 +163,7 @@ def refuse_labels(path: Path) -> None:
 
 
 def _labels_in(file: Path) -> int:
-    """How many labels an audit's CSV holds, 0 for other files; separated as spreadsheets do."""
+    """How many labels an audit's CSV holds, 0 for other files. Separated as spreadsheets do."""
     with suppress(OSError, csv.Error), file.open(encoding="utf-8-sig", newline="", errors="replace") as stream:
         head = stream.readline(10_000)
         mark = max(",;\t", key=head.count)

@@ -27,7 +27,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 class ImageSource:
     """M images: vectors (M, R, D), maybe memory-mapped (``kind`` "features"), encoded ones ("bytes"), which
     ``read(rows)`` fetches when they are needed, None where there is none, and ``stream(batch_size)`` all, with the
-    first row of each batch; or both.
+    first row of each batch, or both.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class ImageSource:
         return ((start, self.read(range(start, min(start + batch_size, self._n)))) for start in starts)
 
     def read(self, indices: Sequence[int]) -> list[bytes | None]:
-        """Encoded images at ``indices``, for thumbnails; None where there is none."""
+        """Encoded images at ``indices``, for thumbnails. None where there is none."""
         return [None] * len(indices) if self._read is None else self._read(indices)
 
     def array(self) -> np.ndarray | None:
-        """(M, R, D) vectors; None where there are encoded images only."""
+        """(M, R, D) vectors. None where there are encoded images only."""
         return self._vectors
 
 
@@ -71,7 +71,7 @@ def encoded_list(images: Sequence[bytes | None]) -> ImageSource:
 def resolve_path(path: str, root: Path, beside: Path | None = None) -> Path:
     """The file of an image path under ``root``. Raises DataError: a URL, or a path (or a link) that leaves ``root``.
 
-    Where the path names no file, it may be relative to a folder ``beside`` the images, below ``root``; else what is
+    Where the path names no file, it may be relative to a folder ``beside`` the images, below ``root``, else what is
     meant is looked for: see :func:`_meant`.
     """
     if path[:5].lower() == "file:":
@@ -111,7 +111,7 @@ def _meant(path: str, base: Path) -> Iterator[str]:
 
 
 def image_cells(column: pa.Array) -> list[Any]:
-    """The cells of an Arrow column of images; a path that is not UTF-8 comes as Python names such files."""
+    """The cells of an Arrow column of images. A path that is not UTF-8 comes as Python names such files."""
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
@@ -133,7 +133,7 @@ def encoded_bytes(value: Any, file: str, root: str | None) -> bytes | None:
 
 
 def cell_bytes(value: Any, root: Path, beside: Path | None = None) -> bytes:
-    """The encoded image that one cell of an image column holds, or names, as of :func:`resolve_path`; DataError with
+    """The encoded image that one cell of an image column holds, or names, as of :func:`resolve_path`. DataError with
     the reason otherwise.
     """
     if isinstance(value, list):
@@ -161,7 +161,7 @@ def cell_bytes(value: Any, root: Path, beside: Path | None = None) -> bytes:
 
 
 def embedded(text: str) -> bytes | None:
-    """The image that a text holds, as base64 or as a data URL of it; None where it holds none."""
+    """The image that a text holds, as base64 or as a data URL of it. None where it holds none."""
     head, comma, data = text.partition(",")
     if not (comma and head.lower().startswith("data:") and head.lower().endswith(";base64")):
         if len(text) < 100 or not text.startswith(("/9j/", "iVBORw0KGgo", "UklGR", "R0lGOD", "Qk", "SUkq", "TU0AK")):
@@ -183,7 +183,7 @@ def vector_groups(array: np.ndarray) -> np.ndarray:
 
 
 def vector_faults(array: np.ndarray, what: str = "vector") -> dict[int, str]:
-    """Row -> why a vector, or regions, of ``array`` (n, ...) cannot be compared; ``what`` they are called."""
+    """Row -> why a vector, or regions, of ``array`` (n, ...) cannot be compared. ``what`` they are called."""
     axes = tuple(range(1, array.ndim))
     with np.errstate(invalid="ignore"):
         size = np.maximum(array.max(axis=axes), -array.min(axis=axes)).astype(np.float64)  # NaN stays NaN
@@ -194,13 +194,13 @@ def vector_faults(array: np.ndarray, what: str = "vector") -> dict[int, str]:
 def read_image(data: bytes, *, about: int | None = None) -> Any:
     """Decode an image to RGB (PIL.Image.Image), upright, on white where it is transparent.
 
-    ``data``: JPEG, PNG, WebP, GIF (first frame), BMP, TIFF or AVIF; ``about``: a side in pixels that is enough: a JPEG
+    ``data``: JPEG, PNG, WebP, GIF (first frame), BMP, TIFF or AVIF. ``about``: a side in pixels that is enough: a JPEG
     is then decoded at an eighth, a quarter or half of its size. Gray of more than 8 bits is scaled by its range.
-    Raises DataError: it cannot be decoded, whole, within the limits; with the reason.
+    Raises DataError: it cannot be decoded, whole, within the limits. With the reason.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    max_pixels, max_scans = limit("pixels"), 100  # each scan goes over all pixels; encoders make ten
+    max_pixels, max_scans = limit("pixels"), 100  # each scan goes over all pixels. Encoders make ten
     if len(data) > (most := limit("image_bytes")):
         raise DataError(f"the image has {len(data)} bytes, more than {most}")
     if data.startswith(b"\xff\xd8") and (scans := data.count(b"\xff\xda")) > max_scans:
@@ -228,7 +228,7 @@ def read_image(data: bytes, *, about: int | None = None) -> Any:
             return image.convert("RGB")
     except DataError:
         raise
-    except Exception as error:  # Pillow's decoders raise anything; whatever it is, this row is bad and no more
+    except Exception as error:  # Pillow's decoders raise anything. Whatever it is, this row is bad and no more
         text = error_text(error)
         if isinstance(error, UnidentifiedImageError):
             text = f"no known image format{_what_else(data[:512].lower())}"
@@ -246,7 +246,7 @@ def _what_else(data: bytes) -> str:
 
 
 def _eight_bits(values: np.ndarray, tags: Mapping[int, Any]) -> np.ndarray:
-    """Gray values (H, W) of more than 8 bits as uint8, by the range that they take; ``tags``: those of a TIFF."""
+    """Gray values (H, W) of more than 8 bits as uint8, by the range that they take. ``tags``: those of a TIFF."""
     bits_per_sample, photometric, sample_format = tags.get(258), tags.get(262), tags.get(339, (1,))
     if bits_per_sample == (32,) and sample_format == (1,):
         values = values.view(np.uint32)  # Pillow takes them for signed
@@ -276,7 +276,7 @@ def small_jpeg(image: Any, size: int) -> np.ndarray:
 
 
 def image_header(content: bytes) -> tuple[str, int, int] | None:
-    """Format, width and height of an encoded image; None where they cannot be read."""
+    """Format, width and height of an encoded image. None where they cannot be read."""
     from PIL import Image
 
     data = io.BytesIO(content)

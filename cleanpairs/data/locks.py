@@ -26,14 +26,14 @@ def lock_of(output: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def output_lock(outputs: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
-    """Nobody else writes these outputs meanwhile; a thread may hold one again. Raises OutputExistsError: another
-    process or thread holds one, and which; OutputError: its folder cannot be made or written.
+    """Nobody else writes these outputs meanwhile. A thread may hold one again. Raises OutputExistsError: another
+    process or thread holds one, and which. OutputError: its folder cannot be made or written.
     """
     with ExitStack() as held:
         for path, output in sorted({lock_of(output): os.fspath(output) for output in outputs}.items()):
             with writing(output):
                 for folder in reversed([folder for folder in path.parents if not folder.exists()]):
-                    held.callback(_remove_empty, folder)  # made by us; it stays where something came into it
+                    held.callback(_remove_empty, folder)  # made by us. It stays where something came into it
                 make_parents(path.with_name(Path(output).name))
                 _take(FileLock(path, blocking=False, is_singleton=True, fallback_to_soft=False), held, output)
         yield

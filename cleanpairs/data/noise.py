@@ -3,17 +3,17 @@
 Noise rate eta: choose round(eta n) units at random, permute the captions among the chosen ones. ``per="caption"``: each
 pair is a unit (NCR, BiCro, CRCL). ``per="image"``: an image is a unit and all its captions move together (DECL, RCL,
 L2RM). A unit may land on itself or on another caption of its own image: such a pair is not mismatched. That is noise of
-the kind ``uniform``; corpora go wrong in other ways, too:
+the kind ``uniform``. Corpora go wrong in other ways, too:
 
 - ``within``: captions are swapped among the pairs of one category, so that most words still fit
 - ``shift``: in contiguous runs every image shows the captions of the image ``amount`` further on, as by a join that is
-  off by one for a while; the last images of a run show those of its first
+  off by one for a while. The last images of a run show those of its first
 - ``collapse``: pairs show one and the same caption, or one of ``amount``, of the corpus: "image not available"
 - ``partial``: a share ``amount`` of a caption's words is replaced by words of another caption
 - ``copied``: pairs show a copy of another pair's caption, of the same value in a column, or with a word in common
-  (``copied:noun``); their own captions are lost (LEMoN, ICML 2025)
+  (``copied:noun``). Their own captions are lost (LEMoN, ICML 2025)
 - ``edited``: one word is another of its kind (TRACED, ICLR 2026)
-- ``truncated``: captions are cut to their first words, ``amount`` at most; ``boilerplate``: they say nothing
+- ``truncated``: captions are cut to their first words, ``amount`` at most. ``boilerplate``: they say nothing
 """
 
 import re
@@ -44,7 +44,7 @@ from cleanpairs.ops.columns import one_array, replace_values
 
 @dataclass(frozen=True)
 class NoiseKind:
-    """How pairs are mismatched; see the module. ``column``: of the input, for ``within`` and ``copied``."""
+    """How pairs are mismatched. See the module. ``column``: of the input, for ``within`` and ``copied``."""
 
     name: str = "uniform"
     column: str | None = None
@@ -52,7 +52,7 @@ class NoiseKind:
 
     @classmethod
     def parse(cls, text: str) -> "NoiseKind":
-        """The kind of a text such as ``within:COLUMN``, ``shift:2`` or ``copied:noun``; else ConfigError."""
+        """The kind of a text such as ``within:COLUMN``, ``shift:2`` or ``copied:noun``, else ConfigError."""
         name, _, more = text.strip().partition(":")
         amounts = {  # usual amount, what it is
             "shift": (1.0, "the number of images to shift by is whole and at least 1"),
@@ -96,7 +96,7 @@ class NoiseKind:
 @dataclass(frozen=True)
 class Noise:
     """What every pair shows, and who is mismatched (N,) bool by it. ``permutation`` (N,) int64: pair i now shows the
-    caption of pair permutation[i]; ``rewritten``: pair id to a text that there was not; all these are mismatched.
+    caption of pair permutation[i]. ``rewritten``: pair id to a text that there was not. All these are mismatched.
     """
 
     permutation: np.ndarray
@@ -112,7 +112,7 @@ class Noise:
 
 
 def noise_of(pairs: Pairs, permutation: np.ndarray) -> Noise:
-    """The noise that a permutation (N,) over the captions makes; see :meth:`Pairs.mismatched_by`."""
+    """The noise that a permutation (N,) over the captions makes. See :meth:`Pairs.mismatched_by`."""
     return Noise(permutation.astype(np.int64), pairs.mismatched_by(permutation))
 
 
@@ -125,14 +125,14 @@ def inject_noise(
     kind: NoiseKind | str = "uniform",
     groups: Sequence[int] | np.ndarray | None = None,
 ) -> Noise:
-    """Choose, and permute or rewrite; nothing is changed yet.
+    """Choose, and permute or rewrite. Nothing is changed yet.
 
     - ``rate`` float in [0, 1]: share of the units that are chosen. Reached is mostly less, see ``mismatched``
-    - ``per`` {"caption", "image"}: what is a unit of uniform noise; of other kinds a caption, of ``shift`` an image
-    - ``kind``: how they are mismatched; a text as :meth:`NoiseKind.parse` takes it
-    - ``groups`` (N,) int: category of each pair, in place of the input's column; negative: none
+    - ``per`` {"caption", "image"}: what is a unit of uniform noise. Of other kinds a caption, of ``shift`` an image
+    - ``kind``: how they are mismatched. A text as :meth:`NoiseKind.parse` takes it
+    - ``groups`` (N,) int: category of each pair, in place of the input's column. Negative: none
 
-    Raises ConfigError: a rate, unit or kind that does not exist; a column that the input has not got.
+    Raises ConfigError: a rate, unit or kind that does not exist. A column that the input has not got.
     """
     if not 0 <= rate <= 1:
         raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
@@ -205,7 +205,7 @@ def category_codes(pairs: Pairs, column: str) -> np.ndarray:
 
 def _choose_within(owner: np.ndarray, group: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
     """A permutation (N,) of the captions, in which those of one ``group`` (N,) trade places between images, by
-    ``owner`` (N,); in a negative group, or one without a second image, pairs stay.
+    ``owner`` (N,). In a negative group, or one without a second image, pairs stay.
     """
     n = len(owner)
     source = np.arange(n)
@@ -359,7 +359,7 @@ def load_truth(path: str | Path, pairs: Pairs) -> np.ndarray:
 
 
 def apply_noise(pairs: Pairs, noise: Noise) -> Pairs:
-    """The pairs with their new captions, in memory; a rewritten caption keeps the key of what it was made of."""
+    """The pairs with their new captions, in memory. A rewritten caption keeps the key of what it was made of."""
     captions = [noise.rewritten.get(i, pairs.captions[at]) for i, at in enumerate(noise.permutation.tolist())]
     rewrites = pairs.text_vectors is None or noise.rewritten  # of a text that is new no vector is known
     moved = pairs.with_captions(captions, of=None if rewrites else noise.permutation)
@@ -381,9 +381,9 @@ def corrupt(
 ) -> Noise:
     """Write a corrupted copy of ``data``, any input of :func:`cleanpairs.load_pairs` with ``options``, with the truth.
 
-    ``rate``, ``per``, ``seed``, ``kind``: see :func:`inject_noise`; or ``noise_file``: see :func:`load_noise_file`.
+    ``rate``, ``per``, ``seed``, ``kind``: see :func:`inject_noise`, or ``noise_file``: see :func:`load_noise_file`.
     ``out``: Parquet with the input's columns and ``true_mismatch``, ``true_key`` (the key of the pair whose caption it
-    is); lists where the captions are lists. Of the research layout, where ``out`` does not end in ``.parquet``, a
+    is). Lists where the captions are lists. Of the research layout, where ``out`` does not end in ``.parquet``, a
     directory of that layout, with the other splits as they are and the truth in ``{split}_truth.parquet``.
     """
     pairs = load_pairs(data, **options)

@@ -15,20 +15,20 @@ from cleanpairs.data.text import NOT_FINITE, caption_fault, concerns_caption, co
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """N pairs of M images; ``pair_id`` is the position, and follows a pair to the exported file.
+    """N pairs of M images. ``pair_id`` is the position, and follows a pair to the exported file.
 
     - ``captions``: all empty where the input has none: vectors of both sides do without
     - ``image_index`` (N,) int64: row of ``images``
     - ``row``, ``position`` (N,) int64: input row of each pair, and its place in the row's list of captions
     - ``image_group`` (M,) int64: equal = the same image
-    - ``text_group`` (N,) int64: equal = the same text after normalisation; the same vector, where there are no captions
+    - ``text_group`` (N,) int64: equal = the same text after normalisation. The same vector, where there are no captions
     - ``reasons``: pair_id -> why it is quarantined
-    - ``true_mismatch``, ``true_key`` (N,) bool, list of N str; or None: the truth, where the input carries it. ``fit``
+    - ``true_mismatch``, ``true_key`` (N,) bool, list of N str, or None: the truth, where the input carries it. ``fit``
       never looks at it
     - ``text_vectors`` (N, D) float, or None: vectors of the captions that the input brings, maybe memory-mapped: of the
       same model as the images' vectors
     - ``precomputed_scores`` dict of str to (N,) float32: image-text similarities that the input brings, by the name of
-      their column; NaN where there is none
+      their column. NaN where there is none
     """
 
     captions: list[str]
@@ -99,7 +99,7 @@ class Pairs:
         - ``captions``: they may be left out where there are vectors of both sides
         - ``image_vectors`` (M, D) or (M, R, D) float (also named ``features``), or ``images``: encoded ones
         - ``text_vectors`` (N, D) float: of the captions
-        - ``image_index`` (N,) int: image of each caption; by default caption i has image i
+        - ``image_index`` (N,) int: image of each caption. By default caption i has image i
         - ``precomputed_scores`` mapping of str to (N,) float: similarities that are known already, by name
 
         Raises DataError: what is needed is missing, or sizes do not fit together.
@@ -144,7 +144,7 @@ class Pairs:
         )
 
     def select(self, indices: Sequence[int] | np.ndarray) -> "Pairs":
-        """Some of the pairs (k,), numbered anew, in memory; images are shared. DataError: there is no such pair."""
+        """Some of the pairs (k,), numbered anew, in memory. Images are shared. DataError: there is no such pair."""
         at = np.asarray(indices)
         at = np.flatnonzero(at) if at.dtype == bool else at.astype(np.int64)
         if len(at) and not 0 <= at.min() <= at.max() < len(self):
@@ -169,7 +169,7 @@ class Pairs:
 
     def with_captions(self, captions: Sequence[str], *, of: np.ndarray | None = None) -> "Pairs":
         """The same pairs with other captions (N,), in memory. Precomputed scores are NaN where the caption is another
-        one; text vectors stay where none is, or where ``of`` (N,) int64 is given: the pair whose caption each one is.
+        one. Text vectors stay where none is, or where ``of`` (N,) int64 is given: the pair whose caption each one is.
         """
         captions = list(captions)
         if len(captions) != len(self):
@@ -247,7 +247,7 @@ def _of_encoded(images: list[bytes | None]) -> tuple[ImageSource, np.ndarray, di
 
 
 def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, str]]:
-    """M vectors as images, zero where not finite; their content hashes (M,); image -> what is wrong with it."""
+    """M vectors as images, zero where not finite. Their content hashes (M,). Image -> what is wrong with it."""
     array = array[:, None, :] if array.ndim == 2 else array
     if array.ndim != 3 or array.dtype.kind != "f":
         raise DataError(f"features must be floats (M, D) or (M, R, D), found {array.dtype} {array.shape}")
@@ -259,7 +259,7 @@ def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, s
 
 
 def _comparable(array: np.ndarray, what: str) -> tuple[np.ndarray, dict[int, str]]:
-    """The vectors, zero where one is not finite; row -> what is wrong with it."""
+    """The vectors, zero where one is not finite. Row -> what is wrong with it."""
     bad = vector_faults(array, what)
     if odd := [i for i, why in bad.items() if why.endswith(NOT_FINITE)]:
         array = np.array(array)

@@ -20,7 +20,7 @@ BATCH_BYTES = 32 * 2**20  # of a batch of rows, about
 
 
 def parquet_files(folder: Path) -> list[str]:
-    """The Parquet files of a directory, sorted, or those below it where it has none itself; without the ledger and the
+    """The Parquet files of a directory, sorted, or those below it where it has none itself. Without the ledger and the
     dropped pairs of an export beside them.
     """
     aside: set[str] = set()
@@ -34,7 +34,7 @@ def parquet_files(folder: Path) -> list[str]:
 
 
 def _named(path: str, what: str = "read as Parquet") -> AbstractContextManager[None]:
-    """UnicodeDecodeError is for names in a damaged footer; file systems of object stores raise anything."""
+    """UnicodeDecodeError is for names in a damaged footer. File systems of object stores raise anything."""
     where = location(path)
     return reading(where, what, *([pa.ArrowException, UnicodeDecodeError] if where == path else [Exception]))
 
@@ -45,12 +45,12 @@ class _ParquetFile(pq.ParquetFile):
 
 
 def open_parquet(path: str) -> pq.ParquetFile:
-    """A Parquet file with page checksums verified and little read ahead, to be closed; DataError names the file."""
+    """A Parquet file with page checksums verified and little read ahead, to be closed. DataError names the file."""
     with _named(path):
         check_regular(path)
         remote = open_remote(path)
         # Through a buffer, also where a column would fit into memory: without, Arrow trusts the footer's offsets,
-        # and a damaged one ends the process (shown by `make faults`; with a buffer none of its files does).
+        # and a damaged one ends the process (shown by `make faults`, with a buffer none of its files does).
         return _ParquetFile(
             remote or path,
             pre_buffer=False,
@@ -69,13 +69,13 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
 
 
 def common_schema(paths: Sequence[str]) -> pa.Schema:
-    """The Arrow schema that all Parquet files share; see :func:`shared_schema`."""
+    """The Arrow schema that all Parquet files share. See :func:`shared_schema`."""
     return shared_schema(paths, lambda path: _footer(path)[0])
 
 
 @cached_by_file(4096)
 def _footer(path: str) -> tuple[pa.Schema, list[int]]:
-    """The schema of a file, and the rows of each row group; read again only where the file has changed."""
+    """The schema of a file, and the rows of each row group. Read again only where the file has changed."""
     with open_parquet(path) as file, _named(path):
         sizes = [int(file.metadata.row_group(g).num_rows) for g in range(file.metadata.num_row_groups)]
         return plain_schema(file.schema_arrow), sizes
@@ -110,7 +110,7 @@ def shared_schema(paths: Sequence[str], schema_of: Callable[[str], pa.Schema]) -
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema`` that a batch has, with its types; itself where it has these."""
+    """The columns of ``schema`` that a batch has, with its types. Itself where it has these."""
     target = pa.schema([field for field in schema if field.name in batch.schema.names], schema.metadata)
     if batch.schema.equals(target):
         return batch
@@ -192,7 +192,7 @@ def input_table(path: str, columns: Sequence[str] | None = None) -> pa.Table:
 def _batches(
     file: pq.ParquetFile, rows: int, columns: list[str] | None, groups: Sequence[int]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of ``groups``; pyarrow cannot read dictionaries inside of lists over the end of a row group."""
+    """Batches of ``groups``. Pyarrow cannot read dictionaries inside of lists over the end of a row group."""
     chosen = None if columns is None else set(columns)
     kinds = [field.type for field in file.schema_arrow if chosen is None or field.name in chosen]
     apart = any("dictionary" in str(kind) and not pa.types.is_dictionary(kind) for kind in kinds)

@@ -85,7 +85,7 @@ def sniff(data: str) -> str:
 
 
 def open_source(data: str | Path, *, text_column: str | None = None, **options: Any) -> Source:
-    """Where ``data`` is and what its columns are, without reading it; parameters as in :func:`load_pairs`."""
+    """Where ``data`` is and what its columns are, without reading it. Parameters as in :func:`load_pairs`."""
     try:
         return _opened(data, text_column=text_column, **options)  # a column's own name may hold a comma
     except DataError:
@@ -100,7 +100,7 @@ def open_source(data: str | Path, *, text_column: str | None = None, **options: 
 
 
 def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
-    """The input with one more column, of the texts of several, as Parquet in the cache directory; and its name."""
+    """The input with one more column, of the texts of several, as Parquet in the cache directory, and its name."""
     digest = sha256("|".join([source.fingerprint, *names]).encode()).hexdigest()
     path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
     known = next(iter(iter_tables(source, 1))).schema.names
@@ -190,24 +190,24 @@ def load_pairs(
     """Read image-caption pairs.
 
     - ``data``: a path, a glob, a directory, or ``hf://owner/name``: what one of
-      :data:`cleanpairs.core.registry.READERS` recognises; a Dataset, DatasetDict, IterableDataset, DataFrame, Table,
-      dict, list of dicts, which is written to the cache directory first, so that it can be read again; or Pairs
+      :data:`cleanpairs.core.registry.READERS` recognises. A Dataset, DatasetDict, IterableDataset, DataFrame, Table,
+      dict, list of dicts, which is written to the cache directory first, so that it can be read again, or Pairs
     - ``reader``: a name of these readers, where several recognise ``data``: the first would be taken
-    - ``encoding``: of CSV, TSV and .txt; UTF-8 by default
-    - ``split``: where the input has splits; ``train`` by default
+    - ``encoding``: of CSV, TSV and .txt. UTF-8 by default
+    - ``split``: where the input has splits. ``train`` by default
     - ``image_column``, ``text_column``, ``key_column``: found by their usual names if not given. A text column of lists
-      makes one pair of each caption; several columns, ``"title,description"``, are joined
-    - ``text_vectors``: the column with vectors of the captions, found by its usual names if not given; where ``data``
+      makes one pair of each caption. Several columns, ``"title,description"``, are joined
+    - ``text_vectors``: the column with vectors of the captions, found by its usual names if not given. Where ``data``
       is ``.npy`` files of image vectors, those of the captions
     - ``captions``: beside ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns
-    - ``image_root``: image paths are relative to it (else to the folder of the file that names them; of what is no
+    - ``image_root``: image paths are relative to it (else to the folder of the file that names them, of what is no
       path, to the working directory) and may not leave it
     - ``limit``: only the first rows
-    - ``allow_urls``: fetch ``data`` where it is a URL; images that the data itself names by URLs are never fetched
+    - ``allow_urls``: fetch ``data`` where it is a URL. Images that the data itself names by URLs are never fetched
 
     Returns Pairs: rows that cannot be used are in it, with their reason in ``reasons``.
-    Raises ConfigError: the input is a URL, and these are not allowed; DataError: the input cannot be read, or has no
-    column of captions or images; the message names file and columns.
+    Raises ConfigError: the input is a URL, and these are not allowed. DataError: the input cannot be read, or has no
+    column of captions or images. The message names file and columns.
     """
     options = {name: value for name, value in locals().items() if name != "data"}
     if isinstance(data, Pairs):
@@ -337,8 +337,8 @@ def _with_captions(data: Any, text: str | None) -> Any:
 
 
 def as_dataset(data: Any, split: str | None = None) -> Any:
-    """The ``datasets.Dataset`` or ``IterableDataset`` that ``data``, or its ``split``, is or can be made; None where it
-    is neither. Raises DataError: `datasets` cannot make columns of it; ConfigError: there is no such split.
+    """The ``datasets.Dataset`` or ``IterableDataset`` that ``data``, or its ``split``, is or can be made. None where it
+    is neither. Raises DataError: `datasets` cannot make columns of it. ConfigError: there is no such split.
     """
     if not isinstance(data, Mapping | list) and not type(data).__module__.startswith("datasets"):
         return None

@@ -2,7 +2,7 @@
 
 What the user has named himself, in a command or a call on this machine, is noted in the cache directory, and may be
 named by a file too. Anything else opens local files only, as they were recorded (the caller compares the fingerprint),
-with images at or below the folder of the data; a URL, the hub or another image root is refused, unless it is trusted.
+with images at or below the folder of the data. A URL, the hub or another image root is refused, unless it is trusted.
 """
 
 import hashlib
@@ -47,8 +47,8 @@ def _files(options: Mapping[str, Any]) -> list[Any]:
 
 
 def check_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool = False) -> bool:
-    """Whether ``data`` may be read with any ``options``, as ``where`` records; False: locally only. Raises DataError:
-    they are not what a file records; ConfigError: a URL, or the hub, that the user has not named.
+    """Whether ``data`` may be read with any ``options``, as ``where`` records. False: locally only. Raises DataError:
+    they are not what a file records. ConfigError: a URL, or the hub, that the user has not named.
     """
     texts = "reader encoding split image_column text_column key_column image_root text_vectors captions".split()
     types = dict.fromkeys(texts, str) | {"allow_urls": bool, "limit": int}
@@ -66,9 +66,9 @@ def check_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool 
 
 
 def open_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool = False) -> Source:
-    """The input that the file ``where`` records; the caller compares its fingerprint before anything is made of it.
+    """The input that the file ``where`` records. The caller compares its fingerprint before anything is made of it.
     Raises ConfigError: the user has not named its URL, or its image root, which is not at or below the folder of the
-    data; DataError: as :func:`cleanpairs.data.open_source`.
+    data. DataError: as :func:`cleanpairs.data.open_source`.
     """
     free = check_recorded(data, options, where, trusted=trusted)
     source = open_source(data, **options)

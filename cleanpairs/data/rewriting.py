@@ -99,7 +99,7 @@ def _chosen(pairs: Pairs, rate: float, texts: dict[int, str], rng: np.random.Gen
 def copied(pairs: Pairs, rate: float, groups: Sequence[Any], rng: np.random.Generator, tries: int = 20) -> np.ndarray:
     """(N,) int64: the pair whose caption each shows, a share ``rate`` one of another image in a group that it is in.
 
-    ``groups``: pairs (k,) each; a pair may be in several.
+    ``groups``: pairs (k,) each. A pair may be in several.
     """
     source, groups_of = pairs.pair_id.copy(), defaultdict[int, list[int]](list)
     for number, rows in enumerate(groups):

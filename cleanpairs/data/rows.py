@@ -23,7 +23,7 @@ Vectors = tuple[np.ndarray, dict[int, str]]
 
 @dataclass(frozen=True)
 class Rows:
-    """Input rows in a batch, the file that they are from, and why some are unusable: row of the batch -> reason;
+    """Input rows in a batch, the file that they are from, and why some are unusable: row of the batch -> reason.
     ``caption_faults``: why one of a row's captions is.
     """
 
@@ -35,7 +35,7 @@ class Rows:
 
 @dataclass
 class RowBatch:
-    """n input rows as k pairs. ``row`` counts within the batch; ``faults``: pair (within the batch) -> reason."""
+    """n input rows as k pairs. ``row`` counts within the batch. ``faults``: pair (within the batch) -> reason."""
 
     n_rows: int
     captions: pa.Array  # (k,) string, no nulls
@@ -53,14 +53,14 @@ class RowBatch:
 
     @property
     def text_group(self) -> np.ndarray:
-        """(k,) int64: equal = the same text; where there are no captions, the same vector."""
+        """(k,) int64: equal = the same text. Where there are no captions, the same vector."""
         if self.captioned or self.text_vectors is None:
             return text_groups(self.captions)
         return vector_groups(self.text_vectors)
 
 
 def vector_shape(column: pa.Array) -> Shape | None:
-    """(R, D, dtype) of a column of vectors: by its type, else the usual one among its rows; None where none tells."""
+    """(R, D, dtype) of a column of vectors: by its type, else the usual one among its rows. None where none tells."""
     sizes: list[int] = []
     while is_list(column.type):
         if pa.types.is_fixed_size_list(column.type):
@@ -77,7 +77,7 @@ def vector_shape(column: pa.Array) -> Shape | None:
 
 
 def vectors_of(column: pa.Array, shape: Shape | None, what: str = "vector") -> Vectors:
-    """Vectors (n, R, D), not to be written, zero where a row is bad, and row -> why; ``what`` they are called."""
+    """Vectors (n, R, D), not to be written, zero where a row is bad, and row -> why. ``what`` they are called."""
     n = len(column)
     if shape is None:
         return np.zeros((n, 1, 1), np.float32), {i: f"there is no {what}" for i in range(n)}
@@ -128,8 +128,8 @@ def convert(
 ) -> RowBatch:
     """A batch of input rows, converted.
 
-    ``columns``: role -> column; ``shapes``: of the vectors of ``features`` and ``text_features``; ``names``: of rows
-    without a key, else their numbers; ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a row).
+    ``columns``: role -> column. ``shapes``: of the vectors of ``features`` and ``text_features``. ``names``: of rows
+    without a key, else their numbers. ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a row).
     """
     batch = rows.batch
 
@@ -206,7 +206,7 @@ def _pairs(
     faults: dict[int, str],
     caption_faults: Faults,
 ) -> tuple[pa.Array, np.ndarray, np.ndarray, pa.Array, dict[int, str]]:
-    """The captions, rows, positions, keys and faults of the pairs of n rows; ``faults``: row -> why."""
+    """The captions, rows, positions, keys and faults of the pairs of n rows. ``faults``: row -> why."""
     row, position = np.arange(n), np.zeros(n, np.int64)
     texts = pa.nulls(n, pa.string()) if captions is None else captions
     if is_list(texts.type):

@@ -24,9 +24,9 @@ TABLES = "tables"  # folder of the cache directory: what was made of an input, o
 class Source:
     """Enough to read pairs again, and to notice that they changed.
 
-    ``kind``: name of the reader, or "memory"; ``paths``: absolute, in reading order; ``columns``: role -> column;
-    ``fingerprint``: SHA-256 over contents and settings; ``explicit_lists``: the text column holds lists; ``options``:
-    what else finds the same rows again; ``original``: the user's own files, where ``paths`` is a copy of them.
+    ``kind``: name of the reader, or "memory". ``paths``: absolute, in reading order. ``columns``: role -> column.
+    ``fingerprint``: SHA-256 over contents and settings. ``explicit_lists``: the text column holds lists. ``options``:
+    what else finds the same rows again. ``original``: the user's own files, where ``paths`` is a copy of them.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Source:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The user's own files, without the tables in the cache directory; these where there are no others."""
+        """The user's own files, without the tables in the cache directory. These where there are no others."""
         tables = cache_dir().absolute() / TABLES
         return tuple(path for path in self.inputs if Path(path).absolute().parent != tables) or self.paths
 
@@ -70,8 +70,8 @@ def copied(source: Source, paths: Sequence[str]) -> Source:
 
 
 def fingerprint_of(source: Source) -> str:
-    """SHA-256 over the contents of a source's files as they are now, in order, and what else makes two sources differ;
-    of pairs in memory their own. Raises DataError: a file cannot be read.
+    """SHA-256 over the contents of a source's files as they are now, in order, and what else makes two sources differ.
+    Of pairs in memory their own. Raises DataError: a file cannot be read.
     """
     if source.kind == "memory":
         return source.fingerprint
@@ -93,7 +93,7 @@ def _digest_of_states(seen: Sequence[dict[str, int] | None]) -> str:
 
 
 def cache_dir() -> Path:
-    """``$CLEANPAIRS_CACHE``, else ``$XDG_CACHE_HOME/cleanpairs``, else ``~/.cache/cleanpairs``; it need not exist."""
+    """``$CLEANPAIRS_CACHE``, else ``$XDG_CACHE_HOME/cleanpairs``, else ``~/.cache/cleanpairs``. It need not exist."""
     if own := os.environ.get("CLEANPAIRS_CACHE"):
         return Path(own)
     if found := os.environ.get("XDG_CACHE_HOME"):
@@ -150,7 +150,7 @@ _hashed: dict[str, str] = {}  # fingerprint -> what was seen of the files, as a 
 
 
 def digest_of(path: str | os.PathLike[str]) -> bytes:
-    """SHA-256 (32 bytes) of a file; of a large one remembered in the cache directory, and believed while device, inode,
+    """SHA-256 (32 bytes) of a file. Of a large one remembered in the cache directory, and believed while device, inode,
     size and the times of modification and change are the same, which must be two seconds old: the clock may not tell
     another.
     """
@@ -158,7 +158,7 @@ def digest_of(path: str | os.PathLike[str]) -> bytes:
 
 
 def _digest_and_state(path: str | os.PathLike[str]) -> tuple[bytes, dict[str, int] | None]:
-    """The digest, and what is seen of the file while it is the same; None where another file might be seen so."""
+    """The digest, and what is seen of the file while it is the same. None where another file might be seen so."""
     with open_regular(path) as file:
         begun, seen = time.time(), _seen(file.fileno())
         note = cache_dir() / "digests" / f"{hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()}.json"

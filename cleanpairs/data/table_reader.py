@@ -29,7 +29,7 @@ from cleanpairs.data.text import NOT_FINITE, text_groups
 from cleanpairs.ops.columns import is_list
 from cleanpairs.ops.mapped import mapped_array, release
 
-IN_MEMORY = 256 * 2**20  # bytes of vectors; more are mapped from a file in the cache directory
+IN_MEMORY = 256 * 2**20  # bytes of vectors. More are mapped from a file in the cache directory
 BATCH = 512
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the storage of `datasets`' Image
 
@@ -59,7 +59,7 @@ def record_batch(schema: pa.Schema, columns: Mapping[str, Any], wanted: Sequence
 
 
 def chosen_split(asked: str | None, known: Sequence[str], where: str) -> str:
-    """The split that was asked for, else the only one, else ``train``; DataError where there is no such one."""
+    """The split that was asked for, else the only one, else ``train``. DataError where there is no such one."""
     name = asked or (known[0] if len(known) == 1 else "train")
     if name not in known:
         raise DataError(f"{where} has no split {name!r} (splits: {', '.join(known)}); name one with --split")
@@ -67,7 +67,7 @@ def chosen_split(asked: str | None, known: Sequence[str], where: str) -> str:
 
 
 class TableReader(ABC):
-    """A reader whose input is a table; a subclass has ``kind``, ``recognises``, ``open``, and the methods below."""
+    """A reader whose input is a table. A subclass has ``kind``, ``recognises``, ``open``, and the methods below."""
 
     kind: ClassVar[str]
     splits: ClassVar[bool] = False  # whether some inputs have several
@@ -79,10 +79,10 @@ class TableReader(ABC):
 
     @abstractmethod
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
-        """The first ``n_rows`` rows, in order, at most ``batch_rows`` at once; only ``columns``, all when None."""
+        """The first ``n_rows`` rows, in order, at most ``batch_rows`` at once. Only ``columns``, all when None."""
 
     def encoded(self, source: Source) -> ImageSource | None:
-        """The encoded images, by row; None where there are none."""
+        """The encoded images, by row. None where there are none."""
         if "image" not in source.columns:
             return None
 
@@ -96,7 +96,7 @@ class TableReader(ABC):
         return ImageSource(source.n_rows, partial(self.images_at, source), stream)
 
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
-        """Encoded images (k,) at ``rows`` (k,), in any order; what lies before them is passed over."""
+        """Encoded images (k,) at ``rows`` (k,), in any order. What lies before them is passed over."""
         wanted, column = np.unique(np.asarray(rows, np.int64)), source.columns["image"]
         found: dict[int, bytes | None] = {}
         for first, parts in self._around(source, wanted, [column]):
@@ -115,11 +115,11 @@ class TableReader(ABC):
             yield 0, self.batches(source, BATCH, columns)
 
     def mapped(self, source: Source) -> list[np.ndarray]:
-        """Vectors (n_rows, R, D), and those of captions (n_rows, D), that may stay where they are; none by default."""
+        """Vectors (n_rows, R, D), and those of captions (n_rows, D), that may stay where they are. None by default."""
         return []
 
     def some(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
-        """As :meth:`batches`; one empty batch where there are no rows."""
+        """As :meth:`batches`. One empty batch where there are no rows."""
         rows = None
         for rows in self.batches(source, batch_rows, columns):
             yield rows
@@ -157,7 +157,7 @@ class TableReader(ABC):
             first += len(rows.batch)
 
     def load(self, source: Source) -> Pairs:
-        """All pairs; vectors above 256 MiB are mapped from a file in the cache directory."""
+        """All pairs. Vectors above 256 MiB are mapped from a file in the cache directory."""
         encoded, mapped = self.encoded(source), self.mapped(source)
         if mapped:
             pairs = load_rows(self.iter_rows(source), source, encoded, *mapped)
@@ -188,7 +188,7 @@ class TableReader(ABC):
 
 
 class ParquetReader(TableReader):
-    """Reads Parquet; see :func:`cleanpairs.data.readers.load_pairs`."""
+    """Reads Parquet. See :func:`cleanpairs.data.readers.load_pairs`."""
 
     kind = "parquet"
     splits = True
@@ -203,7 +203,7 @@ class ParquetReader(TableReader):
         return path.is_file() or any(c in data for c in "*?[")
 
     def open(self, data: str, request: DataOptions) -> Source:
-        """Where the data is, what its columns are; nothing but schemas and hashes is read."""
+        """Where the data is, what its columns are. Nothing but schemas and hashes is read."""
         folder = Path(data).absolute()
         if folder.is_file() and folder.suffix not in (".parquet", ".pq") and not begins_with(folder, b"PAR1"):
             raise DataError(f"{data} is no Parquet, CSV, TSV, JSON, .npy, .arrow or .tar: see docs/inputs.md")
@@ -221,7 +221,7 @@ class ParquetReader(TableReader):
         return self.described(data, paths, sum(count_rows(paths)), request, **options)
 
     def schema(self, source: Source) -> pa.Schema:
-        """The one that the files share; texts that spell lists of captions are lists."""
+        """The one that the files share. Texts that spell lists of captions are lists."""
         schema = common_schema(source.paths)
         at = schema.get_field_index(source.columns.get("text", ""))
         if at < 0 or "captions" not in source.options:
@@ -236,7 +236,7 @@ class ParquetReader(TableReader):
         first: int = 0,
         rows: int | None = None,
     ) -> Iterator[Rows]:
-        """See :class:`TableReader`; of ``rows`` rows from ``first`` on: the row groups before them are not read."""
+        """See :class:`TableReader`. Of ``rows`` rows from ``first`` on: the row groups before them are not read."""
         rows = source.n_rows if rows is None else rows
         text = source.columns.get("text") if "captions" in source.options else None
         for path, batch in iter_batches(source.paths, columns, batch_rows, rows, first):
@@ -291,7 +291,7 @@ def load_rows(
     vectors: np.ndarray | None = None,
     text_vectors: np.ndarray | None = None,
 ) -> Pairs:
-    """Pairs of converted batches; ``vectors`` (n_rows, R, D), ``text_vectors`` (n_rows, D): of one array each."""
+    """Pairs of converted batches. ``vectors`` (n_rows, R, D), ``text_vectors`` (n_rows, D): of one array each."""
     given = {"features": vectors, "text_features": text_vectors}
     arrays, first, truth = dict(given), 0, False
     captions: list[str] = []

@@ -21,18 +21,18 @@ NO_CAPTION_FILE = "there is no caption file"
 
 
 def normalise_text(text: str) -> str:
-    """NFKC, casefolded, without punctuation around words, white space collapsed; equal forms are the same text."""
+    """NFKC, casefolded, without punctuation around words, white space collapsed. Equal forms are the same text."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(_SEPARATORS.sub(" ", plain).split()) or " ".join(plain.split())
 
 
 def content_hash(data: bytes | memoryview) -> int:
-    """64 bits of BLAKE2b as a signed integer; equal contents have equal numbers in every corpus."""
+    """64 bits of BLAKE2b as a signed integer. Equal contents have equal numbers in every corpus."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
 
 
 def text_groups(captions: Iterable[str] | pa.Array) -> np.ndarray:
-    """Content hash (N,) int64 of each caption's normal form; a null is an empty caption."""
+    """Content hash (N,) int64 of each caption's normal form. A null is an empty caption."""
     texts = (c or "" for c in captions.to_pylist()) if isinstance(captions, pa.Array) else captions
     return np.array([content_hash(normalise_text(c).encode("utf-8", "surrogatepass")) for c in texts], np.int64)
 

@@ -11,7 +11,7 @@ from cleanpairs.data.images import ImageSource
 
 
 def thumbnails(images: ImageSource, rows: np.ndarray, size: int) -> Iterator[bytes | None]:
-    """A small JPEG of each of the images `rows` (k,), without the original's metadata; None where there is none."""
+    """A small JPEG of each of the images `rows` (k,), without the original's metadata. None where there is none."""
     parts = (rows[start : start + 32].tolist() for start in range(0, len(rows), 32))
     with Decoder(_shrunk(size), workers_for(len(rows))) as decoder:
         for batch in decoder.batches((0, images.read(part)) for part in parts):

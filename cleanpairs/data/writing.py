@@ -19,7 +19,7 @@ from cleanpairs.ops.columns import as_schema, nullable_type, plain_type
 
 
 def with_image_feature(schema: pa.Schema) -> pa.Schema:
-    """``schema`` with the `datasets` features noted: Image for struct<bytes, path>; those noted already are kept."""
+    """``schema`` with the `datasets` features noted: Image for struct<bytes, path>. Those noted already are kept."""
     metadata = dict(schema.metadata or {})
     images = [
         f.name
@@ -63,7 +63,7 @@ def noted_features(schema: pa.Schema) -> Any:
 
 
 class Sink(ABC):
-    """Takes tables until its ``with`` block ends; ``rows``: written so far; ``parts``: of a directory, file name ->
+    """Takes tables until its ``with`` block ends. ``rows``: written so far. ``parts``: of a directory, file name ->
     rows, those that hold rows.
     """
 
@@ -96,7 +96,7 @@ class Sink(ABC):
 
 
 class ParquetSink(Sink):
-    """Writes one Parquet file, batch by batch. ``image_feature``: note the `datasets` features in its schema; ``note``:
+    """Writes one Parquet file, batch by batch. ``image_feature``: note the `datasets` features in its schema. ``note``:
     a key in the file's metadata, gone when another program writes it again. Raises OutputError: it cannot be written.
     """
 
@@ -119,7 +119,7 @@ class ParquetSink(Sink):
                 self._writer.add_key_value_metadata({note: ""})
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
-        """Add rows; a row group is written when 64 MiB or 65,536 rows have come together."""
+        """Add rows. A row group is written when 64 MiB or 65,536 rows have come together."""
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
         table = as_schema(table, self.schema)
         self.rows += len(table)
@@ -153,7 +153,7 @@ class ParquetSink(Sink):
 
 
 def write_tables(path: Path, tables: Iterable[pa.Table]) -> bool:
-    """Tables of one schema as one Parquet file; whether there are any: of none there is no file."""
+    """Tables of one schema as one Parquet file. Whether there are any: of none there is no file."""
     sink: ParquetSink | None = None
     with ExitStack() as files:
         for table in tables:
@@ -163,7 +163,7 @@ def write_tables(path: Path, tables: Iterable[pa.Table]) -> bool:
 
 
 def cached_tables(tables: Iterable[pa.Table]) -> Path | None:
-    """Tables of one schema as a Parquet file in the cache directory, named by its content; None of none."""
+    """Tables of one schema as a Parquet file in the cache directory, named by its content. None of none."""
     folder = cache_folder(TABLES)
     with scratch_directory("dataset", folder) as scratch:
         rows = scratch / "rows.parquet"

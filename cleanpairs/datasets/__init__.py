@@ -25,7 +25,7 @@ def clipart_path(split: str = "train") -> Path:
 
 
 def load_clipart(split: str = "train") -> Pairs:
-    """The clip art as pairs: one image, one caption each; ``split``, and what is raised: as of :func:`clipart_path`.
+    """The clip art as pairs: one image, one caption each. ``split``, and what is raised: as of :func:`clipart_path`.
 
     Captions are all different. Source and licence (public domain): ``cleanpairs/datasets/clipart/NOTICE.md``.
 

@@ -49,7 +49,7 @@ class SmallCNN(nn.Module):
             nn.init.kaiming_normal_(layers[-3].weight, mode="fan_out", nonlinearity="relu")  # type: ignore[arg-type]
         self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(3))
         self.project = nn.Linear(channels[-1], dim)
-        # torch's stubs lack this overload; channels last is a tenth faster on a CPU
+        # torch's stubs lack this overload. Channels last is a tenth faster on a CPU
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class SmallCNN(nn.Module):
 
 
 class Backbone(DualEncoder, Standardised):
-    """A dual encoder of image regions, of ``dim_image`` dimensions, and of words, by a table of ``vocabulary`` rows;
+    """A dual encoder of image regions, of ``dim_image`` dimensions, and of words, by a table of ``vocabulary`` rows.
     ``shape``: fields of :attr:`Shape`.
     """
 
@@ -81,7 +81,7 @@ class Backbone(DualEncoder, Standardised):
         return images if self.cnn is None else self.cnn(images)
 
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
-        """Fix the standardisation of region inputs, (D,) each; pixels have none."""
+        """Fix the standardisation of region inputs, (D,) each. Pixels have none."""
         if self.cnn is None:
             self.standardise(mean, std)
 
@@ -93,13 +93,13 @@ class Backbone(DualEncoder, Standardised):
 
 @dataclass(frozen=True)
 class VSEShape(Shape):
-    """``dim_sentence``: of a frozen encoder's vectors, whose projection is added to the pooled words; 0 for none."""
+    """``dim_sentence``: of a frozen encoder's vectors, whose projection is added to the pooled words. 0 for none."""
 
     dim_sentence: int = 0
 
 
 class VSEInf(Backbone):
-    """VSE infinity (Chen et al., CVPR 2021): region and word towers, compared by cosine; see :class:`Backbone`."""
+    """VSE infinity (Chen et al., CVPR 2021): region and word towers, compared by cosine. See :class:`Backbone`."""
 
     Shape = VSEShape
 
@@ -113,7 +113,7 @@ class VSEInf(Backbone):
         self.sentence = RegionTower(s.dim_sentence, s.dim) if s.dim_sentence else None
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Unit vectors (B, E) of regions (B, R, D), or of pixels (B, 3, H, W); ``keep`` (B, R): region dropping."""
+        """Unit vectors (B, E) of regions (B, R, D), or of pixels (B, 3, H, W). ``keep`` (B, R): region dropping."""
         return self.image(self.regions(images), keep)
 
     def encode_texts(self, tokens: PackedTokens) -> Tensor:

@@ -14,7 +14,7 @@ from cleanpairs.encoders.tokenizer import PackedTokens
 class Local(NamedTuple):
     """B sets of local vectors: regions of images or words of captions."""
 
-    parts: Tensor  # (B, L, D); zero behind each length
+    parts: Tensor  # (B, L, D). Zero behind each length
     lengths: Tensor  # (B,) int64, from 1 to L
 
 
@@ -31,7 +31,7 @@ class DualEncoder(nn.Module):
     local = False  # whether states are :class:`Local`
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Any:
-        """State of B images: regions (B, R, D) or pixels (B, 3, H, W); ``keep`` (B, R) bool: region dropping."""
+        """State of B images: regions (B, R, D) or pixels (B, 3, H, W). ``keep`` (B, R) bool: region dropping."""
         raise NotImplementedError
 
     def encode_texts(self, tokens: PackedTokens) -> Any:
@@ -55,7 +55,7 @@ class DualEncoder(nn.Module):
         return (images * texts).sum(dim=1)
 
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
-        """Fix the standardisation of the input regions, (D,) each; nothing, where they stay as they come."""
+        """Fix the standardisation of the input regions, (D,) each. Nothing, where they stay as they come."""
 
 
 def full_precision(state: State) -> State:
@@ -71,6 +71,6 @@ def take_state(state: State, rows: Tensor) -> State:
 
 
 def input_dim(model: DualEncoder) -> int | None:
-    """Dimensions D of the image vectors that a model, or each network of an ensemble, takes; None: pixels alone."""
+    """Dimensions D of the image vectors that a model, or each network of an ensemble, takes. None: pixels alone."""
     dim = (model.config.get("members") or [model.config])[0].get("dim_image")
     return None if dim is None else int(dim)

@@ -24,7 +24,7 @@ WEIGHTS_HASH = "57934424"  # the first digits of the file's SHA-256
 
 
 def weights_path() -> Path:
-    """The file of weights inside the installed package, found without importing it; ConfigError where it is not."""
+    """The file of weights inside the installed package, found without importing it. ConfigError where it is not."""
     name = f"efficientnet-lite0-{WEIGHTS_HASH}.pth"
     found = [path for folder in package_folders(WEIGHTS_PACKAGE) for path in folder.rglob(name)]
     if found:
@@ -36,7 +36,7 @@ def weights_path() -> Path:
 
 
 class _SameConv2d(nn.Conv2d):
-    """Convolution with TensorFlow's ``SAME`` padding: the output is ceil(input / stride); an odd pad goes last."""
+    """Convolution with TensorFlow's ``SAME`` padding: the output is ceil(input / stride). An odd pad goes last."""
 
     def forward(self, input: Tensor) -> Tensor:
         kernel, stride = self.kernel_size[0], self.stride[0]
@@ -50,7 +50,7 @@ class _SameConv2d(nn.Conv2d):
 
 
 class _ConvNorm(nn.Module):
-    """Convolution without bias, batch norm, and ReLU6 if ``activate``; :meth:`fold` merges the first two."""
+    """Convolution without bias, batch norm, and ReLU6 if ``activate``. :meth:`fold` merges the first two."""
 
     def __init__(
         self, c_in: int, c_out: int, kernel: int = 1, stride: int = 1, groups: int = 1, activate: bool = True
@@ -71,7 +71,7 @@ class _ConvNorm(nn.Module):
 
 
 class _MBConv(nn.Module):
-    """Inverted residual block: expand 1x1, depthwise kxk, project 1x1 without activation; skip where shapes allow."""
+    """Inverted residual block: expand 1x1, depthwise kxk, project 1x1 without activation. Skip where shapes allow."""
 
     def __init__(self, c_in: int, c_out: int, kernel: int, stride: int, expand: int) -> None:
         super().__init__()
@@ -87,12 +87,12 @@ class _MBConv(nn.Module):
 
 
 class EfficientNetLite0(nn.Module, FrozenImages):
-    """EfficientNet-Lite0 with ImageNet weights, frozen, in evaluation mode; one image's features are (9, 1280).
+    """EfficientNet-Lite0 with ImageNet weights, frozen, in evaluation mode. One image's features are (9, 1280).
 
     - ``image_size``: side in pixels of the square that the network sees, 224 when None, at least 32
-    - ``fold``: merge batch norms into the convolutions after loading; the same function up to rounding, and faster
-    - ``precision``: of the network. In bfloat16 a processor that is made for it takes half the time; the features agree
-      with those in float32 by a cosine of .9993 on average (64 photographs; the least .996)
+    - ``fold``: merge batch norms into the convolutions after loading. The same function up to rounding, and faster
+    - ``precision``: of the network. In bfloat16 a processor that is made for it takes half the time. The features agree
+      with those in float32 by a cosine of .9993 on average (64 photographs, the least .996)
 
     Raises ConfigError: the package of weights is missing, or its file is not this network's, or ``image_size`` is less.
     """

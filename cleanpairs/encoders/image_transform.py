@@ -26,15 +26,15 @@ class ImageTransform:
     shortest_edge: int | None  # what the shorter side is brought to, with the aspect kept
     height: int | None  # or the size that the whole image is brought to
     width: int | None
-    crop: tuple[int, int] | None  # (height, width) of the centre, filled up with zeros; None: no cut
-    resample: Image.Resampling | None  # Pillow's filter; None: no resizing
+    crop: tuple[int, int] | None  # (height, width) of the centre, filled up with zeros. None: no cut
+    resample: Image.Resampling | None  # Pillow's filter. None: no resizing
     scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     @classmethod
     def from_config(cls, config: dict[str, Any], model_type: str, file: str = "preprocessor_config.json") -> Self:
-        """Of the contents of ``preprocessor_config.json``; ConfigError: it asks for what is not known here."""
+        """Of the contents of ``preprocessor_config.json``. ConfigError: it asks for what is not known here."""
         config = {**_defaults(model_type), **{key: value for key, value in config.items() if value is not None}}
         size: Any = config["size"]
         crop: Any = config.get("crop_size")
@@ -78,7 +78,7 @@ class ImageTransform:
         return self.crop or (self.height or 0, self.width or 0)
 
     def __call__(self, images: Sequence[Image.Image]) -> "Tensor":
-        """Images of any mode and size to pixels (B, 3, H, W) float32; transparent is white. DataError: one has none."""
+        """Images of any mode and size to pixels (B, 3, H, W) float32. Transparent is white. DataError: one has none."""
         import torch
 
         return self.standardise(torch.from_numpy(self.pixels(images)))
@@ -128,12 +128,12 @@ def _defaults(model_type: str) -> dict[str, Any]:
 
 
 def pixels_of(image: Image.Image, **fields: Any) -> np.ndarray:
-    """(3, H, W) uint8 of one image, by the transform of these fields, as JSON has them; for workers."""
+    """(3, H, W) uint8 of one image, by the transform of these fields, as JSON has them. For workers."""
     return np.asarray(ImageTransform(**fields).pixels([image])[0])
 
 
 def _cut(image: Image.Image, width: int, height: int) -> Image.Image:
-    """The centre, ``width`` x ``height``; black beyond the border."""
+    """The centre, ``width`` x ``height``. Black beyond the border."""
     left, top = (image.width - width) // 2, (image.height - height) // 2  # rounds down, below 0 too
     return image.crop((left, top, left + width, top + height))
 

@@ -9,7 +9,7 @@ from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.encoders.towers import RegionTower, l2_normalise
 
 # A head on vectors that fit already moves with this share of the learning rate: with all of it the labels of 500 clip
-# art pairs, 30 % mismatched, rank at an AUROC of .807, below the .866 of the cosine that it began as; with a fifth,
+# art pairs, 30 % mismatched, rank at an AUROC of .807, below the .866 of the cosine that it began as. With a fifth,
 # .880.
 HEAD_RATE = 0.2
 
@@ -42,7 +42,7 @@ class JointHead(DualEncoder):
         self.image, self.text = ResidualHead(dim_image), ResidualHead(dim_image)
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Unit vectors (B, E) of vectors (B, R, E); those of several regions are averaged."""
+        """Unit vectors (B, E) of vectors (B, R, E). Those of several regions are averaged."""
         return self.image(images.mean(dim=1))
 
     def encode_texts(self, tokens: PackedTokens) -> Tensor:
@@ -64,7 +64,7 @@ class JointSpace(DualEncoder):
         self.dim, self.config = dim_image, {"dim_image": dim_image}
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Unit vectors (B, E) of vectors (B, R, E); those of several regions are averaged."""
+        """Unit vectors (B, E) of vectors (B, R, E). Those of several regions are averaged."""
         return l2_normalise(images.mean(dim=1))
 
     def encode_texts(self, tokens: PackedTokens) -> Tensor:
@@ -85,7 +85,7 @@ class VectorTowers(DualEncoder):
         self.text = RegionTower(dim_text, dim)
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Unit vectors (B, E) of regions (B, R, D); ``keep`` (B, R): region dropping."""
+        """Unit vectors (B, E) of regions (B, R, D). ``keep`` (B, R): region dropping."""
         return self.image(images, keep)
 
     def encode_texts(self, tokens: PackedTokens) -> Tensor:

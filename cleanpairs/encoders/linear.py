@@ -29,7 +29,7 @@ class _Projected(Standardised):
 
     @torch.no_grad()
     def fit(self, x: np.ndarray, seed: int, sample: int = 16_384) -> np.ndarray:
-        """Take the principal directions of vectors (n, D), or of means of regions (n, R, D); these in them, (n, d).
+        """Take the principal directions of vectors (n, D), or of means of regions (n, R, D). These in them, (n, d).
 
         ``sample``: so many rows, at even distances, tell the directions.
         """
@@ -51,8 +51,8 @@ class Linear(DualEncoder):
     """What ridge regression of captions on images, and of images on captions, predicts, beside what it is compared
     with: the dot product of an image's state with a caption's is the mean cosine of both predictions.
 
-    An image is its mean region; a caption its words, by their rarity, the vector of a frozen encoder, or both side by
-    side. The sizes of the inputs may be 0; ``dims``: directions of the images, the words and the vectors.
+    An image is its mean region. A caption its words, by their rarity, the vector of a frozen encoder, or both side by
+    side. The sizes of the inputs may be 0. ``dims``: directions of the images, the words and the vectors.
     """
 
     registered = "linear"
@@ -138,7 +138,7 @@ def _directions(x: Any, k: int, seed: int) -> np.ndarray:
 
 @torch.no_grad()
 def _fit_words(layer: nn.Embedding, counts: Any, seed: int) -> np.ndarray:
-    """Fix ``layer`` to the words' part in the principal directions of tf-idf; the captions in these, (N, d)."""
+    """Fix ``layer`` to the words' part in the principal directions of tf-idf. The captions in these, (N, d)."""
     from sklearn.feature_extraction.text import TfidfTransformer
 
     rarity = TfidfTransformer().fit(counts)

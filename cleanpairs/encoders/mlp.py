@@ -27,8 +27,8 @@ class _Head(nn.Module):
 
 @dataclass(frozen=True)
 class Shape(backbone.Shape):
-    """``dropout``: in both heads; ``dim_sentence``: dimensions of a frozen sentence encoder's vectors, which stand
-    beside the mean word; 0 for none.
+    """``dropout``: in both heads. ``dim_sentence``: dimensions of a frozen sentence encoder's vectors, which stand
+    beside the mean word. 0 for none.
     """
 
     dim: int = 256
@@ -37,11 +37,11 @@ class Shape(backbone.Shape):
 
 
 class MLP(backbone.Backbone):
-    """Bag of regions and bag of words; see :class:`cleanpairs.encoders.backbone.Backbone`."""
+    """Bag of regions and bag of words. See :class:`cleanpairs.encoders.backbone.Backbone`."""
 
     Shape = Shape
     # Deviation of the sentence vector's dimensions, beside words that begin with .1: with 1 the words learn too little
-    # (titles, 2,000 pairs, 40 % wrong: AUROC .978 and rSum 271 against .980 and 281; clip art .917, 185 and .920, 191).
+    # (titles, 2,000 pairs, 40 % wrong: AUROC .978 and rSum 271 against .980 and 281, clip art .917, 185 and .920, 191).
     sentence_scale = 0.2
 
     def __init__(self, vocabulary: int, dim_image: int, **shape: Any) -> None:
@@ -55,7 +55,7 @@ class MLP(backbone.Backbone):
         self.add_moments(dim_image)
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Unit vectors (B, E) of regions (B, R, D), or of pixels (B, 3, H, W); ``keep`` (B, R): region dropping."""
+        """Unit vectors (B, E) of regions (B, R, D), or of pixels (B, 3, H, W). ``keep`` (B, R): region dropping."""
         regions = self.regions(images)
         if keep is None:
             mean = regions.mean(dim=1)

@@ -38,13 +38,13 @@ def require_extra() -> None:
 
 
 def package_folders(package: str) -> list[Path]:
-    """Where an installed package of data is; nothing of it is run."""
+    """Where an installed package of data is. Nothing of it is run."""
     spec = importlib.util.find_spec(package)
     return [Path(place) for place in (spec.submodule_search_locations or () if spec else ())]
 
 
 def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
-    """The directory of a model of the hub, fetched unless it is in the hub's cache; only files that are data."""
+    """The directory of a model of the hub, fetched unless it is in the hub's cache. Only files that are data."""
     from huggingface_hub import snapshot_download
 
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
@@ -68,7 +68,7 @@ def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
 
 
 def folder_and_kind(name: str, revision: str | None, known: Collection[str], said: str) -> tuple[Path, str]:
-    """A model's directory, given or fetched, and its type; ConfigError, in the words of ``said``, if not ``known``."""
+    """A model's directory, given or fetched, and its type. ConfigError, in the words of ``said``, if not ``known``."""
     require_extra()
     folder = Path(name) if Path(name).is_dir() else download(name, revision)
     kind = read_object(folder / "config.json", PRETRAINED).get("model_type")
@@ -93,7 +93,7 @@ class FrozenImages:
         raise NotImplementedError
 
     def encode_images(self, images: Sequence[Image.Image], batch_size: int | None = None) -> np.ndarray:
-        """(n, *shape) float32 of n decoded images of any mode and size; DataError: one without pixels."""
+        """(n, *shape) float32 of n decoded images of any mode and size. DataError: one without pixels."""
         return self._in_batches(self.transform, images, batch_size)
 
     def encode_pixels(self, pixels: Sequence[np.ndarray], batch_size: int | None = None) -> np.ndarray:
@@ -125,7 +125,7 @@ def load_transform(folder: Path, model_type: str) -> ImageTransform:
 
 
 def load_network(folder: Path, kind: str, optional: tuple[str, ...] = ()) -> Any:
-    """The network of class ``kind`` of transformers; weights that begin with one of ``optional`` may be missing."""
+    """The network of class ``kind`` of transformers. Weights that begin with one of ``optional`` may be missing."""
     import transformers
     from safetensors import SafetensorError
 

@@ -68,7 +68,7 @@ class ModuleEncoder(FrozenImages):
         return self._in_batches(self.prepare, [to_rgb(image) for image in images], batch_size)
 
     def encode_pixels(self, pixels: Sequence[np.ndarray], batch_size: int | None = None) -> np.ndarray:
-        """See :meth:`FrozenImages.encode_pixels`; of a ``prepare`` of its own whole pictures, of any size."""
+        """See :meth:`FrozenImages.encode_pixels`. Of a ``prepare`` of its own whole pictures, of any size."""
         if self.prepare is self.transform:
             return super().encode_pixels(pixels, batch_size)
         return self._in_batches(

@@ -1,8 +1,8 @@
-"""Pretrained CLIP and SigLIP, frozen: images and captions to unit vectors of one space; the dot product is the cosine.
+"""Pretrained CLIP and SigLIP, frozen: images and captions to unit vectors of one space. The dot product is the cosine.
 
-Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021; Zhai et al.,
+Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021. Zhai et al.,
 "Sigmoid Loss for Language Image Pre-Training", ICCV 2023. The networks and the tokenizers are those of ``transformers``
-(the extra ``clip``); the pixels are prepared here, by ``preprocessor_config.json``, with Pillow, as in the training.
+(the extra ``clip``). The pixels are prepared here, by ``preprocessor_config.json``, with Pillow, as in the training.
 
 Captions for pairs that none of the corpus fits are written by BLIP (Li et al., ICML 2022), GIT (Wang et al., TMLR 2022)
 or a ViT with a text decoder.
@@ -42,15 +42,15 @@ class PretrainedCLIP(FrozenImages):
     """A frozen CLIP or SigLIP with its tokenizer and its image preparation.
 
     It is read from a directory as ``save_pretrained`` of transformers writes it, from which nothing else is fetched, or
-    from the Hugging Face hub by its name; ``revision``: branch, tag or commit there.
+    from the Hugging Face hub by its name. ``revision``: branch, tag or commit there.
 
-    - ``name``: as given; ``model_type``: ``"clip"`` or ``"siglip"``; ``dim``: dimensions E of the joint space
+    - ``name``: as given. ``model_type``: ``"clip"`` or ``"siglip"``. ``dim``: dimensions E of the joint space
     - ``max_length``: tokens after which a caption is cut, marks of start and end included
-    - ``temperature``: the model's own logit of a pair is the cosine over it; of SigLIP with a bias
+    - ``temperature``: the model's own logit of a pair is the cosine over it. Of SigLIP with a bias
     - ``fingerprint``: SHA-256 over the files that determine the vectors
 
-    Raises ConfigError: transformers is missing; or a kind of model other than CLIP and SigLIP; or the device is not
-    there; DataError: there is no such model, or its files are missing, damaged or pickled.
+    Raises ConfigError: transformers is missing, or a kind of model other than CLIP and SigLIP, or the device is not
+    there. DataError: there is no such model, or its files are missing, damaged or pickled.
     """
 
     def __init__(self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> None:
@@ -77,7 +77,7 @@ class PretrainedCLIP(FrozenImages):
         self.shape = (self.dim,)
         self.temperature = 1 / float(model.logit_scale.exp())
         # SigLIP learned from small letters, its first version without punctuation. Its sentencepiece tokenizer makes
-        # them so, a tokenizer.json does not always; to do it twice changes nothing.
+        # them so, a tokenizer.json does not always. To do it twice changes nothing.
         own = settings_of(folder / "tokenizer_config.json").get("tokenizer_class")
         self._bare = not clip and own == "SiglipTokenizer"
         pad = text.pad_token_id if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
@@ -89,7 +89,7 @@ class PretrainedCLIP(FrozenImages):
 
     @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str], batch_size: int = 256) -> np.ndarray:
-        """Unit vectors (n, E) float32 of n captions, each cut to the model's length; an empty one is encoded too."""
+        """Unit vectors (n, E) float32 of n captions, each cut to the model's length. An empty one is encoded too."""
         out, tokens = np.empty((len(texts), self.dim), np.float32), self.encode(texts)
         by_length = np.argsort(-tokens.lengths, kind="stable")
         for start in range(0, len(tokens), batch_size):
@@ -108,7 +108,7 @@ class PretrainedCLIP(FrozenImages):
     def unpack(self, tokens: PackedTokens) -> dict[str, Tensor]:
         """Packed token numbers of B captions as the text network takes them, in the packed order.
 
-        CLIP looks backwards only, so padding is masked; SigLIP learned with its padding.
+        CLIP looks backwards only, so padding is masked. SigLIP learned with its padding.
         """
         packed, siglip = PackedSequence(tokens.ids, tokens.batch_sizes), self.model_type == "siglip"
         ids = pad_packed_sequence(packed, True, self._pad, self.max_length if siglip else None)[0].contiguous()
@@ -129,7 +129,7 @@ class PretrainedCLIP(FrozenImages):
 
 
 class Captioner:
-    """A frozen captioning model; as :class:`PretrainedCLIP`, of ``kinds``: type -> class of transformers."""
+    """A frozen captioning model. As :class:`PretrainedCLIP`, of ``kinds``: type -> class of transformers."""
 
     kinds: ClassVar[dict[str, str]] = {
         "vision-encoder-decoder": "VisionEncoderDecoderModel",
@@ -150,7 +150,7 @@ class Captioner:
     def caption(
         self, images: Sequence[Image.Image], *, max_length: int = 30, beams: int = 3, batch_size: int = 16
     ) -> list[str]:
-        """A caption for each of n decoded images, of ``max_length`` new tokens at most; nothing is drawn by chance."""
+        """A caption for each of n decoded images, of ``max_length`` new tokens at most. Nothing is drawn by chance."""
         captions: list[str] = []
         for start in range(0, len(images), batch_size):
             x = self.transform(images[start : start + batch_size]).to(self.device)  # (b, 3, H, W)

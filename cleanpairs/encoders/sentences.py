@@ -4,7 +4,7 @@ Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Net
 layer's states over the tokens, or that of the first token, as ``1_Pooling/config.json`` says (the mean, where the file
 is not there). Read as in :mod:`cleanpairs.encoders.pretrained`: safetensors and JSON, no code of the model's directory.
 A BERT (Devlin et al., NAACL 2019) is computed here, as importing ``transformers`` takes longer than encoding a thousand
-captions; the names of its weights are those of ``BertModel``.
+captions. The names of its weights are those of ``BertModel``.
 
 :data:`SHIPPED` is a package of data beside this one: Wang et al., "MiniLM: Deep Self-Attention Distillation for
 Task-Agnostic Compression of Pre-Trained Transformers", NeurIPS 2020, six layers, trained on 1.17 billion sentence pairs
@@ -44,12 +44,12 @@ WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # 
 
 
 def shipped() -> Path | None:
-    """The directory of :data:`SHIPPED`, if its package is installed; nothing of the package is run."""
+    """The directory of :data:`SHIPPED`, if its package is installed. Nothing of the package is run."""
     return next((path.parent for f in package_folders(PACKAGE) for path in f.glob("model/model.safetensors")), None)
 
 
 def fast_precision(device: str) -> torch.dtype:
-    """bfloat16 where the processor multiplies matrices of it (AMX, AVX-512 BF16), or a GPU does; else float32."""
+    """bfloat16 where the processor multiplies matrices of it (AMX, AVX-512 BF16), or a GPU does, else float32."""
     if device.startswith("cuda"):
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
     fast = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -114,13 +114,13 @@ class SentenceEncoder:
     """A frozen transformer encoder with its tokenizer, of a directory, a name on the hub, or :data:`SHIPPED`.
 
     A BERT needs no further package, and computes in ``precision`` (None: in bfloat16 where the processor is made for
-    it); other encoders need transformers, and compute in float32.
+    it). Other encoders need transformers, and compute in float32.
 
-    - ``name``, ``fingerprint``: as given; SHA-256 over the files that determine the vectors
+    - ``name``, ``fingerprint``: as given. SHA-256 over the files that determine the vectors
     - ``cache_key``: the fingerprint, and the precision where it is not float32: the vectors agree by a cosine of .9999
-    - ``dim``: dimensions E of a vector; ``pooling`` {"mean", "first"}
+    - ``dim``: dimensions E of a vector. ``pooling`` {"mean", "first"}
 
-    Raises as :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`; ConfigError also for another pooling.
+    Raises as :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`. ConfigError also for another pooling.
     """
 
     def __init__(
@@ -164,12 +164,12 @@ class SentenceEncoder:
         self.cache_key = self.fingerprint + ("" if precision == torch.float32 else f"-{precision}")
 
     def tokens(self, texts: list[str]) -> list[list[int]]:
-        """The token numbers of each text; of one without any, that of the padding."""
+        """The token numbers of each text. Of one without any, that of the padding."""
         return [e.ids or [self._pad] for e in self._tokenizer.encode_batch(texts)]
 
     @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors (n, E) float32 of n captions, each cut to the model's length; an empty one is encoded too."""
+        """Unit vectors (n, E) float32 of n captions, each cut to the model's length. An empty one is encoded too."""
         out = np.empty((len(texts), self.dim), np.float32)
         by_length: dict[int, list[int]] = {}
         at_once = 16  # captions of one length, always so many: a vector does not depend on its company

@@ -2,13 +2,13 @@ r"""SAF, SGR and SGRAF (Diao et al., AAAI 2021): words attend over regions, and 
 
 For image i with unit regions v_r and caption c with unit words t_l:
 
-    s_lr = [v_r . t_l]_leaky, normalised over the words;   a_lr = softmax_r(9 s_lr);   u_l = l2(sum_r a_lr v_r)
+    s_lr = [v_r . t_l]_leaky, normalised over the words.   a_lr = softmax_r(9 s_lr).   u_l = l2(sum_r a_lr v_r)
     x_l  = l2(W |u_l - t_l|^2)                          local similarity vectors, l = 1 .. L
     x_0  = l2(W_g |v_bar - t_bar|^2)                    global one, of self-attended means
 
-SGR reasons over the graph of the L + 1 nodes; SAF weighs them; SGRAF, in the paper two models, is one whose similarity
-is the mean. All pairs are computed at once, in blocks of captions that keep the work in cache and bound its memory;
-padded words and left-out regions take no part in anything. Two of the published batch norms are left out.
+SGR reasons over the graph of the L + 1 nodes. SAF weighs them. SGRAF, in the paper two models, is one whose similarity
+is the mean. All pairs are computed at once, in blocks of captions that keep the work in cache and bound its memory.
+Padded words and left-out regions take no part in anything. Two of the published batch norms are left out.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def _there(lengths: Tensor, most: int) -> Tensor:
 
 
 class _MeanNorm(nn.Module):
-    """Batch norm (B, D) that takes one row in training as in evaluation; no BatchNorm1d, which processes share."""
+    """Batch norm (B, D) that takes one row in training as in evaluation. No BatchNorm1d, which processes share."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -49,9 +49,9 @@ class _MeanNorm(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Sets of vectors to unit vectors (B, D), each weighing by its similarity to the mean; dropout as published.
+    """Sets of vectors to unit vectors (B, D), each weighing by its similarity to the mean. Dropout as published.
 
-    ``norm``: with the batch norm of the mean, which the published one has for regions and not for words; its other one,
+    ``norm``: with the batch norm of the mean, which the published one has for regions and not for words. Its other one,
     over region positions, is left out, since the number of regions may vary.
     """
 
@@ -101,7 +101,7 @@ class GraphReasoning(nn.Module):
 
 
 class AttentionFiltration(nn.Module):
-    """SAF: nodes (P, L + 1, S) weigh by a sigmoid, l1-normalised; a score out of their sum: (P,) in (0, 1).
+    """SAF: nodes (P, L + 1, S) weigh by a sigmoid, l1-normalised. A score out of their sum: (P,) in (0, 1).
 
     The published batch norm inside the sigmoid is left out: a similarity would depend on what it is computed beside.
     """
@@ -144,7 +144,7 @@ class LocalSimilarity(nn.Module):
         vector = n * S * regions.element_size()  # of one word with all images
         nodes = int(lengths.max()) + 1
         step = max(1, self.block_bytes // (vector * nodes))  # captions of a block
-        if regions.device.type == "cpu":  # 8,192 vectors of a block are in cache; with fewer words products are slow
+        if regions.device.type == "cpu":  # 8,192 vectors of a block are in cache. With fewer words products are slow
             step = min(step, max(4, 8192 // (n * nodes)))
         kept = 14 * vector + 2 * n * regions[0, 0].nbytes  # tensors as large as these are kept for the gradient
         again = torch.is_grad_enabled() and kept * int((lengths + 1).sum()) > self.keep_bytes
@@ -206,9 +206,9 @@ def _vectors(layer: nn.Linear, contexts: Tensor, words: Tensor) -> Tensor:
 def _attention(s: Tensor, seen: Tensor | None, gram: Tensor) -> Tensor:
     """Weights (n, R, c L) that make unit contexts of the regions, from their products s (n, R, c, L) with the words.
 
-    The context is l2-normalised, so the softmax needs no sum; its exponents lie within [-9, 9] and need no shift. Its
+    The context is l2-normalised, so the softmax needs no sum. Its exponents lie within [-9, 9] and need no shift. Its
     norm comes from the regions' Gram matrix (n, R, R), which is rounding where regions cancel out: so it has a floor.
-    Padded words have s = 0 and do not count in the norm over words; ``seen`` (n, R) bool: the regions there are.
+    Padded words have s = 0 and do not count in the norm over words. ``seen`` (n, R) bool: the regions there are.
     """
     n, R, c, L = s.shape
     e = (normalize(leaky_relu(s, 0.1), dim=-1, eps=1e-8) * 9.0).exp()
@@ -223,7 +223,7 @@ def _attention(s: Tensor, seen: Tensor | None, gram: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Shape(backbone.Shape):
-    """``dim_sim``: similarity vectors; ``sgr_steps``: rounds of graph reasoning, at least 1; SAF has none."""
+    """``dim_sim``: similarity vectors. ``sgr_steps``: rounds of graph reasoning, at least 1. SAF has none."""
 
     dim_sim: int = 256
     text_drop: float = 0.0
@@ -231,7 +231,7 @@ class Shape(backbone.Shape):
 
 
 class _LocalEncoder(backbone.Backbone):
-    """Regions -> linear -> l2; words -> BiGRU -> l2; a similarity of the two sets."""
+    """Regions -> linear -> l2. Words -> BiGRU -> l2. A similarity of the two sets."""
 
     Shape = Shape
     local = True
@@ -251,7 +251,7 @@ class _LocalEncoder(backbone.Backbone):
         self.add_moments(dim_image)
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Local:
-        """Unit regions of regions (B, R, D), or of pixels (B, 3, H, W); ``keep`` (B, R): those that stay."""
+        """Unit regions of regions (B, R, D), or of pixels (B, 3, H, W). ``keep`` (B, R): those that stay."""
         x = l2_normalise(self.image(self.standardised(self.regions(images))))
         if keep is None:
             return Local(x, torch.full((len(x),), x.shape[1], device=x.device))
@@ -278,19 +278,19 @@ class _LocalEncoder(backbone.Backbone):
 
 
 class SGR(_LocalEncoder):
-    """Similarity graph reasoning; parameters as VSEInf's, ``dim_sim``, ``sgr_steps``."""
+    """Similarity graph reasoning. Parameters as VSEInf's, ``dim_sim``, ``sgr_steps``."""
 
     reasoning = staticmethod(lambda s: GraphReasoning(s.dim_sim, s.sgr_steps))
 
 
 class SAF(_LocalEncoder):
-    """Similarity attention filtration; parameters as :class:`SGR`."""
+    """Similarity attention filtration. Parameters as :class:`SGR`."""
 
     reasoning = staticmethod(lambda s: AttentionFiltration(s.dim_sim))
 
 
 class SGRAF(Ensemble):
-    """An SAF and an SGR whose similarities are averaged; parameters as :class:`SGR`."""
+    """An SAF and an SGR whose similarities are averaged. Parameters as :class:`SGR`."""
 
     Shape = Shape
 

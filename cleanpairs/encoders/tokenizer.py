@@ -3,12 +3,12 @@
 Text is NFKC-normalised and casefolded first. What a token is then depends on the kind of the tokenizer:
 
 - ``words``: a run of letters and digits with their marks, or one character of a script that puts no spaces between
-  words (Han, Kana, Thai, Lao, Khmer, Myanmar);
-- ``characters``: one letter or digit with its marks, in every script;
+  words (Han, Kana, Thai, Lao, Khmer, Myanmar).
+- ``characters``: one letter or digit with its marks, in every script.
 - ``subword``: pieces of words that are frequent in the corpus, by byte pair encoding (Sennrich, Haddow, Birch, "Neural
   Machine Translation of Rare Words with Subword Units", ACL 2016), by the package ``tokenizers``.
 
-Symbols are tokens, an emoji with its modifiers one; punctuation, quotes and invisible characters are none. No token
+Symbols are tokens, an emoji with its modifiers one. Punctuation, quotes and invisible characters are none. No token
 reaches over white space.
 """
 
@@ -32,11 +32,11 @@ KINDS = ("words", "characters", "subword")
 UNKNOWN = 0
 MAX_TOKENS, MAX_PIECES = 50_000, 8_000
 START = "\u2581"
-_UNKNOWN = "\u2581\u2581"  # number 0; no caption makes it, for U+2581 begins a word only
+_UNKNOWN = "\u2581\u2581"  # number 0. No caption makes it, for U+2581 begins a word only
 
 
 def _patterns() -> dict[str, re.Pattern[str]]:
-    """What a token is, by words and by characters; ``runs``: words, and runs of a script without spaces."""
+    """What a token is, by words and by characters. ``runs``: words, and runs of a script without spaces."""
     unspaced = (
         "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff"
         "\U00020000-\U0003134f"
@@ -65,7 +65,7 @@ def _patterns() -> dict[str, re.Pattern[str]]:
     )
     letter = rf"[^\W{unspaced}]"
     character = rf"(?![{punctuation}])[{unspaced}][{unspaced_marks}]*"  # of an unspaced script
-    # A symbol; an emoji goes on with variants, skin tones and what a zero-width joiner joins to it.
+    # A symbol. An emoji goes on with variants, skin tones and what a zero-width joiner joins to it.
     symbol = rf"[^\w\s{punctuation}{marks}](?:[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff]|\u200d[^\w\s])*"
     word = rf"{letter}(?:{letter}|[{marks}])*"
     return {
@@ -107,7 +107,7 @@ _SPLIT = {"words": words, "characters": characters, "subword": pieces_of}
 
 @dataclass(frozen=True)
 class TokenTable:
-    """N token sequences, end to end: sequence i is ``ids[offsets[i]:offsets[i + 1]]``; none is empty."""
+    """N token sequences, end to end: sequence i is ``ids[offsets[i]:offsets[i + 1]]``. None is empty."""
 
     ids: np.ndarray  # (total,) int64
     offsets: np.ndarray  # (N + 1,) int64
@@ -124,7 +124,7 @@ class TokenTable:
         return np.diff(self.offsets)
 
     def take(self, rows: np.ndarray) -> "TokenTable":
-        """Chosen sequences (n,) int64, in that order; the vectors are shared."""
+        """Chosen sequences (n,) int64, in that order. The vectors are shared."""
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         at = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
@@ -132,7 +132,7 @@ class TokenTable:
         return TokenTable(self.ids[at], offsets, self.vectors, self.sentences, sentence)
 
     def frozen(self) -> np.ndarray | None:
-        """(N, D) float32 of the captions by a pretrained network; None where there is none, and words are learned."""
+        """(N, D) float32 of the captions by a pretrained network. None where there is none, and words are learned."""
         if self.sentences is not None:
             return np.asarray(self.sentences[self.sentence])
         return None if self.vectors is None else np.asarray(self.vectors[self.ids[self.offsets[:-1]]])
@@ -141,13 +141,13 @@ class TokenTable:
 class PackedTokens(NamedTuple):
     """B sequences, longest first, laid out step by step as torch's PackedSequence has them."""
 
-    ids: Tensor  # (total,) int64; or (total, D) float32 where the captions are vectors
+    ids: Tensor  # (total,) int64, or (total, D) float32 where the captions are vectors
     batch_sizes: Tensor  # (L,) int64 on the CPU
     lengths: Tensor  # (B,) int64, not increasing
     sentences: Tensor | None = None  # (B, D) float32, of a pretrained network, beside the words
 
     def to(self, device: torch.device) -> "PackedTokens":
-        """The same on ``device``; ``batch_sizes`` stays on the CPU, as torch wants it."""
+        """The same on ``device``. ``batch_sizes`` stays on the CPU, as torch wants it."""
         return PackedTokens(
             self.ids.to(device, non_blocking=True), self.batch_sizes, self.lengths.to(device, non_blocking=True),
             None if self.sentences is None else self.sentences.to(device, non_blocking=True),
@@ -157,8 +157,8 @@ class PackedTokens(NamedTuple):
 class Tokenizer:
     """A vocabulary: token -> number, 0 for the unknown.
 
-    - ``vocabulary``: known tokens; token k has number k + 1; ``kind`` {"words", "characters", "subword"}
-    - ``max_length``: longer captions are cut to this many tokens; by characters, to four times as many
+    - ``vocabulary``: known tokens. Token k has number k + 1. ``kind`` {"words", "characters", "subword"}
+    - ``max_length``: longer captions are cut to this many tokens. By characters, to four times as many
     - ``merges``: of subwords: pairs of pieces that are joined, the first first
     """
 
@@ -186,7 +186,7 @@ class Tokenizer:
         """A tokenizer of the ``kind`` for these captions.
 
         By words and by characters it knows at most 50,000 tokens seen at least ``min_count`` times, the most frequent
-        first, ties by spelling. Of 8,000 subwords half at most are single characters, the most frequent ones; two are
+        first, ties by spelling. Of 8,000 subwords half at most are single characters, the most frequent ones. Two are
         joined where they meet at least max(2, ``min_count``) times.
         """
         counts = Counter(token for caption in captions for token in _SPLIT[kind](caption))
@@ -217,7 +217,7 @@ class Tokenizer:
         return len(self.vocabulary) + 1
 
     def encode(self, captions: Iterable[str]) -> TokenTable:
-        """All captions as one table; a caption without a token becomes one unknown token."""
+        """All captions as one table. A caption without a token becomes one unknown token."""
         ids, ends = array("q"), array("q", [0])
         for row in self._numbers(captions):
             ids.extend(row or [UNKNOWN])
@@ -242,7 +242,7 @@ class Tokenizer:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Tokenizer":
-        """From :meth:`to_dict`; DataError when it is not one."""
+        """From :meth:`to_dict`. DataError when it is not one."""
         try:
             kind, vocabulary, max_length, merges = (data[k] for k in ("kind", "vocabulary", "max_length", "merges"))
             if kind not in KINDS or not isinstance(max_length, int) or not isinstance(vocabulary, list):
@@ -261,9 +261,9 @@ def _bpe(**known: Any) -> Any:
 def pack(
     table: TokenTable, rows: np.ndarray, *, drop: float = 0.0, rng: np.random.Generator | None = None
 ) -> tuple[PackedTokens, np.ndarray]:
-    """Chosen sequences ``rows`` (B,) int64, packed, longest first; and ``order`` (B,): theirs is ``rows[order]``.
+    """Chosen sequences ``rows`` (B,) int64, packed, longest first, and ``order`` (B,): theirs is ``rows[order]``.
 
-    ``drop`` float in [0, 1): share of tokens left out at random by ``rng`` (size augmentation); a sequence keeps one.
+    ``drop`` float in [0, 1): share of tokens left out at random by ``rng`` (size augmentation). A sequence keeps one.
     """
     starts = table.offsets[rows]  # (B,)
     lengths = table.offsets[rows + 1] - starts  # (B,)

@@ -13,12 +13,12 @@ WORD_DROPOUT = 0.4  # of the word embedding
 
 
 def l2_normalise(x: Tensor) -> Tensor:
-    """Rows of ``x`` (B, E) on the unit sphere, in full precision at least; a zero row stays zero."""
+    """Rows of ``x`` (B, E) on the unit sphere, in full precision at least. A zero row stays zero."""
     return nn.functional.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1, eps=1e-8)
 
 
 class Standardised(nn.Module):
-    """Vectors (..., D) less their mean, in standard deviations; until it is fitted they stay as they are."""
+    """Vectors (..., D) less their mean, in standard deviations. Until it is fitted they stay as they are."""
 
     def add_moments(self, dim: int) -> Self:
         """Itself, with the moments of vectors of ``dim`` dimensions."""
@@ -57,7 +57,7 @@ class GPO(nn.Module):
         self.linear = nn.Linear(d_hidden, 1, bias=False)
 
     def weights(self, lengths: Tensor) -> Tensor:
-        """theta (n, L) of n distinct ``lengths`` (n,), longest first; zero behind each length."""
+        """theta (n, L) of n distinct ``lengths`` (n,), longest first. Zero behind each length."""
         longest = int(lengths[0])
         rate = torch.exp(torch.arange(0, self.d_pe, 2, dtype=torch.float32) * -(math.log(10000.0) / self.d_pe))
         angle = torch.arange(longest, dtype=torch.float32)[:, None] * rate
@@ -108,7 +108,7 @@ class RegionTower(Standardised):
         return self.linear(x) + self.mlp(x)
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Unit vectors (B, E) of regions ``x`` (B, R, D); ``keep`` (B, R) bool, at least one a row, for training."""
+        """Unit vectors (B, E) of regions ``x`` (B, R, D). ``keep`` (B, R) bool, at least one a row, for training."""
         B, R, D = x.shape
         if keep is None or R == 1:
             regions = self.project(x.reshape(B * R, D)).view(B, R, -1)

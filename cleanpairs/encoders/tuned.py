@@ -20,12 +20,12 @@ from cleanpairs.encoders.tokenizer import PackedTokens
 class TunedCLIP(DualEncoder):
     """Both towers, with a :class:`cleanpairs.encoders.joint_head.ResidualHead` behind each.
 
-    Images are pixels (B, 3, H, W) uint8 as the model's own preparation cuts them; captions are its tokens.
+    Images are pixels (B, 3, H, W) uint8 as the model's own preparation cuts them. Captions are its tokens.
 
     - ``pretrained`` PretrainedCLIP: its network is copied
     - ``tune``: ``lora``, ``blocks:N`` (the last N blocks of both towers and what follows them) or ``full``
     - ``rank``: of LoRA's matrices
-    - ``encoder_lr``: learning rate of the pretrained weights and the adapters; 1e-5, of LoRA 2e-4, when None
+    - ``encoder_lr``: learning rate of the pretrained weights and the adapters. 1e-5, of LoRA 2e-4, when None
     - ``checkpointing``: gradient checkpointing: a third more time for much less memory
 
     Raises ConfigError: LoRA's package is missing, or a tower has fewer blocks.
@@ -58,7 +58,7 @@ class TunedCLIP(DualEncoder):
             if hasattr(self.network, name):
                 getattr(self.network, name).requires_grad_(False)
         if checkpointing:
-            # renamed in transformers 5.20; the old name warns
+            # renamed in transformers 5.20. The old name warns
             old = self.network.gradient_checkpointing_enable
             getattr(self.network, "activation_checkpointing_enable", old)({"use_reentrant": False})
         self.image, self.text = ResidualHead(self.dim), ResidualHead(self.dim)
@@ -71,9 +71,9 @@ class TunedCLIP(DualEncoder):
             from peft import LoraConfig, inject_adapter_in_model
         except ImportError as error:
             raise ConfigError(f"tune='lora' needs the package {error.name or 'peft'}, run: {INSTALL}") from error
-        both = ["q_proj", "v_proj"]  # of the paper; both towers of CLIP and SigLIP have them
+        both = ["q_proj", "v_proj"]  # of the paper. Both towers of CLIP and SigLIP have them
         config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=both)
-        inject_adapter_in_model(config, self.network)  # in place; only the adapters ask for a gradient
+        inject_adapter_in_model(config, self.network)  # in place. Only the adapters ask for a gradient
 
     def _freeze_below(self, blocks: int, name: str) -> None:
         """What comes before the last blocks of each tower."""
@@ -102,7 +102,7 @@ class TunedCLIP(DualEncoder):
         return [{"params": heads, "lr": lr * HEAD_RATE}, {"params": tuned, "lr": self.encoder_lr}]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """What is learned; the frozen weights come from the pretrained model."""
+        """What is learned. The frozen weights come from the pretrained model."""
         state = super().state_dict(*args, **kwargs)
         prefix = kwargs.get("prefix", "")
         for name in self._frozen:

@@ -15,7 +15,7 @@ from cleanpairs.engine.work import Finished, Partition, Work, attempt, carry_out
 
 
 class LocalEngine:
-    """A pool of ``workers`` processes, which share the cores; one worker is this process itself.
+    """A pool of ``workers`` processes, which share the cores. One worker is this process itself.
 
     When one dies, another one does its partition. Raises ConfigError: an address is given.
     """

@@ -1,6 +1,6 @@
 """Nearest neighbours by the workers of any engine, each of which answers a part of the queries.
 
-The index is built once, here, and lies in files that the workers map; a part of the queries is a block of the search as
+The index is built once, here, and lies in files that the workers map. A part of the queries is a block of the search as
 :func:`cleanpairs.ops.search.top_k` does it, so that the answer is the same, bit for bit, with as many threads.
 """
 
@@ -101,7 +101,7 @@ class EngineSearch:
 
 
 def _lay_down(folder: Path, name: str, array: np.ndarray) -> str:
-    """Write an array as ``folder/name.npy``; the SHA-256 of its numbers."""
+    """Write an array as ``folder/name.npy``. The SHA-256 of its numbers."""
     array = np.ascontiguousarray(array, np.float32)
     with staged_file(folder / f"{name}.npy", overwrite=True) as staged:
         np.save(staged, array)

@@ -111,7 +111,7 @@ class _Stage:
 
 
 def _attempts(partition: Partition, folder: Path) -> Path:
-    """A file of as many bytes as the partition has been begun; gone when it is done."""
+    """A file of as many bytes as the partition has been begun. Gone when it is done."""
     return folder / f"{partition.name}{ATTEMPTS}"
 
 

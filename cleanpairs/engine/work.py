@@ -32,7 +32,7 @@ ATTEMPTS = ".attempts"  # behind the name of a partition: an engine's note of ho
 
 @dataclass(frozen=True)
 class Partition:
-    """The input rows ``first`` to ``first + rows``; ``number`` counts partitions from 0."""
+    """The input rows ``first`` to ``first + rows``. ``number`` counts partitions from 0."""
 
     number: int
     first: int
@@ -48,7 +48,7 @@ def plan_partitions(groups: Sequence[int], rows: int, *, target: int = 65_536) -
     """Cut the first ``rows`` rows of an input, whose ``groups`` of rows are so large, into parts of ``target`` or more:
     minutes of work for a slow model, seconds for a fast one.
 
-    A cut is where a row group ends, since it is read as a whole; one of more than ``2 * target`` rows is cut evenly.
+    A cut is where a row group ends, since it is read as a whole. One of more than ``2 * target`` rows is cut evenly.
     """
     ends, row, begun = {0, rows}, 0, 0
     for group in groups:
@@ -81,12 +81,12 @@ class Finished:
 
 
 class Engine(Protocol):
-    """Drives work over partitions; ``remote``: in other processes, to which it has to be sent."""
+    """Drives work over partitions. ``remote``: in other processes, to which it has to be sent."""
 
     remote: bool
 
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
-        """Do all partitions, in any order; outputs go to ``folder``. ResourceError: workers die again and again."""
+        """Do all partitions, in any order. Outputs go to ``folder``. ResourceError: workers die again and again."""
 
 
 def carry_out(work: Work, partition: Partition, folder: Path) -> Finished:
@@ -113,7 +113,7 @@ def limited(threads: int) -> int:
 
 
 def make_engine(name: str, *, workers: int = 1, address: str | None = None) -> Engine:
-    """The engine registered as ``name``; ``workers``: processes at once; ``address``: of its cluster. ConfigError."""
+    """The engine registered as ``name``. ``workers``: processes at once. ``address``: of its cluster. ConfigError."""
     if workers < 1:
         raise ConfigError(f"workers must be at least 1, found {workers}")
     return ENGINES.load(name)(workers=workers, address=address)
@@ -123,14 +123,14 @@ def run_partitions(
     work: Work, partitions: Sequence[Partition], folder: Path, *, job: str, engine: Engine, overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Finished]:  # fmt: skip
-    """Do what is left of a job, whose outputs are ``folder / partition.name``; all of it, in the partitions' order.
+    """Do what is left of a job, whose outputs are ``folder / partition.name``. All of it, in the partitions' order.
 
     - ``folder``: made if it does not exist. On a cluster every machine must see it
     - ``job``: names everything that the outputs depend on: input, model, settings
     - ``overwrite``: start over where the folder holds another job
     - ``progress``: called with the numbers of rows that are done, and of all
 
-    Raises OutputExistsError: the folder holds another job, or one that is running; else as the work and the engine do.
+    Raises OutputExistsError: the folder holds another job, or one that is running, else as the work and the engine do.
     """
     name = hashlib.sha256(json.dumps([job, [asdict(p) for p in partitions]]).encode()).hexdigest()
     claim_folder(folder)
@@ -147,7 +147,7 @@ def run_partitions(
 
 
 def claim_folder(folder: Path) -> None:
-    """Make the folder of a job, or go on in one that a job has made; OutputExistsError where it is another's."""
+    """Make the folder of a job, or go on in one that a job has made. OutputExistsError where it is another's."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / LOCK).exists() and (theirs := holds(folder)):

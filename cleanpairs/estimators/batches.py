@@ -27,7 +27,7 @@ class RowScorer:
     compares_vectors: bool  # whether it compares no more than one vector an image with one a caption
 
     def __call__(self, batch: RowBatch, data: str) -> np.ndarray:
-        """Correspondence (k,) float32 of a batch's pairs, NaN where one is faulty; ``data`` names it in messages."""
+        """Correspondence (k,) float32 of a batch's pairs, NaN where one is faulty. ``data`` names it in messages."""
         return self.compared(batch, *self.embedded(batch, data))
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
@@ -102,7 +102,7 @@ class VectorScorer(RowScorer):
         return scores
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
-        """See :class:`RowScorer`; DataError where the vectors have another size than the model's."""
+        """See :class:`RowScorer`. DataError where the vectors have another size than the model's."""
         n, vectors, network = len(batch.captions), batch.vectors, self.network
         if not n:
             return (Embeddings(np.empty((0, network.dim), np.float32)),) * 2
@@ -141,7 +141,7 @@ class SpaceScorer(RowScorer):
         return scores
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
-        """See :class:`RowScorer`; DataError where the vectors have another size than the model's."""
+        """See :class:`RowScorer`. DataError where the vectors have another size than the model's."""
         assert batch.vectors is not None and batch.text_vectors is not None
         for what, vectors in (("image", batch.vectors), ("caption", batch.text_vectors)):
             if len(vectors) and vectors.shape[-1] != self.dim:

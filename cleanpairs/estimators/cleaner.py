@@ -89,7 +89,7 @@ class Trained:
     tokenizer_: Captions
     _heads: list[Any]  # what was learned beside each network
     _encoders: Encoders  # the pretrained networks before it
-    _independence: Any  # what the test of it found; None where images and captions are known to depend on each other
+    _independence: Any  # what the test of it found. None where images and captions are known to depend on each other
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -114,11 +114,11 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """The settings of the paper, or of its public code, for Flickr30K, with ``changes``; else the defaults."""
+        """The settings of the paper, or of its public code, for Flickr30K, with ``changes``, else the defaults."""
         return cls(**{**cls._paper, **changes})
 
     def _head(self, model: Any) -> Any:
-        """What is learned beside ``model`` and kept with it; None when nothing is."""
+        """What is learned beside ``model`` and kept with it. None when nothing is."""
         return None
 
     def _validate(self) -> None:
@@ -461,7 +461,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _stored(self) -> Stored:
         """See :meth:`PairScorer._stored`: the weights, the vocabulary, and which pretrained networks stand before."""
         encoders, members = self._encoders.to_dict(), members_of(self.model_)
-        # By their absolute paths; what was chosen for these data is no parameter, nor is the name of a module.
+        # By their absolute paths. What was chosen for these data is no parameter, nor is the name of a module.
         named = {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
         weights = dict(self.model_.state_dict())
         for k, head in enumerate(self._heads):

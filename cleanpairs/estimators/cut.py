@@ -16,7 +16,7 @@ class Cut:
     threshold: float
     kept: int
     pairs: int
-    share: Estimate | None  # of mismatched pairs among the kept; None where the scores are no probabilities
+    share: Estimate | None  # of mismatched pairs among the kept. None where the scores are no probabilities
     lost: float | None  # expected share of all matched pairs that is not kept
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class Cut:
 def cut_at(
     y: np.ndarray, calibration: Calibration | None, method: str, *, max_wrong: float | None, keep: float | None
 ) -> Cut:
-    """See :meth:`cleanpairs.estimators.PairScorer.threshold_for`; ``y`` (n,) finite."""
+    """See :meth:`cleanpairs.estimators.PairScorer.threshold_for`. ``y`` (n,) finite."""
     if (max_wrong is None) == (keep is None):
         raise ConfigError("give max_wrong or keep, and not both: the share of wrong pairs, or the share that is kept")
     if not len(y):

@@ -3,7 +3,7 @@
 Whether a sentence encoder knows the language of some captions is told by how its tokenizer cuts their words: it keeps
 those of the language that it was made for whole, and cuts others into pieces or gives them up as unknown. Of captions
 and titles in English all-MiniLM-L6-v2 makes 1.04 to 1.33 pieces a word, of part numbers 1.6, of French 1.9, German 2.8,
-Russian 5.4; of Japanese a third of the pieces is unknown, of Chinese 72 % (docs/encoders.md).
+Russian 5.4. Of Japanese a third of the pieces is unknown, of Chinese 72 % (docs/encoders.md).
 """
 
 import functools
@@ -27,9 +27,9 @@ from cleanpairs.features import Captions, ImageMatrix, encoded_matrix, image_mat
 from cleanpairs.features.rows import Progress
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
-AUTO, WORDS = "auto", "words"  # as the name of a text encoder: what suits the captions; learned words alone
-MOST_NEW = 0.5  # share of the words; of more a model says nothing
-MOST_PIECES, MOST_UNKNOWN = 1.5, 0.05  # pieces a word; share of the pieces
+AUTO, WORDS = "auto", "words"  # as the name of a text encoder: what suits the captions. Learned words alone
+MOST_NEW = 0.5  # share of the words. Of more a model says nothing
+MOST_PIECES, MOST_UNKNOWN = 1.5, 0.05  # pieces a word. Share of the pieces
 
 
 def text_encoder_for(settings: EncoderSettings, pairs: Pairs) -> str | Path | None:
@@ -104,7 +104,7 @@ class Encoders:
 
     both: PretrainedCLIP | None = None  # CLIP or SigLIP
     tuned: bool = False  # whether its towers are trained too
-    text: SentenceEncoder | str | None = None  # captions to vectors; "features" for those of the data
+    text: SentenceEncoder | str | None = None  # captions to vectors. "features" for those of the data
     image: ModuleEncoder | None = None
 
     @classmethod
@@ -294,7 +294,7 @@ def _shipped(device: str) -> SentenceEncoder | None:
 
 
 def _resolved(name: str | Path) -> str:
-    """A directory by its absolute path, for a model that is loaded elsewhere; a name of the hub as it is."""
+    """A directory by its absolute path, for a model that is loaded elsewhere. A name of the hub as it is."""
     return str(Path(name).resolve()) if Path(name).is_dir() else str(name)
 
 

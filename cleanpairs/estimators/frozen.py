@@ -110,7 +110,7 @@ class GivenScores(GivenVectors):
     streams, flagged = False, 0.3
 
     def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-        """As of :class:`GivenVectors`; zeros where the data brings none."""
+        """As of :class:`GivenVectors`. Zeros where the data brings none."""
         faults = {int(i): f"it has no {self.column}" for i in np.flatnonzero(np.isnan(self.correspondence(pairs)))}
         if not self.has_vectors(pairs):
             return np.zeros((len(pairs.images), 1), np.float32), np.zeros((len(pairs), 1), np.float32), faults
@@ -118,7 +118,7 @@ class GivenScores(GivenVectors):
         return images, texts, faults | missing
 
     def correspondence(self, pairs: Pairs) -> np.ndarray:
-        """Half of one more than the cosine, (N,) float32; DataError where the column holds no cosines."""
+        """Half of one more than the cosine, (N,) float32. DataError where the column holds no cosines."""
         if self.column not in pairs.precomputed_scores:
             known = ", ".join(pairs.precomputed_scores) or "none"
             raise DataError(f"score_column of clip-score: the data has no scores {self.column!r} (found: {known})")
@@ -154,7 +154,7 @@ def displaced_in_vectors(pairs: Pairs) -> list[str]:
 
 
 def _unit_vectors(images: np.ndarray | None, texts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    """Of (m, 1, E) and (n, E), and what is wrong with captions; DataError where the two are not of one length."""
+    """Of (m, 1, E) and (n, E), and what is wrong with captions. DataError where the two are not of one length."""
     if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
         sides = [None if x is None else " x ".join(map(str, x.shape[1:])) for x in (images, texts)]
         raise DataError(
@@ -210,7 +210,7 @@ class FrozenScorer(_FrozenState, PairScorer):
     quantile: float | None = number(None, least=0, below=1, also=(None,))
 
     def score(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Score pairs, and random wrong pairs of the same images and captions; the higher, the better matched.
+        """Score pairs, and random wrong pairs of the same images and captions. The higher, the better matched.
 
         Parameters
         ----------
@@ -365,7 +365,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         return None if isinstance(self._model, PretrainedCLIP) else self._model.correspondence(pairs)
 
     def _calibrate(self, pairs: VectorPairs) -> np.ndarray:
-        """Correspondence (N,) float32 of the pairs of a fit; some of these are the background of later ones."""
+        """Correspondence (N,) float32 of the pairs of a fit. Some of these are the background of later ones."""
         null = np.stack(null_pairs(pairs.image_group, pairs.text_group, self.random_state_))
         observed, of_null = self.score(pairs, pairs, null)
         self._of_fit = ScoreProbability.of(observed, of_null) if one_space(observed, of_null) else None
@@ -411,12 +411,12 @@ class FrozenScorer(_FrozenState, PairScorer):
         return found if rows is None else found.take(rows)
 
     def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """See :meth:`cleanpairs.estimators.PairScorer._score_embedded`; the bank is for repairs only."""
+        """See :meth:`cleanpairs.estimators.PairScorer._score_embedded`. The bank is for repairs only."""
         given = self._given(pairs)
         return self.score_vectors(_vector_pairs(pairs, images, texts)) if given is None else given
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
-        """Vectors of both sides stream; what a model encodes, or a column of scores judges, is loaded whole."""
+        """Vectors of both sides stream. What a model encodes, or a column of scores judges, is loaded whole."""
         self._fitted()
         streams = isinstance(self._model, GivenVectors) and self._model.streams
         return FrozenRows(self) if streams and {"features", "text_features"} <= roles else None
@@ -512,7 +512,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         return np.asarray(self._model.encode_texts(texts))
 
     def _stored(self) -> Stored:
-        """Of the pretrained model its name and its fingerprint only; the background, and what scores mean."""
+        """Of the pretrained model its name and its fingerprint only. The background, and what scores mean."""
         about = {"name": self._model.name, "fingerprint": self._model.fingerprint}
         arrays: dict[str, np.ndarray] = {}
         if self._background is not None:
@@ -542,7 +542,7 @@ class FrozenScorer(_FrozenState, PairScorer):
 
 
 class FrozenRows(RowScorer):
-    """Scores given vectors, batch by batch; see :class:`cleanpairs.estimators.batches.RowScorer`."""
+    """Scores given vectors, batch by batch. See :class:`cleanpairs.estimators.batches.RowScorer`."""
 
     compares_vectors = True
 

@@ -8,7 +8,7 @@ mismatched as not. Data that hold pairs of the training (more than one in a hund
 For what is trained on vectors of one space: a head on such vectors ranks wrong pairs below right ones, but on a scale
 that depends on the model that made the vectors: the best threshold of CRCL's labels is .62 on one and .91 on another,
 and its own .1 finds a tenth of the wrong pairs there (dev/LOG.md). Their similarities before any training, and those
-of pairs known to be wrong, tell the noise rate; the pairs of the lowest labels, so many of them, are flagged.
+of pairs known to be wrong, tell the noise rate. The pairs of the lowest labels, so many of them, are flagged.
 """
 
 from dataclasses import dataclass

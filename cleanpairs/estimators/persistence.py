@@ -178,7 +178,7 @@ class Saved:
         return found | ({"device": "auto"} if found.get("device") == "cuda" else {})
 
     def state(self) -> dict[str, Any]:
-        """What fitting found; ValueError where a rate or the threshold is none."""
+        """What fitting found. ValueError where a rate or the threshold is none."""
         state = {name: self.config["state"][name] for name in _STATE}
         state["random_state_"] = self.config["state"].get("random_state_") or 0
         for name, other in (("threshold_", False), ("noise_rate_", state["noise_rate_"] is None)):
@@ -187,7 +187,7 @@ class Saved:
         return state | ({"noise_rate_": float("nan")} if state["noise_rate_"] is None else {})
 
     def calibration(self) -> Calibration | None:
-        """That of its correspondence; None where its method has none."""
+        """That of its correspondence. None where its method has none."""
         stored = self.config.get("calibration")
         try:
             return None if stored is None else Calibration.from_dict(stored)

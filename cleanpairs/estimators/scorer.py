@@ -212,7 +212,7 @@ class Fitted:
     bank_: Bank
     calibration_: Calibration | None
     tau_: float
-    _text_encoder: str | Path | None  # its name, "features" (the data's vectors), "words"; None beside `encoder`
+    _text_encoder: str | Path | None  # its name, "features" (the data's vectors), "words". None beside `encoder`
     _captions: str | None  # what the captions became (learned words, vectors of which encoder), and why
     _versions: dict[str, str] | None  # package -> version, that a loaded model was made with
     _fingerprint: str
@@ -269,12 +269,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     def _embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
         """Any data as the fitted scorer sees it, or the pairs ``rows`` (k,) alone, as :meth:`Embedded.take` has them.
 
-        Raises NotFittedError; DataError: the pairs cannot be read, or their vectors have another size than the model's.
+        Raises NotFittedError. DataError: the pairs cannot be read, or their vectors have another size than the model's.
         """
         raise NotImplementedError
 
     def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """Correspondence (n,) float32 of n pairs, of :meth:`_embed`; quarantined ones too."""
+        """Correspondence (n,) float32 of n pairs, of :meth:`_embed`. Quarantined ones too."""
         raise NotImplementedError
 
     def _takes_own_threshold(self, fingerprint: str) -> bool:
@@ -282,7 +282,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return self.needs_training and self.threshold is None and fingerprint != self._fingerprint
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
-        """What scores rows of which this is known (roles of columns) in a stream; None: they are loaded whole."""
+        """What scores rows of which this is known (roles of columns) in a stream. None: they are loaded whole."""
         raise NotImplementedError
 
     def _fits_sample(self, roles: Set[str]) -> bool:
@@ -359,17 +359,17 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return 0.5
 
     def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> DonorSearch | None:
-        """The method's own way to look for donors; None: the nearest by cosine."""
+        """The method's own way to look for donors. None: the nearest by cosine."""
         return None
 
     def _pair_probability(
         self, found: Embedded, correspondence: np.ndarray, threshold: float
     ) -> PairProbability | None:
-        """What tells how likely repairs are right; None where the correspondence is no probability."""
+        """What tells how likely repairs are right. None where the correspondence is no probability."""
         return None
 
     def validate(self) -> None:
-        """Every setting in its range; ConfigError names the first that is not. ``fit`` asks this first."""
+        """Every setting in its range. ConfigError names the first that is not. ``fit`` asks this first."""
         self._validate()
         self._resolved_device()
 
@@ -382,7 +382,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         check_settings(self.method_name, self)
 
     def _resolved_device(self) -> str:
-        """``cpu`` or ``cuda``, as ``device`` says or this machine has it; ConfigError where it has no GPU."""
+        """``cpu`` or ``cuda``, as ``device`` says or this machine has it. ConfigError where it has no GPU."""
         import torch
 
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -458,7 +458,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self, images: Embeddings, texts: Embeddings, image_index: np.ndarray, image_group: np.ndarray,
         text_group: np.ndarray, usable: np.ndarray, model: Any = None,
     ) -> None:  # fmt: skip
-        """The bank, of M images and the n usable captions; ``image_index``, ``image_group``, ``text_group`` (n,)."""
+        """The bank, of M images and the n usable captions. ``image_index``, ``image_group``, ``text_group`` (n,)."""
         rows = trusted_rows(
             image_group, text_group, self.correspondence_[usable], group_size=self.eval_group_size - 1,
             groups=1 if model is not None and model.local else 8, seed=self.random_state_,
@@ -468,7 +468,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self.bank_ = Bank(*known, self.tau_, self.eval_group_size - 1, model, device)
 
     def _fitted(self, *, scores: bool = False) -> None:
-        """NotFittedError before a fit; or without its ``scores``, which a model on the disk leaves out."""
+        """NotFittedError before a fit, or without its ``scores``, which a model on the disk leaves out."""
         missing = f"this {type(self).__name__} is not fitted yet: call fit, or from_pretrained"
         if hasattr(self, "bank_"):
             missing = "a model that was loaded holds no scores of its fit: cleanpairs.report plots those of a run"
@@ -553,7 +553,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         Parameters
         ----------
         answers : mapping of int to bool, or path
-            Pair id -> whether the caption belongs to the picture; or a CSV with the columns `pair_id` and `matched`.
+            Pair id -> whether the caption belongs to the picture, or a CSV with the columns `pair_id` and `matched`.
             Each call starts from the scores of ``fit``: give all answers.
 
         Returns
@@ -715,7 +715,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         )  # fmt: skip
 
     def _applied_threshold(self, unseen: UnseenThreshold | None) -> float:
-        """The threshold that was found for pairs; that of ``fit`` where there is none."""
+        """The threshold that was found for pairs. That of ``fit`` where there is none."""
         return float(self.threshold_) if unseen is None else unseen.threshold
 
     def explainer(
@@ -968,7 +968,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
 
 def _where(pairs: Pairs, reason: str) -> str:
-    """Where an image was looked for that is missing; nothing of another reason."""
+    """Where an image was looked for that is missing. Nothing of another reason."""
     if not (reason.startswith("the image file") and "is missing" in reason):
         return ""
     root = pairs.source.image_root or next((str(Path(path).parent) for path in pairs.source.files), "")

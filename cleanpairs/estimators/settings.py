@@ -103,7 +103,7 @@ class Estimator:
         return tags
 
     def _repr_html_(self) -> str | None:
-        """The diagram of a notebook; None, for the text, after ``sklearn.set_config(display="text")``."""
+        """The diagram of a notebook. None, for the text, after ``sklearn.set_config(display="text")``."""
         from sklearn import get_config
         from sklearn.utils import estimator_html_repr
 

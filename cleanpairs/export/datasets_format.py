@@ -49,7 +49,7 @@ class DatasetsOutput(Output):
         return sum(count_arrow_rows(name) for name in stored_files(path))
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
-        """Add rows; a file is full at 500 MiB."""
+        """Add rows. A file is full at 500 MiB."""
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
         if self._image is not None and is_bytes(table.schema.field(self._image).type):
             column = one_array(table[self._image])
@@ -120,7 +120,7 @@ def features_of(schema: pa.Schema) -> Any:
 
 
 def stored_files(folder: Path) -> list[str]:
-    """The Arrow files of a directory, in order; DataError where it does not say."""
+    """The Arrow files of a directory, in order. DataError where it does not say."""
     with reading(folder / STATE, "read as the list of a datasets directory", ValueError, KeyError, TypeError):
         state = read_json(folder / STATE)
         return [str(folder / Path(str(entry["filename"])).name) for entry in state["_data_files"]]

@@ -59,7 +59,7 @@ class PlanInMemory:
         return hashlib.sha256(whole.getvalue()).hexdigest()
 
     def scan(self) -> tuple[int, np.ndarray, np.ndarray]:
-        """Of the whole: rows of the cleaned file; the input rows, rising, that lend captions, and that lend images."""
+        """Of the whole: rows of the cleaned file. The input rows, rising, that lend captions, and that lend images."""
         rows = self._row[acted(self.table, WRITTEN)]
         texts, images = (np.unique(self._donor_row[acted(self.table, [action])]) for action in REMATCHED)
         return len(np.unique(rows)) if self._lists else len(rows), texts, images
@@ -85,7 +85,7 @@ class PlanFile:
 
     @classmethod
     def open(cls, path: str | Path) -> "PlanFile | None":
-        """The plan in a file; None where it is not as ``RepairPlan.save`` writes it in Parquet, for that to read it."""
+        """The plan in a file. None where it is not as ``RepairPlan.save`` writes it in Parquet, for that to read it."""
         head = as_written(Path(path))
         return None if head is None else cls(str(Path(path).absolute()), count_rows([str(path)])[0], head)
 

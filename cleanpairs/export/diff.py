@@ -24,8 +24,8 @@ from cleanpairs.repair.plan import counted
 @dataclass(frozen=True)
 class Change:
     """What became of one pair: its caption ``before`` and ``after`` (None where there was none, or it is not in the
-    cleaned file); ``source_key``: who gave it a caption or an image; ``correspondence`` in [0, 1], before the repair,
-    and ``repair_score``, after it; ``reason``: why it was not kept as it was.
+    cleaned file). ``source_key``: who gave it a caption or an image. ``correspondence`` in [0, 1], before the repair,
+    and ``repair_score``, after it. ``reason``: why it was not kept as it was.
     """
 
     pair_id: int
@@ -41,7 +41,7 @@ class Change:
 
 @dataclass(frozen=True)
 class ExportDiff:
-    """``counts``: pairs by action, all of them, those kept too; ``changes``: the pairs asked for, in order."""
+    """``counts``: pairs by action, all of them, those kept too. ``changes``: the pairs asked for, in order."""
 
     counts: Mapping[str, int]
     changes: tuple[Change, ...]
@@ -64,13 +64,13 @@ def diff_export(
     limit: int | None = None,
     actions: str | Sequence[str] | None = None,
 ) -> ExportDiff:
-    """What an export changed; only its ledger is read.
+    """What an export changed. Only its ledger is read.
 
-    - ``out``: the cleaned file, its manifest beside it; ``ledger``: where it is now; where the manifest says when None
-    - ``limit``: at most so many changes; the counts are of all
+    - ``out``: the cleaned file, its manifest beside it. ``ledger``: where it is now. Where the manifest says when None
+    - ``limit``: at most so many changes. The counts are of all
     - ``actions`` str or sequence of str: only these of rematch_text, rematch_image, drop, quarantine
 
-    Raises ConfigError: an unknown action, or a negative limit; DataError: a file is missing, the ledger is not as it
+    Raises ConfigError: an unknown action, or a negative limit. DataError: a file is missing, the ledger is not as it
     was exported (SHA-256), or ``out`` has not the size that it had.
     """
     check_whole("diff", "limit", limit, 0, none=True)

@@ -14,9 +14,9 @@ from cleanpairs.export.layout import Layout
 
 
 class Output(Sink):
-    """What writes the rows of ``layout.out_schema`` into ``path``, a new file or an empty directory; ConfigError where
-    it cannot hold them. ``directory``: it is one; ``selection``: it names samples and holds no captions, so that a
-    repair cannot be expressed in it; ``loads``: its files on the hub, which are a dataset's one split.
+    """What writes the rows of ``layout.out_schema`` into ``path``, a new file or an empty directory. ConfigError where
+    it cannot hold them. ``directory``: it is one. ``selection``: it names samples and holds no captions, so that a
+    repair cannot be expressed in it. ``loads``: its files on the hub, which are a dataset's one split.
     """
 
     directory: ClassVar[bool] = False
@@ -58,7 +58,7 @@ FORMATS = Registry(
 
 
 def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
-    """The format of an output and where it goes: by ``name``, else by the suffix of ``out``; any pattern for tars in
+    """The format of an output and where it goes: by ``name``, else by the suffix of ``out``. Any pattern for tars in
     DIR, such as ``DIR/{00000..00009}.tar``, is the directory DIR. ConfigError: these say nothing, or different things.
     """
     out = Path(out)

@@ -86,9 +86,9 @@ def donor_columns(source: Source, folder: Path, *, images: np.ndarray, texts: np
 
 @dataclass(frozen=True)
 class Decided:
-    """Decisions about the P pairs of some consecutive input rows. ``pairs``: rows of the repair plan; ``row`` (P,),
-    rising: of the input rows, counted from ``first``, the one that each is of; ``position`` (P,): its place in that
-    row's captions; ``donor_row`` (P,): the input row that holds its new image or caption; ``truth``: after the repair,
+    """Decisions about the P pairs of some consecutive input rows. ``pairs``: rows of the repair plan. ``row`` (P,),
+    rising: of the input rows, counted from ``first``, the one that each is of. ``position`` (P,): its place in that
+    row's captions. ``donor_row`` (P,): the input row that holds its new image or caption. ``truth``: after the repair,
     of P rows.
     """
 
@@ -102,9 +102,9 @@ class Decided:
 
 @dataclass(frozen=True)
 class Layout:
-    """Column names and types of the outputs for one input schema; ``one_row_a_pair``: the text column becomes a string;
-    else rows keep their list of captions and added columns are lists along it; ``truth``: columns of the input that
-    follow the repair; ``weighted``: with a column ``sample_weight``.
+    """Column names and types of the outputs for one input schema. ``one_row_a_pair``: the text column becomes a string,
+    else rows keep their list of captions and added columns are lists along it. ``truth``: columns of the input that
+    follow the repair. ``weighted``: with a column ``sample_weight``.
     """
 
     source: Source
@@ -157,7 +157,7 @@ class Layout:
 
     @cached_property
     def image_root(self) -> Path | None:
-        """The folder that image paths are relative to; None where it is not one."""
+        """The folder that image paths are relative to. None where it is not one."""
         folders = {Path(path).parent for path in self.source.paths}
         root = self.source.image_root or (folders.pop() if len(folders) == 1 else None)
         return None if root is None else Path(root)
@@ -170,7 +170,7 @@ class Layout:
     def out(
         self, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]
     ) -> tuple[pa.Table, np.ndarray]:
-        """The cleaned rows of a batch, and of each of its pairs its row among them or -1; ``donor_values``: lent."""
+        """The cleaned rows of a batch, and of each of its pairs its row among them or -1. ``donor_values``: lent."""
         cleaned = _CleanedRows(self, table, decided, donor_values)
         columns = [one_array(column) for column in taken(table, cleaned.rows).columns]
         truth = [self.schema.get_field_index(name) for name in self.truth]
@@ -209,7 +209,7 @@ class Layout:
         return flat_type(self.schema.field(self.source.columns["text"]).type)
 
     def _with_input(self, renamed: dict[str, str], added: Mapping[str, pa.DataType], one_row_a_pair: bool) -> pa.Schema:
-        """The input's fields under their new names, and those added; without pandas's metadata, of an index that is no
+        """The input's fields under their new names, and those added. Without pandas's metadata, of an index that is no
         more.
         """
         fields = [f.with_name(renamed.get(f.name, f.name)) for f in self.schema]
@@ -225,7 +225,7 @@ class Layout:
 
 
 class _CleanedRows:
-    """The R rows that the k written pairs of a batch make; of each column of the input what they hold of it."""
+    """The R rows that the k written pairs of a batch make. Of each column of the input what they hold of it."""
 
     def __init__(
         self, layout: Layout, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]
@@ -306,7 +306,7 @@ class _CleanedRows:
 
 
 def _of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, bare: np.ndarray) -> pa.Array:
-    """One score a pair (k,) out of a ``column`` (n,) of lists; null where that is short, or the pair ``bare`` (k,)."""
+    """One score a pair (k,) out of a ``column`` (n,) of lists. Null where that is short, or the pair ``bare`` (k,)."""
     lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), np.int64)
     starts = np.cumsum(lengths) - lengths
     missing = bare | (position >= lengths[row])

@@ -1,8 +1,8 @@
 """The ledger: one line a pair, and with the lines whatever of the input the cleaned file does not hold any more.
 
 A row of the input is had back from its first row in the cleaned file, and from ``original_row``, in the line of its
-first pair, for the columns that ``original_columns`` names: all where none of its captions was written; images, and
-captions with their vectors, where one was replaced or left out; given similarities where either; the truth always.
+first pair, for the columns that ``original_columns`` names: all where none of its captions was written. Images, and
+captions with their vectors, where one was replaced or left out. Given similarities where either. The truth always.
 """
 
 import base64
@@ -54,7 +54,7 @@ class LedgerNote:
     key, version = b"cleanpairs.ledger", 1
 
     def metadata(self) -> dict[bytes, bytes]:
-        """For the schema of a Parquet file; :meth:`read` has it back."""
+        """For the schema of a Parquet file. :meth:`read` has it back."""
         schema = base64.b64encode(self.schema.serialize().to_pybytes()).decode()
         note = {"version": self.version, "rows": self.rows, "renamed": dict(self.renamed)}
         return {self.key: json.dumps({**note, "schema": schema}).encode()}
@@ -100,7 +100,7 @@ class Ledger:
         return [pa.field(f.name, nullable_type(f.type)) for f in self.layout.schema]  # null where not needed
 
     def lines(self, table: pa.RecordBatch, of: Decided, out_row: np.ndarray) -> pa.Table:
-        """One line a pair of input rows; ``out_row`` (P,): in the cleaned rows of the batch, -1 where not written."""
+        """One line a pair of input rows. ``out_row`` (P,): in the cleaned rows of the batch, -1 where not written."""
         decided, row = of.pairs, of.row
         replaced = pa.array(acted(decided, NEW_CAPTION), pa.bool_())
         new_caption = pc.if_else(replaced, decided["caption"], pa.scalar(None, pa.string()))

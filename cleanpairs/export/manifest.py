@@ -41,7 +41,7 @@ def write_manifest(
     """Write what an export left: of every file its role, rows, bytes and SHA-256.
 
     - ``files``: role (out, dropped, ledger, card) -> (final path, where it is now, its rows or None). Paths are noted
-      as seen from the folder of ``out``, so that the files may be moved together; of a directory every file in it
+      as seen from the folder of ``out``, so that the files may be moved together. Of a directory every file in it
     - ``parts``: of a directory: file name -> rows, where a file holds any
     """
     entries, home = {}, files["out"][0].parent
@@ -84,7 +84,7 @@ def write_manifest(
 
 @dataclass(frozen=True)
 class Part:
-    """A file of an export, and what the manifest says of it; ``rows`` is None where it holds none of its own."""
+    """A file of an export, and what the manifest says of it. ``rows`` is None where it holds none of its own."""
 
     path: Path
     role: str
@@ -111,7 +111,7 @@ def read_manifest(out: Path) -> tuple[dict[str, Any], list[Part]]:
 
 @dataclass(frozen=True)
 class Exported:
-    """The files of an export; ``parts`` are those of ``out``."""
+    """The files of an export. ``parts`` are those of ``out``."""
 
     out: Path
     manifest: Path
@@ -135,7 +135,7 @@ class Exported:
 
 
 def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
-    """The files of the export whose cleaned file is ``out``; they are there, but their contents are not checked.
+    """The files of the export whose cleaned file is ``out``. They are there, but their contents are not checked.
 
     Raises DataError: a file is missing, or the manifest cannot be read or names no ledger.
     """

@@ -22,9 +22,9 @@ from cleanpairs.repair.plan import RepairPlan
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card tells beyond the export itself; what is None is not known. ``license``: an identifier of the hub,
-    such as cc-by-4.0; ``method``: that gave the scores; ``flagged``: pairs that it took for wrong, of ``fitted``;
-    ``noise_rate``: the share that it estimates; ``versions``: of packages.
+    """What a card tells beyond the export itself. What is None is not known. ``license``: an identifier of the hub,
+    such as cc-by-4.0. ``method``: that gave the scores. ``flagged``: pairs that it took for wrong, of ``fitted``.
+    ``noise_rate``: the share that it estimates. ``versions``: of packages.
     """
 
     license: str | None = None
@@ -46,7 +46,7 @@ def dataset_card(
     plan: RepairPlan,
     about: CardFacts,
 ) -> str:
-    """The text of the card of the output ``name``; ``loads``: what `datasets` is to read, ``shards``: tars of a
+    """The text of the card of the output ``name``. ``loads``: what `datasets` is to read, ``shards``: tars of a
     webdataset.
     """
     from huggingface_hub import DatasetCardData
@@ -60,7 +60,7 @@ def dataset_card(
         "dropped": "dropped",
         "quarantined": "quarantined: unreadable",
     }
-    # Settings of a plan that say how it was made; its others name files of whoever made it.
+    # Settings of a plan that say how it was made. Its others name files of whoever made it.
     said = ("repairs", "strategy", "solver", "donors", "targets", "max_reuse", "candidates", "min_confidence")
     files = {"config_name": "default", "data_files": [{"split": "train", "path": loads}]}
     header = DatasetCardData(
@@ -133,7 +133,7 @@ class Pushed:
 
 def check_push(repo: str) -> None:
     """Find out, without the network, that a push could not work. ConfigError: ``repo`` is no OWNER/NAME, or there is no
-    token; OutputError: huggingface_hub is told to stay offline.
+    token. OutputError: huggingface_hub is told to stay offline.
     """
     from huggingface_hub import constants, get_token
     from huggingface_hub.utils import validate_repo_id
@@ -157,10 +157,10 @@ def push_files(
     private: bool = True,
 ) -> Pushed:  # fmt: skip
     """Commit files to a repository ``repo``, OWNER/NAME, of the hub (``HF_ENDPOINT``), made where there is none,
-    ``private``; ``files``: name in the repository -> a file, or its contents. Of a dataset the shards of an earlier
+    ``private``. ``files``: name in the repository -> a file, or its contents. Of a dataset the shards of an earlier
     upload go in the same commit, or they would mix with the new ones.
 
-    Raises ConfigError: as :func:`check_push`, or no right to write; OutputError: the hub cannot be reached or refuses.
+    Raises ConfigError: as :func:`check_push`, or no right to write. OutputError: the hub cannot be reached or refuses.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
@@ -200,11 +200,11 @@ def push_export(
     card: str | Path | None = None,
     ledger: str | Path | None = None,
 ) -> Pushed:
-    """Upload an export as a dataset; the ledger and the dropped pairs stay where they are.
+    """Upload an export as a dataset. The ledger and the dropped pairs stay where they are.
 
-    ``out``: the cleaned data, its manifest beside it; ``card``: README.md of a directory, else ``<out>.card.md``, when
-    None; ``ledger``: where it is now; where the manifest says when None. Raises DataError: ``out`` is no export, or not
-    as it was exported; ConfigError, OutputError: as :func:`push_files`; or there is no card.
+    ``out``: the cleaned data, its manifest beside it. ``card``: README.md of a directory, else ``<out>.card.md``, when
+    None. ``ledger``: where it is now. Where the manifest says when None. Raises DataError: ``out`` is no export, or not
+    as it was exported. ConfigError, OutputError: as :func:`push_files`, or there is no card.
     """
     check_push(repo)
     export = open_export(out, ledger)
@@ -230,7 +230,7 @@ def push_export(
 def push_model(folder: str | Path, repo: str, *, about: CardFacts, private: bool = True) -> Pushed:
     """Upload a model directory (``save_pretrained``) with a model card.
 
-    Raises DataError: ``folder`` holds no model; ConfigError, OutputError: as :func:`push_files`.
+    Raises DataError: ``folder`` holds no model. ConfigError, OutputError: as :func:`push_files`.
     """
     check_push(repo)
     folder = Path(folder)

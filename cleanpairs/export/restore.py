@@ -43,13 +43,13 @@ def restore_export(
     out: str | Path, to: str | Path, *, ledger: str | Path | None = None, overwrite: bool = False
 ) -> RestoreSummary:
     """Write the table back that :func:`cleanpairs.export.export_pairs` was given: equal as a table
-    (``pyarrow.Table.equals``, metadata too), not byte by byte; of several files, tars, or a CSV with its images, one
+    (``pyarrow.Table.equals``, metadata too), not byte by byte. Of several files, tars, or a CSV with its images, one
     Parquet file. Rows beyond a ``limit`` with which the input was read do not come back.
 
-    ``out``: the cleaned Parquet file, or `datasets` directory, its manifest beside it; ``to``: Parquet to write;
-    ``ledger``: where it is now; where the manifest says when None.
-    Raises ConfigError: another format; DataError: a file is missing, is not as it was exported (SHA-256), or cannot be
-    read; OutputExistsError, also where ``to`` is a file of the export; OutputError.
+    ``out``: the cleaned Parquet file, or `datasets` directory, its manifest beside it. ``to``: Parquet to write.
+    ``ledger``: where it is now. Where the manifest says when None.
+    Raises ConfigError: another format. DataError: a file is missing, is not as it was exported (SHA-256), or cannot be
+    read. OutputExistsError, also where ``to`` is a file of the export. OutputError.
     """
     export = open_export(out, ledger)
     if export.format not in REVERSIBLE:
@@ -172,7 +172,7 @@ def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _part(values: pa.Array, part: pa.Field) -> pa.Array:
-    """The values of a part of a struct; where the struct is null, any value if the part may not be null."""
+    """The values of a part of a struct. Where the struct is null, any value if the part may not be null."""
     if part.nullable or not values.null_count:
         return values
     other = pa.array([None], pa.struct([part])).field(0)

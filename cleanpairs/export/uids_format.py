@@ -32,7 +32,7 @@ def uid_array(uids: list[str | None]) -> np.ndarray:
 
 
 class UidsOutput(Output):
-    """One .npy file of shape (rows,) and dtype ``u8,u8``; 16 bytes a row in memory until it is written.
+    """One .npy file of shape (rows,) and dtype ``u8,u8``. 16 bytes a row in memory until it is written.
 
     Raises ConfigError: there is no column ``uid``, or rows hold lists of captions.
     """

@@ -1,4 +1,4 @@
-"""A directory of tars in img2dataset's layout: ``00000.tar`` with KEY.jpg, KEY.json, KEY.txt; ``00000.parquet`` with
+"""A directory of tars in img2dataset's layout: ``00000.tar`` with KEY.jpg, KEY.json, KEY.txt. ``00000.parquet`` with
 what the .json files hold. The same rows give the same bytes: the tars' members have no owner and no time.
 """
 
@@ -30,14 +30,14 @@ KEY = "key"
 
 def sample_key(key: str) -> str:
     """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``, of which one ``_`` at most begins it, as
-    two say that it is no sample; empty where nothing of it is left.
+    two say that it is no sample. Empty where nothing of it is left.
     """
     safe = re.sub(r"^_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]", "_", key))[:80]  # a plain tar header has room for 100
     return safe if safe.strip("_") else ""
 
 
 def image_suffix(data: bytes) -> str:
-    """The usual suffix of an encoded image, by its first bytes; ``img`` for what is none of ours."""
+    """The usual suffix of an encoded image, by its first bytes. ``img`` for what is none of ours."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
     begins = {
@@ -55,8 +55,8 @@ class WebDatasetOutput(Output):
     """Shards of at most ``shard_rows`` samples.
 
     A sample's key, the column ``key`` of .json and Parquet, is the row's own, with ``_`` for what is not a letter of
-    ASCII, a digit, ``_`` or ``-``, and a number behind it where it occurs already; shard and place where the input has
-    no keys. Images are the encoded bytes as they were. In .json bytes are base64 and NaN is null; vectors of images are
+    ASCII, a digit, ``_`` or ``-``, and a number behind it where it occurs already. Shard and place where the input has
+    no keys. Images are the encoded bytes as they were. In .json bytes are base64 and NaN is null. Vectors of images are
     in Parquet only. Raises ConfigError: there are no images, or rows hold lists of captions.
     """
 
@@ -185,7 +185,7 @@ def json_lines(table: pa.Table) -> list[bytes]:
 
 
 def _cells(column: pa.Array) -> list[Any]:
-    """The values of a column; of text that is not UTF-8 what can be read, and null for what has no form in Python."""
+    """The values of a column. Of text that is not UTF-8 what can be read, and null for what has no form in Python."""
     try:
         return list(column.to_pylist())
     except (ValueError, OverflowError, pa.ArrowException):  # parts of one name, an unknown time zone, the year 300,000

@@ -65,7 +65,7 @@ def _refuse_foreign_directory(out: Path) -> None:
 
 
 def _output_paths(out: Path, directory: bool, settings: "ExportSettings") -> dict[str, Path]:
-    """Role -> final path, in the reverse of the order in which they are published; ConfigError, OutputExistsError."""
+    """Role -> final path, in the reverse of the order in which they are published. ConfigError, OutputExistsError."""
     targets = {"out": out, "manifest": manifest_of(out)}
     targets |= {role: Path(path) for role in ("dropped", "card") if (path := getattr(settings, role)) is not None}
     beside = out.with_name(out.name + ".ledger.parquet")
@@ -86,8 +86,8 @@ def _output_paths(out: Path, directory: bool, settings: "ExportSettings") -> dic
 
 @dataclass(frozen=True)
 class ExportSummary(ActionCounts):
-    """What an export wrote: ``rows`` of cleaned data; ``files``: role -> path, of out, manifest, ledger, dropped and
-    card; ``renamed``: columns of the input that gave way to an added one -> their new names; ``reasons``: why pairs
+    """What an export wrote: ``rows`` of cleaned data. ``files``: role -> path, of out, manifest, ledger, dropped and
+    card. ``renamed``: columns of the input that gave way to an added one -> their new names. ``reasons``: why pairs
     were dropped -> how many.
     """
 
@@ -113,15 +113,15 @@ class ExportSummary(ActionCounts):
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """What an export writes beside the cleaned data, and how; see :func:`export_pairs`.
+    """What an export writes beside the cleaned data, and how. See :func:`export_pairs`.
 
-    - ``dropped``: Parquet of the dropped and quarantined pairs, one a row; ``ledger``: see
-      :mod:`cleanpairs.export.ledger`; ``<out>.ledger.parquet`` when None
+    - ``dropped``: Parquet of the dropped and quarantined pairs, one a row. ``ledger``: see
+      :mod:`cleanpairs.export.ledger`. ``<out>.ledger.parquet`` when None
     - ``explode``: rows with lists of captions become one row a pair, with a string in the text column
-    - ``format``: of :data:`cleanpairs.export.formats.FORMATS`; what the suffix of ``out`` says when None. Pairs that
+    - ``format``: of :data:`cleanpairs.export.formats.FORMATS`. What the suffix of ``out`` says when None. Pairs that
       were to be repaired are dropped from a uid list
-    - ``shard_size``: samples to a tar of webdataset; 10,000 when None
-    - ``card``: where the dataset card goes, which a directory always has as its README.md; ``about``: what it tells
+    - ``shard_size``: samples to a tar of webdataset. 10,000 when None
+    - ``card``: where the dataset card goes, which a directory always has as its README.md. ``about``: what it tells
     """
 
     dropped: str | Path | None = None
@@ -142,17 +142,17 @@ def export_pairs(
     - ``pairs``: as they were read from the input, which must not have changed since
     - ``out``: in the order of the input: its columns, in which captions, images and what was computed from them follow
       the repair, and ``correspondence`` float32 (before the repair), ``action`` (keep, rematch_text, rematch_image,
-      recaption), ``original_caption`` (null where it is that), ``source_key`` (whose caption or image it is; null where
-      its own, or written for it), ``repair_score`` float32; for a plan of plausible repairs ``sample_weight`` float32:
+      recaption), ``original_caption`` (null where it is that), ``source_key`` (whose caption or image it is, null where
+      its own, or written for it), ``repair_score`` float32. For a plan of plausible repairs ``sample_weight`` float32:
       1 for a kept pair, ``confidence`` for a repaired one, null where undetermined. A row with a list of captions stays
-      one row, and the added columns are lists; images of such rows cannot be replaced: those pairs are dropped. Beside
+      one row, and the added columns are lists. Images of such rows cannot be replaced: those pairs are dropped. Beside
       it comes ``<out>.manifest.json``
-    - ``engine``: who does the work; this process when None. The parts that other processes write lie in ``OUT.parts``
+    - ``engine``: who does the work. This process when None. The parts that other processes write lie in ``OUT.parts``
       until all are there: an export that was killed goes on from those that are finished
     - ``**settings``: of :class:`ExportSettings`, by their names
 
     Nothing is published where it raises ConfigError: two outputs with one name, or a format that cannot hold this
-    input; DataError: the plan is not for this data, or the input has changed; OutputExistsError; OutputError;
+    input. DataError: the plan is not for this data, or the input has changed. OutputExistsError. OutputError.
     CleanpairsError: the counts do not add up.
     """
     export = Export(pairs.source, out, ExportSettings(**settings))
@@ -184,7 +184,7 @@ class ExportWork:
         return {}
 
     def tables(self, partition: Partition) -> Iterator[dict[str, pa.Table]]:
-        """By role the rows that each batch becomes; the ledger's ``out_row`` counts from the batch's first."""
+        """By role the rows that each batch becomes. The ledger's ``out_row`` counts from the batch's first."""
         layout, ledger = self.layout, Ledger(self.layout)
         for rows, decided in self.plan.decided(self._batches(partition), partition):
             out, out_row = layout.out(rows, decided, self.lent)
@@ -253,7 +253,7 @@ class Export:
 
     @property
     def streams(self) -> bool:
-        """Whether rows of the input are written one by one; else by way of others, so that all pairs are held."""
+        """Whether rows of the input are written one by one, else by way of others, so that all pairs are held."""
         plain = self.source.kind == "parquet" and not self.source.explicit_lists and not self.format.selection
         return plain and set(TRUTH).isdisjoint(self.schema.names)
 
@@ -297,7 +297,7 @@ class Export:
     def _write(
         self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path]
     ) -> tuple[Mapping[str, int], Mapping[str, int], Counter[str], Counter[str]]:
-        """Write all files, batch by batch: rows of each, and of the files of a directory; pairs of each action, and
+        """Write all files, batch by batch: rows of each, and of the files of a directory. Pairs of each action, and
         dropped ones of each reason.
         """
         schemas = {"ledger": Ledger(layout).schema, "dropped": layout.dropped_schema}

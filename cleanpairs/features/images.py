@@ -25,7 +25,7 @@ class ImageMatrix:
     """M images."""
 
     array: np.ndarray  # (M, R, D) float regions or (M, 3, H, W) uint8 pixels
-    failures: dict[int, str]  # image row -> why not; it is zero
+    failures: dict[int, str]  # image row -> why not. It is zero
     encoder: str  # "features", "pretrained", or a name of the image encoder registry
     image_size: int | None
 
@@ -52,7 +52,7 @@ def image_matrix(
     progress: Progress | None = None,
 ) -> ImageMatrix:
     """All images of ``pairs`` as one matrix, by ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``, which sees a
-    square of ``image_size`` pixels; ``progress(done, total)`` is called after each batch.
+    square of ``image_size`` pixels. ``progress(done, total)`` is called after each batch.
     """
     name = resolve_image_encoder(encoder, pairs.images.kind)
     if name == "features":
@@ -107,7 +107,7 @@ def _rows(
     encode: Callable[[list[np.ndarray]], np.ndarray],
     progress: Progress | None,
 ) -> Rows:
-    """The rows of all images: of the cache directory, where the pairs are on disk; else as long as the images live."""
+    """The rows of all images: of the cache directory, where the pairs are on disk, else as long as the images live."""
     prefetch = 2 if any(transform.output_size) else 0  # whole pictures are much to hold
     preparation = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform), prefetch=prefetch)
 
@@ -125,7 +125,7 @@ def _rows(
                 yield batch.start, values, failures
 
     if pairs.source.kind != "memory":
-        # By the images' contents, also of files that the input only names; whatever captions stand beside them.
+        # By the images' contents, also of files that the input only names. Whatever captions stand beside them.
         folder = cache_dir() / "images" / f"{digest(pairs.image_group.tobytes())}-{encoder_key}"
         return compute_rows(len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress)
     kept = _in_memory.setdefault(pairs.images, {})  # a fit, its scores and repairs share the images' object

@@ -38,10 +38,10 @@ def compute_rows(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Rows:
-    """``n`` rows of ``shape``: out of ``folder``, as far as they are there, else computed; in memory if that is None.
+    """``n`` rows of ``shape``: out of ``folder``, as far as they are there, else computed. In memory if that is None.
 
-    ``chunks(first)`` computes from row ``first`` on, in order; the name of ``folder`` must say all that determines the
-    rows; ``progress(done, total)`` is called after each chunk.
+    ``chunks(first)`` computes from row ``first`` on, in order. The name of ``folder`` must say all that determines the
+    rows. ``progress(done, total)`` is called after each chunk.
     Raises OutputError: the folder cannot be written: full disk, permissions.
     """
     if folder is None or n == 0:
@@ -58,7 +58,7 @@ def compute_rows(
         with writing(f"the cache {folder} (CLEANPAIRS_CACHE names another)"):
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "lock").open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # one writer at a time; that of a process that dies is free
+                fcntl.flock(lock, fcntl.LOCK_EX)  # one writer at a time. That of a process that dies is free
                 known = _intact(folder, n, head, size)
                 if not known.done:  # another file: this one may be mapped by somebody
                     (folder / "rows.npy").unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from cleanpairs.features.rows import Chunk, Progress, compute_rows, digest
 
 class Captions:
     """What makes tables of captions: learned ``words`` (or a pretrained model that is trained on, for its numbers), a
-    ``frozen`` encoder of one vector a caption, or both; or the data's vectors, of ``dim`` dimensions.
+    ``frozen`` encoder of one vector a caption, or both, or the data's vectors, of ``dim`` dimensions.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Captions:
         self._last: tuple[dict[str, int], np.ndarray] | None = None  # of captions that are in memory only
 
     def __len__(self) -> int:
-        """Size of the embedding table; 0 where no words are learned."""
+        """Size of the embedding table. 0 where no words are learned."""
         return len(self.words) if isinstance(self.words, Tokenizer) else 0
 
     def encode(self, captions: Iterable[str | None]) -> TokenTable:
@@ -42,7 +42,7 @@ class Captions:
         return self._joined(texts, self._vectors(texts))
 
     def table(self, pairs: Pairs, rows: np.ndarray | None = None, progress: Progress | None = None) -> TokenTable:
-        """The table of N pairs, or of ``rows`` (k,) int64; ``progress(done, total)`` of a frozen encoder, whose vectors
+        """The table of N pairs, or of ``rows`` (k,) int64. ``progress(done, total)`` of a frozen encoder, whose vectors
         are kept in the cache where the pairs are on disk too. DataError: as :meth:`given`, or the data has no vectors.
         """
         captions, vectors = pairs.captions, None
@@ -56,7 +56,7 @@ class Captions:
         return self._joined(captions, vectors)
 
     def given(self, vectors: np.ndarray, data: str = "and this data") -> TokenTable:
-        """The table of the vectors (n, D) of n captions; DataError, which names ``data``: they have another size."""
+        """The table of the vectors (n, D) of n captions. DataError, which names ``data``: they have another size."""
         if vectors.shape[1] != self.dim:
             raise DataError(f"the model takes caption vectors of {self.dim} dimensions, {data} has {vectors.shape[1]}")
         return TokenTable(np.arange(len(vectors)), np.arange(len(vectors) + 1), vectors)

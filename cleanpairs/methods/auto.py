@@ -1,4 +1,4 @@
-r"""Auto: no noise rate, no threshold, no schedule to choose; and probabilities that hold.
+r"""Auto: no noise rate, no threshold, no schedule to choose, and probabilities that hold.
 
 A share of the pairs exchange their captions before any training. These *planted* pairs are mismatched for sure, and go
 through all that follows as if nobody knew (target-decoy competition: Elias and Gygi, Nature Methods 2007). Untrained
@@ -246,7 +246,7 @@ class Auto(_Judged, PairCleaner):
             self.noise_rate_ = known.agreement.noise_rate  # without an interval: too few planted pairs for one
 
     def _model_and_temperature(self, networks: DualEncoder, fit: Fit) -> tuple[DualEncoder, float]:
-        """The networks and the regression; the cosines of each with as much spread over random pairs as the other's."""
+        """The networks and the regression. The cosines of each with as much spread over random pairs as the other's."""
         if self._similarity is not None:
             return networks, TAU
         networks, tau = super()._model_and_temperature(networks, fit)

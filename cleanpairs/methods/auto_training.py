@@ -21,7 +21,7 @@ from cleanpairs.trainer import EpochContext, TrainingStage, TrainingStrategy
 
 @dataclass(frozen=True)
 class AutoNumbers:
-    """The numbers of this algorithm. The ranks of several scores add up; the networks' score has the weight 1.
+    """The numbers of this algorithm. The ranks of several scores add up. The networks' score has the weight 1.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ class AutoTraining(TrainingStrategy):
         self.rank_weight = 0.0  # of the vectors' similarity
 
     def stages(self, given: list[TrainingStage]) -> list[TrainingStage]:
-        """With the calibration before the given one, where pairs are planted; none where nothing is trained."""
+        """With the calibration before the given one, where pairs are planted. None where nothing is trained."""
         if not self.trains:
             return []
         return [TrainingStage(self.label_epochs), *given] if len(self.known.planted) else given

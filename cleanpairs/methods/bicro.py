@@ -1,4 +1,4 @@
-"""BiCro: bidirectional cross-modal similarity consistency (Yang et al., CVPR 2023); see docs/methods/others.md."""
+"""BiCro: bidirectional cross-modal similarity consistency (Yang et al., CVPR 2023). See docs/methods/others.md."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,7 @@
-"""CLIP-score: similarity by a pretrained CLIP or SigLIP, with nothing trained; normalised, unless told otherwise.
+"""CLIP-score: similarity by a pretrained CLIP or SigLIP, with nothing trained. Normalised, unless told otherwise.
 
-Hessel et al., "CLIPScore: A Reference-free Evaluation Metric for Image Captioning", EMNLP 2021; Schuhmann et al.,
-LAION, 2021 and 2022; Gadre et al., DataComp, 2023; Wang et al., NeurIPS 2024 (negCLIPLoss). The score, its threshold
+Hessel et al., "CLIPScore: A Reference-free Evaluation Metric for Image Captioning", EMNLP 2021. Schuhmann et al.,
+LAION, 2021 and 2022. Gadre et al., DataComp, 2023. Wang et al., NeurIPS 2024 (negCLIPLoss). The score, its threshold
 and departures from the papers: docs/methods/clip-score.md.
 """
 
@@ -20,7 +20,7 @@ from cleanpairs.ops.normalised_similarity import VectorPairs
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClipScore(FrozenScorer):
-    """Scores by a pretrained model; ``fit`` encodes the pairs, and sets the threshold and the bank.
+    """Scores by a pretrained model. ``fit`` encodes the pairs, and sets the threshold and the bank.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """CRCL: cross-modal robust complementary learning with self-refining correspondence (Qin et al., NeurIPS 2023).
 
-Loss: eq. 8-9; momentum correction: eq. 10-12; ``CRCL.paper()``: supplement, table 5. See docs/methods/crcl.md.
+Loss: eq. 8-9. Momentum correction: eq. 10-12. ``CRCL.paper()``: supplement, table 5. See docs/methods/crcl.md.
 """
 
 from collections.abc import Sequence

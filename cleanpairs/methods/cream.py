@@ -1,4 +1,4 @@
-"""CREAM: consistency refining and mining (Ma et al., IEEE TIP 2024); see docs/methods/others.md."""
+"""CREAM: consistency refining and mining (Ma et al., IEEE TIP 2024). See docs/methods/others.md."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -105,7 +105,7 @@ class _Refining(Splitting):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CREAM(WarmupCleaner):
-    """Clean, hard and noisy pairs by two networks; what a label leaves is spread over similar pairs.
+    """Clean, hard and noisy pairs by two networks. What a label leaves is spread over similar pairs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""GSC: geometrical structure consistency (Zhao et al., CVPR 2024, arXiv 2405.16996); see docs/methods/others.md."""
+"""GSC: geometrical structure consistency (Zhao et al., CVPR 2024, arXiv 2405.16996). See docs/methods/others.md."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

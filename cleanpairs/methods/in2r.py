@@ -113,7 +113,7 @@ class _Neighbours(Splitting):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class IN2R(SplittingCleaner):
-    """Two networks; noisy pairs learn from the partners of their nearest clean neighbours, mixed by attention.
+    """Two networks. Noisy pairs learn from the partners of their nearest clean neighbours, mixed by attention.
 
     Parameters
     ----------

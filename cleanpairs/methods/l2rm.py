@@ -52,9 +52,9 @@ class RematchingLoss:
 
 
 class CostNet(nn.Module):
-    """Similarities (n, n) to costs (n, n) >= 0: a linear layer over a row's K positions, and ReLU; starts as 1 - S.
+    """Similarities (n, n) to costs (n, n) >= 0: a linear layer over a row's K positions, and ReLU. Starts as 1 - S.
 
-    Of n < K rows the rest are similarities of 0; positions behind K take the plain cost 1 - S.
+    Of n < K rows the rest are similarities of 0. Positions behind K take the plain cost 1 - S.
     """
 
     def __init__(self, size: int) -> None:
@@ -117,7 +117,7 @@ class _Rematching(Splitting):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class L2RM(SplittingCleaner):
-    """One network; mismatched batches are rematched by partial optimal transport.
+    """One network. Mismatched batches are rematched by partial optimal transport.
 
     Parameters
     ----------

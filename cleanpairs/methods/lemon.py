@@ -1,4 +1,4 @@
-r"""LEMoN: a pair's distance, and its distances to the neighbours of its image and of its caption; nothing is trained.
+r"""LEMoN: a pair's distance, and its distances to the neighbours of its image and of its caption. Nothing is trained.
 
 Zhang et al., "LEMoN: Label Error Detection using Multimodal Neighbors", ICML 2025 (arXiv 2407.18941). With d = 1 less
 the cosine, the pair (x, y) and the k nearest neighbours (x_j, y_j) of its image x,

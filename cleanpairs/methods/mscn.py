@@ -1,4 +1,4 @@
-"""MSCN: meta similarity correction network (Han et al., CVPR 2023); see docs/methods/others.md."""
+"""MSCN: meta similarity correction network (Han et al., CVPR 2023). See docs/methods/others.md."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -127,7 +127,7 @@ class _Correcting(Splitting):
         return loss + self.recognition(view, network, seed)
 
     def slopes(self, view: EpochContext, network: int, loss: Tensor, noisy: BatchOutput, seed: int) -> Tensor | None:
-        """-eta (d l_i / dw . v) of the noisy pairs (n,), scaled to a mean magnitude of one; None where all are 0."""
+        """-eta (d l_i / dw . v) of the noisy pairs (n,), scaled to a mean magnitude of one. None where all are 0."""
         model: Any = view.networks[network].model
         named = {k: p for k, p in model.named_parameters() if p.requires_grad}
         start = {k: p.detach() for k, p in named.items()}
@@ -149,7 +149,7 @@ class _Correcting(Splitting):
         return slope / scale if scale > 0 and np.isfinite(scale) else None
 
     def smooth_loss(self, view: EpochContext, model: Any, parameters: dict[str, Tensor], inputs: Any) -> Tensor:
-        """Triplet loss (n,) over the mean of the negatives, of a model with other weights; in the order asked for."""
+        """Triplet loss (n,) over the mean of the negatives, of a model with other weights. In the order asked for."""
         images, tokens, order = inputs
         weights = {f"model.{k}": p for k, p in parameters.items()}
         S = torch.func.functional_call(_Similarity(model), weights, (images, tokens))
@@ -167,7 +167,7 @@ class _Correcting(Splitting):
         return self.inputs(view, self.meta, rng.permutation(len(self.meta))[: self.method.meta_batch])
 
     def recognition(self, view: EpochContext, network: int, seed: int) -> Tensor:
-        """Cross entropy of V on right meta pairs and on pairs put together wrongly; theta's gradient alone."""
+        """Cross entropy of V on right meta pairs and on pairs put together wrongly. Theta's gradient alone."""
         head: Any = view.networks[network].head
         model: Any = view.networks[network].model
         images, tokens, _ = self.meta_inputs(view, seed)

@@ -1,4 +1,4 @@
-"""NCR: noisy correspondence rectifier (Huang et al., NeurIPS 2021); see docs/methods/others.md."""
+"""NCR: noisy correspondence rectifier (Huang et al., NeurIPS 2021). See docs/methods/others.md."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""NPC: negative pre-aware training (Zhang et al., AAAI 2024); see docs/methods/others.md."""
+"""NPC: negative pre-aware training (Zhang et al., AAAI 2024). See docs/methods/others.md."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -40,7 +40,7 @@ class _PreAware(Splitting):
     def __init__(self, n: int, method: Any) -> None:
         super().__init__(n, method)
         self.objective = InfoNCELoss(tau=method.tau)
-        self.nearest = np.full((2, n), -1, dtype=np.int64)  # of the bank: by image, by text; -1: there is none yet
+        self.nearest = np.full((2, n), -1, dtype=np.int64)  # of the bank: by image, by text. -1: there is none yet
         self.weight = np.ones(n, dtype=np.float32)  # of the last step that a pair took part in
 
     def start_epoch(self, view: EpochContext) -> None:

@@ -340,7 +340,7 @@ class PC2(SplittingCleaner):
 
     @torch.inference_mode()
     def _predicted(self, vectors: np.ndarray) -> np.ndarray:
-        """Class probabilities (n, networks x K) of vectors (n, E) as unit rows; an ensemble's stand side by side."""
+        """Class probabilities (n, networks x K) of vectors (n, E) as unit rows. An ensemble's stand side by side."""
         dims = [head.weight.shape[1] for head in self._heads]
         parts = torch.from_numpy(vectors).split(dims, dim=1)
         unit = nn.functional.normalize

@@ -30,7 +30,7 @@ class ComplementaryLoss:
     kind: str = "log"
 
     def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
-        """Unreduced loss (B,) >= 0 of similarities S (B, B); the labels are not looked at: no answer is trusted."""
+        """Unreduced loss (B,) >= 0 of similarities S (B, B). The labels are not looked at: no answer is trusted."""
         log = log_probabilities(S, self.tau, excluded)
         none = torch.eye(len(S), dtype=torch.bool, device=S.device)
         if excluded is not None:

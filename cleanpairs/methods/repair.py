@@ -82,7 +82,7 @@ class _Repairing(Splitting):
     def correlation(
         self, memory: FeatureMemory, z_image: Tensor, z_text: Tensor, rows: np.ndarray | None
     ) -> np.ndarray:
-        """Rank correlation of pairs of vectors (n, E) with the memory: (n,); a pair's own entry is left out."""
+        """Rank correlation of pairs of vectors (n, E) with the memory: (n,). A pair's own entry is left out."""
         few = len(memory) < 3 or not len(z_image)
         if few or min(float((z.amax(0) - z.amin(0)).max()) for z in (z_image, z_text)) < 1e-5:
             return np.ones(len(z_image))  # all alike: ranks would be of rounding errors

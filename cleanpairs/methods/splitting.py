@@ -1,6 +1,6 @@
 """What the methods that split the corpus by its losses have in common, for one network or two that teach each other.
 
-Each epoch behind the warm-up splits a loss of every pair in two by a mixture; w is the posterior of the lower mode, the
+Each epoch behind the warm-up splits a loss of every pair in two by a mixture. W is the posterior of the lower mode, the
 probability of being clean. The papers' choices, ours and why: docs/methods/index.md.
 """
 
@@ -449,7 +449,7 @@ class WarmupCleaner(PairCleaner):
     epochs: int = 12
     weight_decay: float = 0.0
 
-    # Settings of those that have them, see :class:`SplittingCleaner`; no parameters here.
+    # Settings of those that have them, see :class:`SplittingCleaner`. No parameters here.
     warm_loss = "rce"
     split_by = "probability"
     clean_loss = "rce"

@@ -52,7 +52,7 @@ def vectors_of_both(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray,
 
 
 def similarity_of(data: TrainingData, seed: int, sample_of: int = 0) -> SimilarityAgreement | None:
-    """That of vectors of one space, where both sides came as one vector each; else None."""
+    """That of vectors of one space, where both sides came as one vector each, else None."""
     vectors, images = data.tokens.vectors, data.images
     if vectors is None or images.ndim != 3 or images.shape[1] != 1 or not len(data):
         return None

@@ -1,12 +1,12 @@
 r"""Losses: pure tensors in, one value per pair out.
 
-InfoNCE with reverse cross entropy: L2RM's warm-up (Han et al., CVPR 2024; Wang et al., ICCV 2019).
+InfoNCE with reverse cross entropy: L2RM's warm-up (Han et al., CVPR 2024, Wang et al., ICCV 2019).
 
     CE(i)  = -(log P_ii + log Q_ii) / 2
-    RCE(i) = -sum_j P_ij log Y_ij, the same for Q, halved;   Y one-hot, bounded to [1e-7, 1 - 1e-7]
+    RCE(i) = -sum_j P_ij log Y_ij, the same for Q, halved.   Y one-hot, bounded to [1e-7, 1 - 1e-7]
     L(i)   = y_i (CE(i) + RCE(i))
 
-The paper sums both directions of CE and RCE; its public code takes their mean, as this does. CE alone is symmetric
+The paper sums both directions of CE and RCE. Its public code takes their mean, as this does. CE alone is symmetric
 InfoNCE (van den Oord et al. 2018), the loss of a plain dual encoder.
 
 Triplet loss with a soft margin: VSE++ (Faghri et al., 2018), NCR (Huang et al., 2021).
@@ -30,13 +30,13 @@ BOUND = 1e-7
 
 
 def _reverse(p: Tensor) -> Tensor:
-    """-sum_j P_ij log Y_ij of the probability ``p`` (B,) of the pair itself; the other entries of Y are all BOUND."""
+    """-sum_j P_ij log Y_ij of the probability ``p`` (B,) of the pair itself. The other entries of Y are all BOUND."""
     return -math.log(BOUND) * (1 - p) - math.log1p(-BOUND) * p
 
 
 @dataclass(frozen=True)
 class InfoNCEWithRCE:
-    """Cross entropy and reverse cross entropy of a batch; ``weight`` weighs the latter, ``tau`` is the temperature."""
+    """Cross entropy and reverse cross entropy of a batch. ``weight`` weighs the latter, ``tau`` is the temperature."""
 
     tau: float = 0.05
     weight: float = 1.0
@@ -62,7 +62,7 @@ def soft_margin(labels: Tensor, margin: float = 0.2, curve: float = 10.0) -> Ten
 
 @dataclass(frozen=True)
 class TripletLoss:
-    """Triplet loss of a batch: alpha, m, {"hard", "mean", "sum"}; ``tau`` is of the matching probability beside it."""
+    """Triplet loss of a batch: alpha, m, {"hard", "mean", "sum"}. ``tau`` is of the matching probability beside it."""
 
     margin: float = 0.2
     curve: float = 10.0

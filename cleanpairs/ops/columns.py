@@ -21,7 +21,7 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def taken(data: Data, rows: np.ndarray | pa.Array) -> Data:
-    """The ``rows`` (k,) int64 of a column or a table, in any order, null where a row is; itself, where these are all.
+    """The ``rows`` (k,) int64 of a column or a table, in any order, null where a row is. Itself, where these are all.
 
     Rows are taken out of Arrow data here and in :func:`filtered` only: pyarrow 26 takes the values of other rows, or of
     no row at all, out of a slice of fixed-size lists of fixed-size lists.
@@ -35,7 +35,7 @@ def taken(data: Data, rows: np.ndarray | pa.Array) -> Data:
 
 
 def filtered(data: Data, mask: np.ndarray | pa.Array) -> Data:
-    """The rows of a column or a table at which ``mask`` (n,) bool is true; see :func:`taken`."""
+    """The rows of a column or a table at which ``mask`` (n,) bool is true. See :func:`taken`."""
     return _without_offsets(data).filter(mask if isinstance(mask, pa.Array) else pa.array(mask, pa.bool_()))
 
 
@@ -70,13 +70,13 @@ def repeats_names(kind: pa.DataType) -> bool:
 
 
 def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """``table`` with the types and metadata of ``schema``, whose columns it has; see :func:`recast`."""
+    """``table`` with the types and metadata of ``schema``, whose columns it has. See :func:`recast`."""
     found = [table[field.name] for field in schema]
     return pa.Table.from_arrays([recast(c, f.type) for c, f in zip(found, schema, strict=True)], schema=schema)
 
 
 def recast(column: Any, kind: pa.DataType) -> Any:
-    """The array, or the chunked one, as another type, if it is not; value by value where pyarrow has no right cast."""
+    """The array, or the chunked one, as another type, if it is not. Value by value where pyarrow has no right cast."""
     if column.type.equals(kind):
         return column
     if isinstance(column, pa.ChunkedArray):
@@ -108,7 +108,7 @@ def nullable_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _with_parts(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> pa.DataType:
-    """A map, a struct or a list whose parts are changed; a view of a list becomes a list."""
+    """A map, a struct or a list whose parts are changed. A view of a list becomes a list."""
     if pa.types.is_map(kind):
         key, item = change(kind.key_field).with_nullable(False), change(kind.item_field)
         return pa.map_(key, item, keys_sorted=kind.keys_sorted)
@@ -132,7 +132,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without views and extensions; itself where it has none."""
+    """The batch without views and extensions. Itself where it has none."""
     schema = plain_schema(batch.schema)
     if schema.equals(batch.schema):
         return batch

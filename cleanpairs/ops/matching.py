@@ -22,7 +22,7 @@ class LogProbabilities(NamedTuple):
 
 
 def duplicate_mask(image_group: Tensor, text_group: Tensor) -> Tensor | None:
-    """Which off-diagonal entries (B, B) share the image or the text, by groups (B,) int64; None if none does."""
+    """Which off-diagonal entries (B, B) share the image or the text, by groups (B,) int64. None if none does."""
     same = image_group[:, None] == image_group[None, :]  # (B, B)
     same |= text_group[:, None] == text_group[None, :]
     same.fill_diagonal_(False)
@@ -30,7 +30,7 @@ def duplicate_mask(image_group: Tensor, text_group: Tensor) -> Tensor | None:
 
 
 def log_probabilities(S: Tensor, tau: float, excluded: Tensor | None = None) -> LogProbabilities:
-    """Log-softmax of ``S / tau`` (B, B) along both directions; -inf for those ``excluded`` (never the diagonal)."""
+    """Log-softmax of ``S / tau`` (B, B) along both directions. -inf for those ``excluded`` (never the diagonal)."""
     logits = S / tau  # (B, B)
     if excluded is not None:
         logits = logits.masked_fill(excluded, float("-inf"))
@@ -45,7 +45,7 @@ def matching_probability(S: Tensor, tau: float, excluded: Tensor | None = None) 
 
 
 def unit_rows(x: np.ndarray) -> np.ndarray:
-    """Rows scaled to length 1; zero rows, and those that are not finite (the reader quarantines them), become zero."""
+    """Rows scaled to length 1. Zero rows, and those that are not finite (the reader quarantines them), become zero."""
     x = np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0).astype(np.float32)
     return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), dtype=np.float32)
 
@@ -61,7 +61,7 @@ def token_counts(ids: np.ndarray, offsets: np.ndarray, most: int) -> Any:
 
 
 def places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where each of ``wanted``, of any shape, stands in ``known`` (n,) of distinct entries; -1 where it does not."""
+    """Where each of ``wanted``, of any shape, stands in ``known`` (n,) of distinct entries. -1 where it does not."""
     if not len(known):
         return np.full(wanted.shape, -1)
     order = np.argsort(known, kind="stable")

@@ -4,7 +4,7 @@ r"""Similarity of a pair less what its image and its caption have with everybody
     csls       n_i = s_ii - (mean of the 10 largest s_ij + mean of the 10 largest s_ji) / 2
 
 "softmax" is negCLIPLoss (Wang et al., NeurIPS 2024, arXiv 2405.19547), tau times the mean log probability with which
-the image finds its caption and the caption its image; "csls" is half of Conneau et al.'s (ICLR 2018). j runs over the
+the image finds its caption and the caption its image. "csls" is half of Conneau et al.'s (ICLR 2018). j runs over the
 pair itself and a background of others: the image's own are all captions but those that read the same, the caption's all
 images but those that are equal. An image's other captions count, and are what tells a wrong one beside them.
 
@@ -17,9 +17,9 @@ The softmax asks how an image's captions compare as if no caption had a better i
     balanced   b_i = s_ii + tau (u_i + v_i)
                u_i = -log sum_j exp(s_ij / tau + v_j),    v_j = -log sum_i exp(s_ij / tau + u_i)
 
-the entropic optimal transport between all images and all captions (Sinkhorn and Knopp 1967; Cuturi, NeurIPS 2013): what
+the entropic optimal transport between all images and all captions (Sinkhorn and Knopp 1967, Cuturi, NeurIPS 2013): what
 a caption's own image claims is not there for others. Where a wrong pair's right partners are in the corpus, its error
-is half of the softmax's; where they are not, one and a half times as large. So :func:`balanced` is the mean of both.
+is half of the softmax's. Where they are not, one and a half times as large. So :func:`balanced` is the mean of both.
 """
 
 from collections.abc import Callable
@@ -82,7 +82,7 @@ class VectorPairs:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Similarity (n,) float64 of n ``pairs``, and (K,) of the images and the captions in the rows ``null`` (2, K).
 
-        ``kind``: as of :meth:`scores`; None: cosines.
+        ``kind``: as of :meth:`scores`. None: cosines.
         """
         image, text = null
         observed = cosines(pairs.images, pairs.texts).astype(np.float64)
@@ -145,11 +145,11 @@ def normalised_similarity(
     tau: float = TAU,
     background: VectorPairs | None = None,
 ) -> np.ndarray:
-    """Normalised similarity (n,) float64 of n pairs of unit vectors (n, d) of one space; see the module's head.
+    """Normalised similarity (n,) float64 of n pairs of unit vectors (n, d) of one space. See the module's head.
 
-    - ``image_group``, ``text_group`` (n,) int64: as of :class:`VectorPairs`; None: all are different
-    - ``kind`` {"softmax", "csls"}; ``tau``: temperature of "softmax": that of the model which made the vectors
-    - ``background``: with which pairs they are compared; with each other when None
+    - ``image_group``, ``text_group`` (n,) int64: as of :class:`VectorPairs`. None: all are different
+    - ``kind`` {"softmax", "csls"}. ``tau``: temperature of "softmax": that of the model which made the vectors
+    - ``background``: with which pairs they are compared. With each other when None
     """
     n = len(images)
     none = -1 - np.arange(n) if background is not None else np.arange(n)  # content hashes of a background may be small
@@ -161,7 +161,7 @@ def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = STEPS) -> np.
     """As :meth:`VectorPairs.shared`, (2, N) float64: the mean of softmax and balanced.
 
     The softmax is the first of ``steps``: both sides take half a step at once. The largest similarities of each image
-    and caption are kept, all up to some 2,900 pairs; the rest of a sum counts with the mean worth of what is kept.
+    and caption are kept, all up to some 2,900 pairs. The rest of a sum counts with the mean worth of what is kept.
     """
     first, last = _balance(pairs, tau, steps)
     return -tau * (first + last)
@@ -196,7 +196,7 @@ class Background:
     worth : (2, m) float
         u of their images and v of their captions, balanced among these pairs.
     within : (2, m) float
-        What :func:`balanced` finds of these pairs; none where it is no longer needed.
+        What :func:`balanced` finds of these pairs. None where it is no longer needed.
     """
 
     pairs: VectorPairs
@@ -265,7 +265,7 @@ def among_all(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Normalised similarity (n,) float64 of n pairs, and what each side of them shares with all, (2, n) float64.
 
-    By :func:`balanced`; of more than 16,384 pairs by the softmax over a random sample of as many. ``pairs_of``: the
+    By :func:`balanced`. Of more than 16,384 pairs by the softmax over a random sample of as many. ``pairs_of``: the
     pairs of given rows (b,), ascending, whose products may be of any scale, as ``tau`` is.
     """
     if n <= RIVALS:

@@ -15,7 +15,7 @@ BLOCK = 1 << 20  # distances that are held at a time, for images and texts each
 
 
 def average_ranks(x: Tensor) -> Tensor:
-    """Ranks (n, m) float64 of every row of ``x`` (n, m), from 1; equal values share the mean of their ranks, as in
+    """Ranks (n, m) float64 of every row of ``x`` (n, m), from 1. Equal values share the mean of their ranks, as in
     ``scipy.stats.rankdata(x, axis=1)``. Raises DataError: for NaN.
     """
     if x.isnan().any():
@@ -55,8 +55,8 @@ def rank_correlation(
     do. Equal vectors of the bank (an image with five captions) are compared once and tie exactly. It is 0 where all
     distances to images or to texts are equal, or fewer than two entries remain.
 
-    - ``x_image``, ``x_text`` (n, E), (n, F); ``bank_image``, ``bank_text`` (m, E), (m, F): rows of any norm
-    - ``exclude`` (n,) int64: position in the bank that is left out of a row's correlation; -1 for none
+    - ``x_image``, ``x_text`` (n, E), (n, F). ``bank_image``, ``bank_text`` (m, E), (m, F): rows of any norm
+    - ``exclude`` (n,) int64: position in the bank that is left out of a row's correlation. -1 for none
     - ``block``: distances that are held at a time, for images and texts each
 
     Raises DataError: for distances that are NaN.

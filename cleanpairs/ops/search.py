@@ -1,11 +1,11 @@
 """Nearest neighbours by inner product, by the index that the size asks for.
 
-    flat     up to 100,000 bank rows, unless so many queries ask that it takes a minute; or few queries: exact. A flat
-             FAISS index; on a GPU FAISS's where its GPU build is there, else matrix products in blocks.
+    flat     up to 100,000 bank rows, unless so many queries ask that it takes a minute, or few queries: exact. A flat
+             FAISS index. On a GPU FAISS's where its GPU build is there, else matrix products in blocks.
     ivf      above, on a CPU: FAISS's inverted lists of product codes of four bits (André, Kermarrec and Le Scouarnec,
              "Quicker ADC", 2019). The nearest by the codes, twice as many as are asked for, are ranked again by the
              vectors: the scores are true inner products. As many lists are probed as give a recall@10 of 0.92 on a
-             sample of the queries; flat where that would take no less time.
+             sample of the queries. Flat where that would take no less time.
 
 Which it was, and its recall, is in the answer.
 """
@@ -56,9 +56,9 @@ class TopK:
 
 
 def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False) -> TopK:
-    """The ``k`` bank rows of largest inner product with each query; which index finds them, see the module's head.
+    """The ``k`` bank rows of largest inner product with each query. Which index finds them, see the module's head.
 
-    ``queries`` (n, d), ``bank`` (m, d) float: the bank may be empty; ``exact``: never approximate. The same input gives
+    ``queries`` (n, d), ``bank`` (m, d) float: the bank may be empty. ``exact``: never approximate. The same input gives
     the same answer. Raises ValueError: ``k`` < 1, or arrays that do not share d.
     """
     prepared = prepare(queries, bank, k, exact=exact)
@@ -89,7 +89,7 @@ class Prepared:
 
     @cached_property
     def flat(self) -> Any:
-        """FAISS's index, where that is the fastest exact way; it holds the bank once more."""
+        """FAISS's index, where that is the fastest exact way. It holds the bank once more."""
         faiss = _faiss()
         if _gpu() and not _faiss_gpus(faiss):
             return None
@@ -100,7 +100,7 @@ class Prepared:
         return index
 
     def __call__(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Scores (b, k) float32, falling, and bank rows (b, k) int64 of queries (b, d); -inf and -1 where too few."""
+        """Scores (b, k) float32, falling, and bank rows (b, k) int64 of queries (b, d). -inf and -1 where too few."""
         scores = np.full((len(queries), self.k), -np.inf, np.float32)
         indices = np.full((len(queries), self.k), -1, np.int64)
         found = min(self.k, self.note.bank)
@@ -145,7 +145,7 @@ def _products(queries: np.ndarray, asked: np.ndarray, rows: np.ndarray, ids: np.
 
 
 def prepare(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False) -> Prepared:
-    """The search that :func:`top_k` does, ready to be done in blocks; parameters and errors are its."""
+    """The search that :func:`top_k` does, ready to be done in blocks. Parameters and errors are its."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     if queries.ndim != 2 or bank.ndim != 2 or queries.shape[1] != bank.shape[1]:
@@ -161,9 +161,9 @@ def prepare(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = Fals
 def _in_lists(
     queries: np.ndarray, bank: np.ndarray, k: int, lists: int, *, sample_size: int = 256, pays: float = 0.5
 ) -> Prepared | None:
-    """The bank in lists, with the fewest probes (4, 6, 8, 12, 16 ...) that suffice; None if that does not pay.
+    """The bank in lists, with the fewest probes (4, 6, 8, 12, 16 ...) that suffice. None if that does not pay.
 
-    ``sample_size``: queries that choose the probes, and as many others that measure the recall; ``pays``: inverted
+    ``sample_size``: queries that choose the probes, and as many others that measure the recall. ``pays``: inverted
     lists are taken where less than this share of them has to be probed.
     """
     m, d = bank.shape
@@ -221,7 +221,7 @@ def _padded(rows: np.ndarray, d: int) -> np.ndarray:
 
 
 def recall_at(found: np.ndarray, exact: np.ndarray) -> float:
-    """Share of the ``exact`` neighbours (n, k) that are among those ``found`` (n, k'); 1 for no queries."""
+    """Share of the ``exact`` neighbours (n, k) that are among those ``found`` (n, k'). 1 for no queries."""
     return float((found[:, None, :] == exact[:, :, None]).any(axis=2).mean()) if exact.size else 1.0
 
 
@@ -231,7 +231,7 @@ def _search_torch(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.nda
 
     device = "cuda" if _gpu() else "cpu"
     n, m = len(queries), len(bank)
-    held, most = (1 << 30, 1 << 28) if device == "cuda" else (_CPU_NUMBERS, _CPU_NUMBERS)  # of the bank; scores
+    held, most = (1 << 30, 1 << 28) if device == "cuda" else (_CPU_NUMBERS, _CPU_NUMBERS)  # of the bank. Scores
     shard = max(k, min(m, held // bank.shape[1]))
     rows = max(1, min(n, most // shard))
     scores = torch.full((n, k), -torch.inf)
@@ -289,7 +289,7 @@ def _choose_openblas_kernel() -> None:
 
 
 def _kernel_of(flags: set[str]) -> str | None:
-    """OpenBLAS's name of the fastest kernel for a processor with these flags of /proc/cpuinfo; None: let it choose."""
+    """OpenBLAS's name of the fastest kernel for a processor with these flags of /proc/cpuinfo. None: let it choose."""
     if "avx512f" in flags:
         return "SKYLAKEX"
     return "HASWELL" if "avx2" in flags else None

@@ -7,8 +7,8 @@ that is just as good as none:
     subject to  sum_j pi_ij + s_i = a_i,    sum_i pi_ij + t_j = b_j,    sum_i s_i + r = B,    sum_j t_j + r = A
 
 with A, B the sums of a, b and H(p) = -sum p log p. s is the mass that stays with a row and t with a column, so that
-nobody must take what does not fit; r is what is left of the slack node. That is balanced transport with one more row
-and column (Chapel, Alaya and Gasso, NeurIPS 2020; the dustbin of Sarlin et al., SuperGlue, CVPR 2020, with a fixed
+nobody must take what does not fit. R is what is left of the slack node. That is balanced transport with one more row
+and column (Chapel, Alaya and Gasso, NeurIPS 2020, the dustbin of Sarlin et al., SuperGlue, CVPR 2020, with a fixed
 price), and of its dense form ``ot.sinkhorn`` is the oracle of the tests. Sinkhorn's scaling, an edge list for a kernel:
 
     u_i = a_i / (sum_j K_ij v_j + v_0),    u_0 = B / (sum_j v_j + v_0),    K = exp((xi - C) / lambda)
@@ -17,7 +17,7 @@ price), and of its dense form ``ot.sinkhorn`` is the oracle of the tests. Sinkho
 The scalings u and v are what a nearest neighbour lacks: a caption that is near to everything gets a small v_j and no
 longer wins everywhere (hubs), and an image whose neighbours are all wanted elsewhere keeps its mass.
 
-An iteration is two sparse matrix-vector products; memory some 24 bytes an edge. A few bring the plan near; the last
+An iteration is two sparse matrix-vector products. Memory some 24 bytes an edge. A few bring the plan near. The last
 digits take thousands where lambda is far below the differences of the costs.
 """
 
@@ -112,7 +112,7 @@ def sparse_transport(
 def _kernels(
     value: np.ndarray, row: np.ndarray, column: np.ndarray, shape: tuple[int, int], stay_cost: float, reg: float
 ) -> tuple[Any, np.ndarray]:
-    """Sparse kernel (n, m) in the place of the costs ``value``, and the kernel (n,) of staying; by row, 1 at most."""
+    """Sparse kernel (n, m) in the place of the costs ``value``, and the kernel (n,) of staying. By row, 1 at most."""
     from scipy.sparse import csr_matrix
 
     deepest = -650.0  # its exponential times any sum of masses is a normal float64
@@ -129,7 +129,7 @@ def _kernels(
 
 
 def _relaxed(v: np.ndarray, new: np.ndarray, power: float) -> np.ndarray:
-    """``v (new / v)^power``: a longer step, to the same end; ``new`` itself where the step is a large one."""
+    """``v (new / v)^power``: a longer step, to the same end. ``new`` itself where the step is a large one."""
     if power == 1:
         return new
     ratio, least, most = new / np.maximum(v, np.finfo(np.float64).tiny), 1e-6, 1e6

@@ -29,7 +29,7 @@ from cleanpairs.core.errors import DataError
 class TransportPlan:
     """A plan, and how far it is from the constraints."""
 
-    plan: Tensor  # (n, m): mass >= 0, 0 where forbidden; no row sums to more than 1/n, no column to more than 1/m
+    plan: Tensor  # (n, m): mass >= 0, 0 where forbidden. No row sums to more than 1/n, no column to more than 1/m
     iterations: int
     error: float  # L1 norm of the marginals' violation, slacks included, before it was cut to them, of the mass
     converged: bool  # False where ``max_iter`` was met, or too much is forbidden
@@ -45,18 +45,18 @@ def partial_transport(
     tol: float = 1e-3,
     max_iter: int = 1000,
 ) -> TransportPlan:
-    """Move ``mass`` from the rows to the columns of a cost matrix; no gradient. The module says what is solved.
+    """Move ``mass`` from the rows to the columns of a cost matrix. No gradient. The module says what is solved.
 
     Parameters
     ----------
     cost : Tensor (n, m)
-        Finite, also where forbidden; of any sign, floating point type and device.
+        Finite, also where forbidden. Of any sign, floating point type and device.
     mass : float
         rho, in (0, 1].
     reg : float
         lambda, above 0, in units of the cost.
     forbidden : Tensor of bool
-        Entries that carry nothing; broadcast to the shape of ``cost``.
+        Entries that carry nothing. Broadcast to the shape of ``cost``.
     tol : float
         Largest violation of the marginals, as a fraction of the mass.
     max_iter : int

@@ -23,7 +23,7 @@ COUNTED = {  # the name of their count -> the action
 
 @dataclass(frozen=True)
 class ActionCounts:
-    """How many pairs each action is done with; those of :data:`COUNTED` add up to ``pairs``."""
+    """How many pairs each action is done with. Those of :data:`COUNTED` add up to ``pairs``."""
 
     pairs: int
     kept: int
@@ -44,7 +44,7 @@ NEW_CAPTION = ("rematch_text", "recaption")
 REPAIRED = (*REMATCHED, "recaption")
 WRITTEN = ("keep", *REPAIRED)  # to the cleaned data
 
-# Why a mismatched pair is dropped, by number; number 3 is for one that has good candidates, all of them taken.
+# Why a mismatched pair is dropped, by number. Number 3 is for one that has good candidates, all of them taken.
 REASONS = (
     "no candidate",
     "no candidate reaches the lowest repair score",

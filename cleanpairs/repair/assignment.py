@@ -21,17 +21,17 @@ class Members:
 
     @classmethod
     def from_groups(cls, group: np.ndarray, member: np.ndarray, n_groups: int) -> "Members":
-        """From parallel arrays: ``group`` (m,) in [0, n_groups) of each ``member`` (m,); order is kept in a group."""
+        """From parallel arrays: ``group`` (m,) in [0, n_groups) of each ``member`` (m,). Order is kept in a group."""
         start = np.append(0, np.cumsum(np.bincount(group, minlength=n_groups)))
         return cls(member[np.argsort(group, kind="stable")].astype(np.int32), start.astype(np.int32))
 
 
 class Greedy:
-    """An assignment that grows as edges come, best first; rows, pairs of image and text, and members are numbered from
+    """An assignment that grows as edges come, best first. Rows, pairs of image and text, and members are numbered from
     0.
 
-    ``row_member`` (R,): the member that each row is itself; ``members``: of every donor group; text and image groups
-    share one numbering; ``capacity``: how many rows one member's caption may serve, and as many its image; at least 1;
+    ``row_member`` (R,): the member that each row is itself. ``members``: of every donor group. Text and image groups
+    share one numbering. ``capacity``: how many rows one member's caption may serve, and as many its image. At least 1.
     ``text_uses`` (n_members,): how many rows the caption of each serves already.
     """
 

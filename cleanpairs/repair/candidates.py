@@ -43,7 +43,7 @@ class Corpus:
     - ``mismatched`` (R,) int64: pairs to repair
     - ``pools``: donor pairs (m,) int64, and whether they are trusted
     - ``taken`` (U,) int64, sorted: image group times the number of text groups plus text group, of the pairs that no
-      repair may make; the last is a number above all of these
+      repair may make. The last is a number above all of these
     - ``typical``: median cosine of mismatched and trusted pairs
     - ``text_uses`` (N,): how many rows the caption of each pair serves already, where a rule has moved some
     """
@@ -62,7 +62,7 @@ class Edges:
     """Columns of E candidate edges, and the donor groups that they point to.
 
     - ``row`` int32: place among the ``mismatched`` (R,) pairs
-    - ``is_image``, ``trusted`` bool: the image is replaced; the donor group is of trusted pairs
+    - ``is_image``, ``trusted`` bool: the image is replaced. The donor group is of trusted pairs
     - ``donor_group`` int32: place in ``members``, and in ``shown`` (G,) int32, a pair that has the group's part
     - ``similarity`` float32
     - ``image_group``, ``text_group`` (N,): dense groups of all pairs
@@ -131,7 +131,7 @@ def candidate_edges(
             columns = (row, np.full(len(row), is_image), np.full(len(row), trusted), nearest + first, similarity)
             for (name, kind), column in zip(types.items(), columns, strict=True):
                 parts[name].append(column.astype(kind, copy=False))
-        # What k mismatched pairs carry may go back to k; equal parts of trusted pairs are one donor.
+        # What k mismatched pairs carry may go back to k. Equal parts of trusted pairs are one donor.
         group_of, holder = (np.arange(len(showing)), showing) if trusted else (group_of_donor, donors)
         holders.append(((first + group_of).astype(np.int32), holder.astype(np.int32)))
         shown.append(showing.astype(np.int32))
@@ -168,7 +168,7 @@ def _admissible(
 
 
 def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct parts among ``pairs`` (m,), by their vectors: number of each (m,); a pair that has it (G,)."""
+    """The distinct parts among ``pairs`` (m,), by their vectors: number of each (m,). A pair that has it (G,)."""
     _, first, number_of = np.unique(side.group[pairs], return_index=True, return_inverse=True)
     order = np.argsort(side.index[pairs[first]], kind="stable")
     place = np.empty(len(order), np.int32)
@@ -177,7 +177,7 @@ def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rows(side: Side, pairs: np.ndarray) -> np.ndarray:
-    """The vectors of ``pairs`` (m,); without a copy, where they stand one after the other."""
+    """The vectors of ``pairs`` (m,). Without a copy, where they stand one after the other."""
     index = side.index[pairs]
     if len(index) and index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all():
         return side.z[index[0] : index[-1] + 1]
@@ -190,7 +190,7 @@ class Paired:
 
     - ``number`` (E,) int32, ``score`` (E,) float32: of the pair that each edge makes
     - ``count``: U
-    - ``lead`` (F,): of each pair that an edge to a mismatched donor makes the first such edge; by the numbers of pairs
+    - ``lead`` (F,): of each pair that an edge to a mismatched donor makes the first such edge. By the numbers of pairs
     """
 
     number: np.ndarray

@@ -1,4 +1,4 @@
-"""What becomes of each mismatched pair, decided on arrays alone; :mod:`cleanpairs.repair.planning` says what for."""
+"""What becomes of each mismatched pair, decided on arrays alone. :mod:`cleanpairs.repair.planning` says what for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _UNSURE, _RIVALLED, COPIED, _DIRTIER, _UNDETERMINED, _NOT_ASKED = 4, 5, 6, 7, 8,
 class RepairProbability:
     """How likely a repair is right.
 
-    ``of_pairs(image_of, text_of)`` (k,) float32: of k pairs that show an image and a text; NaN where it cannot be
+    ``of_pairs(image_of, text_of)`` (k,) float32: of k pairs that show an image and a text. NaN where it cannot be
     judged. ``kept`` pairs are trusted, of which ``mismatched`` are expected not to be matched.
     """
 
@@ -38,8 +38,8 @@ class RepairProbability:
     mismatched: float
 
 
-# Of each mismatched pair: whose part it takes, a pair, -1 where it is dropped; whether the image is replaced, and the
-# donor a trusted pair; scores, NaN where there is none; why it is dropped, a number of `REASONS`; how many rows its
+# Of each mismatched pair: whose part it takes, a pair, -1 where it is dropped. Whether the image is replaced, and the
+# donor a trusted pair. Scores, NaN where there is none. Why it is dropped, a number of `REASONS`. How many rows its
 # caption was displaced by, 0 of all other repairs.
 REPAIR = np.dtype(
     [
@@ -143,7 +143,7 @@ def _best_first(
 def _decided(
     greedy: Greedy, edges: Edges, paired: Paired, confidence: np.ndarray | None, reason: np.ndarray
 ) -> np.ndarray:
-    """What each row has taken, with ``confidence`` by number of pair; ``reason`` (R,) of those that have nothing."""
+    """What each row has taken, with ``confidence`` by number of pair. ``reason`` (R,) of those that have nothing."""
     edge = greedy.edge
     repaired = np.flatnonzero(edge >= 0)
     chosen = edge[repaired]
@@ -185,7 +185,7 @@ def _as_pure(confidence: np.ndarray, probability: RepairProbability, dirtier: fl
 
 
 def _confidence(edges: Edges, paired: Paired, probability: RepairProbability) -> np.ndarray:
-    """Probability (U,) of each pair that edges make; 0 where the donor is a trusted pair."""
+    """Probability (U,) of each pair that edges make. 0 where the donor is a trusted pair."""
     out = np.zeros(paired.count, np.float32)
     for start in range(0, len(paired.lead), 1 << 18):  # what judges needs some 200 bytes a pair
         at = paired.lead[start : start + (1 << 18)]
@@ -216,7 +216,7 @@ def transport_shares(
     # Pairs are numbered by image, and within an image by text: the edges of the graph are in the order of its rows.
     images, row = np.unique(edges.image_group[image], return_inverse=True)
     texts, column = np.unique(edges.text_group[text], return_inverse=True)
-    # How many mismatched pairs show each image, and each text; and how many rows that of one pair may serve.
+    # How many mismatched pairs show each image, and each text, and how many rows that of one pair may serve.
     a = np.bincount(corpus.image.group[corpus.mismatched])[images].astype(np.float64)
     b = np.bincount(corpus.text.group[corpus.mismatched])[texts].astype(np.float64)
     lent = (settings.lenders != "trusted" and some for some in (settings.replaces_image, settings.replaces_text))

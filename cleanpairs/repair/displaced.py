@@ -63,7 +63,7 @@ def as_columns(moves: np.ndarray, n: int) -> pa.Table:
 
 
 def from_columns(table: pa.Table) -> np.ndarray:
-    """The moves of a table of scores with one pair a row, (k,) of :data:`MOVE`; none of a table without them."""
+    """The moves of a table of scores with one pair a row, (k,) of :data:`MOVE`. None of a table without them."""
     if not set(COLUMNS.names) <= set(table.column_names):
         return np.empty(0, MOVE)
     donor, confidence = (table[name].to_numpy(zero_copy_only=False) for name in COLUMNS.names)

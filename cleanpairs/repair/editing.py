@@ -16,12 +16,12 @@ JUDGED = ("repair_score", "margin", "confidence")  # belong to one donor
 
 
 def write_csv(table: pa.Table, path: str | Path) -> None:
-    """UTF-8 with a byte order mark; null is an empty field, and text that looks like a formula gets an apostrophe."""
+    """UTF-8 with a byte order mark. Null is an empty field, and text that looks like a formula gets an apostrophe."""
     from pyarrow import csv
 
     with open(path, "wb") as file:
         file.write(b"\xef\xbb\xbf")  # without it spreadsheets take UTF-8 for something else
-        # What is taken for a formula; and the apostrophe itself, so that reading undoes writing.
+        # What is taken for a formula, and the apostrophe itself, so that reading undoes writing.
         csv.write_csv(_replaced(table, r"^[=+\-@\t\r']", r"'\0"), file)
 
 
@@ -43,7 +43,7 @@ def csv_schema(path: str | Path) -> pa.Schema:
 
 
 def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
-    """What :func:`write_csv` wrote, perhaps edited; columns by ``schema``, in any order. Raises DataError."""
+    """What :func:`write_csv` wrote, perhaps edited. Columns by ``schema``, in any order. Raises DataError."""
     from pyarrow import csv
 
     with reading(path, "read as a plan in CSV", pa.ArrowException):
@@ -76,7 +76,7 @@ def same_key(told: str | None, key: str, rel_tol: float = 1e-5) -> bool:
 
 
 def followed(table: pa.Table) -> pa.Table:
-    """The columns that follow from ``action`` and ``donor_pair_id``; scores are null where ``donor_key`` is another's.
+    """The columns that follow from ``action`` and ``donor_pair_id``. Scores are null where ``donor_key`` is another's.
 
     Raises DataError: a caption was edited while action and donor say whose it is.
     """
@@ -129,7 +129,7 @@ def _reason(table: pa.Table, lent: np.ndarray) -> pa.Array:
 
 
 def _true(values: pa.Array) -> np.ndarray:
-    """Where ``values`` (n,) bool are true: (n,) bool; null is not."""
+    """Where ``values`` (n,) bool are true: (n,) bool. Null is not."""
     return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), bool)
 
 

@@ -68,8 +68,8 @@ def counted(column: pa.ChunkedArray) -> Counter[str]:
 
 @dataclass(frozen=True)
 class PlanSummary(ActionCounts):
-    """Counts of a plan; ``str`` of it is a small table. ``mean_repair_score`` is NaN without a repair,
-    ``mean_confidence`` also where undetermined; ``reasons`` counts why pairs were dropped; ``displaced``: new captions
+    """Counts of a plan. ``str`` of it is a small table. ``mean_repair_score`` is NaN without a repair,
+    ``mean_confidence`` also where undetermined. ``reasons`` counts why pairs were dropped. ``displaced``: new captions
     by the rule of displaced rows.
     """
 
@@ -108,18 +108,18 @@ class PlanSummary(ActionCounts):
 class RepairPlan:
     """What becomes of every pair.
 
-    - ``table`` pyarrow.Table: one row a pair, in order of ``pair_id`` (0 .. N-1): ``key``; ``action`` (keep,
-      rematch_text, rematch_image, recaption, drop, quarantine); ``correspondence`` before the repair (null if
-      quarantined); ``donor_pair_id``, ``donor_key``: whose caption or image is taken; ``caption`` after (null where
-      dropped or quarantined); ``original_caption``; ``repair_score`` of the repaired pair; ``margin``: that score less
-      the best other candidate's of the row in the same direction; ``confidence``: the probability that the repaired
-      pair belongs together (null where undetermined); ``donor_use``: how many repaired rows carry the part taken;
+    - ``table`` pyarrow.Table: one row a pair, in order of ``pair_id`` (0 .. N-1): ``key``. ``action`` (keep,
+      rematch_text, rematch_image, recaption, drop, quarantine). ``correspondence`` before the repair (null if
+      quarantined). ``donor_pair_id``, ``donor_key``: whose caption or image is taken. ``caption`` after (null where
+      dropped or quarantined). ``original_caption``. ``repair_score`` of the repaired pair. ``margin``: that score less
+      the best other candidate's of the row in the same direction. ``confidence``: the probability that the repaired
+      pair belongs together (null where undetermined). ``donor_use``: how many repaired rows carry the part taken.
       ``reason``: why dropped or quarantined, or which kind of donor
-    - ``threshold``: correspondence below which a pair is not kept; ``settings``: the others that it was made with
+    - ``threshold``: correspondence below which a pair is not kept. ``settings``: the others that it was made with
     - ``fingerprint``: of the input that the plan is for
 
     Raises DataError: the table is no plan: a column is missing, the pairs are not 0 .. N-1 in order, an action is
-    unknown, or a repair names no donor; ConfigError: the threshold or the least score is not in [0, 1].
+    unknown, or a repair names no donor. ConfigError: the threshold or the least score is not in [0, 1].
     """
 
     table: pa.Table
@@ -159,11 +159,11 @@ class RepairPlan:
     def apply(self, pairs: Any) -> Any:
         """The kept and the repaired pairs, in order, as a new corpus in memory.
 
-        Images stay where they are. Pairs are numbered anew; ``row``, ``position`` and ``keys`` remain those of the
+        Images stay where they are. Pairs are numbered anew. ``row``, ``position`` and ``keys`` remain those of the
         input, and a truth follows the repairs. Of a ``datasets.Dataset`` it is a Dataset with the same features: given
         similarities of repaired rows are null, and so are the vectors of captions that were written.
 
-        Raises ConfigError: the rows of a Dataset hold lists of captions; or it is neither Pairs nor a Dataset.
+        Raises ConfigError: the rows of a Dataset hold lists of captions, or it is neither Pairs nor a Dataset.
         """
         if not isinstance(pairs, Pairs):
             return self._applied_to(pairs)
@@ -215,7 +215,7 @@ class RepairPlan:
         return type(dataset)(pa.table([columns[f.name].cast(f.type) for f in schema], schema=schema))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the plan, whole or not at all: Parquet, or CSV for a spreadsheet where ``path`` ends in ``.csv``; the
+        """Write the plan, whole or not at all: Parquet, or CSV for a spreadsheet where ``path`` ends in ``.csv``. The
         name of its last column, which is empty, is what a plan holds beside its rows, as JSON, and a caption that would
         be taken for a formula gets an apostrophe in front, which :meth:`load` does not mind.
 
@@ -237,7 +237,7 @@ class RepairPlan:
     @classmethod
     def load(cls, path: str | Path) -> "RepairPlan":
         """A plan as :meth:`save` left it, or as somebody edited it: its ``action`` and ``donor_pair_id``, from which
-        the rest follows; scores are kept only with the donor that they were computed for.
+        the rest follows. Scores are kept only with the donor that they were computed for.
 
         Raises DataError: the file cannot be read, or holds no plan.
         """
@@ -290,7 +290,7 @@ def check_data(plan: RepairPlan, planned: int, fingerprint: str, pairs: int) -> 
 
 
 def write_plan(path: str | Path, head: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
-    """Write a plan in Parquet, of ``tables`` of consecutive rows and what ``head`` holds beside them; its counts."""
+    """Write a plan in Parquet, of ``tables`` of consecutive rows and what ``head`` holds beside them. Its counts."""
     schema = PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(head.note).encode()})
     with ParquetSink(path, schema, note=WRITTEN_KEY) as sink:
 
@@ -309,14 +309,14 @@ def _note(schema: pa.Schema) -> str | bytes | None:
 
 
 def settings_of(path: str | Path) -> dict[str, Any]:
-    """The settings that a plan in a file notes; its rows are not read. Raises DataError: it holds no plan."""
+    """The settings that a plan in a file notes. Its rows are not read. Raises DataError: it holds no plan."""
     with reading(f"the repair plan {path}", "read", ValueError, TypeError, RecursionError, KeyError):
         schema = csv_schema(path) if Path(path).suffix == ".csv" else common_schema([str(path)])
         return dict(json.loads(_note(schema) or "null")["settings"])
 
 
 def as_written(path: str | Path) -> RepairPlan | None:
-    """The plan of a Parquet file that nobody has edited, without its rows; None of another plan. Raises DataError."""
+    """The plan of a Parquet file that nobody has edited, without its rows. None of another plan. Raises DataError."""
     if Path(path).suffix == ".csv":
         return None
     schema, written = _stored(str(path))
@@ -394,7 +394,7 @@ def checked(table: pa.Table, first: int = 0, pairs: int | None = None) -> pa.Tab
 
 
 def part_sources(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Of a plan's table: the pairs that give each pair its caption and its image, (N,) int64 each; mostly itself."""
+    """Of a plan's table: the pairs that give each pair its caption and its image, (N,) int64 each. Mostly itself."""
     own = np.arange(len(table))
     donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
     new_text, new_image = (acted(table, [action]) for action in REMATCHED)
@@ -405,7 +405,7 @@ def truth_after(
     pairs: Pairs, text_from: np.ndarray, image_from: np.ndarray, written: np.ndarray | None = None
 ) -> dict[str, Any]:
     """The columns :data:`TRUTH` of N pairs whose texts and images come from the pairs ``text_from`` and ``image_from``
-    (N,): whether they are mismatched, (N,) bool, and the N keys that the captions came with; empty where not known.
+    (N,): whether they are mismatched, (N,) bool, and the N keys that the captions came with. Empty where not known.
 
     A caption is matched beside the image that it came with, and where it was ``written`` (N,) bool for it, without a
     key (""). One that is mismatched though its key is its pair's own has other words mixed in, and is matched nowhere.
@@ -432,7 +432,7 @@ def truth_of(pairs: Pairs, table: pa.Table) -> dict[str, Any]:
 
 def wrong_in_output(pairs: Pairs, table: pa.Table) -> tuple[float, float] | None:
     """Share of mismatched pairs among those that a plan, whose ``table`` has all pairs in order, keeps, and among those
-    and the repaired ones; NaN of none. None where the truth is not known.
+    and the repaired ones. NaN of none. None where the truth is not known.
     """
     truth = truth_of(pairs, table)
     if not truth:

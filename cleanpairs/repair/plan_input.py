@@ -29,7 +29,7 @@ None where it is known already."""
 class PlanInput:
     """What is known of N pairs.
 
-    - ``correspondence`` (N,) float32: NaN where quarantined; ``reasons`` (pair -> why) says why
+    - ``correspondence`` (N,) float32: NaN where quarantined. ``reasons`` (pair -> why) says why
     - ``image_group``, ``text_group`` (N,) int64: content hashes
     - ``moves`` (k,) of :data:`cleanpairs.repair.displaced.MOVE`: the captions that the rule of displaced rows moves
     - ``mismatched`` (R,), ``trusted`` (T,) int64, rising: pairs below the threshold, and the pairs of the highest
@@ -124,7 +124,7 @@ class PlanInput:
         known: np.ndarray | None = None,
         moves: np.ndarray | None = None,
     ) -> "PlanInput":
-        """Of a stream of ``n`` rows, one pair each; keys and captions go into the file ``texts``.
+        """Of a stream of ``n`` rows, one pair each. Keys and captions go into the file ``texts``.
 
         ``known`` (n,) float32: the correspondence, where it is known.
 
@@ -175,7 +175,7 @@ class PlanInput:
 
 
 class _Best:
-    """The pairs of the highest values among all that are added, in any order; of equal values the first."""
+    """The pairs of the highest values among all that are added, in any order. Of equal values the first."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -1,19 +1,19 @@
 """Rematching: who gets which caption or image from whom, as a plan to be read, edited and saved before it is used.
 
 A mismatched pair, of correspondence below the threshold, is repaired by ``rematch_text``, where the image keeps its row
-and takes a caption that fits, or ``rematch_image``, the reverse; out of the parts of mismatched and of trusted pairs.
+and takes a caption that fits, or ``rematch_image``, the reverse. Out of the parts of mismatched and of trusted pairs.
 First the captions of displaced rows go back to their images by the rule (:mod:`cleanpairs.repair.displaced`).
-Candidates are the nearest parts by cosine, per pool and direction, scored by the scorer of the corpus; one joint greedy
-assignment gives parts to rows, best first by the strategy: ``nearest``, the highest score; ``ot``, a partial transport
+Candidates are the nearest parts by cosine, per pool and direction, scored by the scorer of the corpus. One joint greedy
+assignment gives parts to rows, best first by the strategy: ``nearest``, the highest score. ``ot``, a partial transport
 between all mismatched images and captions (:func:`cleanpairs.repair.decisions.transport_shares`), and trusted donors
-for who got nothing; ``half-replace``, the trusted pairs nearest in what stays (REPAIR); ``pseudo-caption``, the caption
+for who got nothing. ``half-replace``, the trusted pairs nearest in what stays (REPAIR). ``pseudo-caption``, the caption
 of the most similar trusted image (PC2).
 
 What holds of every plan (and is tested on random corpora):
 
-- no repaired pair has the image and the text of any pair of the input or of another repaired pair;
-- the caption of a mismatched pair serves at most ``max_reuse`` rows, its own included; so does its image; a trusted
-  pair's caption (image) serves at most ``max_reuse`` rows besides its own;
+- no repaired pair has the image and the text of any pair of the input or of another repaired pair.
+- the caption of a mismatched pair serves at most ``max_reuse`` rows, its own included. So does its image. A trusted
+  pair's caption (image) serves at most ``max_reuse`` rows besides its own.
 - a repaired pair scores at least ``min_repair_score`` and more than the row's present pair.
 
 The last two hold of a repair by the rule of displaced rows only so far as it gives each caption to one image at most.
@@ -69,7 +69,7 @@ class RepairJudge:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan that is decided, and whose rows are not made yet; ``head``: the plan without them."""
+    """A plan that is decided, and whose rows are not made yet. ``head``: the plan without them."""
 
     head: RepairPlan
     given: PlanInput
@@ -111,7 +111,7 @@ class Planned:
         use: np.ndarray,
         lent: pa.Table,
     ) -> pa.Table:
-        """The pairs ``s``; of the r ``mismatched`` places among them the ``repairs``, their ``use``, what is ``lent``
+        """The pairs ``s``. Of the r ``mismatched`` places among them the ``repairs``, their ``use``, what is ``lent``
         them.
         """
         keys, captions = batch.columns
@@ -121,7 +121,7 @@ class Planned:
         place[mismatched] = np.arange(len(mismatched))
 
         def spread(values: np.ndarray | pa.ChunkedArray) -> pa.Array:
-            """(n,) out of (r,); null where a pair is no mismatched pair, or the value is."""
+            """(n,) out of (r,). Null where a pair is no mismatched pair, or the value is."""
             known = isinstance(values, np.ndarray)
             some = pa.array(values, mask=~repaired | np.isnan(values)) if known else one_array(values)
             return some.take(pa.array(place, mask=place < 0))
@@ -154,7 +154,7 @@ class Planned:
         )
 
     def _reasons(self, s: slice, repairs: np.ndarray, mismatched: np.ndarray, quarantined: np.ndarray) -> pa.Array:
-        """Why the pairs ``s`` are not kept as they were; parameters as of :meth:`_rows`."""
+        """Why the pairs ``s`` are not kept as they were. Parameters as of :meth:`_rows`."""
         faults = {i: self.given.reasons[i] for i in self._faulty[_within(self._faulty, s)].tolist()}
         moved, distance = np.flatnonzero(repairs["distance"]), repairs["distance"]
         rules = {d: reason_of(d) for d in np.unique(distance[moved]).tolist()}
@@ -183,11 +183,11 @@ def plan_repairs(
     neighbour_search: NeighbourSearch = top_k,
     most_edges: int = 1 << 25,
 ) -> Planned:
-    """Plan the repair of every pair below the threshold. Nothing is changed; the same input gives the same plan.
+    """Plan the repair of every pair below the threshold. Nothing is changed. The same input gives the same plan.
 
-    - ``given`` PlanInput: N pairs; ``scorer``: of their vectors; ``settings``: those of ``given``
-    - ``fingerprint``: of the input; ``temperature``: of the model's softmax, above 0
-    - ``judge``: what the repairs' probabilities come from; without it none is probable
+    - ``given`` PlanInput: N pairs. ``scorer``: of their vectors. ``settings``: those of ``given``
+    - ``fingerprint``: of the input. ``temperature``: of the model's softmax, above 0
+    - ``judge``: what the repairs' probabilities come from. Without it none is probable
     - ``donor_search`` callable: a method's own way to look for donors, by the numbers of pairs
     - ``neighbour_search`` callable: does the searches by cosine, as :func:`cleanpairs.ops.search.top_k`
     - ``most_edges``: candidate edges in memory, of some 55 bytes. So many mismatched pairs that there would be more get
@@ -228,7 +228,7 @@ def plan_repairs(
 
 
 def _with_moves(given: PlanInput, repairs: np.ndarray) -> tuple[PlanInput, np.ndarray]:
-    """The pairs to be repaired and their repairs (R,), with those that the rule repairs; these have no score."""
+    """The pairs to be repaired and their repairs (R,), with those that the rule repairs. These have no score."""
     moved = no_repairs(len(given.moves), 0)
     for name in ("donor", "distance", "confidence"):
         moved[name] = given.moves[name]

@@ -21,7 +21,7 @@ from cleanpairs.repair.plan import RepairPlan
 
 
 class CaptionWriter(Protocol):
-    """Writes one caption for each image; ``name`` goes into the plan."""
+    """Writes one caption for each image. ``name`` goes into the plan."""
 
     name: str
 
@@ -40,11 +40,11 @@ def recaption(
 ) -> RepairPlan:
     """Write captions for the dropped pairs of a plan: those that are used have the action ``recaption``.
 
-    - ``writer``: such as :class:`cleanpairs.encoders.pretrained.Captioner`; ``score``: pairs to probabilities (n,)
-    - ``min_repair_score``: a new caption that scores lower is not used; the plan's when None
-    - ``max_reuse``: images of different content that may get captions equal after normalisation; the best ones do
+    - ``writer``: such as :class:`cleanpairs.encoders.pretrained.Captioner`. ``score``: pairs to probabilities (n,)
+    - ``min_repair_score``: a new caption that scores lower is not used. The plan's when None
+    - ``max_reuse``: images of different content that may get captions equal after normalisation. The best ones do
 
-    Raises DataError: the plan is not for these pairs; ConfigError: the data has vectors only.
+    Raises DataError: the plan is not for these pairs. ConfigError: the data has vectors only.
     """
     plan.check_for(pairs)
     least = plan.min_repair_score if min_repair_score is None else min_repair_score
@@ -78,7 +78,7 @@ def recaption(
 
 
 def _written(pairs: Pairs, rows: np.ndarray, writer: CaptionWriter) -> tuple[np.ndarray, list[str]]:
-    """The rows whose image could be read and captioned, and their captions; an image is captioned once."""
+    """The rows whose image could be read and captioned, and their captions. An image is captioned once."""
     images = np.unique(pairs.image_index[rows])
     told: dict[int, str] = {}
     seen = 0

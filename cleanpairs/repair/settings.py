@@ -10,25 +10,25 @@ from cleanpairs.core.parameters import check_settings, choice, number, whole
 
 @dataclass(frozen=True)
 class RepairSettings:
-    """What is repaired, how, and how sure one must be; ConfigError where a setting is out of its range.
+    """What is repaired, how, and how sure one must be. ConfigError where a setting is out of its range.
 
-    - ``threshold``: pairs at or above it are trusted and kept; that of the model when None
+    - ``threshold``: pairs at or above it are trusted and kept. That of the model when None
     - ``repairs`` {"probable", "plausible", "none"}: probable: those likelier right than wrong, surest first, as long as
-      the expected share of mismatched pairs stays within .02 of that of the kept ones; none where it cannot be judged.
+      the expected share of mismatched pairs stays within .02 of that of the kept ones. None where it cannot be judged.
       plausible: what fits best, right or near, as the strategy has it
     - ``min_confidence`` float in [0, 1]: of probable repairs, and of displaced rows, the least probability
     - ``min_repair_score`` float in [0, 1]: a repair that scores lower is not made, and the pair is dropped
     - ``candidates``: nearest parts to score, per row, direction and pool (mismatched, trusted)
-    - ``donors`` {"both", "mismatched", "trusted"}: where parts come from; ``max_reuse``: how many rows one may serve
+    - ``donors`` {"both", "mismatched", "trusted"}: where parts come from. ``max_reuse``: how many rows one may serve
     - ``targets`` {"both", "text", "image"}: what may be replaced
     - ``mismatched_bonus``: added to the score of a mismatched donor when candidates are ranked, as a trusted caption
-      has its image already (dev/LOG.md); ``image_margin``: taken off that of a replaced image
+      has its image already (dev/LOG.md). ``image_margin``: taken off that of a replaced image
     - ``max_trusted``: only so many trusted pairs, of the highest correspondence, are searched for donors
-    - ``displaced``: captions of displaced rows go back to their images by the rule, before all else; see
+    - ``displaced``: captions of displaced rows go back to their images by the rule, before all else. See
       :mod:`cleanpairs.repair.displaced`. Not where only images may be replaced, nor where nothing is repaired
-    - ``strategy`` {"ot", "nearest", "half-replace", "pseudo-caption", "method"}: see :mod:`cleanpairs.repair.planning`;
-      the third and fourth take from trusted pairs only. "method": the method's own, where the paper has one (REPAIR:
-      half-replacing; PC2: the most similar predicted pseudo-classes; L2RM: its transport plan), else "nearest"
+    - ``strategy`` {"ot", "nearest", "half-replace", "pseudo-caption", "method"}: see :mod:`cleanpairs.repair.planning`.
+      The third and fourth take from trusted pairs only. "method": the method's own, where the paper has one (REPAIR:
+      half-replacing, PC2: the most similar predicted pseudo-classes, L2RM: its transport plan), else "nearest"
     """
 
     threshold: float | None = number(None, least=0, most=1, also=(None,))
@@ -86,7 +86,7 @@ class RepairSettings:
 
 
 def changed(settings: RepairSettings | None, changes: Mapping[str, Any]) -> RepairSettings:
-    """``settings``, or the default ones, with ``changes`` by name; ConfigError where there is no such setting."""
+    """``settings``, or the default ones, with ``changes`` by name. ConfigError where there is no such setting."""
     known = RepairSettings.__dataclass_fields__
     for name in changes.keys() - known.keys():
         raise ConfigError(f"rematch has no setting {name!r}: it has {', '.join(sorted(known))}")

@@ -24,7 +24,7 @@ LOOK = "≈"  # before a word about the look
 
 
 class Cards:
-    """Makes cards of N pairs; an image is read and shrunk once, however often the page shows it."""
+    """Makes cards of N pairs. An image is read and shrunk once, however often the page shows it."""
 
     def __init__(self, pairs: Pairs, outcome: Outcome) -> None:
         self.pairs, self.outcome = pairs, outcome
@@ -44,8 +44,8 @@ class Cards:
         self, title: str, note: str, total: int, ids: np.ndarray, *, name: str = "neutral",
         why: Sequence[str | None] | None = None, notes: Sequence[str] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """The cards of pairs (k,) out of ``total``; ``note``: how they were chosen; ``name``: the kind that gives them
-        their colour; ``why`` (N,): sentences; ``notes`` (k,): other scores, where pairs are chosen by these.
+        """The cards of pairs (k,) out of ``total``. ``note``: how they were chosen. ``name``: the kind that gives them
+        their colour. ``why`` (N,): sentences. ``notes`` (k,): other scores, where pairs are chosen by these.
         """
         before = self.pictures(ids)
         replaced = self.outcome.action[ids] == "rematch_image"
@@ -214,9 +214,9 @@ def _apart(shown: Cards, name: str, values: np.ndarray, both: np.ndarray, count:
 
 
 def clusters(shown: Cards, why: Sequence[str | None], *, most: int = 8, sample: int = 20_000) -> list[dict[str, Any]]:
-    """Groups of flagged pairs, largest first, with the pairs next to the middle of each; none of fewer than 30.
+    """Groups of flagged pairs, largest first, with the pairs next to the middle of each. None of fewer than 30.
 
-    ``most``: groups; ``sample``: of more pairs so many are divided.
+    ``most``: groups. ``sample``: of more pairs so many are divided.
 
     They are divided by the words of their captions and by the look of their images, in words, too: those that the
     captions of similar trusted images agree on, as the pairs' sentences ``why`` (N,) have them. Both are weighted by

@@ -1,4 +1,4 @@
-"""What became of every pair, as columns: the report's one view on scores, plan and truth; and its tables."""
+"""What became of every pair, as columns: the report's one view on scores, plan and truth, and its tables."""
 
 import math
 from collections import Counter
@@ -33,8 +33,8 @@ KINDS = {
 class Outcome:
     """Columns of N pairs, in pair_id order.
 
-    ``correspondence`` and ``repair_score`` are NaN, ``donor`` is -1 where there is none; ``kind``: values of
-    :data:`KINDS`; ``caption``: after the repair; ``truth``: True where the pair is known to be wrong.
+    ``correspondence`` and ``repair_score`` are NaN, ``donor`` is -1 where there is none. ``kind``: values of
+    :data:`KINDS`. ``caption``: after the repair. ``truth``: True where the pair is known to be wrong.
     """
 
     correspondence: np.ndarray
@@ -57,7 +57,7 @@ class Outcome:
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a kind: how many pairs ``n``, which add up to N, how many of them are known to be ``wrong``, None
-        without a truth; and its place in the bar (thousandths of the width).
+        without a truth, and its place in the bar (thousandths of the width).
         """
         found, start, rows = Counter(self.kind.tolist()), 0.0, []
         wrong = None if self.truth is None else Counter(self.kind[self.truth].tolist())
@@ -70,7 +70,7 @@ class Outcome:
         return rows
 
     def reasons(self, most: int = 12) -> list[tuple[str, str, int]]:
-        """(Kind, reason, pairs) of the pairs that are gone, most frequent first; the rest is summed up."""
+        """(Kind, reason, pairs) of the pairs that are gone, most frequent first. The rest is summed up."""
         gone = np.isin(self.kind, ["dropped", "quarantined"])
         found = Counter((self.kind[i], self.reason[i] or "not given") for i in np.flatnonzero(gone)).most_common()
         told = [(*key, n) for key, n in found[:most]]
@@ -78,7 +78,7 @@ class Outcome:
         return told + ([("", f"{len(found) - most} other reasons", rest)] if rest else [])
 
     def detection(self) -> list[tuple[str, str]]:
-        """(Name, figure) of how well mismatched pairs are found; empty where the truth is unknown or all alike."""
+        """(Name, figure) of how well mismatched pairs are found. Empty where the truth is unknown or all alike."""
         if self.truth is None:
             return []
         found = detection(self.correspondence, self.truth, self.threshold)
@@ -88,7 +88,7 @@ class Outcome:
 
 
 def scores_table(scores: Any) -> pa.Table:
-    """A scores table in order of its pairs; or scores (N,), or what has them as ``correspondence``, or a fitted
+    """A scores table in order of its pairs, or scores (N,), or what has them as ``correspondence``, or a fitted
     estimator, as one. Raises DataError.
     """
     if not isinstance(scores, pa.Table):
@@ -128,7 +128,7 @@ def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np
 def slice_tables(pairs: Pairs, outcome: Outcome, columns: Sequence[str]) -> list[dict[str, Any]]:
     """How the pairs of each value of a column of the input fared, a table a column.
 
-    Raises ConfigError: the input has no such column, or it holds lists, structs or bytes; DataError: the pairs were
+    Raises ConfigError: the input has no such column, or it holds lists, structs or bytes. DataError: the pairs were
     only ever in memory, so there are no columns.
     """
     if not columns:
@@ -151,7 +151,7 @@ def slice_tables(pairs: Pairs, outcome: Outcome, columns: Sequence[str]) -> list
 
 
 def caption_lengths(pairs: Pairs, outcome: Outcome) -> list[dict[str, Any]]:
-    """By the number of words of the caption (of characters, where hardly any has a space); none without a pair."""
+    """By the number of words of the caption (of characters, where hardly any has a space). None without a pair."""
     if not len(pairs):
         return []
     unit, sizes = "words", np.array([len((c or "").split()) for c in pairs.captions], np.float64)
@@ -180,7 +180,7 @@ def _table(name: str, column: pa.ChunkedArray, pairs: Pairs, outcome: Outcome, m
 
 
 def _ranges(values: np.ndarray, ranges: int = 6) -> tuple[np.ndarray, list[str]]:
-    """Codes and names of ranges that hold about as many values each; -1 for what is not finite."""
+    """Codes and names of ranges that hold about as many values each. -1 for what is not finite."""
     known = np.isfinite(values)
     if not known.any():
         return np.full(len(values), -1), []
@@ -193,8 +193,8 @@ def _ranges(values: np.ndarray, ranges: int = 6) -> tuple[np.ndarray, list[str]]
 
 
 def _aggregate(column: str, codes: np.ndarray, names: list[str], outcome: Outcome, note: str = "") -> dict[str, Any]:
-    """Of each value, by ``codes`` (N,), -1 for none: the pairs; of those with a score the share flagged and the mean;
-    the share that is truly mismatched, NaN where that is not known.
+    """Of each value, by ``codes`` (N,), -1 for none: the pairs. Of those with a score the share flagged and the mean.
+    The share that is truly mismatched, NaN where that is not known.
     """
     y = outcome.correspondence
     pairs = pd.DataFrame({"y": y, "flagged": np.where(outcome.scored, y < outcome.threshold, np.nan)})

@@ -32,7 +32,7 @@ from cleanpairs.report.gallery import (
 from cleanpairs.report.outcome import Outcome, caption_lengths, outcome_of, slice_tables
 from cleanpairs.report.plots import drawn, plot_scores, plot_training, precision_recall, series
 
-MAX_BYTES = 10_000_000  # of a page; galleries are halved until it fits
+MAX_BYTES = 10_000_000  # of a page. Galleries are halved until it fits
 
 
 def write_report(
@@ -63,20 +63,20 @@ def write_report(
 
     - ``scores`` Table or object with ``correspondence`` (N,): low = bad, null or NaN where quarantined. Other columns
       of floats are scores to compare with, as ``pairs.precomputed_scores`` is
-    - ``threshold`` in [0, 1]: pairs below it are flagged; without a ``plan`` nothing is repaired or dropped
+    - ``threshold`` in [0, 1]: pairs below it are flagged. Without a ``plan`` nothing is repaired or dropped
     - ``truth`` (N,) bool: True where a pair is known to be wrong
-    - ``info``, ``settings``: of the run, as its run.json has them; and the estimator's parameters
+    - ``info``, ``settings``: of the run, as its run.json has them, and the estimator's parameters
     - ``metrics``: one an epoch, with ``loss``, ``stage`` and, where there was validation, ``val_rsum``
     - ``calibration``: of scores that are probabilities: the page begins with the share of mismatched pairs
     - ``next_steps``: what may be done next, and the command for it
-    - ``why`` (N,): a sentence on what speaks against a pair; see :meth:`cleanpairs.explain.Explainer.why`
+    - ``why`` (N,): a sentence on what speaks against a pair. See :meth:`cleanpairs.explain.Explainer.why`
     - ``summary``: label -> number, shown large at the top
-    - ``slice_by``: columns of the input; a table each
+    - ``slice_by``: columns of the input. A table each
     - ``audit_result``: what labels said, :meth:`cleanpairs.audit.AuditResult.to_dict`
-    - ``count``: cards in a gallery; fewer where the page would be larger than 10 MB
+    - ``count``: cards in a gallery. Fewer where the page would be larger than 10 MB
 
-    Raises ConfigError: the input has no such column to slice by; DataError: scores, pairs, plan and truth are not
-    about the same pairs; OutputExistsError.
+    Raises ConfigError: the input has no such column to slice by. DataError: scores, pairs, plan and truth are not
+    about the same pairs. OutputExistsError.
     """
     outcome, info, settings = outcome_of(scores, threshold, plan, truth), info or {}, settings or {}
     if len(pairs) != len(outcome):
@@ -158,7 +158,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def _number(value: Any) -> Any:
-    """Numbers as people read them; other values as they are."""
+    """Numbers as people read them. Other values as they are."""
     if value is None or isinstance(value, bool):
         return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, int):
@@ -169,7 +169,7 @@ def _number(value: Any) -> Any:
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as ``{"input.rows": 5}``; lists as text; empty ones left out."""
+    """Nested mappings as ``{"input.rows": 5}``. Lists as text. Empty ones left out."""
     out: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):

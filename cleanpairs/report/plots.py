@@ -29,7 +29,7 @@ def plot_scores(
 ) -> Axes:
     """Histogram of the correspondence (N,), NaN left out, with the threshold below which pairs are flagged.
 
-    ``truth`` (N,) bool: True where a pair is known to be wrong: the bars are split by it; ``ax``: to draw on; new ones
+    ``truth`` (N,) bool: True where a pair is known to be wrong: the bars are split by it. ``ax``: to draw on. New ones
     by default. Raises DataError: ``truth`` is of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
@@ -58,10 +58,10 @@ def plot_scores(
 
 
 def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) -> Axes:
-    """Loss by epoch and, where validated, rSum on an axis of its own; stages, which start afresh, apart.
+    """Loss by epoch and, where validated, rSum on an axis of its own. Stages, which start afresh, apart.
 
-    ``metrics``: one an epoch, with ``loss``, ``val_rsum`` and ``stage``, as an estimator's ``history_``; ``ax``: to
-    draw on; new ones by default. Returns the loss's axes.
+    ``metrics``: one an epoch, with ``loss``, ``val_rsum`` and ``stage``, as an estimator's ``history_``. ``ax``: to
+    draw on. New ones by default. Returns the loss's axes.
     """
     ax = _new_axes() if ax is None else ax
     stages = [m.get("stage", 1) for m in metrics]
@@ -90,11 +90,11 @@ def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = Non
 def plot_pairs(
     pairs: Pairs, correspondence: np.ndarray, threshold: float, *, which: str | Sequence[int] = "worst", count: int = 8
 ) -> np.ndarray:
-    """Pictures with their captions and scores, at most ``count``; those below the threshold are marked as flagged.
+    """Pictures with their captions and scores, at most ``count``. Those below the threshold are marked as flagged.
 
     ``which`` {"worst", "borderline", "best", "random"}, or pair_ids: the lowest scores, those nearest to the threshold,
     the highest, or any. Returns (k,) array of Axes, four in a row.
-    Raises ConfigError: unknown ``which``, or no such pair; DataError: scores of other pairs.
+    Raises ConfigError: unknown ``which``, or no such pair. DataError: scores of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     if len(y) != len(pairs):
@@ -138,7 +138,7 @@ def plot_pairs(
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    """(E,) float64 of one figure by epoch; NaN where there is none."""
+    """(E,) float64 of one figure by epoch. NaN where there is none."""
     return np.array([m.get(name) for m in metrics], dtype=np.float64)
 
 
@@ -166,7 +166,7 @@ def precision_recall(correspondence: np.ndarray, threshold: float, truth: np.nda
 
 
 def drawn(draw: Callable[[Axes], object]) -> str:
-    """A figure as a data address; outside pyplot's global state, so that a notebook's own figures stay as they are."""
+    """A figure as a data address. Outside pyplot's global state, so that a notebook's own figures stay as they are."""
     buffer = io.BytesIO()
     style: Any = {
         "axes.edgecolor": "#9aa0a8",

@@ -134,7 +134,7 @@ class DecisionLog:
                 self.decide([i], {True: "keep", False: "drop", None: "unsure"}[label], asked=True, drawn=True)
 
     def undo(self, name: str) -> Decision | None:
-        """Take back the decision of that name; None where no such decision holds."""
+        """Take back the decision of that name. None where no such decision holds."""
         self.refresh()
         if name not in self._made or name in self._undone:
             return None
@@ -157,7 +157,7 @@ class DecisionLog:
         return {pair: made for pair in self._of if (made := self.of(pair)) is not None}
 
     def labels(self) -> dict[int, bool | None]:
-        """Pair -> whether its label says that it is matched, in the order of their first; None: nobody can say."""
+        """Pair -> whether its label says that it is matched, in the order of their first. None: nobody can say."""
         made = {pair: made for pair in self._of if (made := self.of(pair, drawn=True)) is not None}
         return {pair: {"keep": True, "drop": False}.get(one.action) for pair, one in made.items()}
 

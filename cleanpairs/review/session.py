@@ -256,7 +256,7 @@ class Session:
         return made
 
     def undo(self, name: str) -> Decision | None:
-        """Take back the decision of that name; None where no such decision holds."""
+        """Take back the decision of that name. None where no such decision holds."""
         made = self.log.undo(name)
         self._note(made.pairs if made else ())
         return made
@@ -302,7 +302,7 @@ class Session:
         return replace(self.plan, table=followed(edited))
 
     def labels(self) -> AuditSample:
-        """The sample with the answers as labels; NaN where there is none, or nobody could say."""
+        """The sample with the answers as labels. NaN where there is none, or nobody could say."""
         assert self.sample is not None
         labels = self.log.labels()
         told = [labels.get(i) for i in self.sample.pair_id.tolist()]

@@ -46,9 +46,9 @@ class Bank:
         image_of: np.ndarray | None = None,
         text_of: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Matching probability (e,) float32 of e pairs, ``image_of``, ``text_of`` (e,) int64, of m images and n texts;
-        by default of each image with the text beside it. ``image_group``, ``text_group`` (m,), (n,) int64: content
-        hashes; bank entries with a pair's own image or text are no negatives of it.
+        """Matching probability (e,) float32 of e pairs, ``image_of``, ``text_of`` (e,) int64, of m images and n texts.
+        By default of each image with the text beside it. ``image_group``, ``text_group`` (m,), (n,) int64: content
+        hashes. Bank entries with a pair's own image or text are no negatives of it.
         """
         image_of, text_of = (np.arange(len(images)) if given is None else given for given in (image_of, text_of))
         return self.judging(images, texts, image_group, text_group, image_of, text_of)(image_of, text_of, None)
@@ -62,7 +62,7 @@ class Bank:
         image_rows: np.ndarray,
         text_rows: np.ndarray,
     ) -> PairJudge:
-        """What scores pairs of the given rows; their sums over the bank are computed once."""
+        """What scores pairs of the given rows. Their sums over the bank are computed once."""
         used_image, place_of_image = _used(image_rows, len(image_group))
         used_text, place_of_text = _used(text_rows, len(text_group))
         asked = Encoded(images, self.texts, self.model, self.device)
@@ -133,7 +133,7 @@ class Bank:
     def _probability(
         self, own: np.ndarray, log_sum: np.ndarray, same: np.ndarray, bank_group: np.ndarray, group: np.ndarray
     ) -> np.ndarray:
-        """Mean over bank groups of exp(own) / (exp(own) + sum): (b,); at ``same`` the sum has exp(own) itself."""
+        """Mean over bank groups of exp(own) / (exp(own) + sum): (b,). At ``same`` the sum has exp(own) itself."""
         if not log_sum.shape[1]:
             return np.ones(len(own))
         with np.errstate(over="ignore"):
@@ -164,7 +164,7 @@ def trusted_rows(
 
 
 def _used(rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct ``rows``, rising, and by row, of ``most``, its place among them; no sorting of millions."""
+    """The distinct ``rows``, rising, and by row, of ``most``, its place among them. No sorting of millions."""
     occurs = np.zeros(most, bool)
     occurs[rows] = True
     return np.flatnonzero(occurs), np.cumsum(occurs, dtype=np.int32) - 1

@@ -15,7 +15,7 @@ from cleanpairs.ops.matching import duplicate_mask
 
 @dataclass(frozen=True)
 class Embeddings:
-    """n images or captions; of a model that compares words with regions also these, end to end."""
+    """n images or captions. Of a model that compares words with regions also these, end to end."""
 
     vectors: np.ndarray  # (n, E) float32, unit
     parts: np.ndarray | None = None  # (total, D) float32: row i's are parts[offsets[i]:offsets[i + 1]]
@@ -94,7 +94,7 @@ def embed_images(
 def embed_texts(
     model: DualEncoder, tokens: TokenTable, *, device: torch.device | str = "cpu", batch_size: int = 256
 ) -> Embeddings:
-    """Embeddings of N captions, in evaluation mode; batches hold captions of like length."""
+    """Embeddings of N captions, in evaluation mode. Batches hold captions of like length."""
     model.eval()
     by_length = np.argsort(-tokens.lengths, kind="stable")
 
@@ -166,8 +166,8 @@ def in_groups(
 ) -> np.ndarray:
     """Mean over ``rounds`` random partitions into groups of ``figure(S, excluded)`` -> (B,), for N pairs: (N,) float32.
 
-    The papers take it from the mini-batch that a pair happens to be trained in; here dropout, augmentation and a
-    batch's company do not enter. ``excluded`` (B, B) bool, or None: what is no negative; ``image_index`` (N,) int64.
+    The papers take it from the mini-batch that a pair happens to be trained in. Here dropout, augmentation and a
+    batch's company do not enter. ``excluded`` (B, B) bool, or None: what is no negative. ``image_index`` (N,) int64.
     """
     n = len(image_index)
     total = np.zeros(n, dtype=np.float64)

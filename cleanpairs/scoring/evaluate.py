@@ -1,7 +1,7 @@
 """Retrieval recall and detection quality.
 
 R@K, image to text: an image is a hit if any of its captions is among its K most similar texts. Text to image: a
-caption is a hit if its image is among its K most similar images. Both in per cent; rSum is the sum of the six. Ties (to
+caption is a hit if its image is among its K most similar images. Both in per cent. RSum is the sum of the six. Ties (to
 within float32's rounding) and what is not finite count against us: a model that has collapsed finds nothing.
 """
 
@@ -36,7 +36,7 @@ class Recall:
 
 @dataclass(frozen=True)
 class Detection:
-    """How well mismatched pairs are found; ``precision``, ``recall`` and ``f1`` at the threshold, 0 to 1."""
+    """How well mismatched pairs are found. ``precision``, ``recall`` and ``f1`` at the threshold, 0 to 1."""
 
     auroc: float
     ap: float
@@ -59,11 +59,11 @@ def _owner(image_index: np.ndarray, m: int) -> np.ndarray:
 
 
 def _recall(m: int, owner: np.ndarray, own: np.ndarray, blocks: Iterable[np.ndarray]) -> Recall:
-    """Of consecutive ``blocks`` (b, N) of images, by each text's ``own`` similarity (N,) float32; counted is what is
+    """Of consecutive ``blocks`` (b, N) of images, by each text's ``own`` similarity (N,) float32. Counted is what is
     *not* below the right answer.
     """
     miss = np.iinfo(np.int64).max  # rank of what is no hit at any K
-    rounding = np.float32(1e-6)  # of the similarity of two unit vectors; a matrix product and a sum differ by less
+    rounding = np.float32(1e-6)  # of the similarity of two unit vectors. A matrix product and a sum differ by less
     rank_i, rank_t, s = np.full(m, miss), np.zeros(len(owner), np.int64), 0
     for S in blocks:
         if S.shape[1:] != owner.shape:
@@ -105,7 +105,7 @@ def recall_folds(
     """Mean recall over ``folds`` runs of neighbours among ``m`` images (MS-COCO 1K: 5,000 images in 5).
 
     ``of`` is given the images (m',) of a fold, their captions (n',) and which of these images each caption has (n',).
-    Raises DataError: more folds than images, or fewer than one; or a fold without a caption.
+    Raises DataError: more folds than images, or fewer than one, or a fold without a caption.
     """
     owner, found = np.asarray(image_index, dtype=np.int64), []
     if folds == 1:
@@ -119,7 +119,7 @@ def recall_folds(
 
 
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:
-    """Detection of mismatched pairs by low correspondence, both (N,); NaN (quarantined) pairs are left out, pairs below
+    """Detection of mismatched pairs by low correspondence, both (N,). NaN (quarantined) pairs are left out, pairs below
     the ``threshold`` are flagged. AUROC and AP are NaN when all pairs are alike in truth.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score

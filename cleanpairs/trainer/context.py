@@ -6,7 +6,7 @@ Learning Batch Size under Memory Limited Setup").
     dL/dw = sum_i dL/dz_i dz_i/dw
 
 dL/dz is computed once, from the embeddings of the whole batch. Those of a piece are computed without a graph, and once
-more with one when dL/dz is known; the same dropout is drawn, and only the second pass moves batch norm's statistics.
+more with one when dL/dz is known. The same dropout is drawn, and only the second pass moves batch norm's statistics.
 Of several processes each embeds its share, all compute the same loss of all embeddings, each takes the gradient of its
 own share into the towers, and the weights' gradients are summed.
 """
@@ -33,7 +33,7 @@ BLOCK = 1024
 
 
 def on_device(images: np.ndarray, device: torch.device) -> Tensor | None:
-    """All M images on a GPU, as they are stored; None elsewhere, and where they leave it too little memory."""
+    """All M images on a GPU, as they are stored. None elsewhere, and where they leave it too little memory."""
     if device.type != "cuda" or images.nbytes > 0.25 * torch.cuda.mem_get_info(device)[0]:
         return None
     held = torch.empty(images.shape, dtype=torch.from_numpy(np.array(images[:0])).dtype, device=device)
@@ -44,7 +44,7 @@ def on_device(images: np.ndarray, device: torch.device) -> Tensor | None:
 
 @dataclass(frozen=True)
 class PieceInputs:
-    """b pairs on the CPU: images (b, R, D) or (b, 3, H, W), or rows (b,) of those on a GPU; ``keep`` (b, R) bool."""
+    """b pairs on the CPU: images (b, R, D) or (b, 3, H, W), or rows (b,) of those on a GPU. ``keep`` (b, R) bool."""
 
     images: Tensor
     keep: Tensor | None
@@ -58,7 +58,7 @@ class PieceInputs:
         return PieceInputs(self.images.pin_memory(), keep, tokens)
 
     def to(self, device: torch.device, held: Tensor | None) -> tuple[Tensor, Tensor | None, PackedTokens]:
-        """A network's arguments; ``held``: all images, where they are on the device."""
+        """A network's arguments. ``held``: all images, where they are on the device."""
         keep = None if self.keep is None else self.keep.to(device, non_blocking=True)
         images = self.images if held is None else held[self.images.to(device, non_blocking=True)]
         return as_input(images, device), keep, self.tokens.to(device)
@@ -66,7 +66,7 @@ class PieceInputs:
 
 @dataclass(frozen=True)
 class Inputs:
-    """B pairs in packed order, as :class:`BatchOutput`; how they are ``cut``; the pieces by their first position."""
+    """B pairs in packed order, as :class:`BatchOutput`. How they are ``cut``. The pieces by their first position."""
 
     rows: np.ndarray
     source: np.ndarray
@@ -87,8 +87,8 @@ def take_packed(tokens: PackedTokens, rows: np.ndarray) -> PackedTokens:
 
 
 def pieces(size: int, micro_batch: int | None) -> list[np.ndarray]:
-    """Positions (b,) int64 of the pairs of each of this process's pieces of ``micro_batch`` pairs at most, ascending;
-    all when None, or of fewer pairs than processes. Every n-th of the packed pairs makes pieces of about as many words.
+    """Positions (b,) int64 of the pairs of each of this process's pieces of ``micro_batch`` pairs at most, ascending.
+    All when None, or of fewer pairs than processes. Every n-th of the packed pairs makes pieces of about as many words.
     """
     world, rank = distributed.world_size(), distributed.rank()
     if size < world:
@@ -99,17 +99,17 @@ def pieces(size: int, micro_batch: int | None) -> list[np.ndarray]:
 
 @dataclass
 class Staged:
-    """The forwards of a step of one network, and the way back; a new step clears the ``halves`` of one that failed."""
+    """The forwards of a step of one network, and the way back. A new step clears the ``halves`` of one that failed."""
 
     module: nn.Module
-    # Forwards whose gradient has come as far as the embeddings, the leaves; with the states of an only piece.
+    # Forwards whose gradient has come as far as the embeddings, the leaves. With the states of an only piece.
     halves: list[tuple[list[np.ndarray], Run, int, tuple[Tensor, Tensor], tuple[State, State] | None]] = field(
         default_factory=list
     )
 
     def states(self, size: int, cut: list[np.ndarray], run: Run, seed: int) -> tuple[State, State]:
-        """States of the images and the texts of a batch of ``size`` pairs that is ``cut`` (:func:`pieces`); ``run``:
-        those of a piece; ``seed``: of dropout, which every process and piece draws for itself.
+        """States of the images and the texts of a batch of ``size`` pairs that is ``cut`` (:func:`pieces`). ``run``:
+        those of a piece. ``seed``: of dropout, which every process and piece draws for itself.
         """
         if len(cut[0]) == size:
             return run(cut[0])
@@ -149,7 +149,7 @@ def _tensor(state: State) -> Tensor:
 
 
 def _whole(states: Sequence[State], cut: list[np.ndarray], size: int) -> State:
-    """The state of all B pairs, in the batch's order, of those of the pieces of all processes; without gradient."""
+    """The state of all B pairs, in the batch's order, of those of the pieces of all processes. Without gradient."""
     order = torch.from_numpy(np.argsort(np.concatenate(cut)))
 
     def rows(parts: list[Tensor]) -> Tensor:
@@ -174,8 +174,8 @@ class Network(nn.Module):
 
 @dataclass
 class BatchOutput:
-    """B pairs through a network in training mode, in the order of ``rows``, which packing has changed; ``source`` (B,):
-    which of the given groups each pair is of; ``excluded`` (B, B): what is no negative.
+    """B pairs through a network in training mode, in the order of ``rows``, which packing has changed. ``source`` (B,):
+    which of the given groups each pair is of. ``excluded`` (B, B): what is no negative.
     """
 
     view: "EpochContext"
@@ -205,8 +205,8 @@ class BatchOutput:
 
 
 class EpochContext:
-    """One epoch as a method sees it: ``stage``, ``epoch``, from 1; ``last`` of the last stage; ``captions`` (N,) int64:
-    whose caption each pair is trained with, None: its own; ``held``: all images, where they are on the device.
+    """One epoch as a method sees it: ``stage``, ``epoch``, from 1. ``last`` of the last stage. ``captions`` (N,) int64:
+    whose caption each pair is trained with, None: its own. ``held``: all images, where they are on the device.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class EpochContext:
         self.last = False
         self.micro_batch = settings.micro_batch
         self.staged = [Staged(network) for network in networks]
-        # Inputs that are made before they are asked for; a CPU has no time to spare.
+        # Inputs that are made before they are asked for. A CPU has no time to spare.
         self.prefetching = ThreadPoolExecutor(max_workers=1) if self.device.type == "cuda" else None
         self.prefetched: list[tuple[int, tuple[np.ndarray, ...], int, Future[Inputs]]] = []
         self._encoded: dict[int, Encoded] = {}
@@ -237,7 +237,7 @@ class EpochContext:
         self._encoded.clear()
 
     def encoded(self, network: int) -> Encoded:
-        """All images and captions through one network in evaluation mode; kept until the next step."""
+        """All images and captions through one network in evaluation mode. Kept until the next step."""
         if network not in self._encoded:
             model, data, world = self.networks[network].model, self.data, distributed.world_size()
             images, tokens = data.images if self.held is None else self.held, data.tokens
@@ -261,9 +261,9 @@ class EpochContext:
         seed: int | None = None,
         pairs: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> np.ndarray:
-        """A figure (N,) float32 of every pair in evaluation mode; see :func:`cleanpairs.scoring.in_groups`.
+        """A figure (N,) float32 of every pair in evaluation mode. See :func:`cleanpairs.scoring.in_groups`.
 
-        ``pairs``: others to look at instead, rows (K,) of images and rows (K,) of captions; ``seed``: of the groups.
+        ``pairs``: others to look at instead, rows (K,) of images and rows (K,) of captions. ``seed``: of the groups.
         """
         data, s, encoded = self.data, self.settings, self.encoded(network)
         seed = self.seed(7, network) if seed is None else seed
@@ -278,7 +278,7 @@ class EpochContext:
         )  # fmt: skip
 
     def probability(self, network: int, tau: float, **others: Any) -> np.ndarray:
-        """Matching probability (N,) float32 of every pair in evaluation mode; ``others``: of :meth:`figure`."""
+        """Matching probability (N,) float32 of every pair in evaluation mode. ``others``: of :meth:`figure`."""
         return self.figure(network, lambda S, excluded: matching_probability(S, tau, excluded), **others)
 
     def pair_vectors(self, network: int) -> tuple[np.ndarray, np.ndarray]:
@@ -295,7 +295,7 @@ class EpochContext:
             return model.similarity(images, texts).float()
 
     def forward(self, network: int, *groups: np.ndarray, seed: int) -> BatchOutput:
-        """Pairs of groups of rows (b,) int64 through a network in training mode, at once; ``seed``: of dropping."""
+        """Pairs of groups of rows (b,) int64 through a network in training mode, at once. ``seed``: of dropping."""
         for of, expected, by, made in self.prefetched:
             if (of, by, len(expected)) == (network, seed, len(groups)) and all(map(operator.is_, expected, groups)):
                 inputs = made.result()
@@ -359,7 +359,7 @@ class EpochContext:
         return take_state(packed, torch.from_numpy(np.argsort(order)).to(self.device))
 
     def duplicates(self, rows: np.ndarray, texts: np.ndarray, device: str | None = None) -> Tensor | None:
-        """(B, B) bool: pairs of one image or one text, the latter of ``texts``; None when none is to be excluded."""
+        """(B, B) bool: pairs of one image or one text, the latter of ``texts``. None when none is to be excluded."""
         if not self.settings.exclude_duplicates:
             return None
         groups = self.data.image_group[rows], self.data.text_group[texts]
@@ -367,11 +367,11 @@ class EpochContext:
         return None if found is None else found.to(device or self.device)
 
     def all_batches(self, network: int = 0) -> list[tuple[np.ndarray, ...]]:
-        """All pairs once, in random batches; for each network in an order of its own."""
+        """All pairs once, in random batches. For each network in an order of its own."""
         return [(rows,) for rows in self.batches(None, *([network] if network else []))]
 
     def batches(self, rows: np.ndarray | None = None, *tags: int, size: int | None = None) -> list[np.ndarray]:
-        """Random batches of all pairs, or of ``rows``; see :func:`random_batches`. ``tags`` make another draw."""
+        """Random batches of all pairs, or of ``rows``. See :func:`random_batches`. ``tags`` make another draw."""
         rows = np.arange(len(self.data)) if rows is None else rows
         rng = np.random.default_rng(self.seed(1_000_003, *tags))
         return random_batches(
@@ -382,7 +382,7 @@ class EpochContext:
 def random_batches(
     rows: np.ndarray, lengths: np.ndarray, size: int, bucket: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Random batches of the pairs ``rows`` (n,); ``bucket`` of them are drawn together, sorted by ``lengths`` (N,)."""
+    """Random batches of the pairs ``rows`` (n,). ``bucket`` of them are drawn together, sorted by ``lengths`` (N,)."""
     order = rows[rng.permutation(len(rows))]
     batches: list[np.ndarray] = []
     span = size * max(bucket, 1)

@@ -1,11 +1,11 @@
 """The training loop: the only caller of ``optimizer.step``.
 
-A training is a list of stages; each starts from fresh weights and a fresh optimiser, and the labels carry over (CRCL's
+A training is a list of stages. Each starts from fresh weights and a fresh optimiser, and the labels carry over (CRCL's
 self-refining). All randomness is derived from (seed, stage, epoch, step), so a checkpoint, which is tensors and plain
 JSON, needs no state of a generator, and a resumed run on the same CPU is the same to the bit.
 
 A training that has diverged goes back once to the last good checkpoint, or its beginning, and goes on at half the
-learning rate; a second time it is refused. Signs are (dev/LOG.md has the figures of all recipes):
+learning rate. A second time it is refused. Signs are (dev/LOG.md has the figures of all recipes):
 
     collapse    the mean cosine of any two images, or captions, of a sample is above COLLAPSED behind the first epoch of
                 a stage, and was below .99 when it began
@@ -57,7 +57,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What a training goes on from; ``optimizer``: of :func:`moments`."""
+    """What a training goes on from. ``optimizer``: of :func:`moments`."""
 
     position: Position
     model: dict[str, Tensor]
@@ -69,7 +69,7 @@ class TrainingState:
     partial: dict[str, Any] | None
 
     def load_optimizer(self, optimizer: Any, network: int = 0) -> None:
-        """Put the moments of one network back into ``optimizer``; DataError where its weights are others."""
+        """Put the moments of one network back into ``optimizer``. DataError where its weights are others."""
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in self.optimizer.items():
             owner, number, key = name.split(".", 2)
@@ -97,7 +97,7 @@ def moments(optimizers: Sequence[Any]) -> dict[str, Tensor]:
 
 
 class Checkpoint:
-    """The file ``last.safetensors`` in ``directory``; refused if ``fingerprint``, of input and settings, is another."""
+    """The file ``last.safetensors`` in ``directory``. Refused if ``fingerprint``, of input and settings, is another."""
 
     def __init__(self, directory: str | Path, fingerprint: str) -> None:
         self.path = Path(directory) / "last.safetensors"
@@ -123,7 +123,7 @@ class Checkpoint:
             write_tensors(tensors, path, metadata={"state": json.dumps(head)})
 
     def load(self) -> TrainingState | None:
-        """The saved state, or None; DataError: the file is damaged, or belongs to other data or settings."""
+        """The saved state, or None. DataError: the file is damaged, or belongs to other data or settings."""
         from safetensors import SafetensorError
 
         if not self.path.exists():
@@ -159,8 +159,8 @@ class _Diverged(Exception):  # noqa: N818 - no error until it comes twice
 class Trainer:
     """Trains the dual encoder, or two of them, of a procedure.
 
-    ``checkpoint``: without one the training cannot be resumed; ``on_epoch(record, y)``: called after every epoch, with
-    the raw labels (N,); ``on_step(pairs_done, pairs_total, loss)``: the total is as good as it is known.
+    ``checkpoint``: without one the training cannot be resumed. ``on_epoch(record, y)``: called after every epoch, with
+    the raw labels (N,). ``on_step(pairs_done, pairs_total, loss)``: the total is as good as it is known.
     """
 
     settings: TrainingSettings
@@ -179,10 +179,10 @@ class Trainer:
     ) -> Trained:
         """Train all stages.
 
-        ``build``: a freshly initialised model, called once a stage and network, with torch's seed set; ``validate``:
+        ``build``: a freshly initialised model, called once a stage and network, with torch's seed set. ``validate``:
         rSum of a model, by which the best epoch of the last stage is kept.
         Raises RefusedError: fewer than two pairs, ten steps in a row without a finite loss, or a training that diverges
-        again after it went back to its last good state; ResourceError: the memory of the GPU does not hold four pairs;
+        again after it went back to its last good state. ResourceError: the memory of the GPU does not hold four pairs.
         KeyboardInterrupt: on a signal, after the state has been saved.
         """
         if len(data) < 2:
@@ -295,7 +295,7 @@ class Trainer:
         self.began = [self._collapse(k) for k in range(len(networks))]
 
     def _epoch(self, first: int, partial: dict[str, Any] | None, before: int, epochs: int, last: bool) -> None:
-        """One epoch, from step ``first`` on; ``before`` of all ``epochs`` are done."""
+        """One epoch, from step ``first`` on. ``before`` of all ``epochs`` are done."""
         began = time.perf_counter()
         view, procedure, s = self.view, self.procedure, self.settings
         if partial is None:
@@ -391,7 +391,7 @@ class Trainer:
                 self.skipped_in_row = 0
 
     def _gradients(self, k: int, batch: Batch, seed: int) -> tuple[Tensor, bool]:
-        """The loss of a batch, and whether it has a gradient, which is then in the weights; its graph ends here."""
+        """The loss of a batch, and whether it has a gradient, which is then in the weights. Its graph ends here."""
         view = self.view
         with seeded(seed):
             view.staged[k].halves.clear()
@@ -406,7 +406,7 @@ class Trainer:
         return loss.detach(), loss.requires_grad
 
     def _summed(self, k: int, loss: Tensor) -> Tensor:
-        """(2,): the loss, and whether a process was told to stop; the gradients of network ``k`` become their sums over
+        """(2,): the loss, and whether a process was told to stop. The gradients of network ``k`` become their sums over
         the processes, in one collective. A weight without a gradient has none on any process, and keeps none.
         """
         world = distributed.world_size()
@@ -477,7 +477,7 @@ class Trainer:
 
     @torch.no_grad()
     def _collapse(self, network: int) -> list[float]:
-        """Mean cosine of any two images, and captions, of a sample under one network; 0 where there is only one."""
+        """Mean cosine of any two images, and captions, of a sample under one network. 0 where there is only one."""
         view, data, model = self.view, self.data, self.view.networks[network].model
         rows = np.random.default_rng(view.seed(11, network)).permutation(len(data))[:64]
         training = model.training

@@ -25,20 +25,20 @@ class TrainingStrategy:
     """A method in the loop. What must survive an interruption, within an epoch too, are the attributes ``kept``, arrays
     and plain numbers.
 
-    An epoch is: ``start_epoch``; for each network in turn, ``loss`` of each of its batches; ``end_epoch``.
+    An epoch is: ``start_epoch``. For each network in turn, ``loss`` of each of its batches. ``end_epoch``.
     """
 
     kept: ClassVar[tuple[str, ...]] = ()
     networks: int = 1
     captions: np.ndarray | None = None  # (N,) int64: whose caption each pair is trained with in the next epoch
     mean_probability: float | None = None  # of the last epoch, for the log
-    head_lr: float | None = None  # learning rate of the head; the model's when None
+    head_lr: float | None = None  # learning rate of the head. The model's when None
     note: str | None = None  # what a person should know of the last epoch, for the log
     dependence_is_known: bool = False  # whether images and captions are known to belong together, before the training
     needs_whole_graph: bool = False  # it takes gradients of gradients: a batch cannot be computed in pieces
 
     def head(self, model: Any) -> nn.Module | None:
-        """What is learned beside a fresh ``model``; nothing by default."""
+        """What is learned beside a fresh ``model``. Nothing by default."""
         return None
 
     def stages(self, given: list[TrainingStage]) -> list[TrainingStage]:
@@ -72,7 +72,7 @@ class TrainingStrategy:
         return {name: getattr(self, name) for name in self.kept}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`; arrays are copied."""
+        """Go on from :meth:`state`. Arrays are copied."""
         for name in self.kept:
             now = getattr(self, name)
             array = isinstance(now, np.ndarray)
@@ -94,7 +94,7 @@ class Averaged(TrainingStrategy):
         return self.start <= epoch and (self.label_epochs is None or epoch <= self.label_epochs)
 
     def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
-        """Take over p (N,) of ``epoch``; a stage begins anew."""
+        """Take over p (N,) of ``epoch``. A stage begins anew."""
         if not self.wants(stage, epoch):
             return
         if epoch == self.start:
@@ -107,17 +107,17 @@ class Averaged(TrainingStrategy):
         return np.ones(len(self.total), dtype=np.float32)
 
     def value(self) -> np.ndarray:
-        """The mean (N,) float32; 1 before any epoch."""
+        """The mean (N,) float32. 1 before any epoch."""
         if not self.counted:
             return np.ones(len(self.total), dtype=np.float32)
         return (self.total / self.counted).astype(np.float32)
 
 
 class SingleNetwork(TrainingStrategy):
-    """One network; the estimator's labels weigh the objective, the matching probability feeds the estimator.
+    """One network. The estimator's labels weigh the objective, the matching probability feeds the estimator.
 
     ``label_pass`` {"eval", "batch"}: whether it comes from an evaluation pass in random groups, or from the training
-    batches; ``warm``: another objective for so many first epochs of every stage.
+    batches. ``warm``: another objective for so many first epochs of every stage.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from cleanpairs.encoders.tokenizer import TokenTable
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """Epochs from fresh weights; in the last stage the rate falls to a tenth every ``lr_update``, behind ``warmup``."""
+    """Epochs from fresh weights. In the last stage the rate falls to a tenth every ``lr_update``, behind ``warmup``."""
 
     epochs: int
     lr_update: int | None = None
@@ -39,7 +39,7 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How to train; see the estimators for what each setting means."""
+    """How to train. See the estimators for what each setting means."""
 
     batch_size: int = 128
     lr: float = 5e-4
@@ -59,7 +59,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One line of the metrics log. ``epoch`` counts within ``stage``; both from 1; ``micro_batch``: pairs of a piece;
+    """One line of the metrics log. ``epoch`` counts within ``stage``. Both from 1. ``micro_batch``: pairs of a piece.
     ``fallbacks``: times that the training went back to a good state, with half the learning rate.
     """
 

@@ -30,7 +30,7 @@ class Problem:
 
 @dataclass
 class Verification:
-    """What was checked, one line each; what is wrong; and notes on what is not wrong but worth knowing."""
+    """What was checked, one line each. What is wrong, and notes on what is not wrong but worth knowing."""
 
     path: Path
     kind: str
@@ -63,7 +63,7 @@ class Verification:
 
     @contextmanager
     def section(self, line: str, file: str | Path) -> Iterator[None]:
-        """``line`` is noted as checked when the block has found nothing wrong; our errors in it become problems."""
+        """``line`` is noted as checked when the block has found nothing wrong. Our errors in it become problems."""
         before = len(self.problems)
         try:
             yield
@@ -75,7 +75,7 @@ class Verification:
 
 
 def read_pages(path: Path, findings: Verification) -> int | None:
-    """Read every column of every row group, its page checksums verified; the rows, or None if it is no Parquet."""
+    """Read every column of every row group, its page checksums verified. The rows, or None if it is no Parquet."""
     with ExitStack() as opened:
         try:
             file = opened.enter_context(open_parquet(str(path)))
@@ -109,7 +109,7 @@ def read_pages(path: Path, findings: Verification) -> int | None:
 
 
 def check_schema(path: Path, found: pa.Schema, wanted: pa.Schema, findings: Verification) -> bool:
-    """Whether ``found`` has the columns of ``wanted``, with their types; what is missing or other is noted."""
+    """Whether ``found`` has the columns of ``wanted``, with their types. What is missing or other is noted."""
     before = len(findings.problems)
     for column in wanted:
         at = found.get_field_index(column.name)
@@ -121,7 +121,7 @@ def check_schema(path: Path, found: pa.Schema, wanted: pa.Schema, findings: Veri
 
 
 def check_scores(path: Path, findings: Verification, pairs: int | None = None, threshold: float | None = None) -> int:
-    """A scores table: one row a pair in order, correspondence in [0, 1] or null with a reason; the flagged, counted."""
+    """A scores table: one row a pair in order, correspondence in [0, 1] or null with a reason. The flagged, counted."""
     table = read_table(path)
     if not check_schema(path, table.schema, SCORES_SCHEMA, findings):
         return 0

@@ -80,7 +80,7 @@ def _verify_parquet(path: Path, findings: Verification) -> None:
 
 
 def _verify_run(path: Path, findings: Verification) -> None:
-    """Check a run directory; what an unfinished run has not yet is a note."""
+    """Check a run directory. What an unfinished run has not yet is a note."""
     run = Run(path)
     with findings.section("run.json", path / "run.json"):
         info = run.info
@@ -126,7 +126,7 @@ def _verify_run(path: Path, findings: Verification) -> None:
 
 
 def _there(path: Path, wanted: bool, findings: Verification, why: str = "the run is complete") -> bool:
-    """Whether a file, or the model's folder, is there; that one is ``wanted`` and missing is wrong."""
+    """Whether a file, or the model's folder, is there. That one is ``wanted`` and missing is wrong."""
     there = path.is_dir() if path.name == "model" else path.is_file()
     if wanted and not there:
         findings.wrong(path, f"is missing, and {why}")

@@ -1,1 +1,1 @@
-"""Readers of what other tools write, one format a file; see :data:`cleanpairs.core.registry.READERS`."""
+"""Readers of what other tools write, one format a file. See :data:`cleanpairs.core.registry.READERS`."""

@@ -59,7 +59,7 @@ class DatasetsReader(TableReader):
         return self.described(data, paths, n_rows, request)
 
     def schema(self, source: Source) -> pa.Schema:
-        """The one that the files share; where a dataset has no rows there is none of them, and its note tells."""
+        """The one that the files share. Where a dataset has no rows there is none of them, and its note tells."""
         note = source.paths[0]
         if not note.endswith(".json"):
             return shared_schema(source.paths, lambda path: plain_schema(_mapped(path).schema))
@@ -82,7 +82,7 @@ class DatasetsReader(TableReader):
 
 
 def _files(folder: Path, split: str | None) -> list[str]:
-    """The Arrow files of a directory of ``save_to_disk``; its note alone where it has no rows."""
+    """The Arrow files of a directory of ``save_to_disk``. Its note alone where it has no rows."""
     if (folder / "dataset_dict.json").is_file():
         known = read_object(folder / "dataset_dict.json", "dataset").get("splits")
         if not isinstance(known, list) or not all(isinstance(name, str) for name in known) or not known:
@@ -158,12 +158,12 @@ def _check_names(kind: pa.Schema | pa.DataType) -> None:
 
 
 def count_arrow_rows(path: str) -> int:
-    """Rows of a file; its batches are mapped, not read."""
+    """Rows of a file. Its batches are mapped, not read."""
     return len(_mapped(path))
 
 
 def iter_arrow(path: str, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, at most ``batch_rows`` at once and fewer where rows are large; all columns when None."""
+    """The rows of a file, at most ``batch_rows`` at once and fewer where rows are large. All columns when None."""
     table = _mapped(path)
     for whole in (table if columns is None else table.select(list(columns))).to_batches():
         with reading(path, *_ERRORS):

@@ -1,11 +1,11 @@
 """Captions in a file beside the images that it names: CSV, TSV, JSON (Lines), COCO.
 
-Given is the file, or a folder that holds just one such; ``metadata.csv`` and ``metadata.jsonl`` (the image folders of
+Given is the file, or a folder that holds just one such. ``metadata.csv`` and ``metadata.jsonl`` (the image folders of
 `datasets`) and ``captions.txt`` (Flickr8k) are looked for first. Image paths are relative to the file's folder, or to
 ``image_root``, and never leave it. One bad line costs one row: it is set aside with its number and the reason. What
 makes the rest of the file doubtful, as a quote that is never closed, is an error that names file and line.
 
-COCO's ``captions_*.json`` has ``images`` (``id``, ``file_name``) and ``annotations`` (``image_id``, ``caption``);
+COCO's ``captions_*.json`` has ``images`` (``id``, ``file_name``) and ``annotations`` (``image_id``, ``caption``).
 Karpathy's ``dataset_*.json`` has ``images`` alone, each with ``filename``, ``split``, and ``sentences`` (``raw``).
 Either way a row is an image with its list of captions.
 """
@@ -65,14 +65,14 @@ def _split_folders(folder: Path) -> dict[str, Path]:
 
 
 class ListingReader(TableReader):
-    """Reads rows that are held, of which a column of text names image files; the column then holds their bytes."""
+    """Reads rows that are held, of which a column of text names image files. The column then holds their bytes."""
 
     @abstractmethod
     def listing(self, source: Source) -> Listing:
         """The rows, without their images, and why some are unusable."""
 
     def schema(self, source: Source) -> pa.Schema:
-        """The columns of the listing; that of the images holds their bytes."""
+        """The columns of the listing. That of the images holds their bytes."""
         schema = self.listing(source).table.schema
         name = _named_images(schema, source)
         return schema if name is None else schema.set(schema.get_field_index(name), pa.field(name, IMAGE_TYPE))
@@ -121,7 +121,7 @@ def _named_images(schema: pa.Schema, source: Source) -> str | None:
 
 
 class FolderReader(ListingReader):
-    """Reads a file of records, and the images that it names; ``image`` holds their bytes."""
+    """Reads a file of records, and the images that it names. ``image`` holds their bytes."""
 
     kind = "folder"
     splits = True
@@ -137,7 +137,7 @@ class FolderReader(ListingReader):
         return path.is_file() and (kind in (*ENDINGS, ".txt") or (path.suffix == ".json" and begins_with(path, b"[")))
 
     def open(self, data: str, request: DataOptions) -> Source:
-        """The file, its columns, and the folder of the images; of its splits one, where it has a column of them."""
+        """The file, its columns, and the folder of the images. Of its splits one, where it has a column of them."""
         path, encoding = Path(data).absolute(), request.encoding
         options = {} if encoding is None else {"encoding": encoding}
         if path.is_dir() and not annotation_files(path):
@@ -215,7 +215,7 @@ def _one_file_twice(paths: Sequence[str | None], root: str) -> dict[int, str]:
 
 
 def _split_of(table: pa.Table, asked: str | None, where: str) -> str | None:
-    """The split to read where there is a column ``split``: the one that was asked for, else ``train``; None for all."""
+    """The split to read where there is a column ``split``: the one that was asked for, else ``train``. None for all."""
     known: list[str] = []
     if "split" in table.column_names and pa.types.is_string(table["split"].type):
         known = [name for name in table["split"].unique().to_pylist() if name]
@@ -228,7 +228,7 @@ def _split_of(table: pa.Table, asked: str | None, where: str) -> str | None:
 
 
 class CaptionJsonReader(ListingReader):
-    """Reads COCO's and Karpathy's JSON; images lie under ``image_root``, or where these corpora usually have them."""
+    """Reads COCO's and Karpathy's JSON. Images lie under ``image_root``, or where these corpora usually have them."""
 
     kind = "coco"
     splits = True
@@ -240,7 +240,7 @@ class CaptionJsonReader(ListingReader):
         return path.suffix == ".json" and path.is_file() and not begins_with(path, b"[")
 
     def open(self, data: str, request: DataOptions) -> Source:
-        """The images of one split (``train`` by default; several with a plus), or all where there are no splits.
+        """The images of one split (``train`` by default, several with a plus), or all where there are no splits.
 
         An object that holds records in another way is read by :class:`FolderReader`.
         """
@@ -307,7 +307,7 @@ def _captioned(path: str) -> Listing | None:
 
 
 def _coco(path: str, images: list[Any], annotations: Any) -> tuple[list[dict[str, Any]], dict[int, str]]:
-    """A row for each image, and one for each caption of an image that is not there; and why rows are unusable."""
+    """A row for each image, and one for each caption of an image that is not there, and why rows are unusable."""
     rows: list[dict[str, Any]] = []
     faults: dict[int, str] = {}
     row_of: dict[str, dict[str, Any]] = {}

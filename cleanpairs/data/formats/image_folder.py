@@ -1,4 +1,4 @@
-"""A folder of images, each with its caption in a file of the same name; also the ``files`` format of img2dataset.
+"""A folder of images, each with its caption in a file of the same name. Also the ``files`` format of img2dataset.
 
 The caption is the .txt, .caption or .text, else a field of the .json. Sub-folders are read as well. An image without a
 caption is a row, as is a caption without an image: both are set aside.
@@ -47,7 +47,7 @@ class _Named(NamedTuple):
 
 
 def _named_alike(folder: Path) -> dict[str, _Named]:
-    """The files below a folder, by their path without ending; of names in NFC and NFD, as of macOS, one."""
+    """The files below a folder, by their path without ending. Of names in NFC and NFD, as of macOS, one."""
     found: dict[str, _Named] = {}
     for path in files_below(folder):
         ending = path.suffix.lower()
@@ -84,7 +84,7 @@ class ImageFolderReader(ListingReader):
 
     @staticmethod
     def recognises(data: str) -> bool:
-        """Whether ``data`` is a folder with an image and its caption, and without a table; or one of img2dataset."""
+        """Whether ``data`` is a folder with an image and its caption, and without a table, or one of img2dataset."""
         path = Path(data)
         if _shards(path):
             return True
@@ -125,7 +125,7 @@ def _listing(path: str) -> Listing:
 
 
 def _of_names(folder: Path, encoding: str | None) -> tuple[pa.Table, list[Path]]:
-    """The rows of a folder, ``key``, ``file_name``, ``caption`` and what is wrong; and the files of its captions."""
+    """The rows of a folder, ``key``, ``file_name``, ``caption`` and what is wrong, and the files of its captions."""
     rows: list[tuple[str, str | None, Any, str | None]] = []
     files: list[Path] = []
     for name, (images, captions, notes) in _named_alike(folder).items():

@@ -90,7 +90,7 @@ def read_records(path: str, encoding: str | None = None, text: str | None = None
 
 
 def _captions(found: pa.Array, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
-    """The captions in ``values``, which Arrow has as ``found``; these where not one is a text."""
+    """The captions in ``values``, which Arrow has as ``found``. These where not one is a text."""
     if found.type == pa.list_(pa.string()):
         return found, {}
     column, faults = caption_column(values)
@@ -116,7 +116,7 @@ def _typed(name: str, values: Sequence[Any]) -> pa.Array:
 
 @contextmanager
 def _opened(path: str, encoding: str | None = None) -> Iterator["BufferedReader[Any] | BytesIO"]:
-    """The bytes of a file, unpacked; where no ``encoding`` is given and the mark of UTF-16 is there, as UTF-8."""
+    """The bytes of a file, unpacked. Where no ``encoding`` is given and the mark of UTF-16 is there, as UTF-8."""
     with (
         reading(path, "read", EOFError, zlib.error),
         open_regular(path) as plain,
@@ -166,7 +166,7 @@ def _header(path: str, encoding: str | None) -> _Head:
 
 
 def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
-    """The rows below the header; empty lines are none."""
+    """The rows below the header. Empty lines are none."""
     names, delimiter = head.names, head.delimiter
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))  # the module's own is 128 KiB for all of the process
     quoted = delimiter in ",;"
@@ -279,7 +279,7 @@ def undecodable(where: str, path: str, encoding: str | None, error: UnicodeError
 
 @cached_by_file(64)
 def _likely_encoding(path: str) -> str:
-    """What a file that is not UTF-8 is likely to be, and how to have it read; by its first 64 kB."""
+    """What a file that is not UTF-8 is likely to be, and how to have it read. By its first 64 kB."""
     from charset_normalizer import from_bytes
 
     with _opened(path, "unknown") as file:
@@ -296,7 +296,7 @@ def _likely_encoding(path: str) -> str:
 
 
 def _iter_json(path: str) -> Iterator[Record]:
-    """The objects of JSON Lines; DataError where it does not begin with one."""
+    """The objects of JSON Lines. DataError where it does not begin with one."""
     with _opened(path) as file:
         for number, raw in enumerate(iter(lambda: file.readline(MAX_FIELD + 1), b""), 1):
             if len(raw) > MAX_FIELD:
@@ -323,7 +323,7 @@ def _parsed(raw: bytes, number: int) -> Record:
 
 
 def _entries(path: str) -> Iterator[Record]:
-    """The objects of a JSON file; of one that holds several values, one a line, those of JSON Lines."""
+    """The objects of a JSON file. Of one that holds several values, one a line, those of JSON Lines."""
     with _opened(path) as file:
         raw = file.read()
     try:
@@ -338,7 +338,7 @@ def _entries(path: str) -> Iterator[Record]:
 
 
 def _objects(value: Any, path: str) -> list[Any]:
-    """A list; of an object the list of objects in it, its columns as rows, or what it holds by file names or keys."""
+    """A list. Of an object the list of objects in it, its columns as rows, or what it holds by file names or keys."""
 
     def captioned(names: Any) -> bool:
         return isinstance(names, dict) and any(name.lower() in USUAL_NAMES["text"] for name in names)

@@ -50,8 +50,8 @@ def is_url(data: str) -> bool:
 
 def fetch(data: str, allow_urls: bool) -> str:
     """The local path of what ``data`` names, as it is where that is no URL: one file, several by braces or (but for
-    HTTP) a glob, or a folder; fetched again only if its mark is another now. Raises ConfigError: URLs are not allowed,
-    or the protocol's package is not installed; DataError: it cannot be fetched, or its address is private.
+    HTTP) a glob, or a folder. Fetched again only if its mark is another now. Raises ConfigError: URLs are not allowed,
+    or the protocol's package is not installed. DataError: it cannot be fetched, or its address is private.
     """
     if not is_url(data):
         return data
@@ -146,14 +146,14 @@ def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
 
 
 def _mark_of(about: dict[str, Any]) -> str:
-    """What tells whether a file is as it was, of what fsspec says of it; empty where that is too little."""
+    """What tells whether a file is as it was, of what fsspec says of it. Empty where that is too little."""
     marks = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created", "updated")
     known = [str(about[name]) for name in marks if about.get(name) is not None]
     return "|".join([str(about.get("size")), *known]) if known else ""
 
 
 def _told(path: str) -> dict[str, Any] | None:
-    """Of the file that a local one stands for; None where that is an ordinary file."""
+    """Of the file that a local one stands for. None where that is an ordinary file."""
     name = os.path.abspath(path)
     if os.path.dirname(os.path.dirname(name)) != os.path.abspath(cache_dir() / FOLDER):
         return None
@@ -177,7 +177,7 @@ def bytes_of(path: str) -> int:
 
 
 def open_remote(path: str) -> Any:
-    """The file that a local one stands for, open; None where that is an ordinary file. DataError: it has changed."""
+    """The file that a local one stands for, open. None where that is an ordinary file. DataError: it has changed."""
     told = _told(path)
     if told is None:
         return None
@@ -196,7 +196,7 @@ def open_remote(path: str) -> Any:
 def is_public(address: str) -> bool:
     """Whether an IP address is one of the internet, not of this machine, a local network or a cloud's inside.
 
-    So must be an IPv4 address that is embedded in another (RFC 4291, 6052); tunnels (6to4, Teredo, ISATAP) are not.
+    So must be an IPv4 address that is embedded in another (RFC 4291, 6052). Tunnels (6to4, Teredo, ISATAP) are not.
     """
     ip = ipaddress.ip_address(address.split("%")[0])
 

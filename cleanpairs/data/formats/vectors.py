@@ -1,9 +1,9 @@
 """Vectors in ``.npy`` files, beside a table of the rows that they belong to.
 
 - Embedding folders of clip-retrieval: ``img_emb/img_emb_0.npy`` (n, D) holds the vectors of the images,
-  ``text_emb/text_emb_0.npy`` those of the captions, ``metadata/metadata_0.parquet`` the rows; part 10 after part 9.
+  ``text_emb/text_emb_0.npy`` those of the captions, ``metadata/metadata_0.parquet`` the rows. Part 10 after part 9.
 - Loose arrays: ``.npy`` files (n, D) of the images and of the captions, each side perhaps in several, and captions one
-  a line (.txt) or from Parquet, whose other columns come along; without Parquet a row's key is its number.
+  a line (.txt) or from Parquet, whose other columns come along. Without Parquet a row's key is its number.
 - The research layout: ``{split}_ims.npy``, (n, D) or (n, R, D), and ``{split}_caps.txt``, one caption a line, as many
   for each image, in order. NoW (Noise of Web) has ``{split}_caps_{bpe,bert,jieba}.txt`` instead, with the numbers of
   the captions' tokens, ``17,5,230``, which are read as words, ``17 5 230``.
@@ -165,7 +165,7 @@ class VectorFilesReader(ClipRetrievalReader):
 
 
 class PrecompReader(ClipRetrievalReader):
-    """Reads the research layout; its captions become a table in the cache."""
+    """Reads the research layout. Its captions become a table in the cache."""
 
     kind = "precomp"
     splits = True
@@ -226,7 +226,7 @@ def _rows(arrays: Sequence[np.ndarray], first: int, last: int) -> np.ndarray:
 
 
 def _rows_of(captions: str | None, n: int) -> list[str]:
-    """The Parquet files that hold the rows; of a file of lines, and of no captions at all, one in the cache."""
+    """The Parquet files that hold the rows. Of a file of lines, and of no captions at all, one in the cache."""
     if captions is not None and not captions.endswith(".txt"):
         if not captions.endswith(".parquet"):
             raise DataError(f"{captions} must be captions one a line (.txt), or Parquet with a column of captions")
@@ -237,7 +237,7 @@ def _rows_of(captions: str | None, n: int) -> list[str]:
 
 
 def _lines_of(path: str) -> list[str]:
-    """The captions of a text file, one a line; of token numbers (not in ``*_caps.txt``) commas become spaces."""
+    """The captions of a text file, one a line. Of token numbers (not in ``*_caps.txt``) commas become spaces."""
     with reading(path, "read as UTF-8", UnicodeDecodeError):
         text = read_text(path)
     lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []

@@ -51,7 +51,7 @@ class Member(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The members of one key, by extension in small letters; and why it cannot be used."""
+    """The members of one key, by extension in small letters, and why it cannot be used."""
 
     key: str
     members: Mapping[str, Member]
@@ -79,7 +79,7 @@ def read_index(path: str) -> list[Sample]:
     """The samples of a tar, in the order of their first members. Raises DataError: it is no plain tar, or damaged."""
     with reading(path):
         packed = ": it is compressed; unpack it (gunzip) first" if begins_with(path, b"\x1f\x8b") else ""
-    found: list[tuple[str, str, Member | None]] = []  # folder, name, place; None of what has holes
+    found: list[tuple[str, str, Member | None]] = []  # folder, name, place. None of what has holes
     places, links = dict[str, Member | None](), list[tuple[str, str, str]]()
     with (
         reading(path, f"read as a tar{packed}", Exception),  # tarfile raises anything on a header that is spoilt
@@ -141,7 +141,7 @@ def _samples(
 
 
 def member_bytes(file: BinaryIO, member: Member) -> bytes:
-    """What a member of an open tar holds; DataError where the tar is cut short."""
+    """What a member of an open tar holds. DataError where the tar is cut short."""
     file.seek(member.offset)
     data = file.read(member.size)
     if len(data) != member.size:
@@ -150,7 +150,7 @@ def member_bytes(file: BinaryIO, member: Member) -> bytes:
 
 
 class WebDatasetReader(TableReader):
-    """Reads tars: one, a directory of them, a glob, or braces; columns ``key``, ``image``, ``caption`` and more."""
+    """Reads tars: one, a directory of them, a glob, or braces. Columns ``key``, ``image``, ``caption`` and more."""
 
     kind = "webdataset"
 
@@ -165,7 +165,7 @@ class WebDatasetReader(TableReader):
         )
 
     def open(self, data: str, request: DataOptions) -> Source:
-        """The tars, their sidecars, their columns; of the tars only headers are read."""
+        """The tars, their sidecars, their columns. Of the tars only headers are read."""
         if request.image_root is not None:
             raise DataError(f"{data} has no image root: the images are in the tars")
         tars = expand_files(data, ".tar")
@@ -275,7 +275,7 @@ def _names(sample: Sample) -> str:
 
 
 def _json(file: BinaryIO, sample: Sample, most: int = 16 * 2**20) -> bytes | None:
-    """What the .json holds; None where there is none, or one of more than ``most`` bytes."""
+    """What the .json holds. None where there is none, or one of more than ``most`` bytes."""
     found = sample.among(["json"])
     member = sample.members[found[0]] if found else None
     return None if member is None or member.size > most else member_bytes(file, member)
@@ -349,7 +349,7 @@ def _string(value: Any) -> str | None:
 
 
 def _rows(tar: str) -> list[Sample]:
-    """The samples of a tar; behind them, without members, the rows of its sidecar that have none."""
+    """The samples of a tar. Behind them, without members, the rows of its sidecar that have none."""
     samples, table = read_index(tar), _beside(tar, ["key"])
     if table is None:
         return samples
@@ -381,7 +381,7 @@ def _keys_of(table: pa.Table) -> pa.Array:
 
 
 def _places(keys: Sequence[str], table: pa.Table) -> pa.Array:
-    """The row of each key in the column ``key``, null where there is none; numbers have lost the zeros before them.
+    """The row of each key in the column ``key``, null where there is none. Numbers have lost the zeros before them.
 
     Where no key is there, the names without their folders are looked for.
     """
@@ -397,7 +397,7 @@ def _places(keys: Sequence[str], table: pa.Table) -> pa.Array:
 
 
 def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | None, lists: bool) -> None:
-    """Add the columns ``fields`` of a sidecar to those of samples, by their keys; null where it has no such row."""
+    """Add the columns ``fields`` of a sidecar to those of samples, by their keys. Null where it has no such row."""
     at = None if table is None else _places(values["key"], table)
     for field in fields:
         if field.name not in values:
