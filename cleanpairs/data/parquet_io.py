@@ -111,7 +111,8 @@ def shared_schema(paths: Sequence[str], schema_of: Callable[[str], pa.Schema]) -
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of ``schema`` that a batch has, with its types. Itself where it has these."""
-    target = pa.schema([field for field in schema if field.name in batch.schema.names], schema.metadata)
+    names = set(batch.schema.names)
+    target = pa.schema([field for field in schema if field.name in names], schema.metadata)
     if batch.schema.equals(target):
         return batch
     arrays = [recast(batch.column(field.name), field.type) for field in target]
