@@ -12,10 +12,10 @@ from cleanpairs.correspondence.calibration import Calibration, calibrate, positi
 
 @pytest.fixture(scope="module")
 def scored() -> tuple[np.ndarray, np.ndarray, Calibration]:
-    """P(matched) (4000,), the truth, and the calibration."""
+    """P(matched) (4000,), the truth, and the calibration, of normal scores of one width: the log odds are linear."""
     rng = np.random.default_rng(5)
     wrong = rng.random(4000) < 0.3
-    s = np.where(wrong, rng.normal(0, 1, 4000), rng.normal(3, 1.2, 4000))
+    s = np.where(wrong, rng.normal(0, 1, 4000), rng.normal(3, 1, 4000))
     found = calibrate(s, rng.normal(0, 1, 800))
     return 1 - found.mismatched(positions(s, s)), wrong, found
 

@@ -162,7 +162,7 @@ def test_input_that_is_not_parquet_is_named(command: Command) -> None:
 
 
 def test_an_error_of_ours_has_no_traceback_unless_asked(
-    command: Command, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    command: Command, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("cleanpairs.commands.fit.load_pairs", lambda *a, **k: 1 / 0)
     done = command("fit", "data.parquet")

@@ -175,7 +175,7 @@ def test_how_the_threshold_was_chosen(settings: dict[str, Any], result: dict[str
 def test_the_story_says_nothing_of_what_is_not_known() -> None:
     assert story({}, {}, outcome([]), None) == []
     told = dict(story({"method": "mine", "result": {"noise_rate": None}}, {}, outcome([0.1]), None))
-    assert told["Method"] == "mine." and told["Noise"].startswith("Undetermined")
+    assert told["Method"] == "mine." and told["Noise"].startswith("How many pairs are mismatched cannot be told")
 
 
 def test_the_repair_is_told_without_its_records() -> None:
