@@ -201,10 +201,10 @@ class Run:
             )
 
     def bare(self) -> bool:
-        """Whether the directory holds nothing but what a fit leaves that is killed before its recipe is written."""
+        """Whether the directory holds nothing but what a fit leaves that ends before its recipe is written."""
         if not self.path.is_dir() or set(holds(self.path)) - {"run.json"}:
             return False
-        return not (self.path / "run.json").exists() or self.info.get("status") == "running"
+        return not (self.path / "run.json").exists() or self.info.get("status") in ("running", "interrupted")
 
     @property
     def _aside(self) -> Path:

@@ -74,12 +74,13 @@ def test_a_complete_run_outlives_any_number_of_killed_replacements(tmp_path: Pat
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
 @pytest.mark.parametrize("left", [(), (".cleanpairs-run.json-abcdefgh",), ("run.json",)])
+@pytest.mark.parametrize("status", ["running", "interrupted"])
 def test_what_a_kill_leaves_of_a_fit_that_has_just_begun_is_no_output(
-    tmp_path: Path, options: dict[str, bool], left: tuple[str, ...]
+    tmp_path: Path, options: dict[str, bool], left: tuple[str, ...], status: str
 ) -> None:
     (tmp_path / "a").mkdir()
     for name in left:
-        (tmp_path / "a" / name).write_text(json.dumps({"status": "running"}))
+        (tmp_path / "a" / name).write_text(json.dumps({"status": status}))
     Run.check_resumable(tmp_path / "a")
     Run.create(tmp_path / "a", **options).write_info({"status": "complete"})
     assert Run.open(tmp_path / "a").info == {"status": "complete"} and not (tmp_path / ".replaced-a").exists()
