@@ -1,6 +1,7 @@
 """What a run says of its pairs: ``cleanpairs report``, ``worst``, ``explain`` and ``neighbours``."""
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -187,7 +188,9 @@ def _settings(run: Any) -> dict[str, Any]:
 def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
     from cleanpairs.estimators.cut import cut_at
 
-    command = f"cleanpairs export {quote(str(run.path))} --out out.parquet"
+    near = os.path.relpath(run.path)  # no page tells where a run below the working directory lies
+    name = quote(str(run.path) if near.startswith("..") else near)
+    command = f"cleanpairs export {name} --out out.parquet"
     found = [("Write what is kept and repaired", command)]
     y = y[y == y]
     for most in (0.05, 0.02, 0.01) if len(y) else ():
@@ -200,7 +203,7 @@ def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
         *found,
         (
             "Answer forty questions, for figures that rest on a person",
-            f"cleanpairs review {quote(str(run.path))} --calibrate",
+            f"cleanpairs review {name} --calibrate",
         ),
     ]
 

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def run_command(
     trace = _said(cwd, "trace")
     trace.unlink(missing_ok=True)
     go_read, go_write = os.pipe()
-    child = _fork(argv, cwd, go_read, go_write, memory, become)
+    child = _fork(argv, cwd, go_read, go_write, memory, become if inject is None else partial(_in_one_process, become))
     tracer = None
     if inject is not None:
         # -D is not used: strace is our child, and ends with the last of the traced processes.
@@ -124,6 +125,13 @@ def run_command(
     code = os.waitstatus_to_exitcode(status)
     out, err = (_said(cwd, name).read_text(errors="replace") for name in ("out", "err"))
     return Outcome(code, out, err, said_trace, hung, used.ru_maxrss * 1024, used.ru_utime + used.ru_stime)
+
+
+def _in_one_process(become: Callable[[], None] | None) -> None:
+    """Decode images here: a fault is one of the command's own calls, none of a process that decodes."""
+    os.environ["CLEANPAIRS_DECODE_WORKERS"] = "0"
+    if become is not None:
+        become()
 
 
 def begin_command(argv: Sequence[str], cwd: Path) -> int:
