@@ -188,7 +188,7 @@ class Progress:
             self.stage = stage
             look = {"desc": f"{stage:<8}", "unit": f" {unit}", "mininterval": 0.5, "delay": self.delay}
             self.bar = tqdm(total=total, file=sys.stderr, **look)
-        self.status = f": {stage}, {done:,} of {total:,} {unit}"
+        self.status = f": {stage}, {done / max(1, total):.0%}"
         if self.bar is not None:
             self.bar.total = total  # methods that split learn only then how many pairs an epoch has
             self.bar.update(done - self.bar.n)

@@ -93,6 +93,7 @@ def run_demo(
     write_whole(out / "result.json", json.dumps({"demo": "complete", **result}, indent=2) + "\n")
     say(f"5. look at it: {out / 'report.html'}")
     say(f"   {out / 'cleaned.parquet'}, ledger.parquet, dropped.parquet and run/ (model, scores) are beside it")
+    say("now your own data: cleanpairs fit data.parquet && cleanpairs export --out clean.parquet")
     return result
 
 
@@ -140,6 +141,7 @@ def _retrieval(
         "4. what it does for retrieval, on 500 untouched test images: a plain contrastive model, "
         f"{trainings} trainings each, and its own"
     )
+    say("   rSum adds the shares (%) of queries whose partner is among the first 1, 5 and 10, both ways: at most 600")
     same = ("epochs", "text_encoder", "backbone", "dim", "batch_size")
     plain = {**{name: getattr(model, name) for name in same}, **pixels}
     val, test = (load_pairs(clipart_path(s), **column) for s in ("val", "test"))

@@ -332,7 +332,7 @@ def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
     with periodic_progress("fit", every=0.01):
         assert re.fullmatch(r"fit, \d+ s so far", during(None))
     with periodic_progress("fit", every=0.01):
-        assert re.fullmatch(r"fit: training, 1,500 of 20,000 pairs, \d+ s so far", during(Progress()))
+        assert re.fullmatch(r"fit: training, 8%, \d+ s so far", during(Progress()))
     with periodic_progress("demo", every=0.01):  # a stage that has ended is not told of for ever
         ended = Progress()
         ended.step(2, 2, 0.5)
