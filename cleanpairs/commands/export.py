@@ -97,7 +97,7 @@ def export_run(
     def decide(outputs: StagedSet) -> Decisions:
         if export.format.selection and export.one_row_a_pair and not len((scores := run.scores()).moves):
             staged = held.enter_context(scratch_directory("plan")) / PLAN
-            threshold = float(run.info["result"]["threshold"])
+            threshold = float(run.result["threshold"])
             head = plan_selection(scores, source, settings.resolved(threshold), staged)
             return PlanFile(str(staged), source.n_rows, head)
         search = Path(out).absolute().with_name(Path(out).name + ".search")

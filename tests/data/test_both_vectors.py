@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from cleanpairs.benchmarking import Bench, run_bench
 from cleanpairs.cli import cli
+from cleanpairs.commands.run import Run
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.inspection import inspect_pairs
@@ -189,6 +190,16 @@ def test_from_vectors_without_captions_to_the_list_of_ids(tmp_path: Path, monkey
     run("export", "--repaired", "ids.npy")
     kept = {tuple(int(p["key"][k : k + 16], 16) for k in (0, 16)) for p in plan if p["action"] == "keep"}
     assert {tuple(map(int, uid)) for uid in np.load("ids.npy")} == kept
+    wrong = load_pairs("data.parquet").true_mismatch
+    assert wrong is not None
+    answers = "".join(f"{i},{int(not wrong[i])}\n" for i in range(0, N, 2))
+    Path("answers.csv").write_text(f"pair_id,matched\n{answers}")
+    run("review", "--calibrate", "--labels", "answers.csv")
+    run("export", "--repaired", "answered.npy")
+    fitted = Run.open("runs/latest")
+    answered = fitted.answered()
+    assert answered is not None and answered.threshold != fitted.info["result"]["threshold"]
+    assert len(np.load("answered.npy")) == (answered.correspondence >= answered.threshold).sum()
 
 
 def arrays(folder: Path) -> tuple[np.ndarray, np.ndarray]:
