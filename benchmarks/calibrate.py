@@ -66,12 +66,9 @@ def scored(folder: Path, corpus: str, method: str, out: Path) -> dict[tuple[str,
                 noise = noise_of(pairs, "uniform" if kind == "none" else kind, rate, 0)
                 noisy = apply_noise(pairs, noise)
                 if method == "evidence":
-                    *_, usable, data = Auto(device="cpu")._training_data(noisy, None, None)
-                    np.savez(
-                        file,
-                        y=Untrained.of(data, 0.0, similar=False, train=True, seed=0).agreement.observed,
-                        bad=noise.mismatched[usable],
-                    )
+                    fit = Auto(device="cpu")._prepare(noisy)
+                    untrained = Untrained.of(fit.data, 0.0, similar=False, train=True, seed=0)
+                    np.savez(file, y=untrained.agreement.observed, bad=noise.mismatched[fit.usable])
                 else:
                     y = METHODS.load(method)(backbone="mlp", device="cpu", random_state=0).fit(noisy).correspondence_
                     np.savez(file, y=y[np.isfinite(y)], bad=noise.mismatched[np.isfinite(y)])
