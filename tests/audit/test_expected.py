@@ -10,18 +10,27 @@ from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 
 
-@pytest.fixture(scope="module")
-def scored() -> tuple[np.ndarray, np.ndarray, Calibration]:
-    """P(matched) (4000,), the truth, and the calibration, of normal scores of one width: the log odds are linear."""
+def drawn(width: float) -> tuple[np.ndarray, np.ndarray, Calibration]:
+    """P(matched) (4000,), the truth, and the calibration, of normal scores. Those of matched pairs have this width."""
     rng = np.random.default_rng(5)
     wrong = rng.random(4000) < 0.3
-    s = np.where(wrong, rng.normal(0, 1, 4000), rng.normal(3, 1, 4000))
+    s = np.where(wrong, rng.normal(0, 1, 4000), rng.normal(3, width, 4000))
     found = calibrate(s, rng.normal(0, 1, 800))
     return 1 - found.mismatched(positions(s, s)), wrong, found
 
 
-def test_near_the_truth(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:
-    y, wrong, calibration = scored
+@pytest.fixture(scope="module")
+def scored() -> tuple[np.ndarray, np.ndarray, Calibration]:
+    """With one width for both the log odds are linear, as the calibration takes them to be."""
+    return drawn(1.0)
+
+
+wide = pytest.mark.xfail(reason="the precision at low thresholds is overstated", raises=AssertionError, strict=True)
+
+
+@pytest.mark.parametrize("width", [1.0, pytest.param(1.2, marks=wide)])
+def test_near_the_truth(width: float) -> None:
+    y, wrong, calibration = drawn(width)
     e = expected_quality(np.append(y, [np.nan] * 9), calibration, threshold=0.33)
     assert e.noise_rate.low <= wrong.mean() <= e.noise_rate.high
     for t in e.at_thresholds:
