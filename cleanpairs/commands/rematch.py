@@ -24,7 +24,7 @@ from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.ops.search import top_k
-from cleanpairs.repair.actions import REASONS
+from cleanpairs.repair.actions import NOT_IN_UIDS
 from cleanpairs.repair.decisions import no_repairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, PlanSummary, RepairPlan, write_plan
 from cleanpairs.repair.plan_input import TEXTS, EmbeddedRows, PlanInput
@@ -255,12 +255,9 @@ def plan_selection(scores: Scores, source: Source, settings: RepairSettings, sta
 
     Returns the plan without its rows. No vector is read.
     """
-    y, none, no_vectors = scores.correspondence, np.empty(0, np.int64), np.empty((0, 1), np.float32)
-    mismatched, keys, text = (
-        np.flatnonzero(y < settings.resolved_threshold),
-        scores.table["key"],
-        source.columns.get("text"),
-    )
+    y, keys, text = scores.correspondence, scores.table["key"], source.columns.get("text")
+    none, no_vectors = np.empty(0, np.int64), np.empty((0, 1), np.float32)
+    mismatched = np.flatnonzero(y < settings.resolved_threshold)
 
     def texts() -> Iterator[pa.RecordBatch]:
         first = 0
@@ -275,6 +272,5 @@ def plan_selection(scores: Scores, source: Source, settings: RepairSettings, sta
     )
     least, noted = float(settings.min_repair_score), {**settings.noted(), "searches": []}
     head = RepairPlan(PLAN_SCHEMA.empty_table(), settings.resolved_threshold, least, source.fingerprint, noted)
-    reason = REASONS.index("a uid list names samples as they are: a repair cannot be expressed in it")
-    write_plan(staged, head, Planned(head, given, no_repairs(len(mismatched), reason)).tables())
+    write_plan(staged, head, Planned(head, given, no_repairs(len(mismatched), NOT_IN_UIDS)).tables())
     return head

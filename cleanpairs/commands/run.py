@@ -144,6 +144,7 @@ class Run:
     def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path, self.trusted = path, trusted
         self._before: tuple[str | None, ...] = ()  # where runs/latest led, if it was to lead here
+        self._answered: tuple[Any, Answered | None] | None = None  # and the state of the files that it follows from
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False, latest: bool = True) -> "Run":
@@ -289,7 +290,8 @@ class Run:
 
     def scores(self) -> Scores:
         """The scores, calibrated by the answers where there are enough. DataError as :meth:`fitted_scores`."""
-        fitted, answered = self.fitted_scores(), self.answered()
+        fitted = self.fitted_scores()
+        answered = self.answered(fitted)
         if answered is None:
             return fitted
         known = pa.array(answered.correspondence, mask=np.isnan(answered.correspondence))
@@ -309,17 +311,26 @@ class Run:
             with closing(DecisionLog(self.path / ANSWERS, *about)) as log:
                 log.label(found)
 
-    def answered(self, least: int = 20) -> "Answered | None":
-        """What people's answers make of the scores. None of fewer than ``least`` answers."""
+    def answered(self, scores: Scores | None = None) -> "Answered | None":
+        """What people's answers make of the ``scores`` of the fit, which are read where None. None of too few answers.
+
+        They are calibrated anew only where the answers, or the scores, have changed.
+        """
         from cleanpairs.audit import Answered
         from cleanpairs.review.log import DecisionLog
 
+        least = 20
         if not (self.path / ANSWERS).exists():
             return None
-        y = self.fitted_scores().correspondence
+        files = [file for file in (self.path / ANSWERS, self.path / "scores.parquet") if file.exists()]
+        state = [(about.st_ino, about.st_size, about.st_mtime_ns) for about in map(os.stat, files)]
+        if self._answered is not None and self._answered[0] == state:
+            return self._answered[1]
+        y = (scores or self.fitted_scores()).correspondence
         with closing(DecisionLog(self.path / ANSWERS, str(self.info["input"]["fingerprint"]), len(y))) as log:
             labels = {i: label for i, label in log.labels().items() if label is not None and np.isfinite(y[i])}
-        return Answered.of(y, labels) if len(labels) >= least else None
+        self._answered = state, Answered.of(y, labels) if len(labels) >= least else None
+        return self._answered[1]
 
     @property
     def result(self) -> dict[str, Any]:
@@ -372,7 +383,7 @@ class Run:
         estimator, scores = self.model(), scores or self.fitted_scores()
         estimator.correspondence_ = scores.correspondence
         estimator.quarantined_ = scores.reasons
-        if not fitted and (answered := self.answered()) is not None:
+        if not fitted and (answered := self.answered(scores)) is not None:
             estimator._take(answered)
         return estimator
 

@@ -74,10 +74,8 @@ class ScoreWork:
 
     def __call__(self, partition: Partition, path: Path) -> dict[str, Any]:
         """See :data:`cleanpairs.engine.work.Work`."""
-        where, counts = (
-            (self.source, partition.first, partition.rows, self.batch_rows),
-            Counter(pairs=0, flagged=0, quarantined=0),
-        )
+        where = self.source, partition.first, partition.rows, self.batch_rows
+        counts = Counter(pairs=0, flagged=0, quarantined=0)
         with ParquetSink(path, SCORES_SCHEMA) as sink:
             for batch in reader_of(self.source).iter_range(*where, hash_vectors=self._scorer.hashes):
                 scores = self._scorer(batch, self.data)

@@ -263,11 +263,8 @@ def _agreement(
     near = _near_pairs(pairs)
     background = Background.of(pairs)
 
-    sums, own, rng = (
-        background.sums(pairs),
-        cosines(images, texts).astype(np.float64) / TAU,
-        np.random.default_rng(seed),
-    )
+    sums, rng = background.sums(pairs), np.random.default_rng(seed)
+    own = cosines(images, texts).astype(np.float64) / TAU
     with_own = np.logaddexp(sums, [[own, own + background.worth[1]], [own, own + background.worth[0]]])
 
     def within(image: np.ndarray, text: np.ndarray) -> np.ndarray:

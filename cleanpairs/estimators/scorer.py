@@ -582,7 +582,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _take(self, answered: Answered) -> None:
         rate = answered.noise_rate
-        self.correspondence_, self.threshold_ = answered.correspondence, answered.threshold
+        self.correspondence_, self.threshold_ = answered.correspondence.copy(), answered.threshold
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
         self.noise_rate_bound_, self.calibration_ = float("nan"), answered.calibration
 

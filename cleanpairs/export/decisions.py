@@ -16,7 +16,7 @@ from cleanpairs.data.parquet_io import count_rows, iter_batches
 from cleanpairs.engine import Partition
 from cleanpairs.export.layout import Decided
 from cleanpairs.ops.columns import with_columns
-from cleanpairs.repair.actions import REASONS, REMATCHED, REPAIRED, WRITTEN, acted
+from cleanpairs.repair.actions import NOT_IN_UIDS, REASONS, REMATCHED, REPAIRED, WRITTEN, acted
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan, as_written, checked, part_sources, truth_of
 
 _STEP = 65_536  # rows of a plan that are read at once
@@ -29,7 +29,7 @@ def _feasible(table: pa.Table, one_row_a_pair: bool, selection: bool) -> pa.Tabl
     actions: tuple[str, ...] = ("rematch_image",)
     reason = "the image of a row with a list of captions cannot be replaced: export with explode"
     if selection:
-        actions, reason = REPAIRED, REASONS[10]
+        actions, reason = REPAIRED, REASONS[NOT_IN_UIDS]
     elif one_row_a_pair:
         return table
     impossible = pc.is_in(table["action"], pa.array(actions))

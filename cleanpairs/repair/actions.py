@@ -58,6 +58,7 @@ REASONS = (
     "no repairs were asked for",
     "a uid list names samples as they are: a repair cannot be expressed in it",
 )
+UNSURE, RIVALLED, COPIED, DIRTIER, UNDETERMINED, NOT_ASKED, NOT_IN_UIDS = range(4, 11)  # numbers of `REASONS`
 # What lends its part to a repair, by number.
 KINDS = ("trusted image", "mismatched image", "pseudo-caption of a trusted pair", "mismatched caption")
 
@@ -69,11 +70,11 @@ def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False) ->
 
     ``listed``: the reader has seen the reasons.
     """
-    if not reasons or set(reasons) == {REASONS[9]}:
+    if not reasons or set(reasons) == {REASONS[NOT_ASKED]}:
         return ""
     told = "" if listed else ": " + ", ".join(f"{reason} ({n:,})" for reason, n in reasons.items())
     could = "; --repairs plausible (repairs='plausible') makes the repairs that fit best"
-    return f"nothing is repaired{told}" + could * (not reasons.keys().isdisjoint(REASONS[4:9]))
+    return f"nothing is repaired{told}" + could * (not reasons.keys().isdisjoint(REASONS[UNSURE:NOT_ASKED]))
 
 
 def count_actions(actions: Counter[str]) -> dict[str, int]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from cleanpairs.ops.search import SearchNote, top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
+from cleanpairs.repair.actions import DIRTIER, NOT_ASKED, RIVALLED, UNDETERMINED, UNSURE
 from cleanpairs.repair.assignment import Greedy
 from cleanpairs.repair.candidates import (
     Corpus,
@@ -22,7 +23,6 @@ from cleanpairs.repair.settings import RepairSettings
 
 KEEP_MARGIN = 0.3  # an edge pays off that far above the cosine of wrong pairs, of the way to that of right pairs
 TRANSPORT_TEMPERATURE = 0.5  # lambda of the transport, of the model's temperature
-_UNSURE, _RIVALLED, COPIED, _DIRTIER, _UNDETERMINED, _NOT_ASKED = 4, 5, 6, 7, 8, 9  # numbers of `REASONS`
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def decide_repairs(
     """
     mismatched, probable = corpus.mismatched, settings.repairs == "probable"
     if settings.repairs == "none" or (probable and probability is None):
-        return no_repairs(len(mismatched), _UNDETERMINED if probable else _NOT_ASKED), ()
+        return no_repairs(len(mismatched), UNDETERMINED if probable else NOT_ASKED), ()
     edges = candidate_edges(corpus, settings, donor_search=donor_search, neighbour_search=neighbour_search)
     scorer = make_scorer()
     paired = pair_edges(edges, scorer)
@@ -83,7 +83,7 @@ def decide_repairs(
         share = confidence[paired.number[good]]
         sure = share >= settings.min_confidence
         made = sure & _has_best_score(edges, paired)[good]
-        for those, why in ((~sure, _UNSURE), (sure & ~made, _RIVALLED), (made, 3)):
+        for those, why in ((~sure, UNSURE), (sure & ~made, RIVALLED), (made, 3)):
             reason[edges.row[good[those]]] = why
         good, share = good[made], share[made]
     elif settings.strategy == "ot":
@@ -103,7 +103,7 @@ def decide_repairs(
     decided = _decided(greedy, edges, paired, confidence, reason)
     if probable and probability is not None:
         dirtier = ~_as_pure(decided["confidence"], probability) & (decided["donor"] >= 0)
-        decided[dirtier] = no_repairs(1, _DIRTIER)
+        decided[dirtier] = no_repairs(1, DIRTIER)
     return decided, edges.searches
 
 

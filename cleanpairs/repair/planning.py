@@ -32,7 +32,7 @@ from cleanpairs.core.errors import RefusedError
 from cleanpairs.correspondence.pair_probability import MOST_REPAIRED, PairProbability
 from cleanpairs.ops.columns import one_array, taken
 from cleanpairs.ops.search import TopK, top_k
-from cleanpairs.repair.actions import ACTIONS, KINDS, REASONS
+from cleanpairs.repair.actions import ACTIONS, COPIED, KINDS, REASONS
 from cleanpairs.repair.candidates import (
     Corpus,
     DonorSearch,
@@ -43,7 +43,7 @@ from cleanpairs.repair.candidates import (
     pseudo_captioning,
 )
 from cleanpairs.repair.copies import near_copies
-from cleanpairs.repair.decisions import COPIED, RepairProbability, decide_repairs, no_repairs
+from cleanpairs.repair.decisions import RepairProbability, decide_repairs, no_repairs
 from cleanpairs.repair.displaced import reason_of
 from cleanpairs.repair.editing import donor_use
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
