@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -80,6 +82,15 @@ def test_similar_pairs_stand_beside_the_interval(command: Command, run: Run) -> 
     run.write_info({**info, "result": result})
     assert command("report", run.path, "--out", "r.html")[0] == 0
     assert "25.0% to 71.0% of the pairs are mismatched" in unescape(Path("r.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("displaced", ["<odd>", ["<odd>"], [{"pair_id": 3, "why": "Rows 4 to 9."}, 7]])
+def test_what_is_edited_about_displaced_rows_does_no_harm(command: Command, run: Run, displaced: Any) -> None:
+    run.write_info({**run.info, "result": {**run.info["result"], "displaced": displaced, "standing_out": "<odd>"}})
+    assert command("report", run.path, "--out", "r.html")[0] == 0
+    page = Path("r.html").read_text(encoding="utf-8")
+    assert "<odd>" not in page and ("Rows 4 to 9." in page) == (len(displaced) == 2)
+    assert f"cleanpairs export {os.path.relpath(run.path)} " in page and str(run.path) not in page
 
 
 AUDIT = "drawn labelled mismatched noise_rate auroc ap even_odds"

@@ -90,6 +90,14 @@ def test_parts_of_another_search_are_not_mixed_in(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.indices, top_k(queries, bank, 10).indices)
 
 
+def test_without_a_search_nothing_of_the_folder_is_removed(tmp_path: Path) -> None:
+    theirs = tmp_path / "parts" / "part-000000"
+    theirs.parent.mkdir()
+    theirs.touch()
+    EngineSearch(theirs.parent, OneByOne()).remove()
+    assert theirs.exists()
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
