@@ -170,7 +170,7 @@ def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = STEPS) -> np.
 def _balance(pairs: VectorPairs, tau: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """u of the images and v of the captions (2, N) float64, after the first step and after the last."""
     own = cosines(pairs.images, pairs.texts)
-    sides = [(*found, found[0].data.sum()) for found in (_largest(side, own, tau) for side in pairs._sides(pairs))]
+    sides = [(*found, found[0].sum()) for found in (_largest(side, own, tau) for side in pairs._sides(pairs))]
     found = [np.zeros(len(pairs)), np.zeros(len(pairs))]
     first = found
     for step in range(steps):
@@ -281,13 +281,15 @@ def among_all(
     return own - shared.mean(axis=0), shared
 
 
-def _largest(side: _Side, own: np.ndarray, tau: float) -> tuple["csr_array", np.ndarray, np.ndarray]:
-    """exp(s / tau - top) (N, N) of the largest similarities of each row, the sum (N,) of the others, and top (N,)."""
+def _largest(side: _Side, own: np.ndarray, tau: float) -> tuple["np.ndarray | csr_array", np.ndarray, np.ndarray]:
+    """exp(s / tau - top) (N, N) of the largest similarities of each row, the sum (N,) of the others, and top (N,).
+
+    The matrix is dense where all of them are kept.
+    """
     asking, answering, same = side
     n = len(asking)
     k = min(n, max(1, _KEPT // n))
-    values, columns, rest, top = np.empty((n, k)), np.empty((n, k), np.int32), np.empty(n), np.empty(n)
-    columns[:] = np.arange(k)
+    values, columns, rest, top = np.empty((n, k)), np.empty((n, k), np.int32), np.zeros(n), np.empty(n)
     near = np.asarray(answering, np.float32).T
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // n))
     for start in range(0, n, rows):
@@ -298,10 +300,14 @@ def _largest(side: _Side, own: np.ndarray, tau: float) -> tuple["csr_array", np.
         highest = S.max(axis=1, keepdims=True)
         top[block] = highest[:, 0] / tau
         S = np.exp((S - highest) / np.float32(tau))
-        if k < n:
-            columns[block] = np.argpartition(-S, k - 1, axis=1)[:, :k]
+        if k == n:
+            values[block] = S
+            continue
+        columns[block] = np.argpartition(-S, k - 1, axis=1)[:, :k]
         values[block] = np.take_along_axis(S, columns[block], 1)
         rest[block] = np.maximum(S.sum(axis=1, dtype=np.float64) - values[block].sum(axis=1), 0)
+    if k == n:
+        return values, rest, top
     from scipy.sparse import csr_array
 
     kept = csr_array((values.ravel(), columns.ravel(), np.arange(n + 1) * k), shape=(n, n))
