@@ -105,7 +105,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _one_stage(self, warmup: int = 0) -> list[TrainingStage]:
         """``epochs`` epochs, whose learning rate is decayed by epochs counted behind the ``warmup``."""
-        return [TrainingStage(self.epochs, self._lr_update(), warmup if self.lr_update else 0)]
+        cosine, lr_update = self.lr_decay == "cosine", self.lr_update or max(1, self.epochs * 2 // 3)
+        return [TrainingStage(self.epochs, lr_update, warmup if self.lr_update or cosine else 0, cosine)]
 
     def _procedure(self, data: TrainingData) -> TrainingStrategy:
         raise NotImplementedError
@@ -157,9 +158,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         """``bf16`` or ``fp32``, as ``precision`` says or the device suggests."""
         bf16 = self.precision == "bf16" or (self.precision == "auto" and self._resolved_device() == "cuda")
         return "bf16" if bf16 else "fp32"
-
-    def _lr_update(self) -> int:
-        return self.lr_update or max(1, self.epochs * 2 // 3)
 
     def _settings(self) -> TrainingSettings:
         shared = {f.name: getattr(self, f.name) for f in fields(TrainingSettings) if hasattr(self, f.name)}

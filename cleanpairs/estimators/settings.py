@@ -300,6 +300,8 @@ class FitSettings(Estimator):
     lr_update : int, optional
         Epochs of the last stage, behind the warm-up, after each of which the rate falls to a tenth. None: once, after
         two thirds of all.
+    lr_decay : {"steps", "cosine"}
+        How the rate falls behind the warm-up: as ``lr_update`` says, or along half a cosine.
     weight_decay : float
         Of AdamW.
     grad_clip : float
@@ -323,6 +325,7 @@ class FitSettings(Estimator):
     epochs: int = whole(18, 1)
     lr: float = number(5e-4, above=0)
     lr_update: int | None = whole(None, 1, none=True)
+    lr_decay: str = choice("steps", "cosine")
     weight_decay: float = number(1e-4, least=0)
     grad_clip: float = number(2.0, above=0)
     batch_size: int = whole(64, 2)

@@ -259,7 +259,7 @@ class CRCL(PairCleaner):
             )
 
     def _stages(self) -> list[TrainingStage]:
-        return [*(TrainingStage(e) for e in self.refine_epochs), TrainingStage(self.epochs, self._lr_update())]
+        return [*(TrainingStage(e) for e in self.refine_epochs), *self._one_stage()]
 
     def _procedure(self, data: TrainingData) -> SingleNetwork:
         label_epochs = self.label_epochs

@@ -145,6 +145,6 @@ class IN2R(SplittingCleaner):
     _strategy = _Neighbours
     _paper: ClassVar[dict[str, Any]] = {
         **SplittingCleaner._papers, "backbone": "vse_inf", "tau": 0.05, "lr": 5e-4, "weight_decay": 1e-4,
-        "lr_update": 20, "warmup": 5, "warm_loss": "rce", "epochs": 45, "image_drop": 0.2, "text_drop": 0.2,
-        "neighbours": 5, "noisy_weight": 1.0, "within_weight": 0.1, "reduction": "sum",
+        "lr_update": None, "lr_decay": "cosine", "warmup": 5, "warm_loss": "rce", "epochs": 45, "image_drop": 0.2,
+        "text_drop": 0.2, "neighbours": 5, "noisy_weight": 1.0, "within_weight": 0.1, "reduction": "sum",
     }  # fmt: skip

@@ -1,5 +1,6 @@
 """What a training is made of and what it leaves."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +12,19 @@ from cleanpairs.encoders.tokenizer import TokenTable
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """Epochs from fresh weights. In the last stage the rate falls to a tenth every ``lr_update``, behind ``warmup``."""
+    """Epochs from fresh weights. In the last stage the rate falls behind ``warmup``: to a tenth every ``lr_update``, or
+    with ``cosine`` along half a cosine.
+    """
 
     epochs: int
     lr_update: int | None = None
     warmup: int = 0
+    cosine: bool = False
 
     def decay(self, epoch: int) -> float:
-        """Factor of the learning rate in ``epoch``, from 1: 0.1 ** (epochs behind the warm-up // lr_update)."""
+        """Factor of the learning rate in ``epoch``, from 1. The last epoch of a cosine has more than 0."""
+        if self.cosine:
+            return 0.5 + 0.5 * math.cos(math.pi * max(0, epoch - 1 - self.warmup) / max(1, self.epochs - self.warmup))
         return 0.1 ** (max(0, epoch - 1 - self.warmup) // self.lr_update) if self.lr_update else 1.0
 
 

@@ -479,6 +479,8 @@ def test_the_rate_decays_again_and_again_from_the_end_of_the_warm_up() -> None:
     stage = TrainingStage(9, lr_update=3, warmup=2)
     assert [stage.decay(epoch) for epoch in range(1, 10)] == pytest.approx([1] * 5 + [0.1] * 3 + [0.01])
     assert {TrainingStage(9).decay(epoch) for epoch in range(1, 10)} == {1.0}
+    along = [TrainingStage(5, 1, warmup=1, cosine=True).decay(epoch) for epoch in range(1, 6)]
+    assert along == pytest.approx([1, 1, 0.8536, 0.5, 0.1464], abs=1e-4)
 
 
 LONG = [TrainingStage(1), TrainingStage(3, lr_update=3)]
