@@ -18,12 +18,7 @@ from cleanpairs.data.filters import PREFIX, other_scripts
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.ops.search import prepare
 
-SHOWN = 3
-BANK = 50_000  # trusted pairs that are searched
-RATES = 10_000  # of their images, which the words' rates are learned from
 AGREED = "captions of similar images say"
-NOTHING = "no word of the caption speaks for or against it"
-SPARE = 16  # neighbours more than are asked for, since those of the same image or text do not count
 
 ISSUES = (
     "doubtful", "near-duplicate images, different captions", "one caption, many images", "uninformative",
@@ -33,16 +28,7 @@ SCHEMA = pa.schema([
     ("issue", pa.string()), ("rank", pa.int64()), ("pair_id", pa.int64()), ("key", pa.string()),
     ("score", pa.float64()), ("caption", pa.string()), ("why", pa.string()),
 ])  # fmt: skip
-MOST_ROWS = 1000  # of one image, that are compared with each other
-MOST_GROUPS = 50_000  # of rows that show one image
 NEIGHBOURS = 50
-NAMED = 0.05  # of the words of trusted pairs
-SHRINK = 2.0  # captions with a word that are as if they had p_w among their neighbours
-LEAST_SHARE = 0.2  # of the neighbours that agree on an expected word
-LEAST_RATIO = 20.0  # of both rates, for an expected word
-LIFT = 1.6  # of q_w over p_w, for a word that is named
-MOST_WORDS = 4
-_ROWS = 4096  # captions at once
 
 Found = tuple[int, float, str]  # of an issue: pair_id, score in [0, 1] (low is bad), why
 Vectors = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -85,7 +71,7 @@ class Explanation(Neighbours):
 
 
 class Explainer:
-    """Explains any of N pairs by trusted ones among them: all, or a sample of ``bank``, embedded once when first asked.
+    """Explains any of N pairs by trusted ones among them: all, or a sample of ``most_trusted``. Embedded when asked.
 
     ``vectors(rows)`` gives unit vectors of the images (k, d) and of the captions (k, e) of pairs (k,), which need not
     lie in one space. Zeros where there is none. ``correspondence`` (N,) is NaN where a pair is quarantined. At or above
@@ -93,13 +79,14 @@ class Explainer:
     """
 
     def __init__(
-        self, pairs: Pairs, vectors: Vectors, correspondence: np.ndarray, threshold: float, *, bank: int = BANK
-    ) -> None:
+        self, pairs: Pairs, vectors: Vectors, correspondence: np.ndarray, threshold: float, *,
+        most_trusted: int = 50_000,
+    ) -> None:  # fmt: skip
         self.pairs, self.vectors = pairs, vectors
         self.correspondence, self.threshold = np.asarray(correspondence, np.float64), threshold
         rows = np.flatnonzero(np.nan_to_num(self.correspondence, nan=-1) >= threshold)
-        if len(rows) > bank:
-            rows = np.sort(np.random.default_rng(0).choice(rows, bank, replace=False))
+        if len(rows) > most_trusted:
+            rows = np.sort(np.random.default_rng(0).choice(rows, most_trusted, replace=False))
         self.trusted = rows
 
     @cached_property
@@ -108,9 +95,9 @@ class Explainer:
         pairs, rows = self.pairs, self.trusted
         images, texts = self.vectors(rows)
         side, of_captions = self._sides(rows, images, texts)
-        asked = np.flatnonzero(side.rows >= 0)
-        if len(asked) > RATES:
-            asked = np.sort(np.random.default_rng(0).choice(asked, RATES, replace=False))
+        asked, most = np.flatnonzero(side.rows >= 0), 10_000  # images that the words' rates are learned from
+        if len(asked) > most:
+            asked = np.sort(np.random.default_rng(0).choice(asked, most, replace=False))
         near = side.near(images[np.searchsorted(rows, side.rows[asked])], side.rows[asked], NEIGHBOURS)[0]
         seen = rows[images.any(axis=1)]
         captions = [pairs.captions[i] or "" for i in seen.tolist()]
@@ -153,7 +140,7 @@ class Explainer:
             raise ConfigError(f"there are the pairs 0 to {len(self.pairs) - 1}, and no pair {odd[0]!r}")
         return np.asarray(pair_ids, np.int64)
 
-    def explain(self, pair_ids: Sequence[int] | np.ndarray, *, neighbours: int = SHOWN) -> list[Explanation]:
+    def explain(self, pair_ids: Sequence[int] | np.ndarray, *, neighbours: int = 3) -> list[Explanation]:
         """Explanations of pairs (n,), in their order. Raises ConfigError: there is no such pair."""
         ids = self._checked(pair_ids)
         vectors, flagged = self.vectors(ids), self.correspondence[ids] < self.threshold
@@ -222,7 +209,7 @@ class Explainer:
         if np.isnan(self.correspondence[i]):
             return self.pairs.reasons.get(i, "quarantined")
         if not unsupported and not expected:
-            return NOTHING
+            return "no word of the caption speaks for or against it"
         agreed = f"{AGREED} {_listed(expected)}; " if expected else ""
         of_them = "of them " if expected else "caption of a similar image "
         return (agreed + (f"hardly any {of_them}says {_listed(unsupported)}" if unsupported else "")).removesuffix("; ")
@@ -233,7 +220,8 @@ class _Side:
 
     def __init__(self, vectors: np.ndarray, rows: np.ndarray, groups: Sequence[np.ndarray]) -> None:
         self.rows, self.groups = rows if len(rows) else np.full(1, -1), groups
-        self._search = prepare(vectors[:0], vectors, NEIGHBOURS + SPARE, exact=True)
+        spare = 16  # neighbours of the same image or text do not count
+        self._search = prepare(vectors[:0], vectors, NEIGHBOURS + spare, exact=True)
 
     def near(self, vectors: np.ndarray, ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """(n, k) places in ``rows``, and similarities, of the nearest to pairs ``ids`` (n,). -1 and NaN for none."""
@@ -246,8 +234,13 @@ class _Side:
         return np.where(there, place, -1), np.where(there, scores, np.nan)
 
 
-def _different(pairs: Pairs, texts: Callable[[np.ndarray], np.ndarray]) -> Iterator[Found]:
-    """Of several rows that show one image, the caption that is least like one of the others."""
+def _different(
+    pairs: Pairs, texts: Callable[[np.ndarray], np.ndarray], *, most_groups: int = 50_000, most_rows: int = 1000
+) -> Iterator[Found]:
+    """Of several rows that show one image, the caption that is least like one of the others.
+
+    Of the first ``most_groups`` images with several captions, by the first ``most_rows`` of each.
+    """
     group = pairs.pair_image_group
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1)) if len(order) else order
@@ -255,8 +248,8 @@ def _different(pairs: Pairs, texts: Callable[[np.ndarray], np.ndarray]) -> Itera
     for values in (pairs.row[order], pairs.text_group[order]):
         several &= np.minimum.reduceat(values, starts) < np.maximum.reduceat(values, starts) if len(starts) else True
     ends = np.append(starts[1:], len(order))
-    groups = [order[a:b][:MOST_ROWS] for a, b in zip(starts[several], ends[several], strict=True)]
-    groups = groups[:MOST_GROUPS]
+    chosen = zip(starts[several][:most_groups], ends[several][:most_groups], strict=True)
+    groups = [order[a:b][:most_rows] for a, b in chosen]
     vectors = np.split(texts(np.concatenate(groups)), np.cumsum([len(g) for g in groups])[:-1]) if groups else []
     for rows, own in zip(groups, vectors, strict=True):
         similar = own @ own.T
@@ -310,10 +303,13 @@ class WordSupport:
     least, that the caption lacks. Neither is one with q_w < 1.6 p_w, as "of" and "and".
 
     ``image`` (B,) int64: of each caption, in 0 .. U - 1. ``asked`` (S,): images that the rates are learned from.
-    ``near`` (S, K): images that are near to each of them, -1 where there are fewer.
+    ``near`` (S, K): images that are near to each of them, -1 where there are fewer. ``shrink``: so many captions more
+    count as if they held w, with p_w among their neighbours.
     """
 
-    def __init__(self, captions: Sequence[str], image: np.ndarray, asked: np.ndarray, near: np.ndarray) -> None:
+    def __init__(
+        self, captions: Sequence[str], image: np.ndarray, asked: np.ndarray, near: np.ndarray, *, shrink: float = 2.0
+    ) -> None:
         from sklearn.feature_extraction.text import CountVectorizer
 
         self._vectorizer = CountVectorizer(binary=True, analyzer=caption_words, dtype=np.float32)
@@ -333,10 +329,10 @@ class WordSupport:
         has, found, k = csr_array(has[rows]), csr_array(found[place[image[rows]]]), k[place[image[rows]]]
         p = np.asarray(self._share.sum(axis=0)).ravel() / max(shown, 1) + 1e-9
         holders, q = (np.asarray(x.sum(axis=0)).ravel() for x in (has, has.multiply(found)))
-        q = np.maximum((q + SHRINK * p) / (holders + SHRINK), p)
+        q = np.maximum((q + shrink * p) / (holders + shrink), p)
         self._gain, self._cost = np.log(q / p), q - p
         support = self._support(has, found, k)[2]
-        self._least = min(float(np.quantile(support, NAMED)), 0.0) if len(support) else -np.inf
+        self._least = min(float(np.quantile(support, 0.05)), 0.0) if len(support) else -np.inf
 
     def _found(self, near: np.ndarray) -> tuple[csr_array, np.ndarray]:
         """(n, V) share of the neighbours (n, K) whose captions have a word, and how many there are (n,)."""
@@ -355,26 +351,28 @@ class WordSupport:
 
     def named(self, captions: Sequence[str], near: np.ndarray) -> list[tuple[list[str], list[str]]]:
         """The unsupported words, and the expected ones, of captions (n,), by the trusted images near them (n, K)."""
+        # Of q_w over p_w. Of the neighbours that agree, and of both rates, for an expected word. Captions at once.
+        least_lift, least_share, least_ratio, block = 1.6, 0.2, 20.0, 4096
         if not len(self.names):
             return [([], [])] * len(captions)
         said: list[tuple[list[str], list[str]]] = []
-        for start in range(0, len(captions), _ROWS):
-            some = slice(start, start + _ROWS)
+        for start in range(0, len(captions), block):
+            some = slice(start, start + block)
             has = csr_array(self._vectorizer.transform(captions[some]))
             found, k = self._found(near[some])
             row, word = found.tocoo().coords
             value = k[row] * (found.data * self._gain[word] - self._cost[word])
-            tells = self._gain >= np.log(LIFT)
-            new = (found.data >= LEAST_SHARE) & (value > np.log(LEAST_RATIO)) & (has[row, word] == 0) & tells[word]
+            tells = self._gain >= np.log(least_lift)
+            new = (found.data >= least_share) & (value > np.log(least_ratio)) & (has[row, word] == 0) & tells[word]
             at, words, support = self._support(has, found, k)
             doubted = (support < self._least) & tells[words]
             low = self._best(at[doubted], words[doubted], -support[doubted], len(k))
             said += zip(low, self._best(row[new], word[new], value[new], len(k)), strict=True)
         return said
 
-    def _best(self, row: np.ndarray, word: np.ndarray, value: np.ndarray, n: int) -> list[list[str]]:
-        """Of each of n rows the words of the largest values."""
+    def _best(self, row: np.ndarray, word: np.ndarray, value: np.ndarray, n: int, most: int = 4) -> list[list[str]]:
+        """Of each of n rows the ``most`` words of the largest values."""
         order = np.lexsort((word, -value, row))
         ends = np.searchsorted(row[order], np.arange(n + 1))
-        chosen = (order[a : min(a + MOST_WORDS, b)] for a, b in pairwise(ends))
+        chosen = (order[a : min(a + most, b)] for a, b in pairwise(ends))
         return [[str(self.names[w]) for w in word[some]] for some in chosen]

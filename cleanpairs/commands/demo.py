@@ -75,26 +75,30 @@ def run_demo(
         **{f"rsum_{name}": value for name, value in rsum.items()},
         "seconds": time.perf_counter() - began,
     }
-    write_report(
-        out / "report.html",
-        title="cleanpairs: clip art with permuted captions",
-        info=run.info,
-        scores=run.scores().table,
-        metrics=run.metrics(),
-        threshold=model.threshold_,
-        pairs=pairs,
-        plan=plan,
-        truth=mask,
-        calibration=run.calibration(),
-        why=run.scores().why.to_pylist(),
-        summary={f"rSum of {_MODELS[name]}": round(value, 1) for name, value in rsum.items()},
-        overwrite=True,
-    )
+    _report(out / "report.html", run, model.threshold_, pairs, plan, rsum)
     write_whole(out / "result.json", json.dumps({"demo": "complete", **result}, indent=2) + "\n")
     say(f"5. look at it: {out / 'report.html'}")
     say(f"   {out / 'cleaned.parquet'}, ledger.parquet, dropped.parquet and run/ (model, scores) are beside it")
     say("now your own data: cleanpairs fit data.parquet && cleanpairs export --out clean.parquet")
     return result
+
+
+def _report(out: Path, run: Run, threshold: float, pairs: Pairs, plan: RepairPlan, rsum: dict[str, float]) -> None:
+    write_report(
+        out,
+        title="cleanpairs: clip art with permuted captions",
+        info=run.info,
+        scores=run.scores().table,
+        metrics=run.metrics(),
+        threshold=threshold,
+        pairs=pairs,
+        plan=plan,
+        truth=pairs.true_mismatch_mask(),
+        calibration=run.calibration(),
+        why=run.scores().why.to_pylist(),
+        summary={f"rSum of {_MODELS[name]}": round(value, 1) for name, value in rsum.items()},
+        overwrite=True,
+    )
 
 
 def _fit(out: Path, options: dict[str, Any], progress: Any, say: Say) -> tuple[Run, Any, int]:

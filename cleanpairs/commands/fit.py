@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,28 @@ from cleanpairs.repair.displaced import moves_of
 from cleanpairs.repair.editing import write_csv
 from cleanpairs.scoring.evaluate import detection
 from cleanpairs.trainer import EpochRecord
+
+
+@dataclass(frozen=True)
+class FitInput:
+    """What a fit reads.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        What the method is fitted on.
+    val : Pairs, optional
+        What it is validated on.
+    noise : dict
+        What a noise file did, for run.json.
+    streamed : StreamedFit, optional
+        More rows, of which ``pairs`` are a sample.
+    """
+
+    pairs: Pairs
+    val: Pairs | None
+    noise: dict[str, Any] = field(default_factory=dict)
+    streamed: StreamedFit | None = None
 
 
 def result_table(found: Mapping[str, Any]) -> str:
@@ -127,23 +149,15 @@ def fit_run(
         if resume:
             Run.check_resumable(path)
             noise_file = _noise_to_resume(path, noise_file)
-        streamed = None
-        alone = noise_file is None and recipe.data.val is None and distributed.world_size() == 1
-        if alone and estimator._fits_sample({"features", "text_features"}):
-            source = open_source(str(recipe.data.train), **_options(recipe.data))
-            streamed = StreamedFit.of(estimator, source, streamed_from)
-        pairs, val = _read(recipe, estimator, backbone_named, None if streamed is None else streamed.pairs)
-        noise: dict[str, Any] = {}
-        if noise_file is not None:
-            pairs, noise = _corrupted(pairs, noise_file)
+        given = _input(recipe, estimator, noise_file, backbone_named, streamed_from)
         if distributed.rank() > 0:
             if not (shared := str(distributed.of_first(""))):
                 raise OutputError("the first process could not make the run directory: it says why")
             training: Any = {"run_dir": shared, "resume": resume} if isinstance(estimator, PairCleaner) else {}
-            estimator.fit(pairs, val=val, **training)
+            estimator.fit(given.pairs, val=given.val, **training)
             return {}
-        data = recipe.data
-        reads = [*data_inputs(data.train, _options(data), noise.get("noise")), *data_inputs(data.val, _options(data))]
+        data, options = recipe.data, _options(recipe.data)
+        reads = [*data_inputs(data.train, options, given.noise.get("noise")), *data_inputs(data.val, options)]
         made = ""
         try:
             try:
@@ -155,7 +169,7 @@ def fit_run(
             made = str(run.path.absolute())
         finally:
             distributed.of_first(made)
-        return _fit(run, recipe, estimator, pairs, val, noise, progress or Silent(), resume, streamed)
+        return _fit(run, recipe, estimator, given, progress or Silent(), resume)
 
 
 def check_stored(recipe: Recipe, run: str | Path) -> None:
@@ -182,6 +196,22 @@ def _val_options(data: DataOptions) -> dict[str, Any]:
     """Those that concern other data of the same columns, too. Arrays lie beside the one alone."""
     kept = ("column", "urls") if str(data.text_vectors).endswith(".npy") else ("column", "urls", "text_vectors")
     return {name: value for name, value in _options(data).items() if name.endswith(kept)}
+
+
+def _input(
+    recipe: Recipe, estimator: PairScorer, noise_file: str | Path | None, backbone_named: bool, streamed_from: int
+) -> FitInput:
+    """What :func:`fit_run` reads, by its parameters."""
+    streamed = None
+    alone = noise_file is None and recipe.data.val is None and distributed.world_size() == 1
+    if alone and estimator._fits_sample({"features", "text_features"}):
+        source = open_source(str(recipe.data.train), **_options(recipe.data))
+        streamed = StreamedFit.of(estimator, source, streamed_from)
+    pairs, val = _read(recipe, estimator, backbone_named, None if streamed is None else streamed.pairs)
+    noise: dict[str, Any] = {}
+    if noise_file is not None:
+        pairs, noise = _corrupted(pairs, noise_file)
+    return FitInput(pairs, val, noise, streamed)
 
 
 def _read(
@@ -217,21 +247,32 @@ def _read(
 
 
 def _fit(
-    run: Run,
-    recipe: Recipe,
-    estimator: PairScorer,
-    pairs: Pairs,
-    val: Pairs | None,
-    noise: Mapping[str, Any],
-    progress: Any,
-    resume: bool,
-    streamed: StreamedFit | None = None,
+    run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, progress: Any, resume: bool
 ) -> dict[str, Any]:
-    """Train, and leave model, scores and issues in the run. What ends the training is noted there, or takes the run
-    with it. ``noise``: what a noise file did. ``streamed``: of more rows than ``pairs``, which are a sample of them.
-    """
+    """Train, and leave model, scores and issues in the run."""
+    pairs, streamed = given.pairs, given.streamed
     source = pairs.source if streamed is None else streamed.source
-    info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows, noise)
+    info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows, given.noise)
+    scored = _train(run, recipe, estimator, given, progress, resume, info)
+    result = _leave(run, recipe.method, estimator, pairs, bool(given.noise), scored)
+    ended = {
+        "status": "complete",
+        "seed": estimator.random_state_,
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "result": result,
+    }
+    run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
+    run.forget_replaced()
+    run.take_answers()
+    return run.result
+
+
+def _train(
+    run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, progress: Any, resume: bool, info: dict[str, Any]
+) -> tuple[pa.Table, dict[int, str]] | None:
+    """What a streamed fit returns (:meth:`StreamedFit.finish`). What ends the training is noted in the run, or takes
+    the run with it.
+    """
     # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
     begun = resume and (run.path / "recipe.yaml").exists()
     history: list[dict[str, Any]] = run.metrics() if resume else []
@@ -253,16 +294,16 @@ def _fit(
     }
     if isinstance(estimator, PairCleaner):
         options |= {"run_dir": run.path, "resume": resume, "on_epoch": on_epoch, "on_step": progress.step}
-    scored = None
     try:
         if not begun:
             run.write_info(info)
             write_whole(run.path / "recipe.yaml", recipe.to_yaml())
         progress.started(run.path)
-        estimator.fit(pairs, val=val, **options)
-        if streamed is not None:
-            told = partial(progress.advance, "scoring", "rows")
-            scored = streamed.finish(run, estimator, str(recipe.data.train), _options(recipe.data), told)
+        estimator.fit(given.pairs, val=given.val, **options)
+        if given.streamed is None:
+            return None
+        told = partial(progress.advance, "scoring", "rows")
+        return given.streamed.finish(run, estimator, str(recipe.data.train), _options(recipe.data), told)
     except KeyboardInterrupt:
         run.write_info({**info, "status": "interrupted"})
         raise
@@ -271,17 +312,6 @@ def _fit(
             run.discard_empty()
         run.restore_replaced()
         raise
-    result = _leave(run, recipe.method, estimator, pairs, bool(noise), scored)
-    ended = {
-        "status": "complete",
-        "seed": estimator.random_state_,
-        "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "result": result,
-    }
-    run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
-    run.forget_replaced()
-    run.take_answers()
-    return run.result
 
 
 def _about(

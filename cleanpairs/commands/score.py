@@ -112,12 +112,7 @@ def score_stream(
     engine = engine or make_engine("local")
     fitted: PairScorer = load_estimator(Path(model))
     source = open_source(data, **(columns or {}))
-    unknown = unknown_share(getattr(fitted, "tokenizer_", None), _first_captions(source))
-    if unknown is not None and unknown > max_unknown:
-        raise RefusedError(
-            f"{unknown:.0%} of the words of {data} are unknown to the model, which was fitted on other captions: its "
-            f"scores would say nothing; fit on this data, or allow it by --max-unknown {math.ceil(100 * unknown) / 100}"
-        )
+    unknown = _unknown_words(fitted, source, str(data), max_unknown)
     parts = Path(out).with_name(Path(out).name + ".parts")
     with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
         scorer = fitted._row_scorer(roles_of(source))
@@ -150,6 +145,17 @@ def score_stream(
         remove_job(parts)
     rate = None if unseen is None else unseen.noise_rate
     return ScoreResult(**counts, threshold=fitted._applied_threshold(unseen), unknown_words=unknown, noise_rate=rate)
+
+
+def _unknown_words(model: PairScorer, source: Source, data: str, most: float) -> float | None:
+    """The share of unknown words in the first captions. RefusedError if it is above ``most``."""
+    unknown = unknown_share(getattr(model, "tokenizer_", None), _first_captions(source))
+    if unknown is not None and unknown > most:
+        raise RefusedError(
+            f"{unknown:.0%} of the words of {data} are unknown to the model, which was fitted on other captions: its "
+            f"scores would say nothing; fit on this data, or allow it by --max-unknown {math.ceil(100 * unknown) / 100}"
+        )
+    return unknown
 
 
 def _job_of(work: ScoreWork, model: Path) -> str:

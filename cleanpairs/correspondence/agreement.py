@@ -177,18 +177,11 @@ def neighbour_agreement(
     if n < numbers.least_pairs:
         return nothing_known(n, m)
     references = np.sort(rng.permutation(n)[: numbers.references])
-    number = np.unique(pairs.image_group, return_inverse=True)[1]
-    fold = rng.permutation(number.max() + 1)[number] % numbers.folds
-    # Random wrong pairs (2, K) of image and caption, both of one fold.
-    orders = [
-        rng.permutation(np.flatnonzero(fold == f)) for f in range(numbers.folds) for _ in range(numbers.null_pairs)
-    ]
-    null_rows = np.concatenate([[order, np.roll(order, -1)] for order in orders], axis=1)
+    fold, null_rows = _folds_and_null(pairs, rng, numbers)
     rows, others = similar_pairs(pairs, rng, numbers)
     usable = (others >= 0) & (fold[others] == fold[rows, None])
     similar = np.stack([rows, others[np.arange(len(others)), usable.argmax(axis=1)]])
     planted = np.concatenate([planted, similar[:, usable.any(axis=1)]], axis=1)
-    null_rows = null_rows[:, _apart(pairs, *null_rows)]
     if null_rows.shape[1] < numbers.least_pairs:  # nearly all rows are alike
         return nothing_known(n, m)
     observed, null, of_planted = np.zeros(n), np.zeros(null_rows.shape[1]), np.zeros(planted.shape[1])
@@ -213,10 +206,18 @@ def neighbour_agreement(
     return NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
 
 
-def _apart(pairs: VectorPairs, image: np.ndarray, text: np.ndarray) -> np.ndarray:
-    """Whether two rows (K,) share neither image nor text."""
-    other_image = pairs.image_group[image] != pairs.image_group[text]
-    return np.asarray(other_image & (pairs.text_group[image] != pairs.text_group[text]))
+def _folds_and_null(
+    pairs: VectorPairs, rng: np.random.Generator, numbers: AgreementNumbers
+) -> tuple[np.ndarray, np.ndarray]:
+    """The fold (N,) of each pair, by its image. Random wrong pairs (2, K) of image and caption, both of one fold."""
+    number = np.unique(pairs.image_group, return_inverse=True)[1]
+    fold = rng.permutation(number.max() + 1)[number] % numbers.folds
+    orders = [
+        rng.permutation(np.flatnonzero(fold == f)) for f in range(numbers.folds) for _ in range(numbers.null_pairs)
+    ]
+    rows = np.concatenate([[order, np.roll(order, -1)] for order in orders], axis=1)
+    (image, other_image), (text, other_text) = pairs.image_group[rows], pairs.text_group[rows]
+    return fold, rows[:, (image != other_image) & (text != other_text)]
 
 
 def normalised_agreement(

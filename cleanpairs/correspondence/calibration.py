@@ -34,19 +34,9 @@ import numpy as np
 
 BINS = 1000
 _MIDDLE = (np.arange(BINS) + 0.5) / BINS
-START = np.array([0.0, 1.0, 1.0])
-# Means and precisions of normal priors of a, log b and log c. Without and with the score in the place of log(1 - q).
-PRIOR = np.log([1.0, 5.0, 0.3]), np.array([0.02, 3.0, 1.0])
-SCORE_PRIOR = np.zeros(3), np.array([0.02, 0.3, 0.05])
-SPREAD = 1.3  # of the bootstrap's draws about the estimate: so much larger were the errors of 57 fits
-BOUNDS = ((-60.0, 60.0), (-3.0, 4.5), (-3.0, 4.5))
 SUREST, ORDER = 7.0, 0.5  # of the log odds, and what they fall by from q = 0 to 1 anyway
 EDGE = 1e-4  # quantiles nearer to 0 and 1 are alike
-DRAWS = 100
-LEVEL = 0.95
 LEAST = 30  # null pairs
-WIDE = 0.3  # an interval of the noise rate that is wider says that nothing is known
-MOMENTS = 3
 
 
 @dataclass(frozen=True)
@@ -251,8 +241,8 @@ def _by_labels(quantile: np.ndarray, matched: np.ndarray, wrong_labels: float = 
 
 
 def with_interval(value: float, drawn: Any) -> Estimate:
-    """A share with the interval of draws (B,) of it, which holds the value itself."""
-    low, high = np.quantile(list(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    """A share with the 95 % interval of draws (B,) of it, which holds the value itself."""
+    low, high = np.quantile(list(drawn), [0.025, 0.975])
     return Estimate(float(value), float(min(low, value)), float(max(high, value)))
 
 
@@ -282,7 +272,7 @@ def calibrate(
     labels: tuple[np.ndarray, np.ndarray] | None = None,
     known: np.ndarray | None = None,
     by_score: bool = False,
-    draws: int = DRAWS,
+    draws: int = 100,
     seed: int = 0,
 ) -> Calibration | None:
     """Fit g to scores, by null scores or by labels. The higher a score, the better matched a pair.
@@ -320,14 +310,15 @@ def calibrate(
     if by_score:
         at = (np.arange(len(observed)) + 0.5) / len(observed)
         scores = -np.interp(_MIDDLE, at, np.sort(observed) - null.mean()) / max(float(null.std()), 1e-12)
-    theta = _fit(q, weight, START, scores)
+    theta = _fit(q, weight, None, scores)
     for b in range(draws):
         rows, seen = np.sort(rng.integers(0, len(null), len(null))), rng.integers(0, len(observed), len(observed))
         drawn = None if known is None else known[rows]
         found[b] = _fit(positions(null[rows], observed[seen]), _raked(drawn, len(null)), theta, scores)
     if not by_score:
-        found[:, 0] = theta[0] + SPREAD * (found[:, 0] - theta[0])
-        found[:, 1:] = theta[1:] * (found[:, 1:] / theta[1:]) ** SPREAD
+        wider = 1.3  # so much larger than the spread of the draws were the errors of 57 fits
+        found[:, 0] = theta[0] + wider * (found[:, 0] - theta[0])
+        found[:, 1:] = theta[1:] * (found[:, 1:] / theta[1:]) ** wider
     return Calibration(theta, found, scores)
 
 
@@ -407,12 +398,12 @@ def mismatched_by_density(
     return np.asarray(np.interp(at, (edges[1:] + edges[:-1]) / 2, falling))
 
 
-def noise_rate(found: Calibration | None, n: int) -> Estimate:
-    """The noise rate of n pairs. NaN where nothing was calibrated, or the interval is wider than .3: undetermined."""
+def noise_rate(found: Calibration | None, n: int, *, widest: float = 0.3) -> Estimate:
+    """The noise rate of n pairs. NaN where nothing was calibrated, or the interval is wider: undetermined."""
     if found is None:
         return UNDETERMINED
     rate = found.noise_rate(n)
-    return rate if rate.high - rate.low <= WIDE else UNDETERMINED
+    return rate if rate.high - rate.low <= widest else UNDETERMINED
 
 
 def rate_in_words(result: Mapping[str, Any]) -> str:
@@ -438,13 +429,17 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
     return f"{low:.1%} to {bound:.1%} {told}. {random}"
 
 
-def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray, scores: np.ndarray | None = None) -> np.ndarray:
+def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray | None, scores: np.ndarray | None = None) -> np.ndarray:
+    """a, b and c by maximum likelihood from ``start``. None: the best from several starts."""
     from scipy.optimize import minimize
     from scipy.special import expit
 
     count = np.bincount(np.minimum((q * BINS).astype(int), BINS - 1), weights=weight, minlength=BINS)
     total, grid = float(count.sum()), _features(_MIDDLE, scores)
-    expected, precision = PRIOR if scores is None else SCORE_PRIOR
+    # Means and precisions of the normal priors of a, log b and log c.
+    expected, precision = np.zeros(3), np.array([0.02, 0.3, 0.05])
+    if scores is None:
+        expected, precision = np.log([1.0, 5.0, 0.3]), np.array([0.02, 3.0, 1.0])
 
     def loss(p: np.ndarray) -> tuple[float, np.ndarray]:
         theta = np.array([p[0], *np.exp(p[1:])])
@@ -456,9 +451,11 @@ def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray, scores: np.ndarra
         slope = (total * g * (1 - g) / (mean * BINS) - count * (1 - g)) @ grid * np.array([1.0, *theta[1:]])
         return float(value), slope + precision * off
 
-    first = np.array([start[0], *np.log(start[1:])])
-    starts = [first] if start is not START else [np.array([a, b, b]) for a in (0.0, -3.0, 2.0) for b in (0.0, 2.0)]
-    found = [minimize(loss, at, jac=True, method="L-BFGS-B", bounds=BOUNDS) for at in starts]
+    starts = [np.array([a, b, b]) for a in (0.0, -3.0, 2.0) for b in (0.0, 2.0)]
+    if start is not None:
+        starts = [np.array([start[0], *np.log(start[1:])])]
+    bounds = ((-60.0, 60.0), (-3.0, 4.5), (-3.0, 4.5))
+    found = [minimize(loss, at, jac=True, method="L-BFGS-B", bounds=bounds) for at in starts]
     best = min(found, key=lambda f: f.fun).x
     return np.array([best[0], *np.exp(best[1:])])
 
@@ -467,11 +464,11 @@ def _raked(known: np.ndarray | None, m: int) -> np.ndarray:
     """Weights (m,) with the mean 1, under which ``known`` has the moments of a uniform figure."""
     if known is None:
         return np.ones(m)
-    power = np.arange(1, MOMENTS + 1)
-    phi, tilt = known[:, None] ** power - 1 / (power + 1), np.zeros(MOMENTS)
+    power = np.arange(1, 4)  # of the moments
+    phi, tilt = known[:, None] ** power - 1 / (power + 1), np.zeros(len(power))
     for _ in range(20):
         weight = np.exp(np.clip(phi @ tilt, -3, 3))
-        curve = (phi * weight[:, None]).T @ phi / weight.sum() + 1e-3 * np.eye(MOMENTS)
+        curve = (phi * weight[:, None]).T @ phi / weight.sum() + 1e-3 * np.eye(len(power))
         tilt = tilt - np.linalg.solve(curve, weight @ phi / weight.sum())
     weight = np.exp(np.clip(phi @ tilt, -3, 3))
     return np.asarray(weight / weight.mean())

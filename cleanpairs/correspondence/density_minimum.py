@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import DataError
 
-BINS = 100
-
 
 @dataclass(frozen=True)
 class DensityMinimum:
@@ -78,29 +76,30 @@ def find_density_minimum(values: ArrayLike) -> DensityMinimum:
     none = DensityMinimum(0.5, 0.0, False)
     if len(x) < 20:
         return none
-    wide = _density(x, 4.0)  # finds the minimum
-    low_peak = int(wide[: BINS // 2].argmax())
-    high_peak = BINS // 2 + int(wide[BINS // 2 :].argmax())
-    if wide[high_peak] >= 3 * wide[low_peak] and np.mean(x < 0.5) < 0.5 and np.ptp(x) > 1 / BINS:
+    bins = 100
+    wide = _density(x, bins, 4.0)  # finds the minimum
+    low_peak = int(wide[: bins // 2].argmax())
+    high_peak = bins // 2 + int(wide[bins // 2 :].argmax())
+    if wide[high_peak] >= 3 * wide[low_peak] and np.mean(x < 0.5) < 0.5 and np.ptp(x) > 1 / bins:
         none = DensityMinimum(0.5, 0.0, False, right=True)
     bottom = low_peak + int(wide[low_peak : high_peak + 1].argmin())
     level = float(wide[bottom])
     if level > 0.7 * min(wide[low_peak], wide[high_peak]):
         return none
-    narrow = _density(x, 1.5)  # finds the crossing
+    narrow = _density(x, bins, 1.5)  # finds the crossing
     falls = np.flatnonzero(narrow[low_peak : bottom + 1] <= 2 * level)
-    threshold = (low_peak + (int(falls[0]) if len(falls) else bottom - low_peak) + 0.5) / BINS
+    threshold = (low_peak + (int(falls[0]) if len(falls) else bottom - low_peak) + 0.5) / bins
     noise_rate = float(np.maximum(wide[: bottom + 1] - level, 0).sum() / len(x))
     if not 0.005 <= noise_rate <= 0.995:
         return none
     return DensityMinimum(threshold, noise_rate, True)
 
 
-def _density(x: np.ndarray, bandwidth: float) -> np.ndarray:
-    """Smoothed counts (BINS,) of values in [0, 1], mirrored at both ends so that the modes there keep their mass."""
-    count = np.histogram(x, bins=BINS, range=(0.0, 1.0))[0].astype(np.float64)
+def _density(x: np.ndarray, bins: int, bandwidth: float) -> np.ndarray:
+    """Smoothed counts (bins,) of values in [0, 1], mirrored at both ends so that the modes there keep their mass."""
+    count = np.histogram(x, bins=bins, range=(0.0, 1.0))[0].astype(np.float64)
     mirrored = np.concatenate([count[::-1], count, count[::-1]])
     offsets = np.arange(-int(4 * bandwidth), int(4 * bandwidth) + 1)
     kernel = np.exp(-0.5 * (offsets / bandwidth) ** 2)
     smooth = np.convolve(mirrored, kernel / kernel.sum(), mode="same")
-    return np.asarray(smooth[BINS : 2 * BINS])
+    return np.asarray(smooth[bins : 2 * bins])

@@ -10,7 +10,7 @@ All this is computed of some thousand pairs. Of more pairs a sample is taken, an
 one, as it scores pairs of other data (:class:`SimilarityModel`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -252,7 +252,7 @@ def _agreement(
     ``present``: the share of all pairs that these are. As many mismatched pairs have their right partners among them,
     and so have as many null pairs.
     """
-    n, images, texts = len(pairs), pairs.images, pairs.texts
+    n = len(pairs)
     number = np.unique(pairs.image_group, return_inverse=True)[1]
     fold = np.random.default_rng(seed).permutation(n)[number] % numbers.folds
     folds = [np.flatnonzero(fold == f) for f in range(numbers.folds)]
@@ -262,25 +262,10 @@ def _agreement(
     null = np.concatenate(nulls, axis=1)
     near = _near_pairs(pairs)
     background = Background.of(pairs)
-
-    sums, rng = background.sums(pairs), np.random.default_rng(seed)
-    own = cosines(images, texts).astype(np.float64) / TAU
-    with_own = np.logaddexp(sums, [[own, own + background.worth[1]], [own, own + background.worth[0]]])
-
-    def within(image: np.ndarray, text: np.ndarray) -> np.ndarray:
-        shared = background.within[0, image] + background.within[1, text]
-        return np.asarray(cosines(images[image], texts[text]) - shared / 2)
-
-    def added(image: np.ndarray, text: np.ndarray) -> np.ndarray:
-        cosine, partner = cosines(images[image], texts[text]), rng.random(len(image)) < (image != text) * present
-        each = zip(with_own, sums, (image, text), strict=True)
-        both = np.stack([np.where(partner, known[:, at], others[:, at]) for known, others, at in each])
-        return np.asarray(cosine - background.added(cosine, both).mean(axis=0))
-
     rows = np.arange(n)
     judged = (np.stack([rows, rows]), null, near)
-    alone = [added(*each) for each in judged]
-    scores = alone if present < 1 else [within(*each) for each in judged]
+    alone = _alone(pairs, background, judged, present, seed)
+    scores = alone if present < 1 else [_within(pairs, background, *each) for each in judged]
     if null.shape[1] < LEAST_PAIRS or not one_space(scores[0], scores[1]):
         return None
     calibration = calibrate(scores[0], scores[1], draws=0)
@@ -299,18 +284,17 @@ def _agreement(
     assert calibration is not None
     rate = calibration.rate
     apart = _corrected(area(observed, of_null), rate)
-    is_near = False
+    found = None
     if rate < numbers.few_random and apart >= numbers.apart:
         found = _near(observed, of_near, of_null, rate, seed)
-        if found is not None:
-            is_near, rate, calibration = True, found.rate, found
+    calibration = found or calibration
     correction, matched = numbers.weights[best], 1 - calibration.mismatched(positions(observed, observed))
     added_alone = (alone[0] - scales[0, 0]) / scales[0, 1] + correction * predicted[0]
     model = SimilarityModel(
         background,
         maps,
-        np.stack([images.mean(axis=0), texts.mean(axis=0)]),
-        np.stack([Centred(images).covariance, Centred(texts).covariance]),
+        np.stack([side.mean(axis=0) for side in (pairs.images, pairs.texts)]),
+        np.stack([Centred(side).covariance for side in (pairs.images, pairs.texts)]),
         scales,
         correction,
         ScoreProbability.by(calibration, added_alone),
@@ -319,15 +303,38 @@ def _agreement(
     return SimilarityAgreement(
         observed,
         of_null,
-        rate,
+        calibration.rate,
         matched,
         calibration=calibration,
         model=model,
-        separation=apart if rate < numbers.few_wrong else calibration.separation,
+        separation=apart if calibration.rate < numbers.few_wrong else calibration.separation,
         correction=correction,
-        near=is_near,
-        similar=of_near[:0] if is_near else of_near,
+        near=found is not None,
+        similar=of_near if found is None else of_near[:0],
     )
+
+
+def _within(pairs: VectorPairs, background: Background, image: np.ndarray, text: np.ndarray) -> np.ndarray:
+    """Similarity of images and captions in the rows (k,) of a background."""
+    shared = background.within[0, image] + background.within[1, text]
+    return np.asarray(cosines(pairs.images[image], pairs.texts[text]) - shared / 2)
+
+
+def _alone(
+    pairs: VectorPairs, background: Background, judged: Sequence[np.ndarray], present: float, seed: int
+) -> list[np.ndarray]:
+    """Similarity of rows (2, k) of images and captions, each pair as if it were added to the background alone."""
+    sums, rng = background.sums(pairs), np.random.default_rng(seed)
+    own = cosines(pairs.images, pairs.texts).astype(np.float64) / TAU
+    with_own = np.logaddexp(sums, [[own, own + background.worth[1]], [own, own + background.worth[0]]])
+    out = []
+    for image, text in judged:
+        cosine = cosines(pairs.images[image], pairs.texts[text])
+        partner = rng.random(len(image)) < (image != text) * present
+        each = zip(with_own, sums, (image, text), strict=True)
+        both = np.stack([np.where(partner, known[:, at], others[:, at]) for known, others, at in each])
+        out.append(np.asarray(cosine - background.added(cosine, both).mean(axis=0)))
+    return out
 
 
 def _scale(scores: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.correspondence.agreement import normalised_agreement, similarity_to_neighbours
-from cleanpairs.correspondence.calibration import DRAWS, Calibration, calibrate, noise_rate, positions
+from cleanpairs.correspondence.calibration import Calibration, calibrate, noise_rate, positions
 from cleanpairs.correspondence.mixture import split_in_two
 from cleanpairs.methods.untrained import Untrained, frozen_pairs
 from cleanpairs.objectives import InfoNCEWithRCE
@@ -355,7 +355,7 @@ class CalibrationStage:
         if known.by_similarity:
             each = [order + weight * ranks(known.observed) for weight in NUMBERS.similarity_rank_weights]
             t.rank_weight = NUMBERS.similarity_rank_weights[first_within_one_standard_error(each, planted)]
-        w = self.calibrated(order + t.rank_weight * ranks(known.observed), draws=DRAWS)
+        w = self.calibrated(order + t.rank_weight * ranks(known.observed), draws=100)
         w[planted] = known.agreement.matched.astype(np.float32)[planted]
         return w
 

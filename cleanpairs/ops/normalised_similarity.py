@@ -34,13 +34,11 @@ from cleanpairs.ops.search import prepare
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-KINDS = ("softmax", "csls")
 TAU = 0.01  # where CLIP ends: its logit scale is cut at 100
 EXACT_UP_TO = 50_000  # background pairs
 NEAREST = 256
 SAMPLE = 1024  # background pairs that stand for those that are not among the nearest
 NEIGHBOURS = 10  # of CSLS
-STEPS = 20  # of the balancing
 RIVALS = 16_384  # pairs with which :func:`among_all` compares
 _KEPT = 1 << 23  # similarities that it keeps of each side: 96 MiB
 _BLOCK_ENTRIES = 1 << 22  # similarities at once: 16 MiB of float32
@@ -68,8 +66,8 @@ class VectorPairs:
 
     def shared(self, pairs: "VectorPairs", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
         """What the image and the caption of each of n ``pairs``, maybe of these, share with all, (2, n) float64."""
-        if kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        if kind not in ("softmax", "csls"):
+            raise ValueError(f"kind must be softmax or csls, got {kind!r}")
         own = cosines(pairs.images, pairs.texts)
         return np.stack([self._shared(side, own, kind, tau) for side in self._sides(pairs)])
 
@@ -157,7 +155,7 @@ def normalised_similarity(
     return (pairs if background is None else background).scores(pairs, kind=kind, tau=tau)
 
 
-def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = STEPS) -> np.ndarray:
+def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = 20) -> np.ndarray:
     """As :meth:`VectorPairs.shared`, (2, N) float64: the mean of softmax and balanced.
 
     The softmax is the first of ``steps``: both sides take half a step at once. The largest similarities of each image
@@ -167,7 +165,7 @@ def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = STEPS) -> np.
     return -tau * (first + last)
 
 
-def _balance(pairs: VectorPairs, tau: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
+def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarray, np.ndarray]:
     """u of the images and v of the captions (2, N) float64, after the first step and after the last."""
     own = cosines(pairs.images, pairs.texts)
     sides = [(*found, found[0].sum()) for found in (_largest(side, own, tau) for side in pairs._sides(pairs))]
@@ -206,7 +204,7 @@ class Background:
     @classmethod
     def of(cls, pairs: VectorPairs, *, tau: float = TAU) -> "Background":
         """Balance m pairs. They are kept in half precision."""
-        first, last = _balance(pairs, tau, STEPS)
+        first, last = _balance(pairs, tau)
         half = replace(pairs, images=pairs.images.astype(np.float16), texts=pairs.texts.astype(np.float16))
         return cls(half, last, -tau * (first + last))
 

@@ -156,18 +156,17 @@ def in_groups(
     figure: Callable[[Tensor, Tensor | None], Tensor],
     encoded: Encoded,
     image_index: np.ndarray,
-    image_group: np.ndarray,
-    text_group: np.ndarray,
+    groups: tuple[np.ndarray, np.ndarray] | None,
     *,
     group_size: int = 128,
     rounds: int = 1,
     seed: int = 0,
-    exclude_duplicates: bool = True,
 ) -> np.ndarray:
     """Mean over ``rounds`` random partitions into groups of ``figure(S, excluded)`` -> (B,), for N pairs: (N,) float32.
 
     The papers take it from the mini-batch that a pair happens to be trained in. Here dropout, augmentation and a
-    batch's company do not enter. ``excluded`` (B, B) bool, or None: what is no negative. ``image_index`` (N,) int64.
+    batch's company do not enter. ``excluded`` (B, B) bool, or None: what is no negative, by ``groups``, the content
+    hashes (N,) of images and of captions. ``image_index`` (N,) int64.
     """
     n = len(image_index)
     total = np.zeros(n, dtype=np.float64)
@@ -177,7 +176,7 @@ def in_groups(
         for rows in np.array_split(order, max(1, round(n / group_size))):
             S = encoded.similarity(image_index[rows], rows)  # (B, B)
             excluded = None
-            if exclude_duplicates:
-                excluded = duplicate_mask(torch.from_numpy(image_group[rows]), torch.from_numpy(text_group[rows]))
+            if groups is not None:
+                excluded = duplicate_mask(*(torch.from_numpy(group[rows]) for group in groups))
             total[rows] += figure(S, excluded).numpy()
     return (total / max(rounds, 1)).astype(np.float32)

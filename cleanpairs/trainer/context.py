@@ -271,10 +271,10 @@ class EpochContext:
         if pairs is not None:
             encoded = replace(encoded, texts=encoded.texts.take(pairs[1]))
         local = self.networks[network].model.local
+        groups = (data.image_group[images], data.text_group[texts]) if s.exclude_duplicates else None
         return in_groups(
-            figure, encoded, data.image_index[images], data.image_group[images], data.text_group[texts],
+            figure, encoded, data.image_index[images], groups,
             group_size=s.eval_group_size, rounds=1 if local else s.label_rounds, seed=seed,
-            exclude_duplicates=s.exclude_duplicates,
         )  # fmt: skip
 
     def probability(self, network: int, tau: float, **others: Any) -> np.ndarray:

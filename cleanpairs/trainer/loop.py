@@ -7,9 +7,9 @@ JSON, needs no state of a generator, and a resumed run on the same CPU is the sa
 A training that has diverged goes back once to the last good checkpoint, or its beginning, and goes on at half the
 learning rate. A second time it is refused. Signs are (dev/LOG.md has the figures of all recipes):
 
-    collapse    the mean cosine of any two images, or captions, of a sample is above COLLAPSED behind the first epoch of
+    collapse    the mean cosine of any two images, or captions, of a sample is above .999 behind the first epoch of
                 a stage, and was below .99 when it began
-    explosion   the mean loss of the epoch is EXPLODED times as large as any before it, and as 1
+    explosion   the mean loss of the epoch is ten times as large as any before it, and as 1
 """
 
 import copy
@@ -37,8 +37,6 @@ from cleanpairs.trainer.context import EpochContext, Network, on_device
 from cleanpairs.trainer.strategy import TrainingStrategy
 from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
 
-COLLAPSED = 0.999
-EXPLODED = 10.0
 MAX_NON_FINITE = 10  # consecutive steps without a finite loss before the run is refused
 LEAST_PIECE = 4  # pairs of a batch that the GPU's memory has to hold at once
 READ_EVERY = {"cpu": 1, "cuda": 25}  # steps, whose outcomes are read together: on a GPU nobody waits for each
@@ -462,11 +460,11 @@ class Trainer:
     def _watch(self, loss: float) -> None:
         view, found = self.view, None
         before = [abs(line["loss"]) for line in self.history if line["loss"]]  # 0 of an epoch without a finite step
-        if before and abs(loss) > EXPLODED * max(1.0, *before):
+        if before and abs(loss) > 10 * max(1.0, *before):
             found = f"the mean loss of epoch {view.epoch} of stage {view.stage} is {loss:.4g}"
         for k in range(len(view.networks) if view.epoch > 1 else 0):
             for cosine, began, what in zip(self._collapse(k), self.began[k], ("images", "captions"), strict=True):
-                if cosine > COLLAPSED and began < 0.99:
+                if cosine > 0.999 and began < 0.99:
                     found = (
                         f"after epoch {view.epoch} of stage {view.stage} all {what} are one point (mean cosine "
                         f"{cosine:.4f})"

@@ -108,7 +108,7 @@ def test_a_sample_of_the_trusted_pairs_is_embedded_and_searched_once_and_then_wh
         embedded.append(len(rows))
         return whole.vectors(rows)
 
-    some = Explainer(pairs, vectors, whole.correspondence, 0.5, bank=100)
+    some = Explainer(pairs, vectors, whole.correspondence, 0.5, most_trusted=100)
     assert embedded == []
     asked = np.flatnonzero(wrong)[:30]
     found = some.explain(asked) + some.explain(asked[:1])

@@ -30,14 +30,15 @@ def sizes(n: int, groups: int) -> np.ndarray:
 
 def group_probability(zi: np.ndarray, zt: np.ndarray, gi: np.ndarray, gt: np.ndarray, **settings: Any) -> np.ndarray:
     encoded, tau = Encoded(Rows(zi), Rows(zt)), settings.pop("tau")
-    return in_groups(lambda S, m: matching_probability(S, tau, m), encoded, np.arange(len(zi)), gi, gt, **settings)
+    groups = (gi, gt) if settings.pop("exclude", True) else None
+    return in_groups(lambda S, m: matching_probability(S, tau, m), encoded, np.arange(len(zi)), groups, **settings)
 
 
 @pytest.mark.parametrize("exclude", [False, True])
 def test_one_group_is_the_matching_probability(exclude: bool) -> None:
     rng = np.random.default_rng(0)
     zi, zt, gi, gt = unit(rng, 12), unit(rng, 12), sizes(12, 8), sizes(12, 9)
-    got = group_probability(zi, zt, gi, gt, tau=TAU, group_size=12, rounds=1, exclude_duplicates=exclude)
+    got = group_probability(zi, zt, gi, gt, tau=TAU, group_size=12, rounds=1, exclude=exclude)
     mask = duplicate_mask(torch.from_numpy(gi), torch.from_numpy(gt)) if exclude else None
     assert not exclude or mask is not None
     want = matching_probability(torch.from_numpy(zi) @ torch.from_numpy(zt).T, TAU, mask)
