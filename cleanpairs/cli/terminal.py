@@ -157,7 +157,7 @@ def flag(name: str, help: str) -> click.Option:
 
 
 class Progress:
-    """A bar for the images, a bar for the training with loss, pairs/s and time left, a line an epoch.
+    """A bar for the images, a bar for the training with its loss and the time left, a line an epoch.
 
     ``delay``: seconds until a bar is shown that nobody asked for.
     """
@@ -186,7 +186,9 @@ class Progress:
 
             self.close()
             self.stage = stage
-            look = {"desc": f"{stage:<8}", "unit": f" {unit}", "mininterval": 0.5, "delay": self.delay}
+            look: dict[str, Any] = {"desc": f"{stage:<8}", "unit": f" {unit}", "mininterval": 0.5, "delay": self.delay}
+            if stage == "training":  # each pair is in it once an epoch and network: their number tells nobody anything
+                look["bar_format"] = "{l_bar}{bar}| {elapsed} so far, {remaining} left{postfix}"
             self.bar = tqdm(total=total, file=sys.stderr, **look)
         self.status = f": {stage}, {done / max(1, total):.0%}"
         if self.bar is not None:
