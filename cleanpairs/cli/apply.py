@@ -1,6 +1,8 @@
 """What is done with a fitted run: ``cleanpairs score``, ``rematch``, ``export`` and ``push``."""
 
 import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -83,7 +85,8 @@ repair_options = (
     option(
         "--set=KEY=VALUE overrides",
         "Rarer settings: strategy, displaced, targets, donors, max_reuse, min_repair_score, min_confidence, candidates "
-        "(see docs/repair.md); where DATA is given, also its reader and encoding. May be repeated.",
+        "(see docs/repair.md), of requests prompt (a file), image_size, body and max_words; where DATA is given, also "
+        "its reader and encoding. May be repeated.",
         KeyValues(),
         multiple=True,
     ),
@@ -96,7 +99,7 @@ def repair_settings(options: dict[str, Any], run: Any) -> tuple[Any, str | None]
     from cleanpairs.repair.settings import RepairSettings
 
     threshold, expected = chosen_cut(options["threshold"], options["max_wrong"], options["keep"], run)
-    sections = {"repair": repair_keys()} | ({"data": data_keys()} if "columns" in options else {})
+    sections = other_sections() | {"data": data_keys()} if "columns" in options else {"repair": repair_keys()}
     given = override_values(options["overrides"], **sections)["repair"]
     return RepairSettings(threshold=threshold, repairs=options["repairs"], **given), expected
 
@@ -106,6 +109,37 @@ def repair_keys() -> list[str]:
     from cleanpairs.repair.settings import RepairSettings
 
     return [name for name in vars(RepairSettings()) if name not in ("threshold", "repairs")]
+
+
+def other_sections() -> dict[str, list[str]]:
+    """The sections of the ``--set`` of ``rematch``, beside that of the data, with their keys."""
+    from cleanpairs.repair.chat import ChatSettings
+
+    return {"repair": repair_keys(), "recaption": [name for name in vars(ChatSettings()) if name != "model"]}
+
+
+@contextmanager
+def caption_writer(options: dict[str, Any]) -> Iterator[Any]:
+    """What writes captions, by the options of ``rematch``: None, a name, or a
+    :class:`cleanpairs.repair.chat.ChatWriter`, whose report is printed at the end.
+    """
+    requests, answers = options["recaption_requests"], options["captions"]
+    chosen = override_values(options["overrides"], data=data_keys(), **other_sections())["recaption"]
+    if not (requests or answers):
+        if chosen:
+            raise click.UsageError(f"--set {next(iter(chosen))} is of --recaption-requests and --captions")
+        yield options["recaption"]
+        return
+    from cleanpairs.data import staged_file
+    from cleanpairs.repair.chat import ChatSettings, ChatWriter
+
+    settings = ChatSettings(model=options["recaption"] or "", **chosen)
+    with ExitStack() as outputs:
+        if requests:
+            requests = outputs.enter_context(staged_file(requests, overwrite=options["overwrite"], inputs=answers))
+        writer = ChatWriter(settings, answers, requests, lambda text: echo(text, err=True))
+        yield writer
+        say(f"{writer.report()}\n")
 
 
 @click.command(cls=PathsCommand)
@@ -166,11 +200,18 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     "Repair",
     *repair_options,
     option(
-        "--recaption=MODEL",
+        "--recaption=MODEL --recaption-model",
         "A captioning model (BLIP, GIT, ViT with a text decoder; a directory or a hub name) writes captions for what "
         "would be dropped; only those that score better than the old ones are used.",
         Reads(),
     ),
+    option(
+        "--recaption-requests=FILE",
+        "Write requests to the vision-language model --recaption-model, in OpenAI's batch form (.jsonl), for what "
+        "would be dropped and has no answer yet.",
+        Writes(".jsonl"),
+    ),
+    option("--captions=FILE", "The answers to such requests. May be repeated.", Reads(), multiple=True),
 )
 @group(
     "Output",
@@ -201,8 +242,9 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
         raise click.UsageError("--max-wrong goes by the scores of the data that RUN was fitted on: leave DATA out")
     opened = existing_run(run)
     settings, expected = repair_settings(options, opened)
-    how = {name: options[name] for name in ("recaption", "overwrite")} | data_settings(options, repair=repair_keys())
-    planned = rematch_run(opened, out, settings, data, engine=chosen_engine(options), **how)
+    how = {"overwrite": options["overwrite"]} | data_settings(options, **other_sections())
+    with caption_writer(options) as writer:
+        planned = rematch_run(opened, out, settings, data, recaption=writer, engine=chosen_engine(options), **how)
     summary = planned.summary
     if data is not None and settings.threshold is None:
         flagged = summary.pairs - summary.kept - summary.quarantined

@@ -73,15 +73,12 @@ def show(name: str) -> None:
 
 @click.command(cls=PathsCommand, flags=[flag("quiet", "No progress bar.")])
 @option("--out=DIR", "Where everything goes.", Writes(), default="demo")
-@option("--noise", "Share of pairs to mismatch.", float, default=0.3)
-@option("--seed", what=int, default=0)
-@option("--images", "Train from the pixels (a small CNN) instead of frozen features.")
-def demo(out: str, noise: float, seed: int, images: bool) -> None:
+def demo(out: str) -> None:
     """Mismatch 30 % of the clip art's pairs, find them, repair them, and measure what that does for retrieval."""
     from cleanpairs.commands.demo import run_demo
 
     with closing(Progress()) as bar:
-        result = run_demo(out, noise=noise, seed=seed, images=images, say=say, progress=bar)
+        result = run_demo(out, say=say, progress=bar)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     text = f"\n{result['seconds']:.0f} s, {peak:,.0f} MB at the peak"
     print_result({**result, "peak_mb": round(peak), "out": out}, text)

@@ -47,7 +47,7 @@ class KeyValues(Reads):
         """The inputs among the values."""
         for one in value.items() if isinstance(value, dict) else (text.partition("=")[::2] for text in value):
             key = one[0].rpartition(".")[2]
-            if key in ("captions", "text_vectors", "image_root", "encoder", "text_encoder"):
+            if key in ("captions", "text_vectors", "image_root", "encoder", "text_encoder", "prompt"):
                 yield key, one[1]
 
 

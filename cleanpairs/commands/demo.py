@@ -32,33 +32,21 @@ _MODELS = {
 Say = Callable[[str], None]
 
 
-def run_demo(
-    out: str | Path = "demo",
-    *,
-    noise: float = 0.3,
-    seed: int = 0,
-    images: bool = False,
-    say: Say = print,
-    progress: Any = None,
-) -> dict[str, Any]:
+def run_demo(out: str | Path = "demo", *, noise: float = 0.3, say: Say = print, progress: Any = None) -> dict[str, Any]:
     """Run it all, and leave everything in the directory ``out``. The figures, as ``result.json`` has them.
 
-    ``noise`` float in [0, 1]: share of pairs to mismatch. ``images``: train from the pixels (a small CNN) instead of
-    the frozen features that ship with the corpus. ``say``: takes each line of text.
+    ``noise`` float in [0, 1]: share of pairs to mismatch. ``say``: takes each line of text.
     """
     began, out, progress = time.perf_counter(), Path(out), progress or Silent()
     out.mkdir(parents=True, exist_ok=True)
     refuse_precious(out / "run")
     _begin(out / "result.json")
     noisy = out / "noisy.parquet"
-    column: dict[str, Any] = {"image_column": "image"} if images else {}
-    made = corrupt(clipart_path("train"), noise, seed=seed, out=noisy, overwrite=True, **column)
+    made = corrupt(clipart_path("train"), noise, seed=0, out=noisy, overwrite=True)
     corrupted, n = int(made.mismatched.sum()), len(made.mismatched)
     say(f"1. {n:,} clip art images with captions; the captions of {corrupted:,} are permuted -> {noisy}")
 
-    pixels: dict[str, Any] = {"image_encoder": "cnn", "image_size": 64} if images else {}
-    options = {"train": str(noisy), "seed": seed, **column, **pixels}
-    run, model, flagged = _fit(out / "run", options, progress, say)
+    run, model, flagged = _fit(out / "run", {"train": str(noisy), "seed": 0}, progress, say)
     pairs = run.load_input()
     mask = pairs.true_mismatch_mask()
     found = detection(model.correspondence_, mask, model.threshold_)
@@ -67,7 +55,7 @@ def run_demo(
         f"precision {found.precision:.2f}, recall {found.recall:.2f}, F1 {found.f1:.2f}"
     )
     plan, repairs = _export(model, pairs, run, out, say)
-    rsum = _retrieval(model, pairs, out / "cleaned.parquet", seed, column, pixels, say)
+    rsum = _retrieval(model, pairs, out / "cleaned.parquet", say)
     result = {
         **{"pairs": n, "corrupted": corrupted, "flagged": flagged, **repairs},
         "restored_share": repairs["right"] / max(corrupted, 1),
@@ -130,16 +118,7 @@ def _export(model: Any, pairs: Pairs, run: Run, out: Path, say: Say) -> tuple[Re
     return plan, {"wrong_kept": shares[0], "wrong_out": shares[1], "repaired": repaired, "right": right}
 
 
-def _retrieval(
-    model: Any,
-    noisy: Pairs,
-    cleaned: Path,
-    seed: int,
-    column: dict[str, Any],
-    pixels: dict[str, Any],
-    say: Say,
-    trainings: int = 3,
-) -> dict[str, float]:
+def _retrieval(model: Any, noisy: Pairs, cleaned: Path, say: Say, trainings: int = 3) -> dict[str, float]:
     """Model -> rSum. A plain model is trained several times: one alone varies by more than cleaning may gain."""
     say(
         "4. what it does for retrieval, on 500 untouched test images: a plain contrastive model, "
@@ -147,12 +126,11 @@ def _retrieval(
     )
     say("   rSum adds the shares (%) of queries whose partner is among the first 1, 5 and 10, both ways: at most 600")
     same = ("epochs", "text_encoder", "backbone", "dim", "batch_size")
-    plain = {**{name: getattr(model, name) for name in same}, **pixels}
-    val, test = (load_pairs(clipart_path(s), **column) for s in ("val", "test"))
+    plain = {name: getattr(model, name) for name in same}
+    val, test = (load_pairs(clipart_path(s)) for s in ("val", "test"))
     rsum = {}
-    for name, pairs in {"noisy": noisy, "cleaned": load_pairs(cleaned, **column)}.items():
-        seeds = range(seed, seed + trainings)
-        each = [InfoNCE(**plain, random_state=k).fit(pairs, val=val).evaluate(test).rsum for k in seeds]
+    for name, pairs in {"noisy": noisy, "cleaned": load_pairs(cleaned)}.items():
+        each = [InfoNCE(**plain, random_state=k).fit(pairs, val=val).evaluate(test).rsum for k in range(trainings)]
         rsum[name] = sum(each) / trainings
         say(f"   rSum {rsum[name]:6.1f}  {_MODELS[name]} ({min(each):.0f} to {max(each):.0f})")
     rsum["own"] = model.evaluate(test).rsum

@@ -29,6 +29,7 @@ from cleanpairs.repair.decisions import no_repairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, PlanSummary, RepairPlan, write_plan
 from cleanpairs.repair.plan_input import TEXTS, EmbeddedRows, PlanInput
 from cleanpairs.repair.planning import Planned, RepairJudge, judged_pairs, plan_repairs
+from cleanpairs.repair.recaption import CaptionWriter
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
 
@@ -85,7 +86,7 @@ def rematch_run(
     settings: RepairSettings | None = None,
     data: str | Path | None = None,
     *,
-    recaption: str | Path | None = None,
+    recaption: CaptionWriter | str | Path | None = None,
     streamed_from: int = 250_000,
     overwrite: bool = False,
     engine: Engine | None = None,
@@ -94,7 +95,7 @@ def rematch_run(
     """Plan the repairs of a run's input, or of ``data`` as :func:`cleanpairs.load_pairs` takes it with ``columns``.
 
     - ``out``: the plan: Parquet, or CSV where it ends in .csv
-    - ``recaption``: a model that writes captions for what would be dropped. See
+    - ``recaption``: what writes captions for what would be dropped. See
       :meth:`cleanpairs.estimators.PairScorer.recaption`
     - ``streamed_from``: so many rows are streamed, where they can be
     - ``engine``: who searches. This process when None. The searches of several workers go on from the folder
@@ -108,7 +109,8 @@ def rematch_run(
     folder = out.with_name(out.name + ".parts").absolute()
     source, read = _opened(run, data, columns)
     planning = Planning.of_run(run, source, read, settings or RepairSettings(), folder, engine, fitted=data is None)
-    scorer = planning.row_scorer(recaption) if out.suffix != ".csv" and source.n_rows >= streamed_from else None
+    many = out.suffix != ".csv" and source.n_rows >= streamed_from and recaption is None
+    scorer = planning.row_scorer() if many else None
     if scorer is None:
         plan, _ = planning.in_memory(recaption)
         plan.save(out, overwrite=overwrite)
@@ -176,26 +178,26 @@ class Planning:
             *told,
         )
 
-    def in_memory(self, recaption: str | Path | None = None, *, explode: bool = False) -> tuple[RepairPlan, Pairs]:
+    def in_memory(
+        self, recaption: CaptionWriter | str | Path | None = None, *, explode: bool = False
+    ) -> tuple[RepairPlan, Pairs]:
         """The plan of pairs that are held, and these. ``explode``: images of rows with lists of captions change too."""
         settings, pairs = self.settings, load_source(self.source)
         if self.source.explicit_lists and not explode:
             settings = replace(settings, targets="text")
         engine_search = EngineSearch(self.parts, self.engine) if self.engine.remote else None
-        plan = self.model.rematch(pairs, settings, neighbour_search=engine_search or top_k)
+        plan = self.model.rematch(pairs, settings, neighbour_search=engine_search or top_k, recaption=recaption)
         if engine_search is not None:
             engine_search.remove()
-        if recaption is not None:
-            plan = self.model.recaption(pairs, plan, recaption, max_reuse=settings.max_reuse)
         (table,) = self._with_why(iter([plan.table]))
         return replace(plan, table=table, settings={**plan.settings, **self.read}), pairs
 
-    def row_scorer(self, recaption: str | Path | None = None) -> RowScorer | None:
+    def row_scorer(self) -> RowScorer | None:
         """What embeds and scores the rows one batch after another. None where that cannot be."""
         reader, roles = reader_of(self.source), roles_of(self.source)
         known = roles and not self.source.explicit_lists and "true_mismatch" not in reader.schema(self.source).names
-        at_once = recaption is not None or self.settings.strategy not in ("ot", "nearest")
-        scorer = self.model._row_scorer(roles) if known and not at_once else None
+        by_rows = known and self.settings.strategy in ("ot", "nearest")
+        scorer = self.model._row_scorer(roles) if by_rows else None
         return scorer if scorer is not None and scorer.compares_vectors else None
 
     def streamed(self, scorer: RowScorer, staged: Path) -> tuple[RepairPlan, PlanSummary]:

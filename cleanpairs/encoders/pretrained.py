@@ -148,14 +148,20 @@ class Captioner:
 
     @torch.inference_mode()
     def caption(
-        self, images: Sequence[Image.Image], *, max_length: int = 30, beams: int = 3, batch_size: int = 16
-    ) -> list[str]:
-        """A caption for each of n decoded images, of ``max_length`` new tokens at most. Nothing is drawn by chance."""
-        captions: list[str] = []
-        for start in range(0, len(images), batch_size):
-            x = self.transform(images[start : start + batch_size]).to(self.device)  # (b, 3, H, W)
+        self, images: Sequence[Image.Image], captions: Sequence[str] = (), words: Sequence[Sequence[str]] = (), *,
+        max_length: int = 30, beams: int = 3, batch_size: int = 16,
+    ) -> list[str]:  # fmt: skip
+        """A caption for each of n decoded images, of ``max_length`` new tokens at most. Nothing is drawn by chance.
+
+        ``captions`` and ``words`` change nothing: such a model sees the image alone. The same object is seen once.
+        """
+        told: list[str] = []
+        distinct = list({id(image): image for image in images}.values())
+        for start in range(0, len(distinct), batch_size):
+            x = self.transform(distinct[start : start + batch_size]).to(self.device)  # (b, 3, H, W)
             how = {"max_new_tokens": max_length, "num_beams": beams, "do_sample": False}
             tokens = self.model.generate(pixel_values=x, return_dict_in_generate=False, **how)
             texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-            captions += [" ".join(text.split()) for text in texts]
-        return captions
+            told += [" ".join(text.split()) for text in texts]
+        found = dict(zip(map(id, distinct), told, strict=True))
+        return [found[id(image)] for image in images]

@@ -623,6 +623,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         *,
         correspondence: np.ndarray | None = None,
         neighbour_search: NeighbourSearch = top_k,
+        recaption: "CaptionWriter | str | Path | None" = None,
         **changes: Any,
     ) -> RepairPlan:
         """Plan which pair gets which caption or image from which other. Nothing is changed.
@@ -638,6 +639,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             given goes with the threshold of ``fit``.
         neighbour_search : callable
             Searches by cosine, as :func:`cleanpairs.ops.search.top_k`.
+        recaption : CaptionWriter, str or Path, optional
+            Writes captions for what would be dropped. See :meth:`recaption`.
         **changes
             Of the settings, by the names of :class:`cleanpairs.repair.settings.RepairSettings`.
 
@@ -666,7 +669,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             moves = moves_of(usable, found.displaced_rows(), found.quarantined)
         given = PlanInput.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen, moves)
         judge = self._judge(found, given, chosen) if of_fit and chosen.repairs != "none" else None
-        return plan_repairs(
+        plan = plan_repairs(
             given,
             self.bank_.bound(found.images, found.texts),
             chosen,
@@ -676,6 +679,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             donor_search=self._search(found.pairs, found.images, found.texts) if asked.strategy == "method" else None,
             neighbour_search=neighbour_search,
         ).plan()
+        return plan if recaption is None else self.recaption(found.pairs, plan, recaption, max_reuse=chosen.max_reuse)
 
     def _judge(self, found: Embedded, given: PlanInput, settings: RepairSettings) -> RepairJudge | None:
         rows = judged_pairs(given.undecided, settings.resolved_threshold, self.random_state_)
@@ -791,7 +795,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         plan : RepairPlan
             Of these pairs.
         writer : CaptionWriter, str or Path
-            What writes captions. Of a name or a directory :class:`cleanpairs.encoders.pretrained.Captioner` is made.
+            Any object with ``caption(images, captions, words)``, such as :class:`cleanpairs.repair.chat.ChatWriter`.
+            It is given the old captions, and their words that hardly any trusted pair with a similar image has.
+            Of a name or a directory :class:`cleanpairs.encoders.pretrained.Captioner` is made, which sees images only.
         **settings
             Of :func:`cleanpairs.repair.recaption.recaption`.
 
@@ -803,11 +809,15 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         from cleanpairs.repair.recaption import recaption
 
         self._fitted()
+        loaded = load_pairs(pairs)
         if isinstance(writer, (str, Path)):
             from cleanpairs.encoders.pretrained import Captioner
 
             writer = Captioner(writer, self._resolved_device())
-        return recaption(load_pairs(pairs), plan, writer, self.score_pairs, **settings)
+        else:
+            explainer = self.explainer(loaded)
+            settings.setdefault("words", lambda rows: [e.unsupported for e in explainer.explain(rows)])
+        return recaption(loaded, plan, writer, self.score_pairs, **settings)
 
     def plot_scores(self, *, truth: np.ndarray | None = None, ax: "Axes | None" = None) -> "Axes":
         """Histogram of ``correspondence_``.

@@ -283,7 +283,8 @@ class Export:
                 work = ExportWork(source, plan, layout, lent, roles)
                 whole = Partition(0, 0, source.n_rows)
                 batches = work.by(engine, parts, settings.overwrite) if engine.remote else work.tables(whole)
-                rows, parts_of, actions, reasons = self._write(batches, layout, staged)
+                recaption = plan.head.settings.get("recaption")
+                rows, parts_of, actions, reasons = self._write(batches, layout, staged, recaption)
             counts = {"pairs": plan.pairs, **count_actions(actions)}
             self._check(rows, counts, out_rows, staged)
             refuse_changed_input(source)
@@ -295,12 +296,15 @@ class Export:
         )
 
     def _write(
-        self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path]
+        self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path], recaption: Any
     ) -> tuple[Mapping[str, int], Mapping[str, int], Counter[str], Counter[str]]:
         """Write all files, batch by batch: rows of each, and of the files of a directory. Pairs of each action, and
-        dropped ones of each reason.
+        dropped ones of each reason. ``recaption``: what the ledger notes of the model that wrote captions.
         """
-        schemas = {"ledger": Ledger(layout).schema, "dropped": layout.dropped_schema}
+        schema = Ledger(layout).schema
+        if recaption is not None:
+            schema = schema.with_metadata({**schema.metadata, b"cleanpairs.recaption": json.dumps(recaption)})
+        schemas = {"ledger": schema, "dropped": layout.dropped_schema}
         place, actions = schemas["ledger"].get_field_index("out_row"), Counter[str]()
         reasons = Counter[str]()
         with ExitStack() as files:

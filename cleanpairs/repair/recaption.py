@@ -21,12 +21,17 @@ from cleanpairs.repair.plan import RepairPlan
 
 
 class CaptionWriter(Protocol):
-    """Writes one caption for each image. ``name`` goes into the plan."""
+    """Writes captions. It may have a ``name``, else the plan has that of its type. It may have ``begin(captions,
+    pictures)``, called first with the old captions and the number of pictures, and ``noted()``: what the plan keeps.
+    """
 
-    name: str
+    def caption(
+        self, images: Sequence[Image.Image], captions: Sequence[str], words: Sequence[Sequence[str]]
+    ) -> Sequence[str]:
+        """A caption for each of n decoded images, with its old caption and its words in doubt. "" where there is none.
 
-    def caption(self, images: Sequence[Image.Image]) -> list[str]:
-        """n captions of n decoded images."""
+        Pairs that show the same image give the same object.
+        """
 
 
 def recaption(
@@ -35,25 +40,30 @@ def recaption(
     writer: CaptionWriter,
     score: Callable[[Pairs], np.ndarray],
     *,
+    words: Callable[[np.ndarray], Sequence[Sequence[str]]] = lambda rows: [()] * len(rows),
     min_repair_score: float | None = None,
     max_reuse: int = 1,
 ) -> RepairPlan:
     """Write captions for the dropped pairs of a plan: those that are used have the action ``recaption``.
 
     - ``writer``: such as :class:`cleanpairs.encoders.pretrained.Captioner`. ``score``: pairs to probabilities (n,)
+    - ``words``: rows to the words of their captions that are in doubt
     - ``min_repair_score``: a new caption that scores lower is not used. The plan's when None
     - ``max_reuse``: images of different content that may get captions equal after normalisation. The best ones do
 
-    Raises DataError: the plan is not for these pairs. ConfigError: the data has vectors only.
+    Raises DataError: the plan is not for these pairs. ConfigError: the data has vectors only, or ``writer`` does not
+    give a text for each image.
     """
     plan.check_for(pairs)
     least = plan.min_repair_score if min_repair_score is None else min_repair_score
     if not 0 <= least <= 1 or max_reuse < 1:
         raise ConfigError(f"min_repair_score must lie in [0, 1] and max_reuse be at least 1, got {least}, {max_reuse}")
     dropped = np.flatnonzero(acted(plan.table, ["drop"]))
-    rows, captions = _written(pairs, dropped, writer)
+    rows, captions = _written(pairs, dropped, writer, words)
+    name = getattr(writer, "name", type(writer).__name__)
+    noted = {**plan.settings, "recaption": writer.noted() if hasattr(writer, "noted") else name}
     if not len(rows):
-        return plan
+        return replace(plan, settings=noted) if len(dropped) else plan
     old = pairs.select(rows)
     new = old.with_captions(captions)
     before, after = score(old), score(new)
@@ -70,16 +80,21 @@ def recaption(
             chosen[i] = True
     mask, table, told = np.zeros(len(plan), bool), plan.table, [captions[i] for i in np.flatnonzero(chosen)]
     mask[rows[chosen]] = True
-    words = {"action": "recaption", "reason": f"captioned by {writer.name}"}
-    changes = {"caption": told, "repair_score": after[chosen], **{n: [word] * len(told) for n, word in words.items()}}
+    same = {"action": "recaption", "reason": f"captioned by {name}"}
+    changes = {"caption": told, "repair_score": after[chosen], **{n: [text] * len(told) for n, text in same.items()}}
     arrays = {n: pa.array(values, table.schema.field(n).type) for n, values in changes.items()}
     table = with_columns(table, {n: pc.replace_with_mask(one_array(table[n]), mask, a) for n, a in arrays.items()})
-    return replace(plan, table=table, settings={**plan.settings, "recaption": writer.name})
+    return replace(plan, table=table, settings=noted)
 
 
-def _written(pairs: Pairs, rows: np.ndarray, writer: CaptionWriter) -> tuple[np.ndarray, list[str]]:
-    """The rows whose image could be read and captioned, and their captions. An image is captioned once."""
-    images = np.unique(pairs.image_index[rows])
+def _written(
+    pairs: Pairs, rows: np.ndarray, writer: CaptionWriter, words: Callable[[np.ndarray], Sequence[Sequence[str]]]
+) -> tuple[np.ndarray, list[str]]:
+    """The rows whose image could be read and captioned, and their captions."""
+    images, place = np.unique(pairs.image_index[rows], return_inverse=True)
+    old = [pairs.captions[i] or "" for i in rows.tolist()]
+    if len(rows) and hasattr(writer, "begin"):
+        writer.begin(old, len(images))
     told: dict[int, str] = {}
     seen = 0
     starts = range(0, len(images), 64)
@@ -87,9 +102,16 @@ def _written(pairs: Pairs, rows: np.ndarray, writer: CaptionWriter) -> tuple[np.
     with Decoder(RGB, workers_for(len(images))) as decoder:
         for batch in decoder.batches(parts):
             seen += any(reason != MISSING for reason in batch.failures.values()) or bool(batch.arrays)
-            pictures = [Image.fromarray(array) for array in batch.arrays]  # what is none stays dropped
-            told |= dict(zip(images[batch.rows].tolist(), writer.caption(pictures), strict=True)) if pictures else {}
+            shown = dict(zip(batch.rows.tolist(), map(Image.fromarray, batch.arrays), strict=True))
+            here = np.flatnonzero(np.isin(place, batch.rows))  # what has no picture stays dropped
+            if not len(here):
+                continue
+            pictures = [shown[k] for k in place[here].tolist()]
+            texts = writer.caption(pictures, [old[i] for i in here.tolist()], words(rows[here]))
+            if len(texts) != len(here) or not all(isinstance(text, str) for text in texts):
+                raise ConfigError(f"{type(writer).__name__}.caption must give a text for each of {len(here)} images")
+            told |= {i: " ".join(text.split()) for i, text in zip(here.tolist(), texts, strict=True)}
     if len(images) and not seen:
         raise ConfigError("captions are written for images, and this data has precomputed vectors only")
-    kept = [r for r in rows.tolist() if told.get(int(pairs.image_index[r]), "").strip()]
-    return np.array(kept, dtype=np.int64), [told[int(pairs.image_index[r])] for r in kept]
+    kept = sorted(i for i, text in told.items() if text)  # never an empty one
+    return rows[kept], [told[i] for i in kept]

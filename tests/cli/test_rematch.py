@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,6 +18,8 @@ from cleanpairs import CRCL, Pairs
 from cleanpairs.cli import main
 from cleanpairs.repair.plan import RepairPlan
 from tests.helpers import write_corpus
+from tests.repair.test_chat import answered, lines_of
+from tests.repair.test_recaption import COLOURS, png
 
 PLAUSIBLE = ("rematch", "--repairs", "plausible")
 N, WRONG = 120, 30
@@ -260,3 +263,43 @@ def test_files_beside_an_output_that_are_somebody_elses_stay(
         code, _, err = command(*argv, *more)
         assert code == 5 and theirs.parent.name in err and "move it away" in err
     assert theirs.read_text() == "mine" and not out.exists()
+
+
+def test_captions_are_requested_and_answers_are_read(
+    in_process: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [list(COLOURS)[i % 3] for i in range(40)]
+    pictures = [png(name, 16 + i) for i, name in enumerate(names)]
+    captions = [f"a {name} square" if i % 4 else f"some {i} words" for i, name in enumerate(names)]
+    pq.write_table(pa.table({"image": pictures, "caption": captions}), "data.parquet")
+    sets = ["image_encoder=cnn", "image_size=16", "dim=8", "refine_epochs=[1]", "freeze=1", "eval_group_size=8"]
+    fit = ["fit", "data.parquet", "--method", "crcl", "--backbone", "mlp", "--epochs", "1", "--batch-size", "8"]
+    code, _, err = in_process(
+        *fit, "--out", "run", "--device", "cpu", "--quiet", *(w for s in sets for w in ("--set", s))
+    )
+    assert code == 0, err
+    rematch = ["rematch", "run", "--repairs", "none", "--threshold", "1", "--set", "min_repair_score=0", "--overwrite"]
+    model = ["--recaption-model", "tiny-vl", "--set", "body={max_tokens: 9}"]
+    code, out, err = in_process(*rematch, *model, "--out", "p.parquet", "--recaption-requests", "requests.jsonl")
+    assert code == 0 and "40 pairs with 40 pictures" in err and "40 pairs have no usable answer" in out, err
+    requests = lines_of(tmp_path / "requests.jsonl")
+    assert len(requests) == 40 and {r["body"]["max_tokens"] for r in requests} == {9}
+    Path("answers.jsonl").write_text("\n".join(answered(r) for r in requests[:30]))
+    code, out, err = in_process(*rematch, *model, "--out", "p.parquet", "--captions", "answers.jsonl")
+    assert code == 0 and "30 captions were answered" in out, err
+    code, out, err = in_process("export", "--plan", "p.parquet", "--out", "clean.parquet", "--json")
+    counts = json.loads(out)
+    assert (
+        code == 0
+        and 0 < counts["recaptioned"] <= 30
+        and counts["kept"] + counts["dropped"] == 40 - counts["recaptioned"]
+    )
+    note = json.loads(pq.read_schema("clean.parquet.ledger.parquet").metadata[b"cleanpairs.recaption"])
+    assert note["model"] == "tiny-vl" and note["body"] == {"max_tokens": 9} and "{caption}" in note["prompt"]
+    written = np.array(pq.read_table("clean.parquet")["caption"].to_pylist())
+    assert np.char.startswith(written, "a ").all()
+    code, _, err = in_process(*rematch, "--out", "p.parquet", "--set", "max_words=3")
+    assert code == 2 and "--recaption-requests" in err
+    code, _, err = in_process(*rematch, "--out", "p.parquet", "--recaption-requests", "requests.jsonl")
+    assert code == 2 and "--recaption-model" in err and len(lines_of(tmp_path / "requests.jsonl")) == 40

@@ -36,7 +36,9 @@ class Namer:
     def __init__(self, text: str = "a {} square of {}", lies: int = 0) -> None:
         self.text, self.lies, self.looked = text, lies, 0
 
-    def caption(self, images: Sequence[Image.Image]) -> list[str]:
+    def caption(
+        self, images: Sequence[Image.Image], captions: Sequence[str], words: Sequence[Sequence[str]]
+    ) -> list[str]:
         told = []
         for image in images:
             pixel = np.asarray(image.convert("RGB"))[0, 0].astype(int)

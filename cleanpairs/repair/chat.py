@@ -1,0 +1,275 @@
+"""Captions by a vision-language model behind OpenAI's chat completions: by files of its batch form.
+
+A request's ``custom_id`` has three digests: of the picture with its old caption, of the prompt with the parameters, and
+of the model. By the first an answer is found again, whatever else has changed.
+"""
+
+import base64
+import hashlib
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from PIL import Image
+
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.parameters import check_settings, whole
+from cleanpairs.core.regular import open_regular, read_text, reading
+
+PROMPT = """The caption below may be wrong for this picture. Edit it so that it describes the picture.
+Change as little as possible. Keep its language and its style.
+These words are in doubt: {words}.
+Answer with the edited caption alone, in one line.
+
+Caption: {caption}"""
+REFUSAL = r"(i['’]?m|i am) (sorry|unable|not able)|sorry[,.]|i (can['’]?t|cannot|won['’]?t) |as an ai\b"
+
+
+@dataclass(frozen=True)
+class ChatSettings:
+    """How a vision-language model is asked. ConfigError where a setting is out of its range.
+
+    - ``model``: its name there
+    - ``prompt``: a text file with {caption} and {words}, the words in doubt. A line with {words} is left out where
+      there are none. :data:`PROMPT` when None
+    - ``image_size``: pixels of the longer side. A smaller picture stays as it is
+    - ``body``: the other fields of each request
+    - ``max_words``: an answer of more words is not used
+    """
+
+    model: str = ""
+    prompt: str | None = None
+    image_size: int = whole(512, 16)
+    body: Mapping[str, Any] = field(default_factory=lambda: {"max_tokens": 200, "temperature": 0})
+    max_words: int = whole(80, 1)
+
+    def __post_init__(self) -> None:
+        check_settings("recaption", self)
+        if not isinstance(self.body, Mapping):
+            raise ConfigError(f"body of recaption must be fields as {{max_tokens: 200}}, found {self.body!r}")
+
+    def template(self) -> str:
+        """The text of the prompt. Raises DataError: the file cannot be read. ConfigError: it has an unknown field."""
+        if self.prompt is None:
+            return PROMPT
+        with reading(self.prompt, "read as a prompt", UnicodeDecodeError):
+            text = read_text(self.prompt).strip()
+        odd = [name for name in re.findall(r"\{(\w+)\}", text) if name not in ("caption", "words")]
+        if odd or not text:
+            raise ConfigError(f"the prompt {self.prompt} must be text with {{caption}} and {{words}}, found {odd}")
+        return text
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was answered, and where that stands: a ``caption``, or ``problem``: the kind of what is there instead."""
+
+    key: str
+    caption: str
+    problem: str
+    model: str
+    where: str
+
+
+def read_answer(body: Any, max_words: int) -> tuple[str, str]:
+    """The caption in the body of a chat completion, and else the kind of problem."""
+    match body:
+        case {"choices": [{"message": {"refusal": str(refusal)}}, *_]} if refusal:
+            return "", "refusals"
+        case {"choices": [{"finish_reason": "content_filter"}, *_]}:
+            return "", "refusals"
+        case {"choices": [{"message": {"content": str(text)}, **choice}, *_]}:
+            text = text.rpartition("</think>")[2].encode(errors="ignore").decode().replace("\0", "")
+            text = " ".join(text.split()).strip('"“” ')
+            if choice.get("finish_reason") == "length" or len(text.split()) > max_words:
+                return "", "overlong answers"
+            if re.match(REFUSAL, text, re.IGNORECASE):
+                return "", "refusals"
+            return text, "" if text else "empty answers"
+        case {"choices": [{"message": {"content": None}}, *_]}:
+            return "", "empty answers"
+    return "", "answers of another form"
+
+
+def _short(*parts: object, digits: int) -> str:
+    """A digest of some values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:digits]
+
+
+class ChatWriter:
+    """Writes captions by what a vision-language model has answered. For :func:`cleanpairs.repair.recaption.recaption`.
+
+    Parameters
+    ----------
+    settings : ChatSettings
+    answers : sequence of str or Path
+        Files of answers in OpenAI's batch form. A usable answer counts before one that is not.
+    requests : str or Path, optional
+        Where the requests are written that no answer is for.
+    tell : callable, optional
+        Takes a line with the estimate, before it starts.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read.
+    ConfigError
+        Requests are to be written, and ``settings`` names no model.
+    """
+
+    def __init__(
+        self, settings: ChatSettings, answers: Sequence[str | Path] = (), requests: str | Path | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        if requests is not None and not settings.model:
+            raise ConfigError("requests name the model that is to answer: give its name by --recaption-model")
+        self.settings, self.template, self.tell = settings, settings.template(), tell
+        self.problems: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}  # kind of problem -> where it is first
+        self.models: Counter[str] = Counter()
+        self.used: set[str] = set()
+        self.unanswered: set[str] = set()
+        self.otherwise = 0  # answers to another prompt
+        self.requests = requests
+        self.given: dict[str, Answer] = {}  # by the first digest
+        for path in answers:
+            self._read(path)
+
+    @property
+    def name(self) -> str:
+        """The models that answered, else the one that is to."""
+        return ", ".join(sorted(self.models)) or self.settings.model or "unknown"
+
+    def noted(self) -> dict[str, Any]:
+        """What a plan keeps: model, prompt and parameters, as far as they are known."""
+        known = {name: getattr(self.settings, name) for name in ("image_size", "body", "max_words")}
+        prompt = {"asked_otherwise": self.otherwise} if self.otherwise else {"prompt": self.template, **known}
+        return {"model": self.name, **prompt}
+
+    def begin(self, captions: Sequence[str], pictures: int) -> None:
+        """Tell what there is to ask, about pairs with these old captions."""
+        if self.tell is not None:
+            n, text = len(captions), sum(len(self.template) + len(c) for c in captions) // 4
+            seen = n * (self.settings.image_size // 28) ** 2  # a token for 28 x 28 pixels, as in Qwen2.5-VL
+            self.tell(
+                f"recaption: {n:,} pairs with {pictures:,} pictures. Without what is answered already, about "
+                f"{text + seen:,} tokens at most are asked, and {n * 25:,} answered"
+            )
+
+    def caption(
+        self, images: Sequence[Image.Image], captions: Sequence[str], words: Sequence[Sequence[str]]
+    ) -> list[str]:
+        """A caption for each of n images with its old caption and its words in doubt. Empty where there is none."""
+        told: list[str] = []
+        waiting: dict[str, tuple[Image.Image, str, str]] = {}
+        for image, old, doubted in zip(images, captions, words, strict=True):
+            prompt = self._prompt(old, doubted)
+            key = self._key(image, old, prompt)
+            answer = self.given.get(key.partition("-")[0])
+            told.append(answer.caption if answer else "")
+            if answer is None or answer.problem:
+                waiting[key] = image, prompt, old
+            if answer is not None:
+                self._take(answer, key)
+        with open(self.requests, "a", encoding="utf-8") if self.requests is not None else io.StringIO() as file:
+            self._write(file, {key: asked for key, asked in waiting.items() if key not in self.unanswered})
+        self.unanswered |= waiting.keys()
+        return told
+
+    def report(self) -> str:
+        """Lines on what was answered, and what was not."""
+        unknown = [answer for short, answer in self.given.items() if short not in self.used]
+        if unknown:
+            self._count("unknown ids", unknown[0].where, len(unknown))
+        usable = sum(self.models.values())
+        lines = [f"recaption: {usable:,} captions were answered, {len(self.unanswered):,} pairs have no usable answer"]
+        lines += [f"  {count:,} {kind}, such as {self.examples[kind]}" for kind, count in self.problems.items()]
+        if self.otherwise:
+            lines.append(f"  {self.otherwise:,} answers are to another prompt than is given here")
+        if self.requests is not None:
+            lines[0] += ", which are requested"
+        return "\n".join(lines)
+
+    def _take(self, answer: Answer, key: str) -> None:
+        short, prompt, _ = key.split("-")
+        if short in self.used:
+            return
+        self.used.add(short)
+        if answer.problem:
+            self._count(answer.problem, answer.where)
+        else:
+            self.models[answer.model or self.settings.model] += 1
+            self.otherwise += answer.key.split("-")[1:2] != [prompt]
+
+    def _count(self, kind: str, where: str, count: int = 1) -> None:
+        self.problems[kind] += count
+        self.examples.setdefault(kind, where)
+
+    def _prompt(self, caption: str, words: Sequence[str]) -> str:
+        lines = [line for line in self.template.splitlines() if words or "{words}" not in line]
+        known = {"{caption}": caption, "{words}": ", ".join(words)}
+        return re.sub(r"\{(?:caption|words)\}", lambda found: known[found[0]], "\n".join(lines))
+
+    def _key(self, image: Image.Image, caption: str, prompt: str) -> str:
+        s, pixels = self.settings, hashlib.sha256(image.tobytes()).hexdigest()
+        about = _short(prompt, s.image_size, dict(s.body), digits=12)
+        return f"{_short(pixels, image.size, caption, digits=24)}-{about}-{_short(s.model, digits=8)}"
+
+    def _body(self, image: Image.Image, prompt: str) -> dict[str, Any]:
+        small, out = image.convert("RGB"), io.BytesIO()
+        small.thumbnail((self.settings.image_size,) * 2)
+        small.save(out, "JPEG", quality=90)
+        url = f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"
+        content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": prompt}]
+        return {
+            **self.settings.body, "model": self.settings.model, "messages": [{"role": "user", "content": content}],
+        }  # fmt: skip
+
+    def _write(self, file: IO[str], asked: Mapping[str, tuple[Image.Image, str, str]]) -> None:
+        for key, (image, prompt, _) in asked.items():
+            request = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions"}
+            file.write(json.dumps({**request, "body": self._body(image, prompt)}) + "\n")
+
+    def _read(self, path: str | Path) -> None:
+        """Take the answers of a file."""
+        with reading(path, "read as answers"), open_regular(path) as file:
+            for answer in answers_of(file, str(path), self.settings.max_words):
+                short = answer.key.partition("-")[0]
+                known = self.given.get(short)
+                if not answer.key:
+                    self._count(answer.problem, answer.where)
+                elif known is None or (known.problem and not answer.problem):
+                    self.given[short] = answer
+                elif not answer.problem:
+                    self._count("doubled ids", answer.where)
+
+
+def answers_of(lines: Iterable[bytes], name: str, max_words: int) -> Iterable[Answer]:
+    """The answers in a file called ``name``. One without a key is a line of another form."""
+    for number, line in enumerate(lines, 1):
+        where = f"line {number} of {name}"
+        if not line.strip():
+            continue
+        try:
+            told = json.loads(line)
+        except (ValueError, RecursionError):
+            told = None
+        match told:
+            case {"custom_id": str(key), "error": error} if error:
+                message = error.get("message") if isinstance(error, dict) else error
+                yield Answer(key, "", "errors", "", f"{where}: {' '.join(str(message).split())[:200]}")
+            case {"custom_id": str(key), "response": {"status_code": int(status), "body": body}} if status != 200:
+                yield Answer(key, "", "errors", "", f"{where}: status {status}, {' '.join(str(body).split())[:200]}")
+            case {"custom_id": str(key), "response": {"body": body}}:
+                caption, problem = read_answer(body, max_words)
+                model = body.get("model") if isinstance(body, dict) else None
+                yield Answer(key, caption, problem, model if isinstance(model, str) else "", where)
+            case {"custom_id": _, "method": _, "body": _}:
+                raise DataError(f"{where} is a request, no answer: have them answered, such as by vllm run-batch")
+            case _:
+                yield Answer("", "", "lines of another form", "", where)
