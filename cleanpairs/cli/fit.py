@@ -39,7 +39,11 @@ from cleanpairs.core.recipe import Recipe
     "Model",
     option("--method=NAME", "Method; `cleanpairs methods` lists them.  [default: auto]"),
     option("--backbone=NAME", "Dual encoder."),
-    option("--encoder=NAME", "CLIP or SigLIP for both sides: a directory, or a name on the hub.", Reads()),
+    option(
+        "--encoder=NAME",
+        "Encoder of both sides, as CLIP: a directory, a name on the hub, or open_clip:MODEL/PRETRAINED.",
+        Reads(),
+    ),
 )
 @group(
     "Training",

@@ -72,6 +72,11 @@ class ImageTransform:
         """The whole picture in a square: a caption may speak of the border. ``mean``, ``std``: of 0 to 255."""
         return cls(None, size, size, None, Image.Resampling.BICUBIC, 1.0, (mean,) * 3, (std,) * 3)
 
+    @classmethod
+    def none(cls) -> Self:
+        """Whole pictures as they are: what takes them prepares them itself."""
+        return cls(None, None, None, None, None, 1.0, (0.0,) * 3, (1.0,) * 3)
+
     @property
     def output_size(self) -> tuple[int, int]:
         """(H, W) of what comes out."""
@@ -119,6 +124,7 @@ def _defaults(model_type: str) -> dict[str, Any]:
     whole = {"size": {"height": 224, "width": 224}, "do_center_crop": False}
     known: dict[str, dict[str, Any]] = {
         "clip": {**cut, **clip},
+        "metaclip_2": {**cut, **clip},
         "siglip": {**whole, **half},
         "vision-encoder-decoder": {**whole, **half, "resample": 2},  # of ViT
         "blip": {**whole, **clip, "size": {"height": 384, "width": 384}},

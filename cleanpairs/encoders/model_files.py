@@ -16,7 +16,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.regular import read_object, sha256_of
 from cleanpairs.core.torch_state import seeded
-from cleanpairs.encoders.image_transform import ImageTransform
+from cleanpairs.encoders.image_transform import ImageTransform, to_rgb
 
 INSTALL = 'pip install "cleanpairs[clip]"'
 PRETRAINED = "pretrained model"  # for :func:`cleanpairs.core.regular.read_object`
@@ -84,27 +84,61 @@ class FrozenImages:
     fingerprint: str  # of what determines them
     shape: tuple[int, ...]
     transform: ImageTransform
+    prepare: Callable[[Sequence[Image.Image]], Any] | None = None  # what is done to whole pictures. None: ``transform``
     cache_key: str | None = None  # in place of the fingerprint in names of caches
     dtype: type = np.float32  # as they are kept there
     batch_size = 32  # images a pass
 
-    def vectors(self, x: Tensor) -> Tensor:
-        """(n, *shape) of pixels (n, 3, H, W) float32, standardised."""
+    def vectors(self, x: Any) -> Tensor:
+        """(n, *shape) of what was prepared of n images: pixels (n, 3, H, W) float32, standardised, of ``transform``."""
         raise NotImplementedError
 
     def encode_images(self, images: Sequence[Image.Image], batch_size: int | None = None) -> np.ndarray:
         """(n, *shape) float32 of n decoded images of any mode and size. DataError: one without pixels."""
-        return self._in_batches(self.transform, images, batch_size)
+        return self._in_batches(self.prepare or self.transform, [to_rgb(image) for image in images], batch_size)
 
     def encode_pixels(self, pixels: Sequence[np.ndarray], batch_size: int | None = None) -> np.ndarray:
         """As :meth:`encode_images`, of n times pixels (3, H, W) uint8 that ``transform.pixels`` has made."""
-        return self._in_batches(lambda x: self.transform.standardise(torch.from_numpy(np.stack(x))), pixels, batch_size)
+        prepare = self.prepare
+        if prepare is None:
+            return self._in_batches(self._standardised, pixels, batch_size)
+        return self._in_batches(
+            lambda some: prepare([Image.fromarray(x.transpose(1, 2, 0)) for x in some]), pixels, batch_size
+        )
+
+    def _standardised(self, pixels: Sequence[np.ndarray]) -> Tensor:
+        return self.transform.standardise(torch.from_numpy(np.stack(pixels)))
 
     @torch.inference_mode()
     def _in_batches(self, prepare: Callable[[Any], Tensor], images: Any, batch_size: int | None) -> np.ndarray:
         size = batch_size or self.batch_size
         parts = (self.vectors(prepare(images[s : s + size])).float().cpu().numpy() for s in range(0, len(images), size))
         return np.concatenate([np.empty((0, *self.shape), np.float32), *parts])
+
+
+class FrozenPair(FrozenImages):
+    """A frozen network of both sides, to unit vectors of one space. ``dim``: their dimensions. ``temperature``: of the
+    network's own logits of cosines. ``tunable``: whether its towers can be trained on.
+    """
+
+    dim: int
+    temperature: float
+    tunable = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """(dim,)."""
+        return (self.dim,)
+
+    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit vectors (n, E) float32 of n captions, each cut to the model's length. An empty one is encoded too."""
+        raise NotImplementedError
+
+
+def need_device(device: str) -> None:
+    """ConfigError where it is a GPU and there is none."""
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device {device!r} is not available here: use device='cpu'")
 
 
 def settings_of(file: Path) -> dict[str, Any]:

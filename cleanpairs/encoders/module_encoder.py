@@ -3,13 +3,12 @@
 import hashlib
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.encoders.image_transform import ImageTransform, to_rgb
+from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import FrozenImages
 
 Prepare = Callable[[Sequence[Image.Image]], Tensor]  # B RGB images to pixels (B, 3, H, W)
@@ -31,12 +30,13 @@ class ModuleEncoder(FrozenImages):
 
     def __init__(self, module: nn.Module, prepare: Prepare | None = None, device: str = "cpu") -> None:
         self.module, self.device, self.name = module, device, type(module).__qualname__
-        self.prepare: Prepare = prepare or IMAGENET()
-        as_it_is = ImageTransform(None, None, None, None, None, 1.0, (0.0,) * 3, (1.0,) * 3)
-        self.transform = self.prepare if isinstance(self.prepare, ImageTransform) else as_it_is
+        prepare = prepare or IMAGENET()
+        known = isinstance(prepare, ImageTransform)
+        self.transform = prepare if isinstance(prepare, ImageTransform) else ImageTransform.none()
+        self.prepare = None if known else prepare
         try:
             with torch.inference_mode():
-                probe = self.vectors(self.prepare([Image.new("RGB", (256, 256), c) for c in ("white", "black")]))
+                probe = self.vectors(prepare([Image.new("RGB", (256, 256), c) for c in ("white", "black")]))
             self.shape = tuple(probe.shape[1:])
         except (RuntimeError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"image_encoder {self.name} fails on images, check its transform: {error}") from error
@@ -45,8 +45,7 @@ class ModuleEncoder(FrozenImages):
                 f"image_encoder {self.name} must map (B, 3, H, W) to (B, D) or (B, R, D), and 2 images became "
                 f"{tuple(probe.shape)}: wrap it in a module that pools or reshapes its output"
             )
-        said = getattr(self.prepare, "__qualname__", type(self.prepare).__qualname__)
-        said = repr(self.prepare) if self.prepare is self.transform else said
+        said = repr(prepare) if known else getattr(prepare, "__qualname__", type(prepare).__qualname__)
         digest = hashlib.sha256(f"{type(module).__module__}.{self.name}{self.shape}{said}".encode())
         for name, value in module.state_dict().items():
             digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
@@ -62,15 +61,3 @@ class ModuleEncoder(FrozenImages):
         finally:
             self.module.train(training)
         return found
-
-    def encode_images(self, images: Sequence[Image.Image], batch_size: int | None = None) -> np.ndarray:
-        """See :meth:`FrozenImages.encode_images`."""
-        return self._in_batches(self.prepare, [to_rgb(image) for image in images], batch_size)
-
-    def encode_pixels(self, pixels: Sequence[np.ndarray], batch_size: int | None = None) -> np.ndarray:
-        """See :meth:`FrozenImages.encode_pixels`. Of a ``prepare`` of its own whole pictures, of any size."""
-        if self.prepare is self.transform:
-            return super().encode_pixels(pixels, batch_size)
-        return self._in_batches(
-            lambda some: self.prepare([Image.fromarray(x.transpose(1, 2, 0)) for x in some]), pixels, batch_size
-        )

@@ -14,7 +14,7 @@ run, and pickled weights are refused.
 import string
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,27 +24,34 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import (
-    FrozenImages,
+    INSTALL,
+    FrozenPair,
     fingerprint_of,
     folder_and_kind,
     load_network,
     load_tokenizer,
     load_transform,
+    need_device,
     settings_of,
 )
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, pack
 
-MODELS = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # model_type of config.json -> class of transformers
+MODELS = {  # model_type of config.json -> class of transformers
+    "clip": "CLIPModel", "metaclip_2": "MetaClip2Model", "siglip": "SiglipModel", "siglip2": "Siglip2Model",
+}  # fmt: skip
 
 
-class PretrainedCLIP(FrozenImages):
+class PretrainedCLIP(FrozenPair):
     """A frozen CLIP or SigLIP with its tokenizer and its image preparation.
+
+    NaFlex, of type ``siglip2``, takes pictures in their own shape, so transformers prepares them.
 
     It is read from a directory as ``save_pretrained`` of transformers writes it, from which nothing else is fetched, or
     from the Hugging Face hub by its name. ``revision``: branch, tag or commit there.
 
-    - ``name``: as given. ``model_type``: ``"clip"`` or ``"siglip"``. ``dim``: dimensions E of the joint space
+    - ``name``: as given. ``model_type``: a key of :data:`MODELS`. ``dim``: dimensions E of the joint space
     - ``max_length``: tokens after which a caption is cut, marks of start and end included
     - ``temperature``: the model's own logit of a pair is the cosine over it. Of SigLIP with a bias
     - ``fingerprint``: SHA-256 over the files that determine the vectors
@@ -55,16 +62,21 @@ class PretrainedCLIP(FrozenImages):
 
     def __init__(self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> None:
         self.name, self.device = str(name_or_path), torch.device(device)
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigError(f"device {device!r} is not available here: use device='cpu'")
+        need_device(device)
         folder, self.model_type = folder_and_kind(
             self.name, revision, MODELS, "only {known} can be used: name a CLIP or SigLIP model, like "
-            "openai/clip-vit-large-patch14",
+            "openai/clip-vit-large-patch14, or a model of sentence-transformers",
         )  # fmt: skip
-        self.transform = load_transform(folder, self.model_type)
+        flexible = self.model_type == "siglip2"
+        self.tunable, self.transform = not flexible, ImageTransform.none()
+        if flexible:
+            self.prepare = _flexible(folder)
+        else:
+            self.transform = load_transform(folder, self.model_type)
         model, self.tokenizer = load_network(folder, MODELS[self.model_type]), load_tokenizer(folder)
-        config, text, sizes = model.config, model.config.text_config, (*self.transform.output_size, len(self.tokenizer))
-        takes = (*(config.vision_config.image_size,) * 2, text.vocab_size)
+        config, text = model.config, model.config.text_config
+        edge = 0 if flexible else config.vision_config.image_size
+        sizes, takes = (*self.transform.output_size, len(self.tokenizer)), (edge, edge, text.vocab_size)
         if sizes[:2] != takes[:2] or sizes[2] > takes[2]:
             raise DataError(
                 f"the files of {self.name} are not of one model: they prepare images and tokens of {sizes}, it takes "
@@ -72,20 +84,21 @@ class PretrainedCLIP(FrozenImages):
             )
         self.model, self.fingerprint = model.eval().requires_grad_(False).to(device), fingerprint_of(folder)
         self.max_length = int(text.max_position_embeddings)
-        clip = self.model_type == "clip"
-        self.dim = int(config.projection_dim if clip else text.projection_size or text.hidden_size)
-        self.shape = (self.dim,)
+        self._siglip = self.model_type.startswith("siglip")
+        self.dim = int(text.projection_size or text.hidden_size if self._siglip else config.projection_dim)
         self.temperature = 1 / float(model.logit_scale.exp())
         # SigLIP learned from small letters, its first version without punctuation. Its sentencepiece tokenizer makes
         # them so, a tokenizer.json does not always. To do it twice changes nothing.
         own = settings_of(folder / "tokenizer_config.json").get("tokenizer_class")
-        self._bare = not clip and own == "SiglipTokenizer"
+        self._bare = self._siglip and own == "SiglipTokenizer"
         pad = text.pad_token_id if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
         self._pad = int(pad or 0)
 
-    def vectors(self, x: Tensor) -> Tensor:
-        """Unit vectors (n, E) of prepared pixels."""
-        return F.normalize(self.model.get_image_features(pixel_values=x.to(self.device)).pooler_output, dim=1)
+    def vectors(self, x: Any) -> Tensor:
+        """Unit vectors (n, E) of prepared pixels, or of patches in a table of transformers."""
+        inputs = x.to(self.device)
+        inputs = {"pixel_values": inputs} if isinstance(inputs, Tensor) else inputs
+        return F.normalize(self.model.get_image_features(**inputs).pooler_output, dim=1)
 
     @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str], batch_size: int = 256) -> np.ndarray:
@@ -110,15 +123,18 @@ class PretrainedCLIP(FrozenImages):
 
         CLIP looks backwards only, so padding is masked. SigLIP learned with its padding.
         """
-        packed, siglip = PackedSequence(tokens.ids, tokens.batch_sizes), self.model_type == "siglip"
+        packed, siglip = PackedSequence(tokens.ids, tokens.batch_sizes), self._siglip
         ids = pad_packed_sequence(packed, True, self._pad, self.max_length if siglip else None)[0].contiguous()
-        present = torch.arange(ids.shape[1], device=ids.device) < tokens.lengths[:, None]  # (B, L)
+        place, lengths = torch.arange(ids.shape[1], device=ids.device), tokens.lengths[:, None]
+        if siglip and self.tokenizer.padding_side == "left":
+            ids = ids.gather(1, (place + lengths) % ids.shape[1])
+        present = place < lengths  # (B, L)
         return {"input_ids": ids} | ({} if siglip else {"attention_mask": present.long()})
 
     def _tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers of captions, at most ``max_length`` each, with the marks of start and end."""
         clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # a lone surrogate is no text
-        if self.model_type == "siglip":
+        if self._siglip:
             clean = [text.lower() for text in clean]
         if self._bare:
             bare = str.maketrans("", "", string.punctuation)
@@ -126,6 +142,19 @@ class PretrainedCLIP(FrozenImages):
         if not clean:
             return []
         return self.tokenizer(clean, truncation=True, max_length=self.max_length)["input_ids"]
+
+
+def _flexible(folder: Path) -> Any:
+    """What makes patches of whole pictures, with their shapes, by the model's own JSON."""
+    try:
+        from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
+    except ImportError as error:
+        raise ConfigError(f"a model of type siglip2 needs a newer transformers: {INSTALL}, with --upgrade") from error
+    file = folder / "preprocessor_config.json"
+    config = settings_of(file) or settings_of(folder / "processor_config.json").get("image_processor", {})
+    fields = "resample", "image_mean", "image_std", "rescale_factor", "patch_size", "max_num_patches"
+    processor = Siglip2ImageProcessorPil(**{name: config[name] for name in fields if config.get(name) is not None})
+    return lambda images: processor(list(images), return_tensors="pt")
 
 
 class Captioner:

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.registry import BACKBONES
 from cleanpairs.data import Pairs
+from cleanpairs.encoders.libraries import load_encoder
+from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.encoders.sentences import INSTALL, SHIPPED, SentenceEncoder, shipped
@@ -92,8 +94,8 @@ class Encoders:
 
     Parameters
     ----------
-    both : PretrainedCLIP, optional
-        CLIP or SigLIP.
+    both : FrozenPair, optional
+        CLIP, SigLIP or another encoder of both sides.
     tuned : bool
         Whether its towers are trained too.
     text : SentenceEncoder, str or None
@@ -102,7 +104,7 @@ class Encoders:
         From images to vectors.
     """
 
-    both: PretrainedCLIP | None = None  # CLIP or SigLIP
+    both: FrozenPair | None = None  # CLIP, SigLIP and others
     tuned: bool = False  # whether its towers are trained too
     text: SentenceEncoder | str | None = None  # captions to vectors. "features" for those of the data
     image: ModuleEncoder | None = None
@@ -125,7 +127,12 @@ class Encoders:
         Encoders
             Loaded.
         """
-        both = None if settings.encoder is None else PretrainedCLIP(_resolved(settings.encoder), device)
+        both = None if settings.encoder is None else load_encoder(_resolved(settings.encoder), device)
+        if settings.tune != "head" and both is not None and not both.tunable:
+            raise ConfigError(
+                f"tune={settings.tune!r} trains on a CLIP or SigLIP of transformers that takes one size of images, and "
+                f"{both.name} is none: leave tune out, or name another encoder"
+            )
         text: SentenceEncoder | str | None = GIVEN if text_encoder == GIVEN else None
         if text_encoder == AUTO:
             text = _shipped(device) if both is None and takes_sentences(settings.backbone) else None
@@ -184,7 +191,9 @@ class Encoders:
             Of words, of vectors, or of both.
         """
         if self.both is not None:
-            return Captions(self.both) if self.tuned else Captions(frozen=self.both)
+            if isinstance(self.both, PretrainedCLIP) and self.tuned:
+                return Captions(self.both)
+            return Captions(frozen=self.both)
         return Captions(dim=dim) if isinstance(self.text, str) else Captions(words, self.text)
 
     def suiting(self, captions: Sequence[str], settings: ModelSettings) -> "tuple[Encoders, str]":
@@ -250,14 +259,14 @@ class Encoders:
         }
 
 
-def check_vectors(array: np.ndarray, model: PretrainedCLIP) -> None:
+def check_vectors(array: np.ndarray, model: FrozenPair) -> None:
     """Refuse vectors that a model cannot have made.
 
     Parameters
     ----------
     array : (m, E) or (m, 1, E) float
         The vectors.
-    model : PretrainedCLIP
+    model : FrozenPair
         The model.
 
     Raises

@@ -21,7 +21,8 @@ from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.rows import RowBatch
-from cleanpairs.encoders.pretrained import PretrainedCLIP
+from cleanpairs.encoders.libraries import load_encoder
+from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.estimators.batches import RowScorer, filled
 from cleanpairs.estimators.encoders import GIVEN, check_vectors, refuse_without_captions
 from cleanpairs.estimators.persistence import Saved, Stored
@@ -172,7 +173,7 @@ def _vector_pairs(pairs: Pairs, images: Embeddings, texts: Embeddings) -> Vector
 
 
 class _FrozenState:
-    _model: PretrainedCLIP | GivenVectors
+    _model: FrozenPair | GivenVectors
     _background: VectorPairs | None  # some pairs of the fit
     _of_fit: ScoreProbability | None  # what the scores of the fit mean
     _later: ScoreProbability | None  # what scores by the background mean
@@ -185,7 +186,8 @@ class FrozenScorer(_FrozenState, PairScorer):
     Parameters
     ----------
     model : str or Path, optional
-        CLIP or SigLIP: a directory, or a name on the Hugging Face hub. ``encoder`` says the same. Without either, the
+        CLIP, SigLIP, a model of sentence-transformers, or ``open_clip:MODEL/PRETRAINED``: a directory, or a name on the
+        Hugging Face hub. ``encoder`` says the same. Without either, the
         data must bring vectors of both sides.
     revision : str, optional
         Branch, tag or commit on the hub.
@@ -273,12 +275,12 @@ class FrozenScorer(_FrozenState, PairScorer):
             "vectors of both sides"
         )
 
-    def _source(self, name: str | Path | None) -> PretrainedCLIP | GivenVectors:
+    def _source(self, name: str | Path | None) -> FrozenPair | GivenVectors:
         """What makes the vectors: the model of a name, or the data."""
         if name is None:
             return GivenVectors()
         path = str(Path(name).resolve()) if Path(name).is_dir() else str(name)
-        return PretrainedCLIP(path, self._resolved_device(), revision=self.revision)
+        return load_encoder(path, self._resolved_device(), revision=self.revision)
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         share = getattr(self._model, "flagged", None) if self.quantile is None else self.quantile
@@ -322,7 +324,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         Raises
         ------
         CleanpairsError
-            As of :meth:`cleanpairs.estimators.PairScorer.fit`. ConfigError: also if the model is not CLIP or SigLIP, or
+            As of :meth:`cleanpairs.estimators.PairScorer.fit`. ConfigError: also if the model is of another kind, or
             transformers is missing. DataError: also if there is no such model, or it is damaged.
         """
         self.validate()
@@ -330,7 +332,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         pairs = load_pairs(pairs)
         self._background, self._of_fit, self._later = None, None, None
         model = self._model = self._source(self._model_name)
-        if isinstance(model, PretrainedCLIP):
+        if isinstance(model, FrozenPair):
             refuse_without_captions(pairs, model.name)
         elif pairs.has_both_vectors:
             self._text_encoder, self._captions = GIVEN, "vectors of the data, both sides"
@@ -353,7 +355,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         )
         self._set_threshold(self.correspondence_[usable])
         self._fingerprint, self.history_, self._image_encoder = pairs.source.fingerprint, [], self.method_name
-        self._image_size = model.transform.output_size[0] if isinstance(model, PretrainedCLIP) else None
+        self._image_size = model.transform.output_size[0] or None if isinstance(model, FrozenPair) else None
         self.tau_ = model.temperature
         self._set_bank(images, texts.take(usable), index, *groups, usable)
         if val is not None:
@@ -362,7 +364,7 @@ class FrozenScorer(_FrozenState, PairScorer):
 
     def _given(self, pairs: Pairs) -> np.ndarray | None:
         """The correspondence (N,) that the data brings, where it is taken."""
-        return None if isinstance(self._model, PretrainedCLIP) else self._model.correspondence(pairs)
+        return None if isinstance(self._model, FrozenPair) else self._model.correspondence(pairs)
 
     def _calibrate(self, pairs: VectorPairs) -> np.ndarray:
         """Correspondence (N,) float32 of the pairs of a fit. Some of these are the background of later ones."""
@@ -466,7 +468,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         )
 
     def _has_vectors(self, pairs: Pairs) -> bool:
-        return isinstance(self._model, PretrainedCLIP) or self._model.has_vectors(pairs)
+        return isinstance(self._model, FrozenPair) or self._model.has_vectors(pairs)
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Encode images.
@@ -485,7 +487,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         self._fitted()
         if not isinstance(images, np.ndarray):
             return self._encode(load_pairs(images))[0].vectors
-        if isinstance(self._model, PretrainedCLIP):
+        if isinstance(self._model, FrozenPair):
             if images.ndim == 4:
                 from PIL import Image
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, cache_dir
+from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.encoders.sentences import SentenceEncoder
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
@@ -21,7 +22,7 @@ class Captions:
     def __init__(
         self,
         words: Tokenizer | PretrainedCLIP | None = None,
-        frozen: PretrainedCLIP | SentenceEncoder | None = None,
+        frozen: FrozenPair | SentenceEncoder | None = None,
         dim: int | None = None,
     ) -> None:
         self.words, self.frozen, self.dim = words, frozen, dim

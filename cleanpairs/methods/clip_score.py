@@ -13,7 +13,7 @@ import numpy as np
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.parameters import choice
-from cleanpairs.encoders.pretrained import PretrainedCLIP
+from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.estimators.frozen import FrozenScorer, GivenScores, GivenVectors
 from cleanpairs.ops.normalised_similarity import VectorPairs
 
@@ -62,7 +62,7 @@ class ClipScore(FrozenScorer):
     def _alone(self) -> bool:
         return self.normalise == "none"
 
-    def _source(self, name: str | Path | None) -> PretrainedCLIP | GivenVectors:
+    def _source(self, name: str | Path | None) -> FrozenPair | GivenVectors:
         if self.score_column is None:
             return super()._source(name)
         if name is not None or self.text_encoder is not None:

@@ -167,8 +167,8 @@ class CRCL(PairCleaner):
     max_length : int
         Words after which a caption is cut. Of characters four times as many.
     encoder : str or Path, optional
-        CLIP or SigLIP for both sides, in place of backbone, image encoder and learned words. A directory, or a name on
-        the Hugging Face hub.
+        CLIP, SigLIP or another encoder of both sides, in place of backbone, image encoder and learned words. A
+        directory, a name on the Hugging Face hub, or ``open_clip:MODEL/PRETRAINED``.
     image_encoder : str or torch.nn.Module
         "auto": vectors of the data where it has them, else "efficientnet_lite0". "efficientnet_lite0": frozen. "cnn":
         trained from the pixels. "features": vectors of the data. A torch module is frozen.

@@ -1,4 +1,4 @@
-"""A tiny random CLIP and a tiny SigLIP, written as transformers writes them; and a corpus of pictures for them."""
+"""Tiny random CLIPs and SigLIPs, written as transformers writes them; and a corpus of pictures for them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ LENGTH = 16  # tokens that the tiny models take
 COLORS = "red green blue yellow black white purple orange".split()
 
 
-def save_clip(folder: Path) -> None:
-    from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
+def save_clip(folder: Path, kind: str = "CLIP") -> None:
+    import transformers
+    from transformers import CLIPTokenizer
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
     letters = [chr(k) for k in range(97, 123)] + list(".!")
@@ -28,8 +29,8 @@ def save_clip(folder: Path) -> None:
     CLIPTokenizer(vocab=ids, merges=MERGES).save_pretrained(folder)
     end = ids["<|endoftext|>"]
     text = {"vocab_size": len(ids), "bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end}
-    CLIPModel(
-        CLIPConfig(
+    getattr(transformers, f"{kind}Model")(
+        getattr(transformers, f"{kind}Config")(
             text_config={**tower(), **text, "max_position_embeddings": LENGTH},
             vision_config={**tower(), "image_size": 32, "patch_size": 8},
             projection_dim=24,
@@ -39,9 +40,21 @@ def save_clip(folder: Path) -> None:
     CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size).save_pretrained(folder)
 
 
-def save_siglip(folder: Path) -> None:
+def save_metaclip_2(folder: Path) -> None:
+    save_clip(folder, "MetaClip2")
+
+
+def save_siglip2(folder: Path) -> None:
+    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
+
+    save_siglip(folder, "Siglip2", {"num_patches": 16}, padding_side="left")
+    Siglip2ImageProcessorPil(patch_size=8, max_num_patches=16).save_pretrained(folder)
+
+
+def save_siglip(folder: Path, kind: str = "Siglip", size: dict[str, int] | None = None, **how: Any) -> None:
+    import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast, SiglipConfig, SiglipModel
+    from transformers import PreTrainedTokenizerFast
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
@@ -50,13 +63,13 @@ def save_siglip(folder: Path) -> None:
     tokenizer.train_from_iterator([" ".join(WORDS)] * 4, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", **how
     ).save_pretrained(folder)
     text = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
-    model = SiglipModel(
-        SiglipConfig(
+    model = getattr(transformers, f"{kind}Model")(
+        getattr(transformers, f"{kind}Config")(
             text_config={**tower(), **text, "max_position_embeddings": LENGTH, "projection_size": 32},
-            vision_config={**tower(), "image_size": 32, "patch_size": 8},
+            vision_config={**tower(), **(size or {"image_size": 32}), "patch_size": 8},
         )
     )
     model.logit_scale.data.fill_(2.3)
@@ -69,7 +82,7 @@ def tower() -> dict[str, int]:
     return {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
-SAVE = {"clip": save_clip, "siglip": save_siglip}
+SAVE = {"clip": save_clip, "siglip": save_siglip, "metaclip_2": save_metaclip_2, "siglip2": save_siglip2}
 
 
 @pytest.fixture(scope="session")

@@ -180,8 +180,13 @@ def test_vectors_that_the_model_has_made_before(tiny_clip: Path, colored: Path) 
 # -- towers that are trained ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
-@pytest.mark.parametrize("tune", ["lora", "blocks:1", "full"])
+@pytest.mark.parametrize(
+    ("kind", "tune"),
+    [
+        *((kind, tune) for kind in ("clip", "siglip") for tune in ("lora", "blocks:1", "full")),
+        ("metaclip_2", "blocks:1"),
+    ],
+)
 def test_tuned_towers_begin_as_the_model_learn_and_come_back(
     tiny_models: dict[str, Path], colored: Path, tmp_path: Path, kind: str, tune: str
 ) -> None:

@@ -312,7 +312,7 @@ def test_a_damaged_file_is_named(broken: Path, file: str, damage: str) -> None:
 
 def test_other_kinds_are_refused(broken: Path) -> None:
     edit(broken / "config.json", model_type="bert")
-    with pytest.raises(ConfigError, match=r"type 'bert', and only clip, siglip can be used"):
+    with pytest.raises(ConfigError, match=r"type 'bert', and only clip, metaclip_2, siglip, siglip2 can be used"):
         PretrainedCLIP(broken)
 
 

@@ -1,0 +1,193 @@
+"""Encoders of images and captions by name: of sentence-transformers, of open_clip, else of transformers.
+
+Weights are read from safetensors only, and no code of a model's directory is run. The libraries prepare whole pictures
+themselves.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.regular import read_json, sha256_of
+from cleanpairs.encoders.image_transform import ImageTransform
+from cleanpairs.encoders.model_files import INSTALL, FrozenPair, download, need_device, settings_of
+from cleanpairs.encoders.pretrained import MODELS, PretrainedCLIP
+
+OPEN_CLIP = "open_clip:"
+MODULES = "modules.json"  # names the parts of a model of sentence-transformers
+
+
+def load_encoder(name: str, device: str = "cpu", *, revision: str | None = None) -> FrozenPair:
+    """The encoder of both sides that is named, loaded.
+
+    ``name``: ``open_clip:MODEL/PRETRAINED``, a directory or a name on the Hugging Face hub. ``revision``: branch, tag
+    or commit there.
+    Raises ConfigError: a package or the device is missing, the model is of another kind or needs code of its own.
+    DataError: there is no such model, or its files are missing, damaged or pickled.
+    """
+    need_device(device)
+    if name.startswith(OPEN_CLIP):
+        return OpenCLIP(name, device, revision)
+    folder = Path(name) if Path(name).is_dir() else download(name, revision, (MODULES,))
+    own = settings_of(folder / "config.json").get("model_type") in MODELS
+    if own or not (folder / MODULES).exists():
+        return PretrainedCLIP(name, device, revision=revision)
+    return SentenceTransformers(name, device, revision)
+
+
+class _Library(FrozenPair):
+    """An encoder that another library computes. ``temperature``: CLIP's, where the library knows none."""
+
+    temperature = 0.01
+
+    def __init__(self, name: str, device: str) -> None:
+        self.name, self.device, self.transform = name, device, ImageTransform.none()
+
+    def _probe(self) -> None:
+        """Set ``dim``. ConfigError: images and captions do not come out as vectors of one length."""
+        with torch.inference_mode():
+            image = self.vectors(self.prepare([Image.new("RGB", (64, 64))]))  # type: ignore[misc]
+            text = self.text_vectors(["a"])
+        if image.shape != text.shape or image.ndim != 2:
+            raise ConfigError(
+                f"{self.name} makes {tuple(image.shape[1:])} numbers of an image and {tuple(text.shape[1:])} of a "
+                "caption: both sides must be vectors of one length"
+            )
+        self.dim = int(text.shape[1])
+
+    def text_vectors(self, texts: list[str]) -> Tensor:
+        """Unit vectors (n, E) of n captions."""
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+        """See :meth:`FrozenPair.encode_texts`."""
+        out, at_once = np.empty((len(texts), self.dim), np.float32), 256
+        for start in range(0, len(texts), at_once):
+            clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts[start : start + at_once]]
+            out[start : start + at_once] = self.text_vectors(clean).float().cpu().numpy()
+        return out
+
+
+class SentenceTransformers(_Library):
+    """A model of images and text of sentence-transformers, such as CLIP or Qwen3-VL-Embedding."""
+
+    def __init__(self, name: str, device: str, revision: str | None) -> None:
+        super().__init__(name, device)
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise ConfigError(f"{name} needs sentence-transformers, run: {INSTALL}") from error
+        parts = (MODULES, "*.jinja", "*.json", "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model", "*/*.jinja")
+        folder = Path(name) if Path(name).is_dir() else download(name, revision, parts)
+        _refuse_code(folder)
+        self.prepare = list
+        try:
+            self.model: Any = SentenceTransformer(
+                str(folder), device=device, trust_remote_code=False, local_files_only=True,
+                model_kwargs={"use_safetensors": True},
+            )  # fmt: skip
+        except Exception as error:  # every module of a model raises its own
+            reason = " ".join(str(error).split())[:300]
+            raise DataError(f"sentence-transformers cannot load {name}: {reason}") from error
+        self.model.eval().requires_grad_(False)
+        if not (self.model.supports("image") and self.model.supports("text")):
+            raise ConfigError(
+                f"{name} takes {', '.join(map(str, self.model.modalities))} and no images: name an encoder of both, or "
+                f"this one of captions alone by --set text_encoder={name}"
+            )
+        self._probe()
+        digest = hashlib.sha256()
+        for file in sorted(f for f in folder.rglob("*") if f.suffix in (".json", ".safetensors", ".txt", ".model")):
+            digest.update(f"{file.relative_to(folder)}\0{sha256_of(file)}\n".encode())
+        self.fingerprint = digest.hexdigest()
+
+    def vectors(self, x: list[Image.Image]) -> Tensor:
+        """See :class:`FrozenImages`."""
+        return self._encoded(x)
+
+    def text_vectors(self, texts: list[str]) -> Tensor:
+        """See :class:`_Library`."""
+        return self._encoded(texts)
+
+    def _encoded(self, inputs: list[Any]) -> Tensor:
+        how = {"convert_to_tensor": True, "normalize_embeddings": True, "show_progress_bar": False}
+        found: Tensor = self.model.encode(inputs, **how)
+        return found
+
+
+def _refuse_code(folder: Path) -> None:
+    """ConfigError: a module is not the library's own. DataError: weights are pickled and nothing else is there."""
+    try:
+        modules = list(read_json(folder / MODULES))
+    except (ValueError, OSError, TypeError) as error:
+        raise DataError(f"{folder / MODULES} is no list of modules: {error}") from error
+    for kind in (str(module.get("type")) if isinstance(module, dict) else repr(module) for module in modules):
+        if not kind.startswith("sentence_transformers."):
+            raise ConfigError(f"{folder / MODULES} names {kind}, which is code of the model's own: it is never run")
+    for file in sorted(f for f in folder.rglob("*") if f.suffix in (".bin", ".pt", ".pkl", ".ckpt")):
+        if not any(file.parent.glob("*.safetensors")):
+            raise DataError(f"{file} is pickled, which could run code: take a revision with model.safetensors")
+
+
+class OpenCLIP(_Library):
+    """A model of open_clip, by its name there and the name of its weights, or their file."""
+
+    def __init__(self, name: str, device: str, revision: str | None) -> None:
+        super().__init__(name, device)
+        try:
+            import open_clip
+        except ImportError as error:
+            raise ConfigError(f"{name} needs {error.name}, run: pip install open_clip_torch") from error
+        kind, _, weights = name.removeprefix(OPEN_CLIP).partition("/")
+        if kind not in open_clip.list_models():
+            raise ConfigError(f"open_clip has no model {kind!r}: it has {', '.join(open_clip.list_models())}")
+        tags = open_clip.list_pretrained_tags_by_model(kind)
+        given = weights.endswith(".safetensors")
+        if not given and weights not in tags:
+            raise ConfigError(f"open_clip has no weights {weights!r} of {kind}: it has {', '.join(tags) or 'none'}")
+        tag = next(iter(tags), "") if given else weights
+        known = open_clip.get_pretrained_cfg(kind, tag)  # a file of weights is prepared for as the model's first tag
+        file = Path(weights) if given else _fetched(name, str(known.get("hf_hub") or ""), revision)
+        if not file.is_file():
+            raise DataError(f"there is no file {file} of weights for {name}")
+        fields = "mean", "std", "interpolation", "resize_mode"
+        how = {f"image_{field}": known[field] for field in fields if known.get(field)}
+        how["force_quick_gelu"] = bool(known.get("quick_gelu"))
+        try:
+            self.model, prepare = open_clip.create_model_from_pretrained(kind, str(file), device=device, **how)
+            self.tokenizer = open_clip.get_tokenizer(kind)
+        except Exception as error:  # each of the models there raises its own
+            raise DataError(f"open_clip cannot load {name}: {' '.join(str(error).split())[:300]}") from error
+        self.model.eval().requires_grad_(False)
+        self.prepare = lambda images: torch.stack([prepare(image) for image in images])
+        self.temperature = 1 / float(self.model.logit_scale.exp())
+        self.fingerprint = f"{kind}-{sha256_of(file)}"
+        self._probe()
+
+    def vectors(self, x: Tensor) -> Tensor:
+        """See :class:`FrozenImages`."""
+        return F.normalize(self.model.encode_image(x.to(self.device)), dim=1)
+
+    def text_vectors(self, texts: list[str]) -> Tensor:
+        """See :class:`_Library`."""
+        return F.normalize(self.model.encode_text(self.tokenizer(texts).to(self.device)), dim=1)
+
+
+def _fetched(name: str, hub: str, revision: str | None) -> Path:
+    """The safetensors of a model, of the repository that open_clip names."""
+    if not hub:
+        raise ConfigError(f"the weights of {name} are not on the Hugging Face hub: take other ones")
+    repository, file = "/".join(hub.split("/")[:2]), "open_clip_model.safetensors"
+    folder = download(repository, revision, (file,))
+    if not (folder / file).exists():
+        raise DataError(f"{repository} has no {file}, and pickled weights are never read: take other weights")
+    return folder / file

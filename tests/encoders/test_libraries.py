@@ -1,0 +1,161 @@
+"""Encoders by name: NaFlex and MetaCLIP 2 of transformers, models of sentence-transformers and of open_clip."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from cleanpairs import CRCL, ClipScore
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.encoders.libraries import load_encoder
+from cleanpairs.encoders.pretrained import PretrainedCLIP
+
+pytest.importorskip("transformers")
+
+TEXTS = ["a red cat", "the dog and a boat .", ""]
+
+
+def pictures() -> list[Image.Image]:
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)) for size in ((50, 20), (16, 40), (33, 33))]
+
+
+@pytest.mark.parametrize("kind", ["metaclip_2", "siglip2"])
+def test_the_same_logits_as_transformers(tiny_models: dict[str, Path], kind: str) -> None:
+    from transformers import AutoModel, PreTrainedTokenizerFast
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
+
+    folder, siglip = tiny_models[kind], kind == "siglip2"
+    processor = (Siglip2ImageProcessorPil if siglip else CLIPImageProcessorPil).from_pretrained(folder)
+    padding = {"padding": "max_length" if siglip else True, "truncation": True, "max_length": 16}
+    tokens = PreTrainedTokenizerFast.from_pretrained(folder)(TEXTS, **padding, return_tensors="pt")
+    inputs = {name: tokens[name] for name in (["input_ids"] if siglip else ["input_ids", "attention_mask"])}
+    model = AutoModel.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        expected = model(**inputs, **processor(pictures(), return_tensors="pt")).logits_per_image
+    encoder = load_encoder(str(folder))
+    cosine = encoder.encode_images(pictures()) @ encoder.encode_texts(TEXTS).T
+    bias = float(model.logit_bias.detach()) if siglip else 0.0
+    np.testing.assert_allclose(cosine / encoder.temperature + bias, expected.numpy(), atol=2e-5)
+    arrays = [np.asarray(image).transpose(2, 0, 1) for image in pictures()]
+    if siglip:  # workers hand over whole pictures
+        np.testing.assert_allclose(encoder.encode_pixels(arrays), encoder.encode_images(pictures()), atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def sentence_models(tiny_models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A CLIP in a directory below, and a BERT with mean pooling, as sentence-transformers writes them."""
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    from sentence_transformers.base.modules import Transformer
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    root = tmp_path_factory.mktemp("st")
+    library.SentenceTransformer(modules=[Transformer(str(tiny_models["clip"]))]).save_pretrained(str(root / "below"))
+    (root / "clip").mkdir()
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        (root / "below" / name).rename(root / "clip" / name)
+    (root / "below").rename(root / "clip" / "0_CLIP")
+    edit_modules(root / "clip", path="0_CLIP")
+    tokenizer = root / "clip" / "0_CLIP" / "tokenizer_config.json"  # released models say how long a caption may be
+    tokenizer.write_text(json.dumps({**json.loads(tokenizer.read_text()), "model_max_length": 16}), encoding="utf-8")
+    ids = {token: k for k, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat"])}
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertModel(BertConfig(vocab_size=7, **size)).save_pretrained(root / "bert")
+    BertTokenizerFast(vocab=ids).save_pretrained(root / "bert")
+    library.SentenceTransformer(str(root / "bert")).save_pretrained(str(root / "text"))
+    return {"clip": root / "clip", "text": root / "text"}
+
+
+def edit_modules(folder: Path, **changes: str) -> None:
+    first, *others = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    (folder / "modules.json").write_text(json.dumps([{**first, **changes}, *others]), encoding="utf-8")
+
+
+def test_a_model_of_sentence_transformers(
+    sentence_models: dict[str, Path], tiny_models: dict[str, Path], colored: Path, tmp_path: Path
+) -> None:
+    """The vectors of its CLIP are those of transformers, and a scorer on them is saved and read again."""
+    encoder, own = load_encoder(str(sentence_models["clip"])), PretrainedCLIP(tiny_models["clip"])
+    assert (encoder.dim, encoder.tunable, type(encoder).__name__) == (24, False, "SentenceTransformers")
+    texts = [text for text in TEXTS if text]
+    np.testing.assert_allclose(encoder.encode_texts(texts), own.encode_texts(texts), atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_images(pictures()), own.encode_images(pictures()), atol=1e-5)
+    model = ClipScore(model=sentence_models["clip"], device="cpu", normalise="none").fit(colored)
+    model.save_pretrained(tmp_path / "model")
+    np.testing.assert_allclose(
+        ClipScore.from_pretrained(tmp_path / "model").score_pairs(colored), model.correspondence_, atol=1e-6
+    )
+    with pytest.raises(ConfigError, match="tune='lora' trains on"):
+        CRCL(encoder=sentence_models["clip"], tune="lora", epochs=1, refine_epochs=()).fit(colored)
+
+
+def pickled(folder: Path) -> None:
+    (folder / "0_CLIP" / "model.safetensors").rename(folder / "0_CLIP" / "pytorch_model.bin")
+
+
+DAMAGE: dict[str, tuple[Any, type[CleanpairsError], str]] = {
+    "code": (lambda f: edit_modules(f, type="custom.Model"), ConfigError, "custom.Model, which is code of the model's"),
+    "pickled": (pickled, DataError, "pytorch_model.bin is pickled, which could run code"),
+    "no list": (lambda f: (f / "modules.json").write_text("3"), DataError, "no list of modules"),
+    "no weights": (lambda f: (f / "0_CLIP" / "model.safetensors").unlink(), DataError, "cannot load"),
+}
+
+
+@pytest.mark.parametrize("damage", sorted(DAMAGE))
+def test_what_cannot_be_loaded_says_why(sentence_models: dict[str, Path], tmp_path: Path, damage: str) -> None:
+    folder = Path(shutil.copytree(sentence_models["clip"], tmp_path / "model"))
+    harm, error, words = DAMAGE[damage]
+    harm(folder)
+    with pytest.raises(error, match=words):
+        load_encoder(str(folder))
+
+
+def test_an_encoder_of_captions_alone_and_vectors_of_another_width(
+    sentence_models: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"takes text and no images: .*--set text_encoder="):
+        load_encoder(str(sentence_models["text"]))
+    table = pa.table({"image_features": [[0.5] * 7] * 8, "caption": [f"a cat {k}" for k in range(8)]})
+    pq.write_table(table, tmp_path / "narrow.parquet")
+    with pytest.raises(DataError, match="makes one vector of 24 dimensions of an image, and this data has vectors"):
+        ClipScore(model=sentence_models["clip"], image_encoder="features").fit(tmp_path / "narrow.parquet")
+
+
+def test_a_model_of_open_clip(tmp_path: Path) -> None:
+    library = pytest.importorskip("open_clip", reason="open_clip needs torchvision, which is not installed")
+    from safetensors.torch import save_file
+
+    size = {"width": 32, "layers": 1}
+    config: dict[str, Any] = {"embed_dim": 16, "vision_cfg": {**size, "head_width": 16, "image_size": 32}}
+    config["vision_cfg"]["patch_size"] = 8
+    config["text_cfg"] = {**size, "heads": 2, "context_length": 77, "vocab_size": 49408}
+    (tmp_path / "tiny-of-test.json").write_text(json.dumps(config), encoding="utf-8")
+    library.add_model_config(tmp_path / "tiny-of-test.json")
+    model, _, prepare = library.create_model_and_transforms("tiny-of-test")
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    encoder = load_encoder(f"open_clip:tiny-of-test/{tmp_path}/weights.safetensors")
+    with torch.inference_mode():
+        z = model.eval().encode_text(library.get_tokenizer("tiny-of-test")(TEXTS), normalize=True)
+        v = model.encode_image(torch.stack([prepare(image) for image in pictures()]), normalize=True)
+    np.testing.assert_allclose(encoder.encode_texts(TEXTS), z.numpy(), atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_images(pictures()), v.numpy(), atol=1e-5)
+    for name, words in (("none/x", "open_clip has no model 'none'"), ("tiny-of-test/x", "has no weights 'x'")):
+        with pytest.raises(ConfigError, match=words):
+            load_encoder(f"open_clip:{name}")
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "open_clip", None)
+    with pytest.raises(ConfigError, match="pip install open_clip_torch"):
+        load_encoder("open_clip:ViT-B-32/openai")
