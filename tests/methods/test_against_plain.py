@@ -26,18 +26,18 @@ LAST: dict[str, Any] = {"tau": 0.15, "lr": 1.2e-2, "start": 10, "label_epochs": 
 MORE = 0.05
 
 
-def fitted(name: str, **changes: Any) -> tuple[Any, float]:
-    """A method that was fitted, and the AUROC of its correspondence."""
+def fitted(name: str, **changes: Any) -> float:
+    """The AUROC of the method's correspondence."""
     kind = METHODS.load(name)
     settings = {k: v for k, v in {**SMALL, **changes}.items() if k in inspect.signature(kind).parameters}
     model = kind(**settings).fit(corpus(N, WRONG, names=1, noise=2.0))
-    return model, float(roc_auc_score(np.arange(N) < WRONG, -model.correspondence_))
+    return float(roc_auc_score(np.arange(N) < WRONG, -model.correspondence_))
 
 
 @pytest.fixture(scope="module")
 def plain() -> dict[str, float]:
     """AUROC of both plain methods."""
-    return {name: fitted(name)[1] for name in ("infonce", "triplet")}
+    return {name: fitted(name) for name in ("infonce", "triplet")}
 
 
 def test_the_plain_methods_learn_wrong_pairs_by_heart(plain: dict[str, float]) -> None:
@@ -59,13 +59,11 @@ def test_the_plain_methods_learn_wrong_pairs_by_heart(plain: dict[str, float]) -
         ("npc", {}, ("infonce",)),
         ("decl", {}, ("infonce",)),
         ("mscn", {"meta": corpus(40, 0, 11, noise=2.0)}, ("infonce", "triplet")),
-        *(("rcl", {**LAST, "kind": kind}, ("infonce",)) for kind in ("log", "tan", "gce")),
+        ("rcl", LAST, ("infonce",)),
     ],
 )
 def test_it_ranks_wrong_pairs_better(
     plain: dict[str, float], name: str, changes: dict[str, Any], beaten: tuple[str, ...]
 ) -> None:
-    model, auroc = fitted(name, **changes)
+    auroc = fitted(name, **changes)
     assert auroc > max(plain[k] for k in beaten) + MORE, (auroc, plain)
-    plan = model.rematch(corpus(N, WRONG, names=1, noise=2.0), repairs="plausible").to_pandas()
-    assert plan["pair_id"].tolist() == list(range(N))

@@ -13,7 +13,7 @@ from cleanpairs import DECL
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.methods.decl import EvidentialLoss, expected_probability
 from cleanpairs.methods.splitting import scaled
-from tests.methods.conftest import SMALL, corpus, view_of
+from tests.methods.conftest import view_of
 
 
 @pytest.mark.parametrize("excluding", [False, True])
@@ -59,6 +59,7 @@ def test_every_pair_once_an_epoch_weighed_by_its_posterior() -> None:
     assert float(procedure.loss(view, 0, (np.arange(9),), 1).detach()) == 0
 
 
-def test_a_temperature_that_is_too_low_is_refused() -> None:
-    with pytest.raises(ConfigError, match="evidence_tau"):
-        DECL(**SMALL, evidence_tau=0.001).fit(corpus(8, 0))
+@pytest.mark.parametrize("tau", [0.0, -0.1, 0.012, float("nan")])
+def test_a_temperature_that_leaves_float32_is_refused(tau: float) -> None:
+    with pytest.raises(ConfigError, match=r"evidence_tau of decl must be .*0\.0125, found"):
+        DECL(evidence_tau=tau).validate()

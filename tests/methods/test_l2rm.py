@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cleanpairs import L2RM
 from cleanpairs.methods.l2rm import CostNet, RematchingLoss
+from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE
 from cleanpairs.ops.transport import partial_transport
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import EpochContext
@@ -89,19 +90,29 @@ def test_a_step_lowers_the_cost_of_what_is_known_to_match_and_moves_nothing_else
 # -- the step -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cost", ["cosine", "learned"])
-def test_the_loss_is_the_pairs_and_the_rematching_on_the_plan(cost: str) -> None:
-    procedure, view = started(cost=cost, rematch_weight=0.3, mass=0.2, transport_tau=0.1)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"cost": "learned"}, {"masked": False}, {"mass": 1.0}, {"divergence": "kl"}, {"divergence": "infonce"}],
+)
+def test_the_loss_is_the_pairs_and_the_rematching_on_the_plan(changes: dict[str, Any]) -> None:
+    procedure, view = started(**{"cost": "cosine", "rematch_weight": 0.3, "mass": 0.2, "transport_tau": 0.1, **changes})
+    assert (view.networks[0].head is None) == (changes.get("cost") != "learned")
     clean, noisy = parts(view, np.arange(8), np.arange(24, 31))  # of unlike sizes: the cost net does not learn
-    S = noisy.similarity()
-    forbidden = torch.eye(7, dtype=torch.bool)
-    plan = partial_transport((1 - S.detach()).relu(), mass=0.2, reg=0.05, forbidden=forbidden).plan.to(S.dtype)
-    assert not plan.diagonal().any() and float(plan.sum()) == pytest.approx(0.2, rel=0.2)
-    expected = procedure.pair_loss(clean, torch.ones(8)) + 0.3 * RematchingLoss(tau=0.1)(S, plan).mean()
+    S, masked, mass = noisy.similarity(), changes.get("masked", True), changes.get("mass", 0.2)
+    forbidden = torch.eye(7, dtype=torch.bool) if masked else None
+    plan = partial_transport((1 - S.detach()).relu(), mass=mass, reg=0.05, forbidden=forbidden).plan.to(S.dtype)
+    assert bool(plan.diagonal().any()) is not masked and float(plan.sum()) == pytest.approx(mass, rel=0.2)
+    rematching = RematchingLoss(0.1, changes.get("divergence", "symmetric"))
+    expected = procedure.pair_loss(clean, torch.ones(8)) + 0.3 * rematching(S, plan).mean()
     torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
     alone = procedure.split_loss(view, 0, clean, None)
     torch.testing.assert_close(alone, procedure.pair_loss(clean, torch.ones(8)))
     torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy.select(np.arange(1))), alone)
+
+
+def test_the_warm_up_has_the_reverse_cross_entropy_or_not() -> None:
+    losses = [procedure_of(4, warm_loss=name, tau=0.2).warm_objective for name in ("rce", "infonce")]
+    assert losses == [InfoNCEWithRCE(tau=0.2), InfoNCELoss(tau=0.2)]
 
 
 def test_batches_of_one_size_teach_the_cost_net() -> None:

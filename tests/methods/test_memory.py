@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from cleanpairs.methods.splitting import FeatureMemory
@@ -31,15 +32,6 @@ def check(memory: FeatureMemory, rows: list[int]) -> None:
         np.testing.assert_array_equal(held.texts, texts)
 
 
-def test_an_empty_memory() -> None:
-    memory = FeatureMemory(4)
-    check(memory, [])
-    assert places(memory.held().rows, np.array([0, 1, -1])).tolist() == [-1, -1, -1]
-    assert places(memory.held().rows, np.zeros(0, dtype=np.int64)).shape == (0,)
-    push(memory)
-    check(memory, [])
-
-
 def test_any_pushes_are_those_of_a_list() -> None:
     rng = np.random.default_rng(0)
     for size in (1, 2, 7):
@@ -53,22 +45,13 @@ def test_any_pushes_are_those_of_a_list() -> None:
             check(memory, held)
 
 
-def test_positions_are_those_of_the_entries() -> None:
-    memory = FeatureMemory(4)
-    push(memory, 30, 10, 20)
-    for _ in range(2):
-        held = memory.held().rows
-        asked = np.array([20, 5, 30, 10, 99, 20, 40])
-        for row, at in zip(asked, places(memory.held().rows, asked), strict=True):
-            assert (at == -1) == (row not in held)
-            assert at == -1 or held[at] == row
-        push(memory, 40, 50)  # 30 is gone, the ring has gone around
-
-
-def test_a_pair_that_is_held_twice_has_a_position() -> None:
-    memory = FeatureMemory(4)
-    push(memory, 3, 5, 3)
-    assert memory.held().rows[places(memory.held().rows, np.array([3]))].tolist() == [3]
+@pytest.mark.parametrize("held", [[], [30, 10, 20], [40, 50, 20, 10], [3, 5, 3]])
+def test_places_are_those_of_the_entries(held: list[int]) -> None:
+    asked = [20, 5, 30, 3, 99, 20, 40]
+    for row, at in zip(asked, places(np.array(held, np.int64), np.array(asked)).tolist(), strict=True):
+        assert (at == -1) == (row not in held)
+        assert at == -1 or held[at] == row
+    assert places(np.array(held, np.int64), np.zeros(0, np.int64)).shape == (0,)
 
 
 def test_what_is_remembered_has_no_gradient_and_is_no_view() -> None:

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from cleanpairs import NCR
-from cleanpairs.core.errors import ConfigError
 from cleanpairs.objectives import TripletLoss, prediction
-from tests.methods.conftest import SMALL, corpus, view_of
+from tests.methods.conftest import view_of
 
 
 def test_labels_are_rectified_by_the_other_networks_split() -> None:
@@ -58,8 +57,3 @@ def test_the_prediction_is_of_the_methods_own_margin() -> None:
         procedure.judge(view_of(procedure, 30))
         labels.append(procedure.y)
     assert np.abs(labels[0] - labels[1]).max() > 0.01
-
-
-def test_a_weight_below_zero_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"noisy_weight"):
-        NCR(**SMALL, noisy_weight=-1).fit(corpus(8, 0))

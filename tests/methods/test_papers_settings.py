@@ -1,4 +1,4 @@
-"""The temperature of every paper, in its preset and in what is trained."""
+"""The settings of every paper, in its preset and in what is trained."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from cleanpairs import CRCL, RCL
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.core.registry import METHODS
+from cleanpairs.methods.rcl import ComplementaryLoss
+from cleanpairs.trainer import TrainingStage
 
 PRESETS: dict[str, dict[str, Any]] = {
     "bicro": {"backbone": "sgraf", "epochs": 50, "warmup": 10, "lr_update": 30, "noisy_weight": 1.0, "tau": 0.07},
@@ -55,7 +58,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "lr_update": 30, "warm_loss": "mean", "replace_after": 20, "tau": 0.07,
     },
 }  # fmt: skip
-TAU = {name: preset["tau"] for name, preset in PRESETS.items()}
 # The rate that is left in an epoch; networks, and the mixture that splits.
 DECAYS = {
     "cream": {15: 1, 16: 0.1, 26: 0.01}, "in2r": {6: 1, 26: 0.5, 45: 0.00154}, "l2rm": {20: 1, 21: 0.1},
@@ -68,32 +70,41 @@ SPLITS = {"bicro": (2, "beta"), "l2rm": (1, "beta"), "ncr": (2, "gaussian")}
 def test_the_papers_settings(name: str) -> None:
     paper = METHODS.load(name).paper()
     assert {key: getattr(paper, key) for key in PRESETS[name]} == PRESETS[name]
+    assert (paper.exclude_duplicates, paper.near_duplicates) == (False, False)
+    assert METHODS.load(name).paper(tau=0.3).tau == 0.3
     for epoch, rate in DECAYS.get(name, {}).items():
         assert paper._stages()[0].decay(epoch) == pytest.approx(rate, rel=1e-2)
-    if name in SPLITS:
-        procedure = paper._procedure(range(4))
-        assert (procedure.networks, procedure.mixture) == SPLITS[name]
-
-
-@pytest.mark.parametrize("name", sorted(TAU))
-def test_the_papers_temperature(name: str) -> None:
-    paper = METHODS.load(name).paper()
-    assert paper.tau == TAU[name]
-    assert METHODS.load(name).paper(tau=0.3).tau == 0.3
     if name == "mscn":
         return  # its procedure needs a meta set
     procedure: Any = paper._procedure(range(4))
+    assert name not in SPLITS or (procedure.networks, procedure.mixture) == SPLITS[name]
     objective = getattr(procedure, "warm_objective", None) or procedure.objective
     if hasattr(procedure, "pair_objective"):
-        assert procedure.tau == TAU[name]  # of the labels
+        assert procedure.tau == paper.tau  # of the labels
     if not hasattr(objective, "negatives"):  # a triplet has none
-        assert objective.tau == (paper.evidence_tau if name == "decl" else TAU[name])
+        assert objective.tau == (paper.evidence_tau if name == "decl" else paper.tau)
 
 
-@pytest.mark.parametrize("name", sorted(TAU))
-def test_no_paper_takes_duplicates_out_of_the_negatives(name: str) -> None:
-    paper = METHODS.load(name).paper()
-    assert (paper.exclude_duplicates, paper.near_duplicates) == (False, False)
+def test_the_stages_of_crcl_and_the_epochs_whose_labels_count() -> None:
+    assert CRCL(refine_epochs=(3, 4), epochs=9)._stages() == [TrainingStage(3), TrainingStage(4), TrainingStage(9, 6)]
+    assert CRCL(refine_epochs=(), epochs=9, lr_update=2)._stages() == [TrainingStage(9, 2)]
+    paper = CRCL.paper()
+    assert paper._stages() == [TrainingStage(7), TrainingStage(7), TrainingStage(7), TrainingStage(32, 15)]
+    for model, where, guard in ((paper, "batch", False), (CRCL(), "eval", True)):
+        procedure: Any = model._procedure(range(3))  # type: ignore[arg-type]
+        assert (procedure.label_pass, procedure.correspondence.guard) == (where, guard)
+    labels = paper._procedure(range(3)).correspondence  # type: ignore[arg-type]
+    assert labels.wants(1, 7) and labels.wants(4, 32) and not labels.wants(1, 1)
+
+
+def test_rcl_takes_its_form_and_its_epochs_over() -> None:
+    procedure: Any = RCL(tau=0.2, kind="gce", start=2, label_epochs=4, epochs=9)._procedure(range(5))  # type: ignore[arg-type]
+    assert procedure.objective == ComplementaryLoss(tau=0.2, kind="gce")
+    assert procedure.labels().tolist() == [1.0] * 5
+    labels = procedure.correspondence
+    assert [labels.wants(1, epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
+    short: Any = RCL(start=9, label_epochs=None, epochs=3)._procedure(range(5))  # type: ignore[arg-type]
+    assert short.correspondence.wants(1, 3) and not short.correspondence.wants(1, 2)  # it ends before the start
 
 
 PAPERS_TABLES = {

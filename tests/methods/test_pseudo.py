@@ -52,9 +52,6 @@ def test_oscillation_against_a_loop() -> None:
     assert oscillation(previous, current).tolist() == pytest.approx(want)
     assert oscillation(previous, current).tolist() != pytest.approx(oscillation(current, previous).tolist())
     assert oscillation(previous, previous).tolist() == [0.0] * 6
-
-
-def test_oscillation_of_certain_predictions_is_finite() -> None:
     a, b = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.0, 1.0], [0.0, 1.0]])
     got = oscillation(a, b).tolist()
     assert math.isfinite(got[0]) and got[0] > 10 and got[1] == 0
@@ -71,10 +68,4 @@ def test_the_lender_is_the_clean_pair_of_most_similar_prediction() -> None:
         ]
         assert int(index[i]) == cosines.index(max(cosines))
         assert float(similarity[i]) == pytest.approx(max(cosines))
-
-
-def test_lenders_at_the_edges() -> None:
-    index, similarity = pseudo_caption(torch.eye(3), torch.eye(3).flip(0))
-    assert index.tolist() == [2, 1, 0] and similarity.tolist() == [1.0] * 3
-    assert pseudo_caption(torch.eye(3), torch.eye(3)[:1])[0].tolist() == [0, 0, 0]
     assert pseudo_caption(torch.eye(3)[:0], torch.eye(3))[0].shape == (0,)

@@ -28,10 +28,9 @@ from tests.methods.conftest import SMALL, corpus
 def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(
     name: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Behind the split: within the first network's part, and near the end of the last one's; of one method also within
-    either network's warm-up and at the last step."""
-    method, pairs, steps, stop = METHODS.load(name), corpus(60, 15), 0, -1
-    settings = {**SMALL, "epochs": 4, "warmup": 1, "batch_size": 8, **changes}
+    """Behind the split, within the first network's part. Of one method also in the warm-up and at the last step."""
+    method, pairs, steps, stop = METHODS.load(name), corpus(40, 10), 0, -1
+    settings = {**SMALL, "epochs": 3, "warmup": 1, "batch_size": 8, **changes}
 
     def count(done: int, total: int, loss: float) -> None:
         nonlocal steps
@@ -40,7 +39,7 @@ def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(
             os.kill(os.getpid(), signal.SIGINT)
 
     whole = method(**settings).fit(pairs, on_step=count)
-    for at in (3, 9, 12, steps - 10, steps - 3, steps) if name == "ncr" else (steps // 2 + 1, steps - 2):
+    for at in (8, steps - 3, steps) if name == "ncr" else (steps // 2 + 1,):
         steps, stop = 0, at
         with pytest.raises(KeyboardInterrupt):
             method(**settings).fit(pairs, run_dir=tmp_path / str(at), on_step=count)

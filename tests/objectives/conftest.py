@@ -16,12 +16,6 @@ def batch(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return S.requires_grad_(), torch.rand(n, generator=g, dtype=torch.float64)
 
 
-def some(n: int) -> Tensor:
-    """Off-diagonal entries, more in a row than in a column."""
-    m = torch.rand(n, n, generator=torch.Generator().manual_seed(7)) < 0.4
-    return m.fill_diagonal_(False)
-
-
 def assert_same(ours: Tensor, slow: Tensor, S: Tensor, rtol: float = 1e-9) -> None:
     """One loss a pair, of equal value and equal gradient."""
     assert ours.shape == (len(S),) and ours.dtype == torch.float64
