@@ -16,8 +16,9 @@ def mixture(n: int, wrong: float, apart: float = 3.0, seed: int = 0) -> tuple[np
     return rng.normal(size=n) + np.where(is_wrong, 0, apart), is_wrong, rng.normal(size=4 * n)
 
 
-@pytest.mark.parametrize("wrong", [0.0, 0.05, 0.2, 0.4, 0.6])
-@pytest.mark.parametrize("apart", [2.5, 5.0])
+@pytest.mark.parametrize(
+    ("wrong", "apart"), [(0.0, 2.5), (0.0, 5.0), (0.05, 2.5), (0.2, 5.0), (0.4, 2.5), (0.6, 2.5), (0.6, 5.0)]
+)
 def test_the_rate_and_the_probabilities_are_right(wrong: float, apart: float) -> None:
     observed, is_wrong, null = mixture(4000, wrong, apart)
     found = ScoreProbability.of(observed, null)

@@ -84,15 +84,14 @@ def test_near_captions_that_are_nearly_right_say_nothing(apart: float) -> None:
     assert _near(rng.normal(size=3000) + apart, near, near - 3, 0.0) is None
 
 
-@pytest.mark.parametrize("hubs", [0.0, 3.0])
-def test_a_sample_tells_of_all_pairs_what_their_comparison_does(hubs: float) -> None:
+def test_a_sample_tells_of_all_pairs_what_their_comparison_does() -> None:
     """The sample's own pairs keep their scores; those of half precision and any length score as the others do."""
-    images, texts, at, truth = corpus(3000, 0.3, hubs=hubs, seed=2)
-    pairs = VectorPairs(images, texts, np.arange(3000) * 7, at)
-    whole, numbers = similarity_agreement(pairs), replace(NUMBERS, exact=1500)
+    images, texts, at, truth = corpus(1600, 0.3, hubs=3.0, seed=2)
+    pairs = VectorPairs(images, texts, np.arange(1600) * 7, at)
+    whole, numbers = similarity_agreement(pairs), replace(NUMBERS, exact=800)
     large = VectorPairs((3 * images).astype(np.float16), texts.astype(np.float16), pairs.image_group, at)
     found = similarity_agreement(large, numbers=numbers)
-    assert whole is not None and found is not None and len(found.observed) == len(found.matched) == 3000
+    assert whole is not None and found is not None and len(found.observed) == len(found.matched) == 1600
     areas = [roc_auc_score(~truth, each.observed) for each in (whole, found)]
     assert areas[1] > areas[0] - 0.005 and abs(found.noise_rate - whole.noise_rate) < 0.02
     assert abs(found.calibration.rate - found.noise_rate) < 1e-3
@@ -100,14 +99,14 @@ def test_a_sample_tells_of_all_pairs_what_their_comparison_does(hubs: float) -> 
 
 
 def test_what_was_learned_of_pairs_judges_others_after_it_was_stored() -> None:
-    images, texts, at, truth = corpus(2000, 0.3, seed=4)
-    numbers = np.arange(2000)
-    some = similarity_agreement(VectorPairs(images[:1200], texts[:1200], numbers[:1200], at[:1200]))
+    images, texts, at, truth = corpus(1400, 0.3, seed=4)
+    numbers = np.arange(1400)
+    some = similarity_agreement(VectorPairs(images[:800], texts[:800], numbers[:800], at[:800]))
     assert some is not None
     stored = SimilarityModel.from_arrays(some.model.arrays())
-    others = VectorPairs(images[1200:], texts[1200:], numbers[1200:], at[1200:])
+    others = VectorPairs(images[800:], texts[800:], numbers[800:], at[800:])
     got = stored(others)
     np.testing.assert_array_equal(got, some.model(others))
-    assert roc_auc_score(~truth[1200:], got) > 0.98 and abs(1 - got.mean() - truth[1200:].mean()) < 0.05
+    assert roc_auc_score(~truth[800:], got) > 0.98 and abs(1 - got.mean() - truth[800:].mean()) < 0.05
     known = VectorPairs(images[:50], texts[:50], numbers[:50], at[:50])
     np.testing.assert_allclose(stored(known), some.matched[:50], atol=1e-5)
