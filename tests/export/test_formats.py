@@ -94,6 +94,16 @@ def test_every_format_keeps_its_books(name: str, make_pairs: Any, make_plan: Any
     assert there - described == {out.with_name(out.name + ".manifest.json")}
 
 
+@pytest.mark.parametrize("n", [0, 1, 2])
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_few_rows(name: str, n: int, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(n, struct=True)
+    out = tmp_path / f"out{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, '') }"
+    assert export_pairs(pairs, make_plan(pairs), out, format=name).rows == n == FORMATS.load(name).count(out)
+    if name != "uids":
+        assert load_pairs(out).captions == pairs.captions
+
+
 @pytest.mark.parametrize("out", [".", "..", "{00000..}.tar"])
 def test_not_the_directory_that_one_is_in(out: str) -> None:
     with pytest.raises(ConfigError, match="that you are in"):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import pickle
-import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ from cleanpairs.commands.export import export_plan
 from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data import load_pairs, open_source
 from cleanpairs.data import writing as data_writing
-from cleanpairs.engine import Engine, Partition, make_engine
+from cleanpairs.engine import Engine, Partition
 from cleanpairs.engine.work import carry_out
 from cleanpairs.export import export_pairs, restore_export, writing
 from cleanpairs.export.decisions import PlanFile
@@ -309,51 +306,6 @@ def test_row_groups_are_bounded_as_elsewhere(tmp_path: Path, monkeypatch: pytest
     at = streamed(plan, tmp_path)
     groups = pq.read_metadata(at["out"])
     assert max(groups.row_group(i).num_rows for i in range(groups.num_row_groups)) <= 5
-
-
-DYING = '''
-import os
-import signal
-from dataclasses import dataclass
-from pathlib import Path
-
-from cleanpairs.export.writing import ExportWork
-
-
-@dataclass(frozen=True)
-class Dying(ExportWork):
-    """Work whose worker is killed at partition 1, half-way, while the file ``once`` is there."""
-
-    once: str = ""
-
-    def __call__(self, partition, path):
-        if partition.number == 1 and Path(self.once).exists():
-            Path(self.once).unlink()
-            path.write_bytes(b"half of")
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(partition, path)
-'''
-
-
-@pytest.mark.slow
-def test_a_pool_writes_the_same_files_though_a_worker_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61))
-    wanted = streamed(plan, tmp_path)
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "dying_export.py").write_text(DYING)
-    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
-    dying = importlib.import_module("dying_export").Dying
-    once = tmp_path / "once"
-    once.write_text("")
-    monkeypatch.setattr(writing, "ExportWork", partial(dying, once=str(once)))
-    at = streamed(plan, tmp_path, make_engine("local", workers=2), "pool")
-    assert not once.exists()  # it did die
-    for role in ROLES:
-        assert at[role].read_bytes() == wanted[role].read_bytes(), role
-    assert not (tmp_path / "pool.parquet.parts").exists()
-    monkeypatch.delitem(sys.modules, "dying_export")
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()])

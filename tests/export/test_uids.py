@@ -51,14 +51,6 @@ def test_as_the_documented_formula(numbers: list[int]) -> None:
     assert [f"{int(a):016x}{int(b):016x}" for a, b in found] == sorted(uids)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_rows(make_pairs: Any, make_plan: Any, tmp_path: Path, n: int) -> None:
-    pairs = make_pairs(n)
-    export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy")
-    found = np.load(tmp_path / "kept.npy")
-    assert found.shape == (n,) and found.dtype == np.dtype("u8,u8")
-
-
 def test_what_gives_no_list(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     pairs = make_pairs(3, uid=pa.array(["0" * 32, "0" * 31, None]))
     with pytest.raises(DataError, match=f"'{'0' * 31}' is not 32 hex"):

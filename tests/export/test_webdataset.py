@@ -18,8 +18,6 @@ from PIL import Image
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import diff_export, export_pairs, restore_export
-from cleanpairs.export.formats import FORMATS
-from cleanpairs.export.webdataset_format import image_suffix, sample_key
 
 # webdataset leaves the tars that it read to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -38,29 +36,15 @@ def test_webdataset_reads_what_was_kept_and_repaired(
     out = tmp_path / "shards"
     summary = export_pairs(pairs, make_plan(pairs, mixed), out, format="webdataset", shard_size=4)
     assert (summary.rows, summary.kept, summary.dropped, summary.format) == (6, 4, 1, "webdataset")
-    assert sorted(p.name for p in out.iterdir()) == [
-        "00000.parquet",
-        "00000.tar",
-        "00001.parquet",
-        "00001.tar",
-        "README.md",
-    ]
+    names = "00000.parquet 00000.tar 00001.parquet 00001.tar README.md".split()
+    assert sorted(p.name for p in out.iterdir()) == names
     read = samples(out)
     assert [s["__key__"] for s in read] == ["k0", "k1", "k2", "k4", "k5", "k6"]
     assert [s["txt"].decode() for s in read] == ["text 0", "text 2", "text 2", "text 4", "text 5", "text 6"]
     assert [s["png"] for s in read] == [originals[i] for i in (0, 1, 3, 4, 5, 6)]
     told = [json.loads(s["json"]) for s in read]
-    assert told[1] == {
-        "key": "k1",
-        "key_input": "k1",
-        "uid": told[1]["uid"],
-        "caption": "text 2",
-        "correspondence": 0.5,
-        "action": "rematch_text",
-        "original_caption": "text 1",
-        "source_key": "k2",
-        "repair_score": 0.75,
-    }
+    names = "key_input action original_caption source_key repair_score".split()
+    assert [told[1][name] for name in names] == ["k1", "rematch_text", "text 1", "k2", 0.75]
     beside = pa.concat_tables(pq.read_table(out / f"0000{i}.parquet") for i in range(2))
     assert beside.to_pylist() == told
     assert len(pq.read_table(out / "00000.parquet")) == 4 and len(pq.read_table(out / "00001.parquet")) == 2
@@ -90,14 +74,8 @@ def test_the_same_pairs_give_the_same_bytes(make_pairs: Any, make_plan: Any, mix
         assert file.read_bytes() == (tmp_path / "b" / "out" / file.name).read_bytes()
     with tarfile.open(tmp_path / "a" / "out" / "00000.tar") as tar:
         for member in tar:
-            assert (member.mtime, member.uid, member.gid, member.uname, member.gname, member.mode) == (
-                0,
-                0,
-                0,
-                "",
-                "",
-                0o644,
-            )
+            assert not any((member.mtime, member.uid, member.gid, member.uname, member.gname))
+            assert member.mode == 0o644
 
 
 def test_keys_are_safe_names_and_new_in_their_shard(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
@@ -122,18 +100,6 @@ def test_samples_whose_keys_begin_as_a_writers_notes_do_are_read_back(
     pairs = make_pairs(len(keys), key=pa.array(keys))
     export_pairs(pairs, make_plan(pairs), tmp_path / "out", format="webdataset")
     assert load_pairs(tmp_path / "out").captions == pairs.captions
-
-
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_rows(make_pairs: Any, make_plan: Any, tmp_path: Path, n: int) -> None:
-    pairs = make_pairs(n)
-    out = tmp_path / "shards"
-    assert export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=1).rows == n
-    assert FORMATS.load("webdataset").count(out) == n
-    assert len(list(out.glob("*.tar"))) == max(n, 1)
-    with tarfile.open(out / "00000.tar") as tar:
-        assert len(tar.getnames()) == (3 if n else 0)
-    assert n == 0 or len(samples(out)) == n
 
 
 def test_values_that_json_does_not_have(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
@@ -230,20 +196,6 @@ def test_a_lost_sample_is_noticed(
     with pytest.raises(CleanpairsError, match="2 samples, its Parquet file 3"):
         export_pairs(pairs, make_plan(pairs), tmp_path / "shards", format="webdataset")
     assert not (tmp_path / "shards").exists()
-
-
-def test_names_and_suffixes() -> None:
-    assert (
-        sample_key("__a__") == sample_key("//a__") == "_a__" and sample_key("_a") == "_a" and sample_key("____") == ""
-    )
-    assert sample_key("a/b c.jpg") == "a_b_c_jpg" and sample_key("..") == "" and sample_key("") == ""
-    assert [image_suffix(b) for b in (b"\xff\xd8\xff\xe0", b"\x89PNG\r", b"RIFF\0\0\0\0WEBPVP8", b"GIF89a", b"?")] == [
-        "jpg",
-        "png",
-        "webp",
-        "gif",
-        "img",
-    ]
 
 
 def test_text_that_is_not_utf8_is_shown_as_far_as_it_can_be(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
