@@ -2,7 +2,6 @@
 the worst pairs of a corpus, however few: one ranked list, a row an issue, as cleanlab's tables of issues are.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,6 @@ from cleanpairs.data.filters import PREFIX, other_scripts
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.ops.search import prepare
 
-AGREED = "captions of similar images say"
 
 ISSUES = (
     "doubtful", "near-duplicate images, different captions", "one caption, many images", "uninformative",
@@ -210,7 +208,7 @@ class Explainer:
             return self.pairs.reasons.get(i, "quarantined")
         if not unsupported and not expected:
             return "no word of the caption speaks for or against it"
-        agreed = f"{AGREED} {_listed(expected)}; " if expected else ""
+        agreed = f"captions of similar images say {_listed(expected)}; " if expected else ""
         of_them = "of them " if expected else "caption of a similar image "
         return (agreed + (f"hardly any {of_them}says {_listed(unsupported)}" if unsupported else "")).removesuffix("; ")
 
@@ -269,12 +267,6 @@ def _repeated(pairs: Pairs) -> Iterator[Found]:
     for i, n in zip(first[images > 1].tolist(), images[images > 1].tolist(), strict=True):
         if pairs.captions[i]:
             yield i, 1 / n, f"{n} images have this caption"
-
-
-def named_words(why: str) -> tuple[list[str], list[str]]:
-    """Of a sentence of :meth:`Explainer.why`: the words that similar images agree on, and the unsupported ones."""
-    agreed, _, own = why.partition("; ") if why.startswith(AGREED) else ("", "", why)
-    return re.findall("“(.*?)”", agreed), re.findall("“(.*?)”", own)
 
 
 def _listed(words: Sequence[str]) -> str:

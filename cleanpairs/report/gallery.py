@@ -1,7 +1,7 @@
-"""Which pairs the report shows: galleries of cards, groups, donors, duplicates, and where other scores disagree."""
+"""Which pairs the report shows: galleries of cards, donors, duplicates, and where other scores disagree."""
 
 import base64
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,8 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.thumbnails import thumbnails
-from cleanpairs.explain import caption_words, named_words
 from cleanpairs.report.outcome import Outcome, scores_table
 from cleanpairs.report.plots import DASHED, drawn
-
-LOOK = "≈"  # before a word about the look
 
 
 class Cards:
@@ -211,72 +208,3 @@ def _apart(shown: Cards, name: str, values: np.ndarray, both: np.ndarray, count:
         if len(ids):
             found.append(shown.gallery(title, "ranks furthest apart first", len(both), ids, notes=notes))
     return found
-
-
-def clusters(shown: Cards, why: Sequence[str | None], *, most: int = 8, sample: int = 20_000) -> list[dict[str, Any]]:
-    """Groups of flagged pairs, largest first, with the pairs next to the middle of each. None of fewer than 30.
-
-    ``most``: groups. ``sample``: of more pairs so many are divided.
-
-    They are divided by the words of their captions and by the look of their images, in words, too: those that the
-    captions of similar trusted images agree on, as the pairs' sentences ``why`` (N,) have them. Both are weighted by
-    tf-idf, reduced by a truncated SVD, and divided by k-means into as many groups as have the best silhouette. A name
-    takes no word but those that some sentence names: "of" and "the" say nothing about an image.
-    """
-    from sklearn.cluster import KMeans
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
-    from sklearn.metrics import silhouette_score
-    from sklearn.preprocessing import normalize
-
-    pairs, outcome = shown.pairs, shown.outcome
-    ids = np.flatnonzero(outcome.correspondence < outcome.threshold)
-    flagged = len(ids)
-    if flagged < 30:
-        return []
-    if flagged > sample:
-        ids = np.sort(np.random.default_rng(0).choice(ids, sample, replace=False))
-    said = [named_words(why[i] or "") for i in ids.tolist()]
-    telling = {word for agreed, own in said for word in (*own, *(LOOK + word for word in agreed))}
-    looks = [[LOOK + word for word in agreed] for agreed, _ in said]
-    words = [[*caption_words(pairs.captions[i] or ""), *look] for i, look in zip(ids.tolist(), looks, strict=True)]
-    counts = CountVectorizer(binary=True, min_df=2, max_df=0.9, analyzer=list)
-    try:
-        has = counts.fit_transform(words)
-    except ValueError:  # no word occurs twice
-        return []
-    if has.shape[1] < most:
-        return []
-    reduced = TruncatedSVD(min(50, has.shape[1] - 1), random_state=0)
-    vectors = normalize(reduced.fit_transform(TfidfTransformer().fit_transform(has)))
-    few = np.random.default_rng(0).permutation(len(vectors))[:2000]  # silhouettes take the square of it
-    best, chosen = -np.inf, None
-    for k in range(2, min(most, len(np.unique(vectors, axis=0))) + 1):
-        model = KMeans(k, n_init=3, random_state=0).fit(vectors)
-        of = model.labels_
-        if len(np.unique(of[few])) == k and (score := silhouette_score(vectors[few], of[few])) > best:
-            best, chosen = score, model
-    if chosen is None:
-        return []
-    of, apart, found = chosen.labels_, chosen.transform(vectors).min(axis=1), []
-    note = "next to the middle of the group" + (f", of a sample of {sample:,}" if flagged > sample else "")
-    for c in np.argsort(-np.bincount(of), kind="stable").tolist():
-        rows = np.flatnonzero(of == c)
-        share, of_all = (np.asarray(some.mean(axis=0)).ravel() for some in (has[rows], has))
-        total = round(len(rows) * flagged / len(ids))
-        title = f"{total:,} pairs: {visible(_name(share, of_all, counts.get_feature_names_out(), telling))}"
-        middle = rows[np.argsort(apart[rows], kind="stable")[:3]]
-        found.append(shown.gallery(title, note, total, ids[middle]))
-    return found
-
-
-def _name(share: np.ndarray, of_all: np.ndarray, names: np.ndarray, telling: Collection[str]) -> str:
-    """The words that a group has more often than all: those of ``telling``, if there are any."""
-    gain = np.where(share >= 0.1, share * np.log(np.maximum(share, 1e-9) / np.maximum(of_all, 1e-9)), 0)
-    words = [str(names[i]) for i in np.argsort(-gain, kind="stable") if gain[i] > 0]
-    words = [word for word in words if not telling or word in telling]
-    said = [w for w in words if not w.startswith(LOOK)][:3]
-    look = [w.removeprefix(LOOK) for w in words if w.startswith(LOOK)][:3]
-    parts = ["captions say " + ", ".join(said)] if said else []
-    parts += ["images like those of " + ", ".join(look)] if look else []
-    return "; ".join(parts) or "various words"

@@ -22,7 +22,6 @@ from cleanpairs.repair.actions import REPAIRED, acted
 from cleanpairs.repair.plan import RepairPlan, wrong_in_output
 from cleanpairs.report.gallery import (
     Cards,
-    clusters,
     compare_scores,
     donors,
     duplicates,
@@ -94,7 +93,6 @@ def write_report(
         verdict=verdict(outcome, plan, pairs, info.get("result") or {}, calibration),
         next_steps=next_steps,
         figures=_figures(outcome, metrics),
-        clusters=clusters(shown, why or [None] * len(outcome)),
         quarantined=np.flatnonzero(outcome.kind == "quarantined")[:50].tolist(),
         slices=[*slice_tables(pairs, outcome, slice_by), *caption_lengths(pairs, outcome)],
         missing="the picture cannot be read" if pairs.images.kind == "bytes" else "no picture: the data holds vectors",
@@ -238,25 +236,14 @@ def story(
     """(Heading, sentence) of what is known, by a run.json ``info`` and the estimator's ``settings``."""
     result = info.get("result") or {}
     told = [
-        ("Data", _data(info.get("input") or {})),
         ("Method", _method(info, settings, result)),
-        ("Noise", _noise(result, outcome)),
-        ("Displaced rows", in_words([block["why"] for block in result.get("displaced", ())], 50)),
-        ("Threshold", _threshold(settings, result, outcome.threshold)),
+        ("Threshold", _threshold(settings, result, outcome)),
     ]
     if plan is not None:
         known = {k: v for k, v in plan.settings.items() if isinstance(v, str | int | float)}  # no records of searches
         parts = "".join(f"{k.replace('_', ' ')} {v}; " for k, v in known.items())
         told.append(("Repair", f"{parts}a repair needs a score of at least {plan.min_repair_score:.3g}."))
     return [(name, text) for name, text in told if text]
-
-
-def _data(given: Mapping[str, Any]) -> str:
-    if not given.get("data"):
-        return ""
-    columns = ", ".join(f"{role} from “{column}”" for role, column in (given.get("columns") or {}).items())
-    counts = f"{given['rows']:,} rows, {given['pairs']:,} pairs" if "rows" in given and "pairs" in given else ""
-    return "; ".join(part for part in (given["data"], given.get("kind"), counts, columns) if part) + "."
 
 
 def _method(info: Mapping[str, Any], settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
@@ -277,18 +264,11 @@ def _method(info: Mapping[str, Any], settings: Mapping[str, Any], result: Mappin
     return text + "."
 
 
-def _noise(result: Mapping[str, Any], outcome: Outcome) -> str:
-    y = outcome.correspondence[outcome.scored]
-    flagged, total = int((y < outcome.threshold).sum()), len(y)
-    share = f"{flagged:,} of {total:,} scored pairs ({flagged / total:.1%}) are below the threshold." if total else ""
-    if "noise_rate" not in result:
-        return share
-    return f"{rate_in_words(result)} {share}"
-
-
-def _threshold(settings: Mapping[str, Any], result: Mapping[str, Any], threshold: float) -> str:
-    value, own = f"{threshold:.3g}", result.get("threshold")
-    if own is not None and abs(float(own) - threshold) > 1e-9:
+def _threshold(settings: Mapping[str, Any], result: Mapping[str, Any], outcome: Outcome) -> str:
+    y, own = outcome.correspondence[outcome.scored], result.get("threshold")
+    below = f" ({int((y < outcome.threshold).sum()):,} of {len(y):,} scored pairs are below it)" if len(y) else ""
+    value = f"{outcome.threshold:.3g}{below}"
+    if own is not None and abs(float(own) - outcome.threshold) > 1e-9:
         return f"{value}, given to the repair plan (the run's own is {float(own):.3g})."
     if "threshold" not in settings:
         return ""
