@@ -17,7 +17,6 @@ from cleanpairs.data.filters import PREFIX, other_scripts
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.ops.search import prepare
 
-
 ISSUES = (
     "doubtful", "near-duplicate images, different captions", "one caption, many images", "uninformative",
     "another script", "displaced rows",
@@ -88,7 +87,7 @@ class Explainer:
         self.trusted = rows
 
     @cached_property
-    def _bank(self) -> "tuple[_Side, _Side, WordSupport]":
+    def _by_trusted(self) -> "tuple[_Side, _Side, WordSupport]":
         """The trusted images, each by its surest pair. The trusted captions. What they say, word by word."""
         pairs, rows = self.pairs, self.trusted
         images, texts = self.vectors(rows)
@@ -142,7 +141,7 @@ class Explainer:
         """Explanations of pairs (n,), in their order. Raises ConfigError: there is no such pair."""
         ids = self._checked(pair_ids)
         vectors, flagged = self.vectors(ids), self.correspondence[ids] < self.threshold
-        known = self._near(ids, vectors, self._bank[:2], neighbours)
+        known = self._near(ids, vectors, self._by_trusted[:2], neighbours)
         return [
             Explanation(*(*fields, bool(below), tuple(own), tuple(lacking), self._why(fields[0], own, lacking)))
             for fields, below, (own, lacking) in zip(known, flagged, self._named(ids, vectors[0]), strict=True)
@@ -193,8 +192,8 @@ class Explainer:
         return [self._why(i, *words) for i, words in zip(ids.tolist(), named, strict=True)]
 
     def _named(self, ids: np.ndarray, images: np.ndarray) -> list[tuple[list[str], list[str]]]:
-        near = self._bank[0].near(images, ids, NEIGHBOURS)[0]
-        return self._bank[2].named([self.pairs.captions[i] or "" for i in ids.tolist()], near)
+        near = self._by_trusted[0].near(images, ids, NEIGHBOURS)[0]
+        return self._by_trusted[2].named([self.pairs.captions[i] or "" for i in ids.tolist()], near)
 
     def _shown(self, side: "_Side", place: np.ndarray, similarity: np.ndarray) -> tuple[Neighbour, ...]:
         found = [(int(side.rows[p]), float(s)) for p, s in zip(place, similarity, strict=True) if p >= 0]

@@ -22,7 +22,7 @@ INDEX = "lists.faiss"
 
 @dataclass(frozen=True)
 class QueryWork:
-    """The ``k`` best bank rows of a part of the queries, by what lies in ``folder``.
+    """The ``k`` best rows of a part of the queries, by what lies in ``folder``.
 
     The output is two arrays in ``.npy`` format, one after the other: scores (n, k) float32 and indices (n, k) int64.
     """
@@ -65,9 +65,9 @@ class EngineSearch:
     engine: Engine
     _searches: list[Path] = field(default_factory=list)
 
-    def __call__(self, queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
+    def __call__(self, queries: np.ndarray, rows: np.ndarray, k: int) -> TopK:
         """As :func:`cleanpairs.ops.search.top_k`. Raises CleanpairsError: as the engine does."""
-        prepared = prepare(queries, bank, k)
+        prepared = prepare(queries, rows, k)
         folder = self.folder.absolute() / f"search-{len(self._searches)}"
         self._searches.append(folder)
         n = len(queries)

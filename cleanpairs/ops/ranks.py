@@ -1,4 +1,4 @@
-r"""Spearman's correlation of a pair's distances to the images and to the texts of a bank, many pairs at once.
+r"""Spearman's correlation of a pair's distances to the images and to the texts of other pairs, many pairs at once.
 
     c = sum (r - r_mean) (s - s_mean) / sqrt(sum (r - r_mean)^2  sum (s - s_mean)^2),    r, s the average ranks
 
@@ -43,33 +43,33 @@ def average_ranks(x: Tensor) -> Tensor:
 def rank_correlation(
     x_image: Tensor,
     x_text: Tensor,
-    bank_image: Tensor,
-    bank_text: Tensor,
+    other_image: Tensor,
+    other_text: Tensor,
     *,
     exclude: Tensor | None = None,
     block: int = BLOCK,
 ) -> Tensor:
-    """Spearman's correlation (n,) float64 between a pair's image distances and its text distances to a bank's pairs.
+    """Spearman's correlation (n,) float64 between a pair's image distances and its text distances to other pairs.
 
     REPAIR (Zheng et al., 2024), eq. 6 to 9. Distances are Euclidean. Only their ranks count, so |b|^2 / 2 - <x, b> will
-    do. Equal vectors of the bank (an image with five captions) are compared once and tie exactly. It is 0 where all
+    do. Equal vectors of these (an image with five captions) are compared once and tie exactly. It is 0 where all
     distances to images or to texts are equal, or fewer than two entries remain.
 
-    - ``x_image``, ``x_text`` (n, E), (n, F). ``bank_image``, ``bank_text`` (m, E), (m, F): rows of any norm
-    - ``exclude`` (n,) int64: position in the bank that is left out of a row's correlation. -1 for none
+    - ``x_image``, ``x_text`` (n, E), (n, F). ``other_image``, ``other_text`` (m, E), (m, F): rows of any norm
+    - ``exclude`` (n,) int64: position in these that is left out of a row's correlation. -1 for none
     - ``block``: distances that are held at a time, for images and texts each
 
     Raises DataError: for distances that are NaN.
     """
-    n, m = len(x_image), len(bank_image)
+    n, m = len(x_image), len(other_image)
     out = torch.zeros(n, dtype=torch.float64, device=x_image.device)
     if m < 2:
         return out
-    distinct = [torch.unique(bank, dim=0, return_inverse=True) for bank in (bank_image, bank_text)]
+    distinct = [torch.unique(other, dim=0, return_inverse=True) for other in (other_image, other_text)]
     for rows in torch.arange(n, device=x_image.device).split(max(1, block // m)):
         r, s = (
-            average_ranks((bank.square().sum(dim=1) / 2 - x[rows] @ bank.T)[:, column]) - (m + 1) / 2
-            for x, (bank, column) in zip((x_image, x_text), distinct, strict=True)
+            average_ranks((other.square().sum(dim=1) / 2 - x[rows] @ other.T)[:, column]) - (m + 1) / 2
+            for x, (other, column) in zip((x_image, x_text), distinct, strict=True)
         )
         if exclude is not None:
             r, s = _without(r, exclude[rows]), _without(s, exclude[rows])

@@ -1,7 +1,7 @@
 """Nearest neighbours by inner product, by the index that the size asks for.
 
-    flat     up to 100,000 bank rows, unless so many queries ask that it takes a minute, or few queries: exact. A flat
-             FAISS index. On a GPU FAISS's where its GPU build is there, else matrix products in blocks.
+    flat     up to 100,000 rows, unless so many queries ask that it takes a minute, or few queries: exact. A flat FAISS
+             index. On a GPU FAISS's where its GPU build is there, else matrix products in blocks.
     ivf      above, on a CPU: FAISS's inverted lists of product codes of four bits (André, Kermarrec and Le Scouarnec,
              "Quicker ADC", 2019). The nearest by the codes, twice as many as are asked for, are ranked again by the
              vectors: the scores are true inner products. As many lists are probed as give a recall@10 of 0.92 on a
@@ -19,12 +19,12 @@ import numpy as np
 
 from cleanpairs.ops.mapped import release
 
-FLAT_UP_TO = 100_000  # bank rows
+FLAT_UP_TO = 100_000  # searched rows
 LEAST_RECALL = 0.92  # recall@10 of the approximate search, on a sample
 _AGAIN, _AT_LEAST = 2, 64  # times as many as are asked for, and so many, are ranked again by their vectors
 _IVF_BLOCK = 1 << 12  # queries
 
-_CPU_NUMBERS = 1 << 24  # of a block of the bank, and of scores, without FAISS
+_CPU_NUMBERS = 1 << 24  # of a block of the searched rows, and of scores, without FAISS
 _FLAT_BLOCK = 1 << 16  # queries of an exact search at once: FAISS itself takes 4,096
 
 
@@ -34,13 +34,13 @@ class SearchNote:
 
     index: str  # "flat" or "ivf"
     queries: int  # rows
-    bank: int
+    rows: int  # that are searched
     lists: int = 0
     probes: int = 0  # of each query
     recall: float = 1.0  # recall@10 on a sample of the queries
 
     def __str__(self) -> str:
-        size = f"{self.queries:,} in {self.bank:,}"
+        size = f"{self.queries:,} in {self.rows:,}"
         if self.index == "flat":
             return f"{size}: exact"
         return f"{size}: {self.probes} of {self.lists:,} inverted lists, recall@10 {self.recall:.3f} on a sample"
@@ -48,20 +48,20 @@ class SearchNote:
 
 @dataclass(frozen=True)
 class TopK:
-    """The nearest rows of a bank."""
+    """The nearest of some rows."""
 
-    scores: np.ndarray  # (n, k) float32: inner products, falling along a row, -inf where the bank has fewer rows
-    indices: np.ndarray  # (n, k) int64: bank rows, -1 where there is none
+    scores: np.ndarray  # (n, k) float32: inner products, falling along a row, -inf where there are fewer rows
+    indices: np.ndarray  # (n, k) int64: numbers of rows, -1 where there is none
     note: SearchNote | None = None  # None if not searched for here
 
 
-def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False) -> TopK:
-    """The ``k`` bank rows of largest inner product with each query. Which index finds them, see the module's head.
+def top_k(queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = False) -> TopK:
+    """The ``k`` rows of largest inner product with each query. Which index finds them, see the module's head.
 
-    ``queries`` (n, d), ``bank`` (m, d) float: the bank may be empty. ``exact``: never approximate. The same input gives
+    ``queries`` (n, d), ``rows`` (m, d) float: there may be none. ``exact``: never approximate. The same input gives
     the same answer. Raises ValueError: ``k`` < 1, or arrays that do not share d.
     """
-    prepared = prepare(queries, bank, k, exact=exact)
+    prepared = prepare(queries, rows, k, exact=exact)
     n = len(queries)
     scores, indices = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
     for start in range(0, n, prepared.block):
@@ -73,8 +73,8 @@ def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False)
 
 @dataclass(frozen=True)
 class Prepared:
-    """A search that is ready to be asked: of the bank ``rows`` (m, d), or FAISS's ``index`` of it, for the ``k`` best
-    of each query. Blocks of ``block`` queries give the same numbers wherever they are asked, with as many threads.
+    """A search that is ready to be asked: of ``rows`` (m, d), or FAISS's ``index`` of them, for the ``k`` best of each
+    query. Blocks of ``block`` queries give the same numbers wherever they are asked, with as many threads.
     """
 
     rows: np.ndarray
@@ -89,7 +89,7 @@ class Prepared:
 
     @cached_property
     def flat(self) -> Any:
-        """FAISS's index, where that is the fastest exact way. It holds the bank once more."""
+        """FAISS's index, where that is the fastest exact way. It holds the rows once more."""
         faiss = _faiss()
         if _gpu() and not _faiss_gpus(faiss):
             return None
@@ -100,10 +100,10 @@ class Prepared:
         return index
 
     def __call__(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Scores (b, k) float32, falling, and bank rows (b, k) int64 of queries (b, d). -inf and -1 where too few."""
+        """Scores (b, k) float32, falling, and numbers of rows (b, k) int64, of queries (b, d). -inf and -1 for none."""
         scores = np.full((len(queries), self.k), -np.inf, np.float32)
         indices = np.full((len(queries), self.k), -1, np.int64)
-        found = min(self.k, self.note.bank)
+        found = min(self.k, self.note.rows)
         if len(queries) and found:
             asked = np.ascontiguousarray(queries, np.float32)
             if self.index is not None:
@@ -118,10 +118,10 @@ class Prepared:
         return scores, indices
 
     def _approximate(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The best of the probed lists by their codes, ranked again by the bank's vectors."""
+        """The best of the probed lists by their codes, ranked again by the rows themselves."""
         self.index.nprobe = self.note.probes
-        _, near = self.index.search(_padded(queries, self.index.d), min(max(_AGAIN * k, _AT_LEAST), self.note.bank))
-        scores, order = np.empty(near.shape, np.float32), np.argsort(near, axis=None)  # a mapped bank front to back
+        _, near = self.index.search(_padded(queries, self.index.d), min(max(_AGAIN * k, _AT_LEAST), self.note.rows))
+        scores, order = np.empty(near.shape, np.float32), np.argsort(near, axis=None)  # mapped rows front to back
         read = 1 << 12  # vectors, before the pages of their file are given back
         for start in range(0, len(order), read):
             at = order[start : start + read]
@@ -144,36 +144,36 @@ def _products(queries: np.ndarray, asked: np.ndarray, rows: np.ndarray, ids: np.
     return out
 
 
-def prepare(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False) -> Prepared:
+def prepare(queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = False) -> Prepared:
     """The search that :func:`top_k` does, ready to be done in blocks. Parameters and errors are its."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    if queries.ndim != 2 or bank.ndim != 2 or queries.shape[1] != bank.shape[1]:
-        raise ValueError(f"queries (n, d) and bank (m, d) must share d, got {queries.shape} and {bank.shape}")
-    n, m = len(queries), len(bank)
+    if queries.ndim != 2 or rows.ndim != 2 or queries.shape[1] != rows.shape[1]:
+        raise ValueError(f"queries (n, d) and rows (m, d) must share d, got {queries.shape} and {rows.shape}")
+    n, m = len(queries), len(rows)
     lists = 1 << round(np.log2(np.sqrt(max(m, 1))))
     small = m <= FLAT_UP_TO and n * m <= 2 * 10**9  # products: of 512 numbers, some 25 seconds of one core
-    few = n <= 4 * lists  # for them alone each bank row would be compared with all centres
-    found = None if exact or small or few or _gpu() else _in_lists(queries, bank, k, lists)
-    return found or Prepared(np.ascontiguousarray(bank, np.float32), k, SearchNote("flat", n, m))
+    few = n <= 4 * lists  # for them alone each row would be compared with all centres
+    found = None if exact or small or few or _gpu() else _in_lists(queries, rows, k, lists)
+    return found or Prepared(np.ascontiguousarray(rows, np.float32), k, SearchNote("flat", n, m))
 
 
 def _in_lists(
-    queries: np.ndarray, bank: np.ndarray, k: int, lists: int, *, sample_size: int = 256, pays: float = 0.5
+    queries: np.ndarray, rows: np.ndarray, k: int, lists: int, *, sample_size: int = 256, pays: float = 0.5
 ) -> Prepared | None:
-    """The bank in lists, with the fewest probes (4, 6, 8, 12, 16 ...) that suffice. None if that does not pay.
+    """The rows in lists, with the fewest probes (4, 6, 8, 12, 16 ...) that suffice. None if that does not pay.
 
     ``sample_size``: queries that choose the probes, and as many others that measure the recall. ``pays``: inverted
     lists are taken where less than this share of them has to be probed.
     """
-    m, d = bank.shape
+    m, d = rows.shape
     sample = _taken(queries, np.unique(np.linspace(0, len(queries) - 1, 2 * sample_size).astype(np.int64)))
-    truth = _search_torch(sample, bank, min(10, m))[1]
+    truth = _search_torch(sample, rows, min(10, m))[1]
     chooses = np.arange(len(sample)) % 2 == 0
     for part in (4, 2) if d > 512 else (2, 1) if d > 128 else (1,):  # finer codes where rows crowd
-        index, probes = _index(bank, lists, part), 4
+        index, probes = _index(rows, lists, part), 4
         while probes <= pays * lists:
-            tried = Prepared(bank, k, SearchNote("ivf", len(queries), m, lists, probes), index)
+            tried = Prepared(rows, k, SearchNote("ivf", len(queries), m, lists, probes), index)
             found = replace(tried, k=max(k, 10))(sample)[1]
             if recall_at(found[chooses], truth[chooses]) >= LEAST_RECALL:
                 rest = ~chooses if len(sample) > 1 else chooses
@@ -182,25 +182,22 @@ def _in_lists(
     return None
 
 
-def _index(bank: np.ndarray, lists: int, part: int) -> Any:
-    """The bank in FAISS's inverted lists, with a code of four bits for each ``part`` numbers of a vector."""
+def _index(rows: np.ndarray, lists: int, part: int) -> Any:
+    """The rows in FAISS's inverted lists, with a code of four bits for each ``part`` numbers of a vector."""
     faiss = _faiss()
-    m, d = bank.shape
+    m, d = rows.shape
     codes = -(-d // part)
-    quantizer = faiss.IndexFlatIP(part * codes)
-    index = faiss.IndexIVFPQFastScan(quantizer, part * codes, lists, codes, 4, faiss.METRIC_INNER_PRODUCT)
-    index.by_residual = True  # the codes say where a row lies in its list
+    # Codes of residuals: they say where a row lies in its list.
+    index = faiss.index_factory(part * codes, f"IVF{lists},PQ{codes}x4fsr", faiss.METRIC_INNER_PRODUCT)
     for clusters in (index.cp, index.pq.cp):
         clusters.niter, clusters.min_points_per_centroid = 5, 1  # the recall is measured: they need not be the best
     rng = np.random.default_rng(0)
-    seen = min(m, 48 * lists)  # bank rows that k-means sees
-    index.train(_padded(_taken(bank, np.sort(rng.choice(m, seen, replace=False))), index.d))
+    seen = min(m, 48 * lists)  # rows that k-means sees
+    index.train(_padded(_taken(rows, np.sort(rng.choice(m, seen, replace=False))), index.d))
     at_once = 1 << 14
     for first in range(0, m, at_once):
-        index.add(_padded(bank[first : first + at_once], index.d))
-        release(bank)
-    quantizer.this.disown()  # it is the index that keeps it
-    index.own_fields = True
+        index.add(_padded(rows[first : first + at_once], index.d))
+        release(rows)
     return index
 
 
@@ -225,24 +222,24 @@ def recall_at(found: np.ndarray, exact: np.ndarray) -> float:
     return float((found[:, None, :] == exact[:, :, None]).any(axis=2).mean()) if exact.size else 1.0
 
 
-def _search_torch(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k best in any order by matrix products in float32, on a GPU where there is one, by shards of the bank."""
+def _search_torch(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k best in any order by matrix products in float32, on a GPU where there is one, by shards of the rows."""
     import torch
 
     device = "cuda" if _gpu() else "cpu"
-    n, m = len(queries), len(bank)
-    held, most = (1 << 30, 1 << 28) if device == "cuda" else (_CPU_NUMBERS, _CPU_NUMBERS)  # of the bank. Scores
-    shard = max(k, min(m, held // bank.shape[1]))
-    rows = max(1, min(n, most // shard))
+    n, m = len(queries), len(rows)
+    held, most = (1 << 30, 1 << 28) if device == "cuda" else (_CPU_NUMBERS, _CPU_NUMBERS)  # of the rows. Scores
+    shard = max(k, min(m, held // rows.shape[1]))
+    at_once = max(1, min(n, most // shard))
     scores = torch.full((n, k), -torch.inf)
     indices = torch.full((n, k), -1, dtype=torch.int64)
     with torch.inference_mode():
         for first in range(0, m, shard):
-            part = torch.from_numpy(np.array(bank[first : first + shard], np.float32)).to(device)
-            release(bank)
-            for start in range(0, n, rows):
-                s = slice(start, start + rows)
-                S = torch.from_numpy(queries[s]).to(device) @ part.T  # (rows, shard)
+            part = torch.from_numpy(np.array(rows[first : first + shard], np.float32)).to(device)
+            release(rows)
+            for start in range(0, n, at_once):
+                s = slice(start, start + at_once)
+                S = torch.from_numpy(queries[s]).to(device) @ part.T  # (at_once, shard)
                 new = S.topk(min(k, len(part)), dim=1)
                 del S
                 merged = torch.cat([scores[s].to(device), new.values], dim=1)

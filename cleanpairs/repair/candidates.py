@@ -20,7 +20,7 @@ DonorSearch = Callable[[bool, bool, np.ndarray, np.ndarray, int], TopK | None]
 positions (Q, k) in it and scores. None: the most similar parts are to be looked for."""
 
 NeighbourSearch = Callable[[np.ndarray, np.ndarray, int], TopK]
-"""``search(queries, bank, k)``: as :func:`cleanpairs.ops.search.top_k`."""
+"""``search(queries, rows, k)``: as :func:`cleanpairs.ops.search.top_k`."""
 
 EdgeScorer = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
 """``scorer(image_of, text_of, cosine)`` -> (u,) float32: the score of u pairs, each by a pair that shows its image and

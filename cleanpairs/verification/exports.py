@@ -15,9 +15,7 @@ from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.ledger import LEDGER_SCHEMA, LedgerNote
 from cleanpairs.export.manifest import Part, manifest_of, read_manifest
-from cleanpairs.ops.cells import list_lengths
-from cleanpairs.ops.columns import is_list
-from cleanpairs.repair.actions import ACTIONS, COUNTED, NEW_CAPTION, REMATCHED, WRITTEN
+from cleanpairs.repair.actions import ACTIONS, COUNTED, WRITTEN, acted
 from cleanpairs.repair.plan import counted
 from cleanpairs.verification.findings import Verification, check_schema, read_pages
 
@@ -97,9 +95,8 @@ def _check_ledger(
         note = LedgerNote.read(path)
     if note is None:
         return
-    names = ["pair_id", "row", "position", "action", "source_pair_id", "new_caption", "out_row", "original_columns"]
-    table = read_table(path, names)
-    pairs, action = len(table), np.array(table["action"].to_pylist(), object)
+    table = read_table(path, ["pair_id", "row", "action", "out_row"])
+    pairs = len(table)
     by_action = counted(table["action"])
     for unknown in sorted(str(a) for a in by_action if a not in ACTIONS):
         findings.wrong(path, f"holds the action {unknown!r}, which is none", "column 'action'")
@@ -107,51 +104,17 @@ def _check_ledger(
         if by_action[which] != counts.get(name, 0):
             what = f"has {by_action[which]:,} pairs of {which!r}, and the manifest {counts.get(name, 0):,}"
             findings.wrong(path, what, "column 'action'")
-    numbers = {
-        name: np.asarray(table[name].fill_null(-1).to_numpy(), np.int64)
-        for name in ("pair_id", "row", "position", "source_pair_id", "out_row")
-    }
-    row, out_row, lender = numbers["row"], numbers["out_row"], numbers["source_pair_id"]
-    begins = np.diff(row, prepend=-1)  # 1 at the first pair of a row
-    place = np.arange(pairs) - np.maximum.accumulate(np.where(begins == 1, np.arange(pairs), 0))
-    if (numbers["pair_id"] != np.arange(pairs)).any():
+    pair, row, out_row = (
+        np.asarray(table[name].fill_null(-1).to_numpy(), np.int64) for name in ("pair_id", "row", "out_row")
+    )
+    if (pair != np.arange(pairs)).any():
         findings.wrong(path, "is not 0, 1, 2 ... in order", "column 'pair_id'")
-    if ((begins < 0) | (begins > 1)).any() or (row[-1] + 1 if pairs else 0) != note.rows:
-        findings.wrong(path, f"does not lead through the {note.rows:,} rows of the input in order", "column 'row'")
-        return
-    takes, rewritten, written = (np.isin(action, actions) for actions in (REMATCHED, NEW_CAPTION, WRITTEN))
-    held = np.zeros(note.rows, bool)  # of the input's rows, whether the cleaned data has them
-    held[row[out_row >= 0]] = True
-    kept = list_lengths(table["original_columns"].combine_chunks())
-    for name, wrong, what in (
-        ("position", numbers["position"] != place, "is not the place among the captions of its row"),
-        ("source_pair_id", ((lender >= 0) != takes) | (lender >= pairs), "names no pair, or not by the action"),
-        ("new_caption", np.array(table["new_caption"].is_valid(), bool) != rewritten, "is not there by the action"),
-        ("out_row", (out_row >= 0) != written, "has to be there exactly for the pairs that are written"),
-        (
-            "original_columns",
-            (begins == 1) & ~held[row] & (kept != len(note.schema)),
-            "does not name all columns of a row that the cleaned data has not",
-        ),
-    ):
-        findings.wrong_rows(path, name, wrong, what)
-    at, n = out_row[written], rows.get("out", 0)
-    steps = np.diff(at, prepend=-1)
-    if ((steps < 0) | (steps > 1)).any() or (at[-1] + 1 if len(at) else 0) != n:
-        findings.wrong(path, f"does not lead through the {n:,} rows of {out.name} in order", "column 'out_row'")
-    elif out.is_file() and out.suffix != ".npy":
-        _check_actions(out, action[written], findings)
-
-
-def _check_actions(out: Path, wanted: np.ndarray, findings: Verification) -> None:
-    """The actions in the cleaned file, in order, are those of the ledger's written pairs: no row has moved."""
-    if "action" not in common_schema([str(out)]).names:
-        findings.wrong(out, "is missing", "column 'action'")
-        return
-    column = read_table(out, ["action"])["action"].combine_chunks()
-    have = np.array((column.flatten() if is_list(column.type) else column).to_pylist(), object)
-    if len(have) != len(wanted):
-        findings.wrong(out, f"holds {len(have):,} pairs, and the ledger wrote {len(wanted):,}", "column 'action'")
-    elif (have != wanted).any():
-        pair = np.flatnonzero(have != wanted)[0]
-        findings.wrong(out, f"is {have[pair]!r}, and {wanted[pair]!r} in the ledger", f"pair {pair}, column 'action'")
+    written = acted(table, WRITTEN)
+    unwritten = "has to be there exactly for the pairs that are written"
+    findings.wrong_rows(path, "out_row", (out_row >= 0) != written, unwritten)
+    for name, at, n, of in (
+        ("row", row, note.rows, "the input"), ("out_row", out_row[written], rows.get("out", 0), out.name),
+    ):  # fmt: skip
+        steps = np.diff(at, prepend=-1)
+        if ((steps < 0) | (steps > 1)).any() or (at[-1] + 1 if len(at) else 0) != n:
+            findings.wrong(path, f"does not lead through the {n:,} rows of {of} in order", f"column {name!r}")
