@@ -85,8 +85,8 @@ repair_options = (
     option(
         "--set=KEY=VALUE overrides",
         "Rarer settings: strategy, displaced, targets, donors, max_reuse, min_repair_score, min_confidence, candidates "
-        "(see docs/repair.md), of requests prompt (a file), image_size, body and max_words; where DATA is given, also "
-        "its reader and encoding. May be repeated.",
+        "(see docs/repair.md); of a model that is asked: prompt, image_size, body, max_words, concurrency, attempts, "
+        "timeout, backoff; where DATA is given, also its reader and encoding. May be repeated.",
         KeyValues(),
         multiple=True,
     ),
@@ -119,15 +119,21 @@ def other_sections() -> dict[str, list[str]]:
 
 
 @contextmanager
-def caption_writer(options: dict[str, Any]) -> Iterator[Any]:
+def caption_writer(out: str, options: dict[str, Any]) -> Iterator[Any]:
     """What writes captions, by the options of ``rematch``: None, a name, or a
     :class:`cleanpairs.repair.chat.ChatWriter`, whose report is printed at the end.
     """
-    requests, answers = options["recaption_requests"], options["captions"]
+    requests, answers, url = options["recaption_requests"], options["captions"], options["recaption_url"]
     chosen = override_values(options["overrides"], data=data_keys(), **other_sections())["recaption"]
-    if not (requests or answers):
+    if requests and url:
+        raise click.UsageError(
+            "--recaption-requests and --recaption-url exclude each other: the server is asked at once"
+        )
+    if not (requests or answers or url):
         if chosen:
-            raise click.UsageError(f"--set {next(iter(chosen))} is of --recaption-requests and --captions")
+            raise click.UsageError(
+                f"--set {next(iter(chosen))} is of --recaption-requests, --captions, --recaption-url"
+            )
         yield options["recaption"]
         return
     from cleanpairs.data import staged_file
@@ -137,7 +143,8 @@ def caption_writer(options: dict[str, Any]) -> Iterator[Any]:
     with ExitStack() as outputs:
         if requests:
             requests = outputs.enter_context(staged_file(requests, overwrite=options["overwrite"], inputs=answers))
-        writer = ChatWriter(settings, answers, requests, lambda text: echo(text, err=True))
+        server = {"url": url, "cache": f"{out}.answers.jsonl" if url else None}
+        writer = ChatWriter(settings, answers, requests, **server, tell=lambda text: echo(text, err=True))
         yield writer
         say(f"{writer.report()}\n")
 
@@ -211,6 +218,12 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
         "would be dropped and has no answer yet.",
         Writes(".jsonl"),
     ),
+    option(
+        "--recaption-url=URL",
+        "Ask --recaption-model of this server of OpenAI's chat completions, such as http://localhost:8000/v1. The key "
+        "is in OPENAI_API_KEY. Answers are kept in OUT.answers.jsonl, and not asked for again.",
+        str,
+    ),
     option("--captions=FILE", "The answers to such requests. May be repeated.", Reads(), multiple=True),
 )
 @group(
@@ -243,7 +256,7 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     opened = existing_run(run)
     settings, expected = repair_settings(options, opened)
     how = {"overwrite": options["overwrite"]} | data_settings(options, **other_sections())
-    with caption_writer(options) as writer:
+    with caption_writer(out, options) as writer:
         planned = rematch_run(opened, out, settings, data, recaption=writer, engine=chosen_engine(options), **how)
     summary = planned.summary
     if data is not None and settings.threshold is None:

@@ -7,12 +7,13 @@ directory whose lock is free, which the next writer of that name collects.
 
 import ctypes
 import errno
+import json
 import os
 import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,20 @@ def staged_file(target: AnyPath, *, overwrite: bool = False, inputs: Paths = ())
     """
     with staged_set() as outputs:
         yield outputs.file(target, overwrite=overwrite, inputs=inputs)
+
+
+def append_line(file: int, path: AnyPath, what: Mapping[str, Any]) -> None:
+    """Append an object as a line of JSON to a file descriptor of ``path``, opened with O_APPEND, on the disk at once.
+
+    It is one write, which begins with a line break: half a line of a killed process spoils only itself.
+    Raises OutputError: it cannot be written.
+    """
+    line = b"\n" + json.dumps(what).encode() + b"\n"
+    with writing(path):
+        written = os.write(file, line)
+        os.fsync(file)
+    if written < len(line):
+        raise OutputError(f"{os.fspath(path)}: a line was written in part only; is the disk full?")
 
 
 @contextmanager

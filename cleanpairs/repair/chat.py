@@ -1,25 +1,34 @@
-"""Captions by a vision-language model behind OpenAI's chat completions: by files of its batch form.
+"""Captions by a vision-language model behind OpenAI's chat completions: by files of its batch form, or from a server.
 
 A request's ``custom_id`` has three digests: of the picture with its old caption, of the prompt with the parameters, and
-of the model. By the first an answer is found again, whatever else has changed.
+of the model. By the first an answer in a file is found again, whatever else has changed. A server is asked again
+unless all are as they were.
 """
 
 import base64
 import hashlib
 import io
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.parameters import check_settings, whole
-from cleanpairs.core.regular import open_regular, read_text, reading
+from cleanpairs.core.parameters import check_settings, number, whole
+from cleanpairs.core.regular import open_regular, read_text, reading, writing
+from cleanpairs.data.atomic import append_line
+
+if TYPE_CHECKING:
+    from cleanpairs.repair.endpoint import Endpoint
 
 PROMPT = """The caption below may be wrong for this picture. Edit it so that it describes the picture.
 Change as little as possible. Keep its language and its style.
@@ -27,7 +36,6 @@ These words are in doubt: {words}.
 Answer with the edited caption alone, in one line.
 
 Caption: {caption}"""
-REFUSAL = r"(i['’]?m|i am) (sorry|unable|not able)|sorry[,.]|i (can['’]?t|cannot|won['’]?t) |as an ai\b"
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,7 @@ class ChatSettings:
     - ``image_size``: pixels of the longer side. A smaller picture stays as it is
     - ``body``: the other fields of each request
     - ``max_words``: an answer of more words is not used
+    - ``concurrency``, ``attempts``, ``timeout``, ``backoff``: of :class:`cleanpairs.repair.endpoint.Endpoint`
     """
 
     model: str = ""
@@ -47,6 +56,10 @@ class ChatSettings:
     image_size: int = whole(512, 16)
     body: Mapping[str, Any] = field(default_factory=lambda: {"max_tokens": 200, "temperature": 0})
     max_words: int = whole(80, 1)
+    concurrency: int = whole(8, 1, most=256)
+    attempts: int = whole(6, 1)
+    timeout: float = number(120.0, above=0)
+    backoff: float = number(1.0, least=0)
 
     def __post_init__(self) -> None:
         check_settings("recaption", self)
@@ -65,6 +78,9 @@ class ChatSettings:
         return text
 
 
+Asked = tuple[Image.Image, str, str]  # the picture, the prompt, the old caption
+
+
 @dataclass(frozen=True)
 class Answer:
     """What was answered, and where that stands: a ``caption``, or ``problem``: the kind of what is there instead."""
@@ -78,6 +94,7 @@ class Answer:
 
 def read_answer(body: Any, max_words: int) -> tuple[str, str]:
     """The caption in the body of a chat completion, and else the kind of problem."""
+    sorry = r"(i['’]?m|i am) (sorry|unable|not able)|sorry[,.]|i (can['’]?t|cannot|won['’]?t) |as an ai\b"
     match body:
         case {"choices": [{"message": {"refusal": str(refusal)}}, *_]} if refusal:
             return "", "refusals"
@@ -88,12 +105,17 @@ def read_answer(body: Any, max_words: int) -> tuple[str, str]:
             text = " ".join(text.split()).strip('"“” ')
             if choice.get("finish_reason") == "length" or len(text.split()) > max_words:
                 return "", "overlong answers"
-            if re.match(REFUSAL, text, re.IGNORECASE):
+            if re.match(sorry, text, re.IGNORECASE):
                 return "", "refusals"
             return text, "" if text else "empty answers"
         case {"choices": [{"message": {"content": None}}, *_]}:
             return "", "empty answers"
     return "", "answers of another form"
+
+
+def _model_of(body: Any) -> str:
+    """The model that a chat completion names."""
+    return str(body.get("model") or "") if isinstance(body, dict) else ""
 
 
 def _short(*parts: object, digits: int) -> str:
@@ -111,6 +133,10 @@ class ChatWriter:
         Files of answers in OpenAI's batch form. A usable answer counts before one that is not.
     requests : str or Path, optional
         Where the requests are written that no answer is for.
+    url : str, optional
+        Of the server that is asked instead, as :class:`cleanpairs.repair.endpoint.Endpoint` takes it.
+    cache : str or Path, optional
+        File that the server's answers are appended to, in the same form. They are not asked for again.
     tell : callable, optional
         Takes a line with the estimate, before it starts.
 
@@ -119,14 +145,14 @@ class ChatWriter:
     DataError
         A file cannot be read.
     ConfigError
-        Requests are to be written, and ``settings`` names no model.
+        There are requests, and ``settings`` names no model, or the address or the key cannot be used.
     """
 
     def __init__(
-        self, settings: ChatSettings, answers: Sequence[str | Path] = (), requests: str | Path | None = None,
-        tell: Callable[[str], None] | None = None,
+        self, settings: ChatSettings, answers: Sequence[str | Path] = (), requests: str | Path | None = None, *,
+        url: str | None = None, cache: str | Path | None = None, tell: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
-        if requests is not None and not settings.model:
+        if (requests or url) and not settings.model:
             raise ConfigError("requests name the model that is to answer: give its name by --recaption-model")
         self.settings, self.template, self.tell = settings, settings.template(), tell
         self.problems: Counter[str] = Counter()
@@ -137,8 +163,20 @@ class ChatWriter:
         self.otherwise = 0  # answers to another prompt
         self.requests = requests
         self.given: dict[str, Answer] = {}  # by the first digest
+        self.asked: dict[str, Answer] = {}  # what the server has answered, by all three
+        self.failed = 0  # requests in a row
         for path in answers:
             self._read(path)
+        self.endpoint, self.cache = None, None if cache is None else Path(cache)
+        if url is not None:
+            from cleanpairs.repair.endpoint import Endpoint
+
+            how = ("concurrency", "attempts", "timeout", "backoff")
+            self.endpoint = Endpoint(url, **{name: getattr(settings, name) for name in how})
+            if self.cache is not None and self.cache.exists():
+                with reading(self.cache, "read as answers"), open_regular(self.cache) as file:
+                    known = list(answers_of(file, str(self.cache), settings.max_words))
+                self.asked = {a.key: a for a in known if a.problem != "errors"}
 
     @property
     def name(self) -> str:
@@ -165,21 +203,17 @@ class ChatWriter:
         self, images: Sequence[Image.Image], captions: Sequence[str], words: Sequence[Sequence[str]]
     ) -> list[str]:
         """A caption for each of n images with its old caption and its words in doubt. Empty where there is none."""
-        told: list[str] = []
-        waiting: dict[str, tuple[Image.Image, str, str]] = {}
+        pairs: list[tuple[str, Asked]] = []
         for image, old, doubted in zip(images, captions, words, strict=True):
             prompt = self._prompt(old, doubted)
-            key = self._key(image, old, prompt)
-            answer = self.given.get(key.partition("-")[0])
-            told.append(answer.caption if answer else "")
-            if answer is None or answer.problem:
-                waiting[key] = image, prompt, old
-            if answer is not None:
-                self._take(answer, key)
-        with open(self.requests, "a", encoding="utf-8") if self.requests is not None else io.StringIO() as file:
-            self._write(file, {key: asked for key, asked in waiting.items() if key not in self.unanswered})
-        self.unanswered |= waiting.keys()
-        return told
+            pairs.append((self._key(image, old, prompt), (image, prompt, old)))
+        waiting = {key: asked for key, asked in pairs if (known := self._known(key)) is None or known.problem}
+        if self.endpoint is not None:
+            self._ask({key: asked for key, asked in waiting.items() if key not in self.asked})
+        elif self.requests is not None:
+            with open(self.requests, "a", encoding="utf-8") as file:
+                self._write(file, {key: asked for key, asked in waiting.items() if key not in self.unanswered})
+        return [self._taken(key) for key, _ in pairs]
 
     def report(self) -> str:
         """Lines on what was answered, and what was not."""
@@ -195,16 +229,64 @@ class ChatWriter:
             lines[0] += ", which are requested"
         return "\n".join(lines)
 
-    def _take(self, answer: Answer, key: str) -> None:
-        short, prompt, _ = key.split("-")
-        if short in self.used:
-            return
+    def _known(self, key: str) -> Answer | None:
+        asked = self.asked.get(key)
+        return asked if asked and not asked.problem else self.given.get(key.partition("-")[0], asked)
+
+    def _taken(self, key: str) -> str:
+        """The caption that is known of a pair, counted."""
+        answer, (short, prompt, _) = self._known(key), key.split("-")
+        if answer is None or answer.problem:
+            self.unanswered.add(key)
+        if answer is None or short in self.used:
+            return "" if answer is None else answer.caption
         self.used.add(short)
         if answer.problem:
             self._count(answer.problem, answer.where)
         else:
             self.models[answer.model or self.settings.model] += 1
             self.otherwise += answer.key.split("-")[1:2] != [prompt]
+        return answer.caption
+
+    def _ask(self, waiting: Mapping[str, Asked]) -> None:
+        """Have the server answer, and keep what it does."""
+        endpoint = self.endpoint
+        assert endpoint is not None
+        done, executor = False, ThreadPoolExecutor(self.settings.concurrency, "recaption")
+        with ExitStack() as closing:
+            file = None
+            if self.cache is not None:
+                with writing(self.cache):
+                    file = os.open(self.cache, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                closing.callback(os.close, file)
+            try:
+                for answer in executor.map(partial(self._answer, endpoint, file), waiting, waiting.values()):
+                    self.asked[answer.key] = answer
+                done = True
+            finally:
+                if not done:
+                    endpoint.close()
+                executor.shutdown(cancel_futures=True)
+
+    def _answer(self, endpoint: "Endpoint", file: int | None, key: str, asked: Asked) -> Answer:
+        """What the server answers to one request. Raises DataError: so have too many before."""
+        image, prompt, old = asked
+        where, most = f"the pair captioned {old[:60]!r}", 10
+        body, why = endpoint.ask(self._body(image, prompt))
+        caption, problem = read_answer(body, self.settings.max_words)
+        if failed := bool(why) or problem == "answers of another form":
+            problem, where = ("errors", f"{where}: {why}") if why else (problem, where)
+        elif file is not None and self.cache is not None:
+            response = {"status_code": 200, "body": body}
+            append_line(file, self.cache, {"custom_id": key, "response": response, "error": None})
+        self.failed = self.failed + 1 if failed else 0
+        if self.failed >= most:
+            endpoint.close()
+            raise DataError(
+                f"{most} requests in a row have failed, the last of {where} ({problem}); what was answered is kept"
+                + ("" if self.cache is None else f" in {self.cache}: the same command goes on")
+            )
+        return Answer(key, caption, problem, _model_of(body), where)
 
     def _count(self, kind: str, where: str, count: int = 1) -> None:
         self.problems[kind] += count
@@ -230,7 +312,7 @@ class ChatWriter:
             **self.settings.body, "model": self.settings.model, "messages": [{"role": "user", "content": content}],
         }  # fmt: skip
 
-    def _write(self, file: IO[str], asked: Mapping[str, tuple[Image.Image, str, str]]) -> None:
+    def _write(self, file: IO[str], asked: Mapping[str, Asked]) -> None:
         for key, (image, prompt, _) in asked.items():
             request = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions"}
             file.write(json.dumps({**request, "body": self._body(image, prompt)}) + "\n")
@@ -251,8 +333,8 @@ class ChatWriter:
 
 def answers_of(lines: Iterable[bytes], name: str, max_words: int) -> Iterable[Answer]:
     """The answers in a file called ``name``. One without a key is a line of another form."""
-    for number, line in enumerate(lines, 1):
-        where = f"line {number} of {name}"
+    for k, line in enumerate(lines, 1):
+        where = f"line {k} of {name}"
         if not line.strip():
             continue
         try:
@@ -267,8 +349,7 @@ def answers_of(lines: Iterable[bytes], name: str, max_words: int) -> Iterable[An
                 yield Answer(key, "", "errors", "", f"{where}: status {status}, {' '.join(str(body).split())[:200]}")
             case {"custom_id": str(key), "response": {"body": body}}:
                 caption, problem = read_answer(body, max_words)
-                model = body.get("model") if isinstance(body, dict) else None
-                yield Answer(key, caption, problem, model if isinstance(model, str) else "", where)
+                yield Answer(key, caption, problem, _model_of(body), where)
             case {"custom_id": _, "method": _, "body": _}:
                 raise DataError(f"{where} is a request, no answer: have them answered, such as by vllm run-batch")
             case _:

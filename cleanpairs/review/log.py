@@ -1,7 +1,6 @@
 """Answers about pairs, in a file that is only appended to: one JSON object a line.
 
-A line is on the disk before the answer counts. It is one ``write`` with ``O_APPEND``, so several processes may write at
-once. It begins with a line break, so half a line of a killed process spoils only itself.
+A line is on the disk before the answer counts. Several processes may write at once.
 """
 
 import json
@@ -16,6 +15,7 @@ from typing import Any
 
 from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.core.regular import writing
+from cleanpairs.data.atomic import append_line
 from cleanpairs.repair.actions import WRITTEN
 
 CHOICES = (*WRITTEN, "drop", "unsure")
@@ -199,10 +199,5 @@ class DecisionLog:
         raise DataError(f"{self.path} holds a line that is no decision: {line[:120]!r}; move it away")
 
     def _append(self, what: dict[str, Any]) -> None:
-        line = b"\n" + json.dumps(what).encode() + b"\n"
-        with writing(f"{self.path}: the decision"):
-            written = os.write(self._fd, line)
-            os.fsync(self._fd)
-        if written < len(line):
-            raise OutputError(f"{self.path}: the decision was written in part only; is the disk full?")
+        append_line(self._fd, self.path, what)
         self.refresh()

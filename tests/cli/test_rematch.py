@@ -19,6 +19,7 @@ from cleanpairs.cli import main
 from cleanpairs.repair.plan import RepairPlan
 from tests.helpers import write_corpus
 from tests.repair.test_chat import answered, lines_of
+from tests.repair.test_endpoint import good, serving
 from tests.repair.test_recaption import COLOURS, png
 
 PLAUSIBLE = ("rematch", "--repairs", "plausible")
@@ -299,6 +300,13 @@ def test_captions_are_requested_and_answers_are_read(
     assert note["model"] == "tiny-vl" and note["body"] == {"max_tokens": 9} and "{caption}" in note["prompt"]
     written = np.array(pq.read_table("clean.parquet")["caption"].to_pylist())
     assert np.char.startswith(written, "a ").all()
+    with serving(lambda k, request: good(request)) as (url, asked):
+        for _ in range(2):  # the second time it is all known
+            code, out, err = in_process(*rematch, *model, "--out", "p.parquet", "--recaption-url", url)
+            assert code == 0 and "40 captions were answered, 0 pairs" in out and len(asked) == 40, err
+        assert len(lines_of(tmp_path / "p.parquet.answers.jsonl")) == 40
+        more = ["--recaption-url", url, "--recaption-requests", "requests.jsonl"]
+        assert in_process(*rematch, *model, "--out", "p.parquet", *more)[0] == 2
     code, _, err = in_process(*rematch, "--out", "p.parquet", "--set", "max_words=3")
     assert code == 2 and "--recaption-requests" in err
     code, _, err = in_process(*rematch, "--out", "p.parquet", "--recaption-requests", "requests.jsonl")

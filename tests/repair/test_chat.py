@@ -40,7 +40,7 @@ def answered(request: dict[str, Any], body: Any = None, **more: Any) -> str:
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines() if line]
 
 
 def test_a_batch_is_asked_answered_in_parts_and_completed(tmp_path: Path) -> None:

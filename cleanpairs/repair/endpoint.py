@@ -1,0 +1,110 @@
+"""A server that speaks OpenAI's chat completions: one address, asked again where it is busy, and no other host."""
+
+import os
+import threading
+from typing import Any
+
+import httpx2
+
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+
+
+class Endpoint:
+    """Asks for chat completions. Neither a redirect nor a proxy is followed. The key in the environment is sent to this
+    server, and kept nowhere.
+
+    Parameters
+    ----------
+    url : str
+        The address that ends before ``/chat/completions``, such as http://localhost:8000/v1.
+    concurrency : int
+        Connections at once.
+    attempts : int
+        How often a request is sent where the server is busy or cannot be reached.
+    timeout : float
+        Seconds that an answer may take.
+    backoff : float
+        Seconds before the second attempt. They double with each. The server may name others.
+    """
+
+    def __init__(self, url: str, *, concurrency: int, attempts: int, timeout: float, backoff: float) -> None:
+        self.attempts, self.timeout, self.backoff = attempts, timeout, backoff
+        self._key = os.environ.get("OPENAI_API_KEY", "").strip()
+        if not (self._key.isascii() and (self._key + "x").isprintable()):
+            raise ConfigError("OPENAI_API_KEY holds characters that no key has")
+        try:
+            self.url = httpx2.URL(f"{url.rstrip('/')}/chat/completions")
+        except httpx2.InvalidURL:
+            self.url = httpx2.URL("")
+        if self.url.scheme not in ("http", "https") or not self.url.host or self.url.userinfo:
+            raise ConfigError(
+                "the address must be like http://localhost:8000/v1; a key belongs into the variable OPENAI_API_KEY"
+            )
+        self._client = httpx2.Client(
+            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+            timeout=timeout,
+            trust_env=False,
+            limits=httpx2.Limits(max_connections=concurrency),
+        )
+        self._stopped, self._reached = threading.Event(), False
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self._stopped.set()
+        self._client.close()
+
+    def ask(self, body: dict[str, Any]) -> tuple[Any, str]:
+        """The value that the server answers, None where it is no JSON. Else why there is none.
+
+        Raises
+        ------
+        ConfigError
+            The key, the address or the model is refused, or the server refers to another address.
+        DataError
+            The server cannot be reached, and was not before.
+        """
+        why, wait = "", 0.0
+        for attempt in range(self.attempts):
+            if self._stopped.wait(wait or self.backoff * 2 ** (attempt - 1) if attempt else 0):
+                return None, "it was stopped"
+            try:
+                response = self._client.post(self.url, json=body)
+            except httpx2.TimeoutException:
+                why, wait = f"no answer within {self.timeout:g} seconds", 0.0
+                continue
+            except (httpx2.TransportError, RuntimeError) as error:  # RuntimeError: it was closed meanwhile
+                why, wait = f"{type(error).__name__}: {error}", 0.0
+                continue
+            self._reached, status = True, response.status_code
+            why = f"status {status}: {self._shown(response.text)}"
+            if status == 200:
+                return _json(response), ""
+            if status in (401, 403):
+                raise self._ended(f"{self.url} refuses the key, which is to be in OPENAI_API_KEY: {why}")
+            if status == 404:
+                raise self._ended(f"{self.url} does not exist there, or not with this model: {why}")
+            if response.is_redirect:
+                target = self._shown(response.headers.get("location", "another address"))
+                raise self._ended(f"{self.url} refers to {target}, which is not asked: name the address itself")
+            if status not in (408, 409, 429) and status < 500:
+                return None, why
+            given = response.headers.get("retry-after", "")
+            wait = min(float(given), 60.0) if given.isdecimal() else 0.0
+        if not self._reached:
+            raise self._ended(f"{self.url} cannot be asked: {why}", DataError)
+        return None, f"{why} ({self.attempts} attempts)"
+
+    def _ended(self, why: str, kind: type[CleanpairsError] = ConfigError) -> CleanpairsError:
+        self.close()
+        return kind(why)
+
+    def _shown(self, text: str) -> str:
+        text = " ".join(text.split())
+        return (text.replace(self._key, "***") if self._key else text)[:200]
+
+
+def _json(response: httpx2.Response) -> Any:
+    try:
+        return response.json()
+    except (ValueError, RecursionError):
+        return None

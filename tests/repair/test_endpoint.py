@@ -1,0 +1,181 @@
+"""Captions from a server: a real one in a thread, which is busy, wrong, silent, or refers to another."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.repair.chat import ChatSettings, ChatWriter
+from cleanpairs.repair.endpoint import Endpoint
+from cleanpairs.repair.plan import RepairPlan
+from cleanpairs.repair.recaption import recaption
+from tests.repair.test_chat import completion, seen_by
+from tests.repair.test_recaption import by_colour, corpus
+
+Reply = tuple[int, dict[str, str], bytes] | None  # status, headers, body. None: the connection is closed
+SECRET = "sk-secret-123"
+
+
+def good(request: dict[str, Any]) -> Reply:
+    return 200, {}, json.dumps(completion(seen_by({"body": request}))).encode()
+
+
+@contextmanager
+def serving(reply: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[str, list[Any]]]:
+    """The address of a server, and the (path, key) of what it was asked. ``reply`` is given the request's number."""
+    asked: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append((self.path, self.headers.get("Authorization")))
+            found = reply(len(asked), json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            if found is None:
+                self.close_connection = True
+                return
+            status, headers, body = found
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *about: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def run(url: str, cache: Path | None = None, n: int = 12, **how: Any) -> tuple[RepairPlan, ChatWriter]:
+    pairs, plan = corpus(n)
+    settings = ChatSettings(**{"model": "tiny-vl", "concurrency": 1, "backoff": 0.0, "attempts": 3, **how})
+    writer = ChatWriter(settings, url=url, cache=cache)
+    return recaption(pairs, plan, writer, by_colour), writer
+
+
+def test_a_run_that_is_stopped_goes_on_and_the_key_is_kept_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    cache, refusal = tmp_path / "answers.jsonl", f"no {SECRET} here".encode()
+    with (
+        serving(lambda k, request: good(request) if k <= 3 else (401, {}, refusal)) as (url, asked),
+        pytest.raises(ConfigError, match=r"refuses the key.*no \*\*\* here"),
+    ):
+        run(url, cache)
+    assert asked[0] == ("/v1/chat/completions", f"Bearer {SECRET}") and len(asked) == 4
+    with cache.open("a") as file:
+        file.write('\n{"custom_id": "half a li')  # as a kill leaves it
+    with serving(lambda k, request: good(request)) as (url, asked):
+        plan, _ = run(url, cache, concurrency=4)
+        assert plan.summary().recaptioned == 6 and len(asked) == 3
+        assert run(url, cache)[0].table.equals(plan.table) and len(asked) == 3
+        assert run(url, cache, model="another")[0].summary().recaptioned == 6 and len(asked) == 9
+    assert SECRET not in cache.read_text() + json.dumps(plan.settings)
+    pairs, dropped = corpus()
+    from_file = ChatWriter(ChatSettings(), [cache])  # the cache has the form of a batch's answers
+    assert recaption(pairs, dropped, from_file, by_colour).summary().recaptioned == 6
+
+
+def test_several_are_asked_at_once() -> None:
+    together = threading.Barrier(3, timeout=60)
+
+    def reply(k: int, request: dict[str, Any]) -> Reply:
+        together.wait()  # until three have come
+        return good(request)
+
+    with serving(reply) as (url, _):
+        assert run(url, concurrency=3)[0].summary().recaptioned == 6
+
+
+BUSY = (429, {"Retry-After": "0"}, b"slow down")
+
+
+@pytest.mark.parametrize(
+    ("first", "requests", "problem"),
+    [
+        ([BUSY, BUSY], 8, ""),
+        ([(503, {}, b""), None], 8, ""),
+        ([BUSY, None, BUSY], 8, "errors, such as the pair captioned 'purple': status 429: slow down"),
+        (
+            [(400, {}, b"the picture is too large")],
+            6,
+            "errors, such as the pair captioned 'purple': status 400: the pic",
+        ),
+        ([(200, {}, b"<html>")], 6, "answers of another form, such as the pair captioned 'purple'"),
+        ([(200, {}, b'{"choices": []}')], 6, "answers of another form"),
+        ([(200, {}, json.dumps(completion("")).encode())], 6, "empty answers"),
+    ],
+)
+def test_what_is_answered_first(first: Sequence[Reply], requests: int, problem: str, tmp_path: Path) -> None:
+    cache = tmp_path / "answers.jsonl"
+    with serving(lambda k, request: first[k - 1] if k <= len(first) else good(request)) as (url, asked):
+        plan, writer = run(url, cache)
+        assert len(asked) == requests and plan.summary().recaptioned == (5 if problem else 6)
+        assert (f"  1 {problem}" in writer.report()) if problem else not writer.problems
+        again, _ = run(url, cache)  # a failure is asked again, an empty answer is one
+        assert again.summary().recaptioned == (5 if "empty" in problem else 6)
+
+
+def test_a_server_that_hangs_is_left() -> None:
+    over = threading.Event()
+
+    def reply(k: int, request: dict[str, Any]) -> Reply:
+        if k > 1:
+            return good(request)
+        over.wait(60)
+        return None
+
+    with serving(reply) as (url, asked):
+        plan, _ = run(url, timeout=0.2, attempts=100)
+        over.set()
+    assert plan.summary().recaptioned == 6 and len(asked) > 6
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "says", "requests"),
+    [
+        ((403, {}, b"no"), ConfigError, "OPENAI_API_KEY", 1),
+        ((404, {}, b"no model tiny-vl"), ConfigError, "no model tiny-vl", 1),
+        (None, DataError, "cannot be asked: .*disconnected", 3),
+        ((400, {}, b"too large"), DataError, "10 requests in a row have failed.*400: too large.*goes on", 10),
+    ],
+)
+def test_what_ends_it(reply: Reply, error: type[CleanpairsError], says: str, requests: int, tmp_path: Path) -> None:
+    with serving(lambda k, request: reply) as (url, asked), pytest.raises(error, match=f"(?s){says}"):
+        run(url, tmp_path / "answers.jsonl", n=30)
+    assert len(asked) == requests
+
+
+def test_no_other_host_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(lambda k, request: good(request)) as (other, asked):
+        monkeypatch.setenv("HTTP_PROXY", other)
+        with (
+            serving(lambda k, request: (307, {"Location": other + "/chat/completions"}, b"")) as (url, _),
+            pytest.raises(ConfigError, match="which is not asked"),
+        ):
+            run(url)
+        assert not asked
+    with pytest.raises(DataError, match="cannot be asked"):  # nobody is there any more
+        run(other)
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://a/v1", "http://", "http://me:word@localhost/v1", ""])
+def test_an_address_that_is_none(url: str) -> None:
+    with pytest.raises(ConfigError, match="must be like") as error:
+        Endpoint(url, concurrency=1, attempts=1, timeout=1, backoff=0)
+    assert "word" not in str(error.value)
