@@ -301,14 +301,12 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     ),
     option("--card=FILE", "Write a dataset card there; a directory has one as its README.md.", Writes()),
     option("--license=ID", "Of the data, for the card, such as cc-by-4.0.  [default: unknown]"),
-    option("--push-to-hub=OWNER/NAME repo", "Upload OUT with its card; private unless --public."),
-    option("--public", "Make the repository of --push-to-hub public."),
     option("--explode", "One row a pair where a row holds a list of captions."),
     option("--shard-size=N", "Samples to a tar of webdataset.  [default: 10000]", int),
     *engine_options,
 )
 @click.pass_context
-def export(ctx: click.Context, run: str | None, out: str, repo: str | None, public: bool, **options: Any) -> None:
+def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> None:
     """Keep the pairs of RUN (or runs/latest) at or above the threshold, repair the rest by rematching, drop what cannot
     be repaired.
 
@@ -316,15 +314,10 @@ def export(ctx: click.Context, run: str | None, out: str, repo: str | None, publ
     command goes on where it was: what is done lies in OUT.parts until all is.
     """
     from cleanpairs.commands.export import export_plan, export_run
-    from cleanpairs.export import push_export
     from cleanpairs.repair.actions import COUNTED
 
     names = ("dropped", "ledger", "card", "format", "shard_size", "license", "explode", "overwrite")
     written = {name: options[name] for name in names} | {"engine": chosen_engine(options)}
-    if public and repo is None:
-        raise click.UsageError("--public is of --push-to-hub OWNER/NAME, which is not given")
-    if repo is not None:
-        written["card"] = card_to_push(out, repo, options)
     if options["plan"] is not None:
         typed = [p for p in ctx.command.params if ctx.get_parameter_source(p.name or "") is ParameterSource.COMMANDLINE]
         decided = ["RUN"] if run is not None else []
@@ -340,29 +333,7 @@ def export(ctx: click.Context, run: str | None, out: str, repo: str | None, publ
         if expected is not None:
             say(f"{expected}\n")
         summary = export_run(opened, out, settings, **written)
-    figures, text = {name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}, str(summary)
-    if repo is not None:
-        say(text)  # before the upload, which takes its time
-        files = {"card": written["card"], "ledger": summary.files["ledger"]}
-        pushed = push_export(summary.files["out"], repo, private=not public, **files)
-        figures, text = {**figures, "pushed": pushed}, str(pushed)
-    print_result(figures, text)
-
-
-def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
-    """The dataset card of an export that is to be pushed. None for a directory. Finds out first that it can be."""
-    from cleanpairs.core.errors import OutputExistsError
-    from cleanpairs.export.formats import FORMATS, choose_format
-    from cleanpairs.export.pushing import beside_card, check_push
-
-    check_push(repo)
-    name, path = choose_format(out, options["format"])
-    if FORMATS.load(name).directory:
-        return options["card"]
-    beside = beside_card(path)
-    if options["card"] is None and beside.exists():  # and may have been written by hand
-        raise OutputExistsError(f"{beside} exists; --card {beside} replaces it with --overwrite, or names another file")
-    return str(options["card"] or beside)
+    print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}, summary)
 
 
 @click.command(cls=PathsCommand)

@@ -33,7 +33,6 @@ from cleanpairs.core.recipe import Recipe
     *column_options,
     limit_option,
     option("--drop=FILTERS", "Also quarantine pairs that match these filters (see `inspect --filters`), or `all`."),
-    option("--noise-file=NPY", "Permute the captions so first, to repeat a published split.", Reads()),
 )
 @group(
     "Model",
@@ -73,9 +72,6 @@ def fit(**options: Any) -> None:
     clip-retrieval, COCO's captions, the research layout, hf://owner/name, or a URL with --allow-urls: see
     `cleanpairs inspect DATA`. It may also be one or more .npy files of images' vectors.
 
-    With --noise-file the data stays as it is, and so does what is exported from it: to clean and export the mismatched
-    data itself, write it with `cleanpairs corrupt --noise-file` and fit on that.
-
     On N processes or GPUs: torchrun --nproc-per-node N -m cleanpairs fit DATA ...
     """
     from cleanpairs.commands.fit import check_stored, fit_run, result_table
@@ -92,7 +88,7 @@ def fit(**options: Any) -> None:
     if options["resume"] and not progress.silent and begun.is_dir() and not any(saved):
         echo(f"{begun} has no checkpoint yet: its training begins anew", err=True)
     named = options["backbone"] is not None or any(o.startswith("backbone") for o in options["overrides"])
-    files = {"out": out, "resume": options["resume"], "noise_file": options["noise_file"]}
+    files = {"out": out, "resume": options["resume"]}
     try:
         with closing(progress), without_hub() if stored else nullcontext():
             if stored:
@@ -112,7 +108,7 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
     from cleanpairs.commands.run import LATEST, Run
 
     train = options["data"]
-    no_settings = ("data", "columns", "recipe", "overrides", "noise_file", "resume")
+    no_settings = ("data", "columns", "recipe", "overrides", "resume")
     given = {name: None if value is False else value for name, value in options.items() if name not in no_settings}
     given |= data_settings(options | {"overrides": ()}) | {"train": train, "quiet": asked("quiet") or None}
     own = options["resume"] and options["recipe"] is None and train is None

@@ -45,13 +45,8 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     Without DATA it is the data that RUN was fitted on: recall is what the model remembers there.
 
     Where DATA has a column `true_mismatch`, or with --truth: AUROC and average precision of detection, and precision,
-    recall and F1 at the threshold. The training data is judged by the labels of the run, other data by its scores. The
-    data of a run of `fit --noise-file` by its labels of the pairs that this file mismatched.
+    recall and F1 at the threshold. The training data is judged by the labels of the run, other data by its scores.
     """
-    import numpy as np
-
-    from cleanpairs.core.errors import ConfigError
-    from cleanpairs.core.regular import reading
     from cleanpairs.data import load_pairs
     from cleanpairs.data.noise import load_truth
     from cleanpairs.scoring.evaluate import detection
@@ -62,19 +57,8 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     pairs = run.load_input() if data is None else load_pairs(data, **data_settings(options))
     figures: dict[str, float | None] = dict(model.evaluate(pairs, folds=folds).to_dict())
     mask = pairs.true_mismatch if truth is None else load_truth(truth, pairs)
-    noise = (run.info.get("input") or {}).get("noise") or {}
-    if noised := noise.get("fingerprint") == pairs.source.fingerprint:
-        with reading(run.path / "run.json", "read for its noise", KeyError):
-            own = np.isin(pairs.pair_id, noise["mismatched_pairs"])
-        if truth is not None and mask is not None and (mask != own).any():
-            raise ConfigError(
-                f"{truth} mismatches other pairs than the noise file of {run.path} ({noise.get('file')}), "
-                "by whose captions it is judged: leave --truth out"
-            )
-        mask = own
     if mask is not None:
-        trained_on = pairs.source.fingerprint == model._fingerprint and (run.path / "scores.parquet").exists()
-        if trained_on or noised:
+        if pairs.source.fingerprint == model._fingerprint and (run.path / "scores.parquet").exists():
             y, unseen = run.scores().correspondence, None
         else:
             found, y = model._scored(pairs)

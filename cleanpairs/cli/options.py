@@ -307,7 +307,7 @@ def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator["Input"]:
         yield Input(path, keeps=partial(_kept_in_run, free))
         given = _json(Path(path) / "run.json").get("input")
         if isinstance(given, dict):
-            yield from data_inputs(given.get("data"), given.get("options"), given.get("noise"))
+            yield from data_inputs(given.get("data"), given.get("options"))
     else:
         yield from data_inputs(path, {})
         settings: dict[str, Any] = {}

@@ -1,12 +1,11 @@
 """One fit from a recipe to a finished run directory: what ``cleanpairs fit`` and the demonstration call."""
 
-import hashlib
 import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from cleanpairs.data import (
     open_source,
     remember_user_path,
 )
-from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.display import visible
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters
@@ -40,14 +38,12 @@ from cleanpairs.data.formats.vectors import splits_of
 from cleanpairs.data.guard import data_inputs, refuse_inputs
 from cleanpairs.data.inspection import grouped
 from cleanpairs.data.locks import output_lock
-from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
 from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
 from cleanpairs.estimators.persistence import versions
 from cleanpairs.explain import ISSUES
 from cleanpairs.repair.displaced import moves_of
 from cleanpairs.repair.editing import write_csv
-from cleanpairs.scoring.evaluate import detection
 from cleanpairs.trainer import EpochRecord
 
 
@@ -61,15 +57,12 @@ class FitInput:
         What the method is fitted on.
     val : Pairs, optional
         What it is validated on.
-    noise : dict
-        What a noise file did, for run.json.
     streamed : StreamedFit, optional
         More rows, of which ``pairs`` are a sample.
     """
 
     pairs: Pairs
     val: Pairs | None
-    noise: dict[str, Any] = field(default_factory=dict)
     streamed: StreamedFit | None = None
 
 
@@ -78,7 +71,6 @@ def result_table(found: Mapping[str, Any]) -> str:
     run = "" if is_latest(found["run"]) else f"{shlex.quote(found['run'])} "
     out = found["standing_out"]
     odd = f"{len(out):,}  (kept, but they fit worse than half of all random pairs)"
-    figures = [f"{name} {'-' if v is None else f'{v:.3f}'}" for name, v in (found["detection"] or {}).items()]
     others = [f"{n:,} {name}" for name, n in list(found["issues"].items())[1:] if n]
     known = {
         "method": found["method"],
@@ -91,7 +83,6 @@ def result_table(found: Mapping[str, Any]) -> str:
         "flagged": f"{found['flagged']:,}  (correspondence below {found['threshold']:.3g})",
         "captions": found["captions"],
         "validation": None if found["val_rsum"] is None else f"rSum {found['val_rsum']:.1f} at the best epoch",
-        "detection": f"{', '.join(figures)}  (of the pairs that the noise file mismatched)" if figures else None,
         "worst": found["worst"],
         "standing out": odd if out else None,
         "issues": f"{'; '.join(others) or 'no others found'}  (issues.csv; cleanpairs worst)",
@@ -123,7 +114,6 @@ def fit_run(
     out: str | Path | None = None,
     resume: bool = False,
     latest: bool = True,
-    noise_file: str | Path | None = None,
     progress: Any = None,
     backbone_named: bool = False,
     streamed_from: int = 50_000,
@@ -133,8 +123,6 @@ def fit_run(
     - ``out``: the run directory, else the recipe's, else ``runs/<date>-<method>-<data>``
     - ``resume``: go on with the run there. One that was stopped before its first checkpoint begins anew
     - ``latest``: let ``runs/latest`` point to the run
-    - ``noise_file``: a permutation of the captions, in memory (:func:`cleanpairs.data.noise.load_noise_file`).
-      Which pairs, is in the run's info and judged by, and not told to the method. A resumed run keeps its own
     - ``streamed_from``: of so many rows of vectors of one space a sample is fitted, and all are scored in a stream
     - ``backbone_named``: the backbone was named in this call: ConfigError where vectors or an encoder take its place
 
@@ -148,8 +136,7 @@ def fit_run(
         path = Path(out or recipe.output.out or default_run_path(recipe.method, str(recipe.data.train)))
         if resume:
             Run.check_resumable(path)
-            noise_file = _noise_to_resume(path, noise_file)
-        given = _input(recipe, estimator, noise_file, backbone_named, streamed_from)
+        given = _input(recipe, estimator, backbone_named, streamed_from)
         if distributed.rank() > 0:
             if not (shared := str(distributed.of_first(""))):
                 raise OutputError("the first process could not make the run directory: it says why")
@@ -157,7 +144,7 @@ def fit_run(
             estimator.fit(given.pairs, val=given.val, **training)
             return {}
         data, options = recipe.data, _options(recipe.data)
-        reads = [*data_inputs(data.train, options, given.noise.get("noise")), *data_inputs(data.val, options)]
+        reads = [*data_inputs(data.train, options), *data_inputs(data.val, options)]
         made = ""
         try:
             try:
@@ -177,8 +164,7 @@ def check_stored(recipe: Recipe, run: str | Path) -> None:
     data, opened = recipe.data, Run.open(run)
     where = opened.path / "recipe.yaml"
     source = open_recorded(data.train, _options(data), where)
-    known = opened.info.get("input") or {}
-    if source.fingerprint != (known.get("noise") or known).get("fingerprint"):
+    if source.fingerprint != (opened.info.get("input") or {}).get("fingerprint"):
         raise DataError(f"{data.train} has changed since the run {opened.path.name} was begun on it; fit again")
     if data.val is not None:
         check_recorded(data.val, _val_options(data), where)
@@ -198,20 +184,14 @@ def _val_options(data: DataOptions) -> dict[str, Any]:
     return {name: value for name, value in _options(data).items() if name.endswith(kept)}
 
 
-def _input(
-    recipe: Recipe, estimator: PairScorer, noise_file: str | Path | None, backbone_named: bool, streamed_from: int
-) -> FitInput:
+def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed_from: int) -> FitInput:
     """What :func:`fit_run` reads, by its parameters."""
     streamed = None
-    alone = noise_file is None and recipe.data.val is None and distributed.world_size() == 1
+    alone = recipe.data.val is None and distributed.world_size() == 1
     if alone and estimator._fits_sample({"features", "text_features"}):
         source = open_source(str(recipe.data.train), **_options(recipe.data))
         streamed = StreamedFit.of(estimator, source, streamed_from)
-    pairs, val = _read(recipe, estimator, backbone_named, None if streamed is None else streamed.pairs)
-    noise: dict[str, Any] = {}
-    if noise_file is not None:
-        pairs, noise = _corrupted(pairs, noise_file)
-    return FitInput(pairs, val, noise, streamed)
+    return FitInput(*_read(recipe, estimator, backbone_named, None if streamed is None else streamed.pairs), streamed)
 
 
 def _read(
@@ -252,9 +232,9 @@ def _fit(
     """Train, and leave model, scores and issues in the run."""
     pairs, streamed = given.pairs, given.streamed
     source = pairs.source if streamed is None else streamed.source
-    info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows, given.noise)
+    info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows)
     scored = _train(run, recipe, estimator, given, progress, resume, info)
-    result = _leave(run, recipe.method, estimator, pairs, bool(given.noise), scored)
+    result = _leave(run, recipe.method, estimator, pairs, scored)
     ended = {
         "status": "complete",
         "seed": estimator.random_state_,
@@ -314,9 +294,7 @@ def _train(
         raise
 
 
-def _about(
-    recipe: Recipe, estimator: PairScorer, source: Source, pairs: int, noise: Mapping[str, Any]
-) -> dict[str, Any]:
+def _about(recipe: Recipe, estimator: PairScorer, source: Source, pairs: int) -> dict[str, Any]:
     """What run.json says of a fit that begins."""
     data = str(recipe.data.train)
     return {
@@ -336,15 +314,13 @@ def _about(
             "columns": source.columns,
             "rows": source.n_rows,
             "pairs": pairs,
-            **noise,
         },
     }
 
 
 def _leave(
-    run: Run, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool,
-    scored: tuple[pa.Table, dict[int, str]] | None,
-) -> dict[str, Any]:  # fmt: skip
+    run: Run, method: str, estimator: PairScorer, pairs: Pairs, scored: tuple[pa.Table, dict[int, str]] | None
+) -> dict[str, Any]:
     """Write what a fit leaves in its run. Returns what was found. ``scored``: as of :meth:`StreamedFit.finish`."""
     run.write_metrics(estimator.history_)
     blocks: list[dict[str, Any]] = []
@@ -365,19 +341,17 @@ def _leave(
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:
         write_csv(issues, staged)
     return {
-        **_result(str(run.path), method, estimator, keys, pairs.true_mismatch if corrupted else None, issues),
+        **_result(str(run.path), method, estimator, keys, issues),
         "displaced": blocks,
         "standing_out": out,
         "doubtful": _doubtful(pairs, estimator) if scored is None else {},
     }
 
 
-def _result(
-    run: str, method: str, estimator: PairScorer, keys: Any, wrong: np.ndarray | None, issues: pa.Table
-) -> dict[str, Any]:
+def _result(run: str, method: str, estimator: PairScorer, keys: Any, issues: pa.Table) -> dict[str, Any]:
     """``histogram``: pairs in ten equal bins of the correspondence. ``captions``: what they became. ``issues``: pairs
     in ``issues.csv`` by kind. ``set_aside``: kinds of reasons. ``doubtful``: a filter of captions that was not asked
-    for -> how many other pairs it finds. ``detection``: of what a noise file has mismatched.
+    for -> how many other pairs it finds.
     """
     y = estimator.correspondence_
     known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
@@ -402,7 +376,6 @@ def _result(
         "val_rsum": estimator.best_val_rsum_,
         "epochs": len(estimator.history_),
         "histogram": np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
-        "detection": None if wrong is None else plain(detection(y, wrong, estimator.threshold_)),
         "captions": estimator._captions,
         "worst": worst,
         "issues": {name: counts[name] for name in ISSUES},
@@ -413,37 +386,3 @@ def _doubtful(pairs: Pairs, estimator: PairScorer) -> dict[str, int]:
     unasked = [name for name in ("hashtags", "mojibake") if name not in chosen_filters(estimator.drop)]
     found = {name: set(FILTERS[name].find(pairs, 0.0).tolist()) - estimator.quarantined_.keys() for name in unasked}
     return {name: len(rows) for name, rows in found.items() if rows}
-
-
-def _corrupted(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:
-    """The pairs as a noise file has them, and what the run's info says about it."""
-    if pairs.true_mismatch is not None and pairs.true_mismatch.any():
-        raise DataError(
-            f"the data holds mismatched pairs already, by its column 'true_mismatch': {file} is for the clean data"
-        )
-    permutation = load_noise_file(file, len(pairs), pairs.image_index)
-    noise = noise_of(pairs, permutation)
-    about = {
-        "file": str(Path(file).absolute()),
-        "sha256": hashlib.sha256(permutation.tobytes()).hexdigest(),
-        "fingerprint": pairs.source.fingerprint,  # of the clean data
-        "mismatched": int(noise.mismatched.sum()),
-        "mismatched_pairs": np.flatnonzero(noise.mismatched).tolist(),
-    }
-    return apply_noise(pairs, noise), {"noise": about}
-
-
-def _noise_to_resume(path: Path, given: str | Path | None) -> str | Path | None:
-    """The noise file of the run at ``path``. ConfigError where it is not the one given, or not as it was."""
-    if not (path / "run.json").exists():
-        return given
-    known = Run.open(path).info.get("input", {}).get("noise")
-    if known is None and given is not None:
-        raise ConfigError(f"the run {path} was begun without --noise-file: give none, or another --out")
-    if known is None:
-        return None
-    file = given if given is not None else known["file"]
-    values = np.ascontiguousarray(read_npy(file), dtype=np.int64)
-    if hashlib.sha256(values.tobytes()).hexdigest() != known["sha256"]:
-        raise ConfigError(f"the run {path} was begun with another noise file than {file}: give that, or another --out")
-    return file

@@ -58,7 +58,7 @@ def mistyped(info: dict[str, Any]) -> list[str]:
     """The keys of a run.json, such as ``result.threshold``, whose values are not of the kind that ``fit`` writes."""
     counts = ("seed", "input.rows", "input.pairs", "result.flagged", "result.pairs")
     texts = ("status", "method", "device", "input.data", "input.fingerprint", "input.kind")
-    objects = ("versions", "files", "input", "input.noise", "input.options", "input.columns", "result")
+    objects = ("versions", "files", "input", "input.options", "input.columns", "result")
     kinds: dict[str, type] = dict.fromkeys(counts, int) | dict.fromkeys(texts, str) | dict.fromkeys(objects, dict)
     kinds |= {"result.threshold": float, "result.noise_rate": float}  # shares
     found = []
@@ -392,15 +392,10 @@ class Run:
         return load_source(self.open_input())
 
     def open_input(self) -> Any:
-        """The source of what the run was fitted on. DataError where it has changed, or was made in memory."""
+        """The source of what the run was fitted on. DataError where it has changed."""
         given = self.info.get("input")
         if not isinstance(given, dict):
             raise DataError(f"{self.path / 'run.json'} does not say which data the run was fitted on")
-        if given.get("noise"):
-            raise DataError(
-                f"the run {self.path.name} was fitted on captions that --noise-file mismatched in memory only: write "
-                "them with `cleanpairs corrupt --noise-file`, and fit on that to export or report"
-            )
         where = self.path / "run.json"
         source = open_recorded(given.get("data"), given.get("options"), where, trusted=self.trusted)
         if source.fingerprint != given.get("fingerprint"):

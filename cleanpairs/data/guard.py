@@ -32,9 +32,7 @@ class Input:
     deep: bool = True
 
 
-def data_inputs(
-    data: object, options: Mapping[str, object] | None, noise: Mapping[str, object] | None = None
-) -> Iterator[Input]:
+def data_inputs(data: object, options: Mapping[str, object] | None) -> Iterator[Input]:
     """What :func:`cleanpairs.load_pairs` reads of ``data`` with ``options``, also the images that a table may name."""
     options = options or {}
     named = data, options.get("text_vectors"), options.get("captions")  # a column's name is no path
@@ -48,8 +46,6 @@ def data_inputs(
     if isinstance(root, str | os.PathLike):
         images = (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
         yield Input(root, lambda p: p.suffix.lower() in images and os.path.lexists(Path(root, p)), False)
-    if isinstance(noise, Mapping) and isinstance(noise.get("file"), str):
-        yield Input(noise["file"])  # type: ignore[arg-type]
 
 
 def refuse_inputs(outputs: Iterable[PathLike], inputs: Iterable[PathLike | Input]) -> None:

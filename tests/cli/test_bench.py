@@ -1,4 +1,4 @@
-"""``cleanpairs bench`` end to end, and ``--noise-file`` of fit and corrupt."""
+"""``cleanpairs bench`` end to end, and ``--noise-file`` of corrupt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.data import load_pairs
-from cleanpairs.data.noise import inject_noise, noise_of
+from cleanpairs.data.noise import inject_noise
 
 Command = Callable[..., tuple[int, str, str]]
 SMALL = "--set epochs=2 --set dim=8 --set dim_word=8 --set batch_size=8 --set eval_group_size=8 --set lr=0.01".split()
@@ -30,14 +30,6 @@ def data(tmp_path: Path) -> Path:
         vectors = pa.FixedSizeListArray.from_arrays(flat, 8)
         pq.write_table(pa.table({"image_features": vectors, "caption": captions}), tmp_path / f"x_{name}.parquet")
     return tmp_path / "x_train.parquet"
-
-
-@pytest.fixture
-def noise_file(tmp_path: Path) -> Path:
-    permutation = np.arange(32)
-    permutation[4:16] = np.roll(permutation[4:16], 1)
-    np.save(tmp_path / "noise.npy", permutation)
-    return tmp_path / "noise.npy"
 
 
 # -- bench ----------------------------------------------------------------------------------------------------------
@@ -189,94 +181,12 @@ def test_a_corrupted_copy_can_be_fitted_repaired_and_judged(command: Command, da
 # -- noise files ----------------------------------------------------------------------------------------------------
 
 
-def test_fit_with_a_noise_file_is_fit_on_the_corrupted_data(command: Command, data: Path, noise_file: Path) -> None:
-    common = ("--device", "cpu", "--quiet", *SMALL, *CRCL)
-    before = data.read_bytes()
-    assert command("fit", data, "--method", "crcl", "--noise-file", noise_file, "--out", "a", *common)[0] == 0
-    assert data.read_bytes() == before
-    assert command("corrupt", data, "--noise-file", noise_file, "--out", "noisy.parquet")[0] == 0
-    assert command("fit", "noisy.parquet", "--method", "crcl", "--out", "b", *common)[0] == 0
-    a, b = (pq.read_table(f"{run}/scores.parquet")["correspondence"].to_numpy() for run in "ab")
-    np.testing.assert_array_equal(a, b)
-    info, truth = json.loads(Path("a/run.json").read_text()), noise_of(load_pairs(data), np.load(noise_file)).mismatched
-    assert info["input"]["noise"]["mismatched_pairs"] == np.flatnonzero(truth).tolist()
-    assert info["input"]["noise"]["mismatched"] == truth.sum() > 0
-    code, out, err = command("evaluate", "b", "noisy.parquet", "--json")
-    assert code == 0, err
-    judged = json.loads(out)
-    for name, value in info["result"]["detection"].items():
-        assert value == pytest.approx(judged[name], abs=1e-5), name
-    for truth in ((), ("--truth", noise_file)):  # of the pairs as they were fitted, not of the clean ones
-        code, out, err = command("evaluate", "a", data, "--json", *truth)
-        assert code == 0, err
-        assert {name: json.loads(out)[name] for name in info["result"]["detection"]} == pytest.approx(
-            info["result"]["detection"], abs=1e-5
-        )
-    np.save("other.npy", np.roll(np.arange(32), 1))
-    code, _, err = command("evaluate", "a", data, "--truth", "other.npy")
-    assert code == 2 and "other.npy mismatches other pairs than the noise file" in err and "noise.npy" in err
-    for noise in ({"fingerprint": info["input"]["noise"]["fingerprint"]}, "noise.npy"):
-        Path("a/run.json").write_text(json.dumps(info | {"input": info["input"] | {"noise": noise}}))
-        code, _, err = command("evaluate", "a", data)
-        assert code == 3 and "run.json" in err and "noise" in err, err
-
-
-def test_fit_tells_the_detection(command: Command, data: Path, noise_file: Path) -> None:
-    common = ("--method", "crcl", "--device", "cpu", *SMALL, *CRCL)
-    code, out, _ = command("fit", data, "--noise-file", noise_file, *common)
-    assert code == 0 and "detection       auroc 0." in out
-    code, out, _ = command("fit", data, "--out", "clean", *common)
-    assert (
-        code == 0 and "detection" not in out and "noise" not in json.loads(Path("clean/run.json").read_text())["input"]
-    )
-
-
-def test_a_noise_file_that_does_not_fit_is_refused(command: Command, data: Path, noise_file: Path) -> None:
+def test_a_noise_file_that_does_not_fit_is_refused(command: Command, data: Path) -> None:
     np.save("short.npy", np.arange(31))
     np.save("twice.npy", np.zeros(32, np.int64))
     np.save("floats.npy", np.arange(32) + 0.5)
     for file, words in (("short", "32 whole numbers"), ("twice", "no permutation"), ("floats", "whole numbers")):
-        for argv in (("fit", data), ("corrupt", data), ("bench", data, "--methods", "infonce")):
+        for argv in (("corrupt", data), ("bench", data, "--methods", "infonce")):
             code, _, err = command(*argv, "--noise-file", f"{file}.npy", "--out", "o")
             assert code == 3 and words in err and f"{file}.npy" in err
             assert not Path("o").exists()
-    assert command("corrupt", data, "--noise-file", noise_file, "--out", "noisy.parquet")[0] == 0
-    code, _, err = command("fit", "noisy.parquet", "--noise-file", noise_file, "--out", "o")
-    assert code == 3 and "already" in err and not Path("o").exists()
-
-
-def test_a_resumed_fit_keeps_its_noise_file(
-    command: Command, data: Path, noise_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    argv = ("--device", "cpu", "--quiet", *SMALL, *CRCL)
-    assert command("fit", data, "--method", "crcl", "--noise-file", noise_file, "--out", "whole", *argv)[0] == 0
-    from cleanpairs.commands.fit import Run
-
-    real = Run.write_metrics
-
-    def stops(self: Any, history: list[dict[str, Any]]) -> None:
-        real(self, history)
-        if len(history) == 1:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Run, "write_metrics", stops)
-    assert command("fit", data, "--method", "crcl", "--noise-file", noise_file, "--out", "cut", *argv)[0] == 130
-    monkeypatch.setattr(Run, "write_metrics", real)
-    np.save("other.npy", np.roll(np.arange(32), 1))
-    code, _, err = command("fit", "--resume", "--out", "cut", "--noise-file", "other.npy")
-    assert code == 2 and "another noise file" in err
-    code, _, err = command("fit", "--resume", "--out", "cut", "--quiet")
-    assert code == 0, err
-    whole, cut = (pq.read_table(f"{run}/scores.parquet")["correspondence"].to_numpy() for run in ("whole", "cut"))
-    np.testing.assert_array_equal(whole, cut)
-    assert command("fit", data, "--method", "crcl", "--out", "clean", *argv)[0] == 0
-    code, _, err = command("fit", "--resume", "--out", "clean", "--noise-file", noise_file)
-    assert code == 2 and "without --noise-file" in err
-
-
-def test_a_run_with_a_noise_file_says_how_to_report_on_it(command: Command, data: Path, noise_file: Path) -> None:
-    assert (
-        command("fit", data, "--method", "crcl", "--noise-file", noise_file, "--out", "noised", *SMALL, *CRCL)[0] == 0
-    )
-    code, _, err = command("report", "noised", "--out", "page.html")
-    assert code != 0 and "corrupt --noise-file" in err

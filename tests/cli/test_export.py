@@ -93,8 +93,6 @@ def test_what_cannot_be(command: Callable[..., Result]) -> None:
         assert isinstance(done.exception, ConfigError) and words in str(done.exception)
     done = command("--repaired", "out.parquet", "--format", "csv")
     assert done.exit_code == 2 and "webdataset" in done.output
-    done = command("--repaired", "out.parquet", "--public")
-    assert done.exit_code == 2 and "--push-to-hub" in done.output
     assert not Path("out.parquet").exists()
 
 
@@ -103,18 +101,14 @@ def test_the_help_names_the_defaults(command: Callable[..., Result]) -> None:
     assert "[default: OUT.ledger.parquet]" in text and "[default: 10000]" in text
 
 
-def test_a_push_that_cannot_be_is_refused_before_the_work(
-    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_push_that_cannot_be_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nonexistent/token")
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    done = command("--repaired", "out.parquet", "--push-to-hub", "me/clean")
-    assert isinstance(done.exception, ConfigError) and "no token" in str(done.exception)
-    done = command("--repaired", "out.parquet", "--push-to-hub", "clean")
-    assert isinstance(done.exception, ConfigError) and "OWNER/NAME" in str(done.exception)
-    assert not Path("out.parquet").exists()
+    for repo, words in (("me/clean", "no token"), ("clean", "OWNER/NAME")):
+        done = CliRunner().invoke(cli, ["push", "out.parquet", repo])
+        assert isinstance(done.exception, ConfigError) and words in str(done.exception)
 
 
 def test_a_push_that_fails_leaves_the_export(command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,9 +116,7 @@ def test_a_push_that_fails_leaves_the_export(command: Callable[..., Result], mon
 
     monkeypatch.setenv("HF_TOKEN", "hf_ours")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # discard: nobody listens
-    done = command("--repaired", "out.parquet", "--push-to-hub", "me/clean")
-    assert isinstance(done.exception, OutputError) and "whole on disk" in str(done.exception)
-    assert len(pq.read_table("out.parquet")) == 3 and Path("out.parquet.card.md").exists()
+    assert command("--repaired", "out.parquet", "--card", "out.parquet.card.md").exit_code == 0
     done = CliRunner().invoke(cli, ["push", "out.parquet", "me/clean"])
     assert isinstance(done.exception, OutputError) and "whole on disk" in str(done.exception)
     done = CliRunner().invoke(cli, ["push", "out.parquet", "me/clean", "--license", "mit"])

@@ -296,7 +296,7 @@ def test_thresholds(tmp_path: Path) -> None:
 
 def test_the_verdict_is_the_first_line_and_names_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = dict.fromkeys(("captions", "detection", "noise_rate_interval", "noise_rate_bound", "val_rsum", "worst"))
+    found = dict.fromkeys(("captions", "noise_rate_interval", "noise_rate_bound", "val_rsum", "worst"))
     found |= {"method": "auto", "pairs": 10, "quarantined": 0, "flagged": 1, "threshold": 0.5, "noise_rate": 0.1}
     found |= {"histogram": [1], "run": "a run", "set_aside": [], "doubtful": {}, "displaced": [], "issues": {}}
     for more, steps in (
