@@ -22,13 +22,14 @@ from cleanpairs.engine import Engine, make_engine
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
+from cleanpairs.estimators.scorer import Embedded
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.ops.search import top_k
 from cleanpairs.repair.actions import NOT_IN_UIDS
 from cleanpairs.repair.decisions import no_repairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, PlanSummary, RepairPlan, write_plan
 from cleanpairs.repair.plan_input import TEXTS, EmbeddedRows, PlanInput
-from cleanpairs.repair.planning import Planned, RepairJudge, judged_pairs, plan_repairs
+from cleanpairs.repair.planning import Planned, plan_repairs
 from cleanpairs.repair.recaption import CaptionWriter
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
@@ -222,7 +223,7 @@ class Planning:
             settings,
             fingerprint=source.fingerprint,
             temperature=model.bank_.tau,
-            judge=self._judge(given, settings) if fitted and settings.repairs != "none" else None,
+            judge=model._judge(given, settings, self._embedded, fitted=fitted, unseen=unseen),
             neighbour_search=engine_search or top_k,
         )
         head = replace(planned.head, settings={**planned.head.settings, **self.read})
@@ -242,14 +243,8 @@ class Planning:
             images, texts = scorer.embedded(batch, str(self.read["data"]))
             yield batch, images.vectors, texts.vectors, None if known else scorer.compared(batch, images, texts)
 
-    def _judge(self, given: PlanInput, settings: RepairSettings) -> RepairJudge | None:
-        """As :meth:`cleanpairs.estimators.PairScorer.rematch` has it, of the rows that it is learned from."""
-        threshold, seed = settings.resolved_threshold, self.model.random_state_
-        pairs = judged_pairs(given.undecided, threshold, seed)
-        if pairs is None:
-            return None
-        found = self.model._embed(load_some(self.source, pairs, self.batch_rows))
-        return RepairJudge(self.model._pair_probability(found, given.undecided[pairs], threshold), pairs)
+    def _embedded(self, rows: np.ndarray) -> Embedded:
+        return self.model._embed(load_some(self.source, rows, self.batch_rows))
 
 
 def plan_selection(scores: Scores, source: Source, settings: RepairSettings, staged: Path) -> RepairPlan:

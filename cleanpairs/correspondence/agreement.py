@@ -442,10 +442,11 @@ class _Ridge:
 
 
 class Centred:
-    """``vectors`` (N, d) around their mean, and their ``covariance`` (d, d)."""
+    """``vectors`` (N, d) around their ``mean`` (d,), and their ``covariance`` (d, d)."""
 
     def __init__(self, vectors: np.ndarray) -> None:
-        self.vectors = vectors - vectors.mean(axis=0)
+        self.mean = vectors.mean(axis=0)
+        self.vectors = vectors - self.mean
         self.covariance = self.vectors.T @ self.vectors / np.float32(len(vectors))
 
     def spread(self, c: np.ndarray, least: float = 0.0) -> np.ndarray:

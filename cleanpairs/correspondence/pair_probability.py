@@ -11,19 +11,22 @@ Networks know their training pairs by heart. So everything here is linear or unt
 4. Held-out trusted pairs, taken apart, are repairs whose truth is known, and go through 1 to 3 as the mismatched pairs
    do. A logistic regression of right on l and both differences gives the probability.
 
+Of more than :attr:`PairNumbers.most_exact` pairs to be repaired one predictor judges all. It has learned from a sample
+of the trusted pairs, and sums are taken over samples. Vectors of one space are then looked up where they lie, and
+predicted by ridge regression alone: nothing but some numbers is held of a pair.
+
 Prior: both pairs that a right repair takes apart are mismatched (the product of their probabilities), and the caption's
 image is there at all (``present``, which the scores cannot tell: dev/LOG.md).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from cleanpairs.correspondence.agreement import Centred, ridge
 from cleanpairs.ops.matching import places, unit_rows
-
-MOST_REPAIRED = 50_000  # mismatched pairs, above which nothing is said
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,12 @@ class PairNumbers:
         Trusted pairs, and right edges among those that the calibration sees, below which nothing is said.
     near : int
         Edges of an image that the calibration sees, about.
-    most_summed, most_held : int
-        Images and captions over which the sums of step 3 are taken, and held-out pairs of a fold. More are sampled.
+    most_exact : int
+        Pairs to be repaired, above which they are judged by samples.
+    most_held : int
+        Held-out pairs of a fold, and the images and captions over which the sums of step 3 are taken by samples.
+    references : int
+        Trusted pairs of a sample, over which means are taken.
     block : int
         Images at once.
     """
@@ -54,45 +61,123 @@ class PairNumbers:
     least_trusted: int = 200
     least_right: int = 30
     near: int = 20
-    most_summed: int = 8192
+    most_exact: int = 8192
     most_held: int = 2048
+    references: int = 8192
     block: int = 256
 
 
 NUMBERS = PairNumbers()
 
-_Spaces = tuple[Centred, Centred]
+
+class VectorRows:
+    """Vectors that lie in several arrays, looked up by number.
+
+    Parameters
+    ----------
+    parts : sequence of (m, d) float
+        Arrays, thought of as one under the other.
+    index : (n,) int64
+        Where each vector lies among their rows.
+    """
+
+    def __init__(self, parts: Sequence[np.ndarray], index: np.ndarray) -> None:
+        self.parts, self.index = parts, index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        at, first = self.index[rows], 0
+        out = np.empty((len(at), self.parts[0].shape[1]), np.float32)
+        for part in self.parts:
+            inside = np.flatnonzero((at >= first) & (at < first + len(part)))
+            out[inside] = part[at[inside] - first]
+            first += len(part)
+        return out
+
+
+Vectors = np.ndarray | VectorRows
+
+
+class _Space(Centred):
+    """``rows`` (n, d), looked up around the mean of ``some`` of them (k,)."""
+
+    def __init__(self, rows: Vectors, some: np.ndarray) -> None:
+        super().__init__(rows[some])
+        self.rows = rows
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(self.rows[rows] - self.mean)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """The vectors of these ``pairs`` (n,), looked up by their places."""
+
+    space: _Space
+    pairs: np.ndarray
+
+    def __getitem__(self, places: np.ndarray) -> np.ndarray:
+        return self.space[self.pairs[places]]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """V views of n images, or captions, and what each product with one is multiplied by: (n, V), or 1."""
+
+    views: list[Any]
+    scale: np.ndarray | None = None
+
+    def __getitem__(self, rows: slice | np.ndarray) -> "_Side":
+        return _Side([x[rows] for x in self.views], None if self.scale is None else self.scale[rows])
 
 
 @dataclass(frozen=True)
 class _Sides:
-    """V views of some images and captions: the score of a pair in view v is the inner product of its two rows."""
+    """The score of an image and a caption in a view is the inner product of their rows, times the scale of each."""
 
-    images: list[np.ndarray]
-    captions: list[np.ndarray]
+    images: _Side
+    captions: _Side
 
     def table(self, rows: slice) -> np.ndarray:
-        return np.stack([x[rows] @ t.T for x, t in zip(self.images, self.captions, strict=True)], axis=-1)
+        images = self.images[rows]
+        out = np.stack([x @ t.T for x, t in zip(images.views, self.captions.views, strict=True)], axis=-1)
+        for scale in (images.scale, self.captions.scale):
+            if scale is not None:
+                out *= scale[:, None] if scale is images.scale else scale
+        return out
 
     def pairs(self, image: np.ndarray, caption: np.ndarray) -> np.ndarray:
-        out = np.empty((len(image), len(self.images)), np.float32)
+        out = np.empty((len(image), len(self.images.views)), np.float32)
         for start in range(0, len(image), 1 << 14):
             s = slice(start, start + (1 << 14))
-            for v, (x, t) in enumerate(zip(self.images, self.captions, strict=True)):
-                out[s, v] = np.einsum("ij,ij->i", x[image[s]], t[caption[s]])
+            rows = {
+                id(x): x[at[s]] for side, at in ((self.images, image), (self.captions, caption)) for x in side.views
+            }
+            for v, (x, t) in enumerate(zip(self.images.views, self.captions.views, strict=True)):
+                out[s, v] = np.einsum("ij,ij->i", rows[id(x)], rows[id(t)])
+            for side, at in ((self.images, image), (self.captions, caption)):
+                if side.scale is not None:
+                    out[s] *= side.scale[at[s]]
         return out
 
 
 class _Predictor:
-    """Trusted ``pairs`` (n,) that predict captions of images and the reverse, in ``spaces`` and a ``joint`` one."""
+    """Trusted ``pairs`` (n,) that predict captions of images and the reverse, in ``spaces`` and a ``joint`` one.
+
+    The means are taken over the first ``most`` of them.
+    """
 
     def __init__(
-        self, spaces: _Spaces, joint: _Spaces | None, of_image: np.ndarray, pairs: np.ndarray, weight: np.ndarray
-    ) -> None:
+        self, spaces: tuple[_Space, _Space], joint: tuple[_Space, _Space] | None, of_image: np.ndarray,
+        pairs: np.ndarray, weight: np.ndarray, most: int | None = None,
+    ) -> None:  # fmt: skip
         (self.image, self.text), self.joint, self.of_image = spaces, joint, of_image
-        self.weight = weight.astype(np.float32)
-        self.x, self.t = self.image.vectors[of_image[pairs]], self.text.vectors[pairs]
-        self.map = ridge(self.x, self.t, self.weight), ridge(self.t, self.x, self.weight)
+        weight = weight.astype(np.float32)
+        x, t = self.image[of_image[pairs]], self.text[pairs]
+        self.map = ridge(x, t, weight), ridge(t, x, weight)
+        self.x, self.t, self.weight = x[:most], t[:most], weight[:most]
 
     def _predicted(
         self, asking: np.ndarray, among: np.ndarray, values: np.ndarray, map_: np.ndarray
@@ -106,16 +191,45 @@ class _Predictor:
                 out[k + 1][start : start + 1024] = K @ values / np.maximum(K.sum(axis=1, keepdims=True), 1e-12)
         return out
 
-    def sides(self, images: np.ndarray, captions: np.ndarray) -> _Sides:
-        images, joint = self.of_image[images], self.joint
-        x, t = self.image.vectors[images], self.text.vectors[captions]
+    def images(self, pairs: np.ndarray) -> _Side:
+        """The images of ``pairs``."""
+        images, joint = self.of_image[pairs], self.joint
+        x = self.image[images]
         texts = [_scaled(c, self.text) for c in self._predicted(x, self.x, self.t, self.map[0])]
-        pictures = [_scaled(c, self.image) for c in self._predicted(t, self.t, self.x, self.map[1])]
-        of_images, of_captions = texts + [x] * len(pictures), [t] * len(texts) + pictures
+        views = texts + [x] * len(texts)
         if joint is not None:
-            a, b = joint[0].vectors[images], joint[1].vectors[captions]
-            of_images, of_captions = [*of_images, _scaled(a, joint[1]), a], [*of_captions, b, _scaled(b, joint[0])]
-        return _Sides(of_images, of_captions)
+            a = joint[0][images]
+            views += [_scaled(a, joint[1]), a]
+        return _Side(views)
+
+    def captions(self, pairs: np.ndarray) -> _Side:
+        """The captions of ``pairs``."""
+        t, joint = self.text[pairs], self.joint
+        pictures = [_scaled(c, self.image) for c in self._predicted(t, self.t, self.x, self.map[1])]
+        views = [t] * len(pictures) + pictures
+        if joint is not None:
+            b = joint[1][pairs]
+            views += [b, _scaled(b, joint[0])]
+        return _Side(views)
+
+
+class _LinearPredictor(_Predictor):
+    """The predictor of vectors of one space by ridge regression alone. All views of a caption are its own vector."""
+
+    def images(self, pairs: np.ndarray) -> _Side:
+        """The images of ``pairs``."""
+        x = self.image[self.of_image[pairs]]
+        predicted = x @ self.map[0]
+        scale = np.ones((len(x), 4), np.float32)
+        scale[:, 0], scale[:, 2] = (1 / self.text.spread(c, 1e-12) for c in (predicted, x))
+        return _Side([predicted, x @ self.map[1].T, x, x], scale)
+
+    def captions(self, pairs: np.ndarray) -> _Side:
+        """The captions of ``pairs``."""
+        t = self.text[pairs]
+        scale = np.ones((len(t), 4), np.float32)
+        scale[:, 1], scale[:, 3] = (1 / self.image.spread(c, 1e-12) for c in (t @ self.map[1], t))
+        return _Side([t] * 4, scale)
 
 
 def _scaled(predicted: np.ndarray, space: Centred) -> np.ndarray:
@@ -133,11 +247,11 @@ def _bends(edges: np.ndarray) -> np.ndarray:
 
 
 def _differences(
-    ratio: np.ndarray, row_sum: np.ndarray, column_sum: np.ndarray, scale: tuple[float, float]
+    ratio: np.ndarray, sums: Sequence[np.ndarray], scale: tuple[float, float], holds: Sequence[np.ndarray | bool]
 ) -> np.ndarray:
-    """(k, 3): l and what it is above the others of its image and of its caption, whose sums hold its own exp(ratio)."""
+    """(k, 3): l and what it is above the others of its image and of its caption, whose ``sums`` may hold exp(l)."""
     own = np.exp(ratio.astype(np.float64))
-    others = ((total - own) * by for total, by in zip((row_sum, column_sum), scale, strict=True))
+    others = ((total - own * held) * by for total, by, held in zip(sums, scale, holds, strict=True))
     return np.stack([ratio, *(ratio - np.log(np.maximum(other, 0) + 1e-3) for other in others)], axis=1)
 
 
@@ -146,9 +260,9 @@ class PairProbability:
 
     Parameters
     ----------
-    images : (M, D) float32
+    images : (M, D) float32, or VectorRows
         Unit vectors in a frozen space.
-    texts : (N, d) float32
+    texts : (N, d) float32, or VectorRows
         Unit vectors in a frozen space.
     image_index : (N,) int64
         Image of each pair.
@@ -159,47 +273,60 @@ class PairProbability:
     threshold : float
         Pairs below it are to be repaired. The others are trusted.
     joint : ((M, e), (N, e)) float, optional
-        Vectors of both sides in one space.
+        Vectors of both sides in one space. They may be ``images`` and ``texts``.
     seed : int
         Of folds and samples.
     """
 
     def __init__(
-        self, images: np.ndarray, texts: np.ndarray, image_index: np.ndarray, image_group: np.ndarray,
+        self, images: Vectors, texts: Vectors, image_index: np.ndarray, image_group: np.ndarray,
         text_group: np.ndarray, matched: np.ndarray, threshold: float, *,
-        joint: tuple[np.ndarray, np.ndarray] | None = None, seed: int = 0,
+        joint: tuple[Vectors, Vectors] | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
         rng = np.random.default_rng(seed)
+        self._lookup: tuple[_Predictor, _Side] | None = None
         self.image_group, self.text_group = image_group, text_group
         known = np.isfinite(matched)
         self.matched = np.where(known, matched, 0.0)
         self.captions = np.flatnonzero(known & (self.matched < threshold))  # pairs to be repaired
         self.trusted = rng.permutation(np.flatnonzero(known & (self.matched >= threshold)))
-        self.judged = len(self.trusted) >= NUMBERS.least_trusted and 2 <= len(self.captions) <= MOST_REPAIRED
+        self.judged = len(self.trusted) >= NUMBERS.least_trusted and len(self.captions) >= 2
         if not self.judged:
             return
-        spaces = Centred(images), Centred(texts)
-        one_space = None if joint is None else (Centred(joint[0]), Centred(joint[1]))
-        folds = [self.trusted[f :: NUMBERS.folds] for f in range(NUMBERS.folds)]
+        many, one_space = len(self.captions) > NUMBERS.most_exact, joint is not None and joint[0] is images
+        if many:
+            some = image_index[self.trusted], self.trusted
+        else:
+            some = np.arange(len(images)), np.arange(len(texts))
+        spaces = _Space(images, some[0]), _Space(texts, some[1])
+        both = None
+        if joint is not None:
+            both = spaces if one_space else (_Space(joint[0], some[0]), _Space(joint[1], some[1]))
+        folds = self._folds(many)
         predictors = []
-        for fold in folds:
-            rest = np.setdiff1d(self.trusted, fold)
-            predictors.append(_Predictor(spaces, one_space, image_index, rest, self.matched[rest]))
+        for fold in folds[:1] if many else folds:
+            rest = self.trusted[len(np.concatenate(folds)) :] if many else np.setdiff1d(self.trusted, fold)
+            kind = _LinearPredictor if many and one_space else _Predictor
+            most = NUMBERS.references if many else None
+            predictors.append(kind(spaces, both, image_index, rest, self.matched[rest], most))
         _, first, self._image_of_caption = np.unique(image_group[self.captions], return_index=True, return_inverse=True)
         self.images = self.captions[first]  # a pair that shows each of their images
-        self.image_fold = rng.integers(0, NUMBERS.folds, len(self.images))
-        some = [fold[: NUMBERS.most_held] for fold in folds]
-        held = [(h, h[np.unique(image_group[h], return_index=True)[1]]) for h in some]  # captions, images
-        self._learn(predictors, held, rng)
-        self.judged = self._calibrate(predictors, held)
-        if self.judged:
+        self.image_fold = rng.integers(0, len(predictors), len(self.images))
+        few = [fold[: NUMBERS.most_held] for fold in folds]
+        held = [(h, h[np.unique(image_group[h], return_index=True)[1]]) for h in few]  # captions, images
+        seen = predictors * (len(held) // len(predictors))
+        self._learn(seen, held, rng)
+        self.judged = self._calibrate(seen, held, rng if many else None)
+        if self.judged and many:
+            self._prepare_many(predictors[0], rng)
+        elif self.judged:
             self._prepare(predictors)
 
     def _ratio(self, views: np.ndarray) -> np.ndarray:
         return np.asarray(_terms(views) @ self._coefficients + self._intercept, np.float32)
 
     def _blocks(self, sides: _Sides) -> Iterator[tuple[slice, np.ndarray]]:
-        for start in range(0, len(sides.images[0]), NUMBERS.block):
+        for start in range(0, len(sides.images.views[0]), NUMBERS.block):
             rows = slice(start, start + NUMBERS.block)
             yield rows, self._ratio(sides.table(rows))
 
@@ -220,7 +347,7 @@ class PairProbability:
 
         right, weight, random = [], [], []
         for predictor, (captions, _) in zip(predictors, held, strict=True):
-            sides, n = predictor.sides(captions, captions), len(captions)
+            sides, n = _Sides(predictor.images(captions), predictor.captions(captions)), len(captions)
             right.append(sides.pairs(np.arange(n), np.arange(n)))
             weight.append(self.matched[captions])
             image, caption = rng.integers(0, n, (2, 20_000))
@@ -234,13 +361,23 @@ class PairProbability:
         )  # fmt: skip
         self._coefficients, self._intercept = fit.coef_[0].astype(np.float32), float(fit.intercept_[0])
 
-    def _calibrate(self, predictors: list[_Predictor], held: list[tuple[np.ndarray, np.ndarray]]) -> bool:
-        """4. of the module's head. False where too few right edges are seen."""
+    def _calibrate(
+        self,
+        predictors: list[_Predictor],
+        held: list[tuple[np.ndarray, np.ndarray]],
+        rng: np.random.Generator | None,
+    ) -> bool:
+        """4. of the module's head. False where too few right edges are seen.
+
+        ``rng``: where the sums are taken over samples, which seldom hold what belongs to an image or a caption.
+        """
         from sklearn.linear_model import LogisticRegression
 
         found, scores = [], []
         for predictor, (captions, images) in zip(predictors, held, strict=True):
-            ratio = np.concatenate([block for _, block in self._blocks(predictor.sides(images, captions))])
+            ratio = np.concatenate(
+                [block for _, block in self._blocks(_Sides(predictor.images(images), predictor.captions(captions)))]
+            )
             right = np.zeros(ratio.shape, bool)
             right[tuple(self._right(images, captions))] = True
             scale = len(self.captions) / len(captions), len(self.images) / len(images)
@@ -251,9 +388,13 @@ class PairProbability:
         mean = float(self.matched[self.trusted].mean())
         edges, truth, weight = [], [], []
         for ratio, right, scale, matched in found:
-            total = np.exp(ratio.astype(np.float64))
+            total, n = np.exp(ratio.astype(np.float64)), ratio.shape
+            drawn = (0, 0) if rng is None else (rng.random(n[1]) * scale[0], rng.random((n[0], 1)) * scale[1])
+            in_row, in_column = (~right | (one < 1) for one in drawn)
+            sums = (total * in_row).sum(axis=1), (total * in_column).sum(axis=0)
             i, c = np.nonzero(ratio > self.least)
-            edges.append(_differences(ratio[i, c], total.sum(axis=1)[i], total.sum(axis=0)[c], scale))
+            holds = in_row[i, c], in_column[i, c]
+            edges.append(_differences(ratio[i, c], (sums[0][i], sums[1][c]), scale, holds))
             truth.append(right[i, c])
             weight.append(np.where(right[i, c], NUMBERS.present / mean * matched[c], scale[1]))
         x, y, w = (np.concatenate(part) for part in (edges, truth, weight))
@@ -264,42 +405,72 @@ class PairProbability:
         return True
 
     def _prepare(self, predictors: list[_Predictor]) -> None:
+        sums = self._sums = np.zeros(len(self.images)), np.zeros(len(self.captions))
+        self._scale, self._holds = (1.0, 1.0), (np.ones(len(self.images), bool), np.ones(len(self.captions), bool))
         self._views = []
         self._place = np.full(len(self.images), -1)  # of each image among those of its fold
-        sums = np.zeros(len(self.images)), np.zeros(len(self.captions))
-        step, every = -(-len(self.captions) // NUMBERS.most_summed), -(-len(self.images) // NUMBERS.most_summed)
-        self._scale, whole = (float(step), float(every)), step == every == 1
         for f, predictor in enumerate(predictors):
             mine = np.flatnonzero(self.image_fold == f)
             self._place[mine] = np.arange(len(mine))
-            sides = predictor.sides(self.images[mine], self.captions)
+            sides = _Sides(predictor.images(self.images[mine]), predictor.captions(self.captions))
             self._views.append(sides)
-            some = _Sides(sides.images, [t[::step] for t in sides.captions])
-            for rows, ratio in self._blocks(some):
+            for rows, ratio in self._blocks(sides):
                 worth = np.exp(ratio.astype(np.float64))
                 sums[0][mine[rows]] = worth.sum(axis=1)
-                if whole:
-                    sums[1][:] += worth.sum(axis=0)
-            if not whole:
-                few = _Sides([x[::every] for x in sides.images], sides.captions)
-                for _, ratio in self._blocks(few):
-                    sums[1][:] += np.exp(ratio.astype(np.float64)).sum(axis=0)
-        self._sums = sums
-        if whole:  # what stands in the input is no candidate
-            image, caption = self._right(self.images, self.captions)
-            own = np.exp(self._ratio_of(image, caption).astype(np.float64))
-            np.subtract.at(sums[0], image, own)
-            np.subtract.at(sums[1], caption, own)
+                sums[1][:] += worth.sum(axis=0)
+        image, caption = self._right(self.images, self.captions)  # what stands in the input is no candidate
+        own = np.exp(self._ratio_of(image, caption).astype(np.float64))
+        np.subtract.at(sums[0], image, own)
+        np.subtract.at(sums[1], caption, own)
+        self._note_wrong()
+
+    def _prepare_many(self, predictor: _Predictor, rng: np.random.Generator) -> None:
+        """As :meth:`_prepare`, with sums over samples."""
+        linear, both = isinstance(predictor, _LinearPredictor), (self.images, self.captions)
+        some = [np.sort(rng.choice(len(x), min(len(x), NUMBERS.most_held), replace=False)) for x in both]
+        self._holds = np.isin(np.arange(len(self.images)), some[0]), np.isin(np.arange(len(self.captions)), some[1])
+        self._scale = len(self.captions) / len(some[1]), len(self.images) / len(some[0])
+        self._sums = np.zeros(len(self.images)), np.zeros(len(self.captions))
+        few = predictor.images(self.images[some[0]]), predictor.captions(self.captions[some[1]])
+        step = 4096 if linear else max(map(len, both))
+        for start in range(0, len(self.images), step):
+            images = predictor.images(self.images[start : start + step])
+            for rows, ratio in self._blocks(_Sides(images, few[1])):
+                self._sums[0][start:][rows] = np.exp(ratio.astype(np.float64)).sum(axis=1)
+        scales: list[Any] = []
+        for start in range(0, len(self.captions), step):
+            captions = predictor.captions(self.captions[start : start + step])
+            scales.append(captions.scale)
+            for _, ratio in self._blocks(_Sides(few[0], captions)):
+                self._sums[1][start : start + step] += np.exp(ratio.astype(np.float64)).sum(axis=0)
+        if linear:
+            self._lookup = predictor, _Side([_Places(predictor.text, self.captions)] * 4, np.concatenate(scales))
+        else:
+            self._views, self._place = [_Sides(images, captions)], np.arange(len(self.images))
+        self._note_wrong()
+
+    def _note_wrong(self) -> None:
         self._wrong = np.zeros(len(self.images))
         np.maximum.at(self._wrong, self._image_of_caption, 1 - self.matched[self.captions])
 
     def _ratio_of(self, image: np.ndarray, caption: np.ndarray) -> np.ndarray:
         """l (k,) of places among the images and captions to be repaired."""
+        if self._lookup is not None:
+            predictor, captions = self._lookup
+            few, place = np.unique(image, return_inverse=True)
+            return self._ratio(_Sides(predictor.images(self.images[few]), captions).pairs(place, caption))
         out = np.empty(len(image), np.float32)
         for f, sides in enumerate(self._views):
             mine = np.flatnonzero(self.image_fold[image] == f)
             out[mine] = self._ratio(sides.pairs(self._place[image[mine]], caption[mine]))
         return out
+
+    def _folds(self, many: bool) -> list[np.ndarray]:
+        """The trusted pairs in parts, of many the held-out ones alone."""
+        if not many:
+            return [self.trusted[f :: NUMBERS.folds] for f in range(NUMBERS.folds)]
+        each = min(NUMBERS.most_held, len(self.trusted) // (2 * NUMBERS.folds))
+        return [self.trusted[f * each : (f + 1) * each] for f in range(NUMBERS.folds)]
 
     def probability(self, image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
         """Probability that images and captions of different pairs belong together.
@@ -326,7 +497,11 @@ class PairProbability:
         seen = ratio > self.least
         at, image, caption, ratio = at[seen], image[seen], caption[seen], ratio[seen]
         if len(at):
-            edges = _differences(ratio, self._sums[0][image], self._sums[1][caption], self._scale)
+            sums, holds = (
+                (self._sums[0][image], self._sums[1][caption]),
+                (self._holds[1][caption], self._holds[0][image]),
+            )
+            edges = _differences(ratio, sums, self._scale, holds)
             logit = _bends(edges) @ self._logit[0] + self._logit[1]
             odds = np.exp(logit) * self._wrong[image] * (1 - self.matched[self.captions[caption]])
             out[at] = odds / (1 + odds)

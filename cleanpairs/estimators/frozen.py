@@ -15,7 +15,6 @@ from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.parameters import check_choice, number
 from cleanpairs.correspondence.calibration import ScoreProbability
 from cleanpairs.correspondence.density_minimum import DensityMinimum
-from cleanpairs.correspondence.pair_probability import PairProbability
 from cleanpairs.correspondence.similarity import null_pairs, one_space
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
@@ -454,18 +453,9 @@ class FrozenScorer(_FrozenState, PairScorer):
             changes["repairs"] = "none"
         return super().rematch(pairs, settings, **changes)
 
-    def _pair_probability(
-        self, found: Embedded, correspondence: np.ndarray, threshold: float
-    ) -> PairProbability | None:
-        """See :meth:`cleanpairs.estimators.PairScorer._pair_probability`."""
-        pairs = found.pairs
-        if not np.isfinite(self.noise_rate_):
-            return None
-        vectors = found.images.vectors, found.texts.vectors
-        groups = pairs.pair_image_group, pairs.text_group
-        return PairProbability(
-            *vectors, pairs.image_index, *groups, correspondence, threshold, joint=vectors, seed=self.random_state_
-        )
+    @property
+    def _knows_space(self) -> bool:
+        return bool(np.isfinite(self.noise_rate_))
 
     def _has_vectors(self, pairs: Pairs) -> bool:
         return isinstance(self._model, FrozenPair) or self._model.has_vectors(pairs)

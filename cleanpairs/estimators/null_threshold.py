@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cleanpairs.correspondence.calibration import Estimate, calibrate, noise_rate
+from cleanpairs.correspondence.calibration import Estimate, ScoreProbability, calibrate, noise_rate
 from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space
 from cleanpairs.ops.matching import places, unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
@@ -34,10 +34,13 @@ class UnseenThreshold:
         Pairs that score below it are flagged.
     noise_rate : Estimate
         Share of mismatched pairs, NaN where undetermined.
+    matched : ScoreProbability
+        Makes probabilities of being matched out of scores.
     """
 
     threshold: float
-    noise_rate: Estimate  # share of mismatched pairs, NaN where undetermined
+    noise_rate: Estimate
+    matched: ScoreProbability
 
 
 def spread_blocks(n: int) -> list[range]:
@@ -94,7 +97,7 @@ def unseen_threshold(
     if found is None:
         return None
     threshold = float(np.quantile(observed, found.quantile(np.array([0.5]))[0]))
-    return UnseenThreshold(threshold, noise_rate(found, len(known)))
+    return UnseenThreshold(threshold, noise_rate(found, len(known)), ScoreProbability.by(found, observed))
 
 
 def null_threshold(

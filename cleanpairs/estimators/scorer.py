@@ -4,7 +4,7 @@ scikit-learn's conventions: the constructor only stores, ``fit`` validates, fitt
 """
 
 import warnings
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -18,7 +18,7 @@ from cleanpairs.core.parameters import check_settings
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
-from cleanpairs.correspondence.pair_probability import PairProbability
+from cleanpairs.correspondence.pair_probability import PairProbability, VectorRows
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
@@ -365,8 +365,13 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     def _pair_probability(
         self, found: Embedded, correspondence: np.ndarray, threshold: float
     ) -> PairProbability | None:
-        """What tells how likely repairs are right. None where the correspondence is no probability."""
+        """What tells how likely repairs are right, by probabilities. None where the method has no such evidence."""
         return None
+
+    @property
+    def _knows_space(self) -> bool:
+        """Whether it compares vectors of one space as they are, and its scores of any data are probabilities."""
+        return False
 
     def validate(self) -> None:
         """Every setting in its range. ConfigError names the first that is not. ``fit`` asks this first."""
@@ -656,19 +661,20 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         asked = changed(settings, changes)
         self._fitted()
-        found, threshold = self._embed(pairs), self.threshold_
+        found, threshold, unseen = self._embed(pairs), self.threshold_, None
         of_fit = found.pairs.source.fingerprint == self._fingerprint
         if correspondence is None:
             known = of_fit and len(found.pairs) == len(self.correspondence_)
             correspondence = self.correspondence_ if known else self._scores_of(found)
-            threshold = self._applied_threshold(self._threshold_of(found, correspondence))
+            unseen = self._threshold_of(found, correspondence)
+            threshold = self._applied_threshold(unseen)
         chosen = asked.resolved(threshold)
         usable = replace(found.pairs, reasons=found.quarantined)
         moves = None
         if chosen.moves_displaced:
             moves = moves_of(usable, found.displaced_rows(), found.quarantined)
         given = PlanInput.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen, moves)
-        judge = self._judge(found, given, chosen) if of_fit and chosen.repairs != "none" else None
+        judge = self._judge(given, chosen, found.take, fitted=of_fit, unseen=unseen)
         plan = plan_repairs(
             given,
             self.bank_.bound(found.images, found.texts),
@@ -681,12 +687,43 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         ).plan()
         return plan if recaption is None else self.recaption(found.pairs, plan, recaption, max_reuse=chosen.max_reuse)
 
-    def _judge(self, found: Embedded, given: PlanInput, settings: RepairSettings) -> RepairJudge | None:
-        rows = judged_pairs(given.undecided, settings.resolved_threshold, self.random_state_)
-        if rows is None:
+    def _judge(
+        self, given: PlanInput, settings: RepairSettings, embed: Callable[[np.ndarray], Embedded], *, fitted: bool,
+        unseen: UnseenThreshold | None,
+    ) -> RepairJudge | None:  # fmt: skip
+        """What tells how likely the repairs of pairs are right, of which ``embed`` embeds some rows.
+
+        ``fitted``: they are those of ``fit``. ``unseen``: what the scores of others tell. None where neither is so, and
+        the scores of other pairs are no probabilities.
+        """
+        if settings.repairs == "none" or not (fitted or self._knows_space or unseen is not None):
             return None
+        threshold, matched = settings.resolved_threshold, None if unseen is None else unseen.matched
+        rows = judged_pairs(given.undecided, threshold, self.random_state_)
         y = given.undecided[rows]
-        return RepairJudge(self._pair_probability(found.take(rows), y, settings.resolved_threshold), rows)
+        if matched is not None:
+            y, threshold = matched(y), float(matched(np.array([threshold]))[0])
+        if not self._knows_space:
+            if matched is None and self.calibration_ is None:
+                return None
+            return RepairJudge(self._pair_probability(embed(rows), y, threshold), rows, matched)
+        # The vectors of the pairs to be repaired are at hand already.
+        wrong, groups = np.isin(rows, given.mismatched), (given.image_group[rows], given.text_group[rows])
+        if wrong.all():
+            return None
+        found, R = embed(rows[~wrong]), len(given.mismatched)
+        image, text = np.empty((2, len(rows)), np.int64)
+        image[wrong], image[~wrong] = given.image_row[:R], len(given.z_image) + found.pairs.image_index
+        text[wrong], text[~wrong] = given.text_row[:R], len(given.z_text) + np.arange(len(found.texts))
+        images = VectorRows([given.z_image, found.images.vectors], image)
+        texts = VectorRows([given.z_text, found.texts.vectors], text)
+        return RepairJudge(
+            PairProbability(
+                images, texts, np.arange(len(rows)), *groups, y, threshold, joint=(images, texts),
+                seed=self.random_state_,
+            ),
+            rows,
+        )  # fmt: skip
 
     def own_threshold(self, pairs: Any) -> UnseenThreshold | None:
         """The threshold of :meth:`score_pairs` for pairs that the model has not seen.

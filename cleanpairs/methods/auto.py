@@ -201,6 +201,10 @@ class Auto(_Judged, PairCleaner):
         given &= self.image_encoder in ("auto", GIVEN) and not self.drop and not self.retrieval
         return given and {"features", "text_features"} <= roles
 
+    @property
+    def _knows_space(self) -> bool:
+        return self._similarity is not None and self.calibration_ is not None
+
     def _judge_all(self, correspondence: np.ndarray) -> None:
         super()._judge_all(correspondence)
         known = correspondence[np.isfinite(correspondence)]
@@ -278,8 +282,6 @@ class Auto(_Judged, PairCleaner):
     ) -> PairProbability | None:
         """See :meth:`cleanpairs.estimators.PairScorer._pair_probability`."""
         pairs, images, tokens = found.pairs, found.frozen_images, found.frozen_texts
-        if self.calibration_ is None:
-            return None
         assert images is not None and tokens is not None
         both = vectors_of_both(images, tokens)
         joint = both if both is not None and both[0].shape[1] == both[1].shape[1] else None

@@ -1,6 +1,7 @@
 """Captions that many pairs have in nearly the same words: they do not tell whose caption they are."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,10 +39,26 @@ def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray
         first += len(batch)
     mine = words.transform(chosen)
     size, copies = mine.sum(axis=1).A1, np.full(len(chosen), -1)  # each is its own copy
+    rare = _rarest(mine, size, alike)
     for batch in texts():
         for start in range(0, len(batch), 4096):
             theirs = words.transform(batch["caption"].slice(start, 4096).to_pylist())
-            shared = (mine @ theirs.T).tocoo()
-            union = size[shared.row] + theirs.sum(axis=1).A1[shared.col] - shared.data
-            copies += np.bincount(shared.row[shared.data >= alike * union], minlength=len(chosen))
+            row, other = (rare @ theirs.T).nonzero()
+            for some in range(0, len(row), 1 << 18):
+                i, j = row[some : some + (1 << 18)], other[some : some + (1 << 18)]
+                shared = mine[i].multiply(theirs[j]).sum(axis=1).A1
+                union = size[i] + theirs.sum(axis=1).A1[j] - shared
+                copies += np.bincount(i[shared >= alike * union], minlength=len(chosen))
+    copies[size == 0] = 0
     return copies
+
+
+def _rarest(captions: Any, size: np.ndarray, alike: float) -> Any:
+    """Of each caption so many of its rarest words that one of them stands in everything that is ``alike``."""
+    rare, often = captions.copy(), np.bincount(captions.indices, minlength=captions.shape[1])
+    caption = np.repeat(np.arange(len(size)), np.diff(captions.indptr))
+    order = np.lexsort([often[captions.indices], caption])
+    place = np.arange(len(order)) - captions.indptr[caption]
+    rare.data[order] = place < (size - np.ceil(alike * size - 1e-6))[caption] + 1
+    rare.eliminate_zeros()
+    return rare

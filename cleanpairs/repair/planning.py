@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import RefusedError
-from cleanpairs.correspondence.pair_probability import MOST_REPAIRED, PairProbability
+from cleanpairs.correspondence.pair_probability import PairProbability
 from cleanpairs.ops.columns import one_array, taken
 from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.repair.actions import ACTIONS, COPIED, KINDS, REASONS
@@ -60,11 +60,13 @@ image. :meth:`cleanpairs.scoring.bank.Bank.bound` makes one."""
 class RepairJudge:
     """What the probabilities of repairs come from.
 
-    ``probability`` knows ``pairs`` (k,) of the N, rising, by their place.
+    ``probability`` knows ``pairs`` (k,) of the N, rising, by their place. ``matched``: makes a probability of the
+    correspondence, where it is none.
     """
 
     probability: PairProbability | None
     pairs: np.ndarray
+    matched: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
@@ -258,15 +260,13 @@ def _corpus(given: PlanInput, settings: RepairSettings) -> Corpus:
 
 
 def judged_pairs(
-    correspondence: np.ndarray, threshold: float, seed: int, *, most: int = 100_000, most_trusted: int = 50_000
-) -> np.ndarray | None:
+    correspondence: np.ndarray, threshold: float, seed: int, *, most: int = 100_000, most_trusted: int = 25_000
+) -> np.ndarray:
     """The pairs (k,), rising, that the probabilities of repairs are learned from: all of up to ``most``.
 
-    Of more pairs: those to be repaired, and ``most_trusted`` trusted ones. None where too many are to be repaired.
+    Of more pairs: those to be repaired, and ``most_trusted`` trusted ones.
     """
     wrong, right = np.flatnonzero(correspondence < threshold), np.flatnonzero(correspondence >= threshold)
-    if len(wrong) > MOST_REPAIRED:
-        return None
     if len(correspondence) <= most:
         return np.arange(len(correspondence))
     if len(right) > most_trusted:
@@ -308,6 +308,7 @@ def _probability(given: PlanInput, judge: RepairJudge | None, settings: RepairSe
         return found.probability(place[image_of], place[text_of])
 
     right = given.undecided[given.undecided >= settings.resolved_threshold]
+    right = right if judge.matched is None else judge.matched(right)
     return RepairProbability(of_pairs, len(right), float((1 - right).sum()))
 
 

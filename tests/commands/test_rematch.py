@@ -19,8 +19,11 @@ from cleanpairs.commands.rematch import WrittenPlan, rematch_run
 from cleanpairs.commands.run import Run
 from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.core.recipe import Recipe
+from cleanpairs.correspondence import pair_probability
+from cleanpairs.correspondence.pair_probability import PairNumbers
 from cleanpairs.engine import make_engine
 from cleanpairs.estimators import scorer
+from cleanpairs.repair.actions import REMATCHED
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.plan_input import _Best
 from cleanpairs.repair.planning import judged_pairs
@@ -180,26 +183,29 @@ def test_what_does_not_stream_is_left_to_memory(run: Run, tmp_path: Path) -> Non
         assert not found.streamed and found.summary.pairs == 60
 
 
-@pytest.mark.parametrize("most", [10_000, 200])
+@pytest.mark.parametrize("other", [False, True], ids=["data of fit", "other data"])
+@pytest.mark.parametrize(("most", "exact"), [(10_000, 8192), (200, 8192), (200, 100)])
 def test_streamed_plans_have_the_probabilities_of_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, exact: int, other: bool
 ) -> None:
-    """Also where they are learned from some of the trusted pairs only."""
-    data = write(tmp_path / "data.parquet", 700, 0.3)
-    recipe = Recipe.resolve(
-        None,
-        overrides=["text_encoder=features", "require_dependence=false"],
-        options={"train": str(data), "method": "clip-score", "device": "cpu"},
-    )
+    """Also where they are learned from some of the trusted pairs only, and where many pairs are to be repaired."""
+    data = write(tmp_path / "data.parquet", 900, 0.3)
+    options = {"train": str(data), "method": "clip-score", "device": "cpu"}
+    recipe = Recipe.resolve(None, overrides=["text_encoder=features", "require_dependence=false"], options=options)
     fit_run(recipe, out=tmp_path / "run", latest=False)
-    fitted = Run(tmp_path / "run")
-    some = partial(judged_pairs, most=most, most_trusted=300)
-    monkeypatch.setattr(rematch, "judged_pairs", some)
-    monkeypatch.setattr(scorer, "judged_pairs", some)
-    expected = in_memory(fitted, None, tmp_path / "expected.parquet")
-    found = plan_stream(fitted, None, tmp_path / "plan.parquet")
+    fitted, given = Run(tmp_path / "run"), write(tmp_path / "other.parquet", 900, 0.4, seed=1) if other else None
+    monkeypatch.setattr(scorer, "judged_pairs", partial(judged_pairs, most=most, most_trusted=400))
+    monkeypatch.setattr(pair_probability, "NUMBERS", PairNumbers(most_exact=exact, most_held=80))
+    expected = in_memory(fitted, given, tmp_path / "expected.parquet", displaced=False)
+    found = plan_stream(fitted, given, tmp_path / "plan.parquet", displaced=False)
     assert found.summary.repaired > 50 and "undetermined" not in str(found.summary)
-    same(RepairPlan.load(tmp_path / "plan.parquet").table, expected.table)
+    table = RepairPlan.load(tmp_path / "plan.parquet").table
+    same(table, expected.table)
+    made = table.filter(pc.is_in(table["action"], pa.array(REMATCHED))).to_pylist()
+    captions = np.array([int(row["caption"].split()[-1]) for row in made])
+    shown = np.array([row["donor_pair_id" if row["action"] == "rematch_image" else "pair_id"] for row in made])
+    right, sure = (captions == shown).mean(), np.mean([row["confidence"] for row in made])
+    assert right > 0.8 and abs(right - sure) < 0.1, (right, sure)
 
 
 def test_an_output_that_exists_is_not_replaced(run: Run, tmp_path: Path) -> None:

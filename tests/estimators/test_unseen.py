@@ -60,7 +60,12 @@ def test_few_clean_pairs_are_flagged_and_most_mismatched_ones(model: Auto, rate:
     unseen = model._threshold_of(found, scores)
     share = unseen.noise_rate
     assert share.low <= rate <= share.high or (rate == 0.4 and np.isnan(share.value))  # said to be undetermined
+    assert unseen.matched(scores).mean() == pytest.approx(1 - rate, abs=0.15)
     plan = model.rematch(pairs)
+    if rate:
+        repaired = plan.to_pandas().query("action == 'rematch_text'")
+        right = [clean.captions[i] == caption for i, caption in zip(repaired.pair_id, repaired.caption, strict=True)]
+        assert len(right) > 10 and abs(np.mean(right) - repaired.confidence.mean()) < 0.25, np.mean(right)
     assert plan.threshold == unseen.threshold and (plan.to_pandas()["action"] == "keep").sum() == (~flagged).sum()
     assert model.rematch(pairs, threshold=0.3).threshold == 0.3
     assert model.explainer(pairs).threshold == unseen.threshold
