@@ -198,6 +198,8 @@ class CRCL(PairCleaner):
     lr_update : int, optional
         Epochs of the last stage, behind the warm-up, after each of which the rate falls to a tenth. None: once, after
         two thirds of all.
+    lr_decay : {"steps", "cosine"}
+        How the rate falls behind the warm-up: as ``lr_update`` says, or along half a cosine.
     weight_decay : float
         Of AdamW.
     grad_clip : float

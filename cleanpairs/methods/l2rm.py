@@ -229,6 +229,8 @@ class L2RM(SplittingCleaner):
     lr_update : int, optional
         Epochs of the last stage, behind the warm-up, after each of which the rate falls to a tenth. None: once, after
         two thirds of all.
+    lr_decay : {"steps", "cosine"}
+        How the rate falls behind the warm-up: as ``lr_update`` says, or along half a cosine.
     grad_clip : float
         Largest norm of the gradient.
     batch_size : int

@@ -26,7 +26,7 @@ Command = Callable[..., tuple[int, str, str]]
 # Options that take text which is no path: names, columns, numbers in words.
 WORDS = {
     *("method", "methods", "backbone", "noise", "kind", "slice_by", "chosen", "drop"),
-    *("split", "engine", "threshold", "license", "repo"),
+    *("split", "engine", "threshold", "license", "repo", "recaption_url"),
 }
 
 

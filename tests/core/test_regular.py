@@ -74,7 +74,7 @@ def reads(call: ast.Call) -> bool:
     called = ast.unparse(call.func)
     mode = [m.value for m in [*call.args[:2], *(k.value for k in call.keywords)] if isinstance(m, ast.Constant)]
     if called == "open":
-        return not any(m in ("w", "wb", "ab") for m in mode)
+        return not any(m in ("w", "wb", "a", "ab") for m in mode)
     return called.endswith((".read_text", ".read_bytes")) or (
         called.endswith(".open") and ("rb" in mode or "r" in mode)
     )

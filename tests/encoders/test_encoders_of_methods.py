@@ -389,7 +389,7 @@ def test_models_that_are_no_text_encoders(tiny_clip: Path, sentence_model: Path,
 
     with pytest.raises(ConfigError, match="name it as the encoder"):
         SentenceEncoder(tiny_clip)
-    with pytest.raises(ConfigError, match="only clip, siglip can be used"):
+    with pytest.raises(ConfigError, match="only clip, metaclip_2, siglip, siglip2 can be used"):
         PretrainedCLIP(sentence_model)
     folder = Path(shutil.copytree(sentence_model, tmp_path / "bert"))
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}', encoding="utf-8")
