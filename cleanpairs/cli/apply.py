@@ -289,11 +289,12 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     option("--overwrite", "Replace the outputs."),
     option(
         "--format",
-        "Of OUT: Parquet; a directory of tars (img2dataset's layout); a directory for datasets.load_from_disk; a .npy "
-        "of the uids kept (DataComp's).  [default: by its suffix: .parquet, DIR/{00000..}.tar, .npy]",
-        ["parquet", "webdataset", "datasets", "uids"],
+        "Of OUT: Parquet; a directory of tars (img2dataset's layout); a directory for datasets.load_from_disk; a CSV "
+        "that names the images' files; a .npy of the uids kept (DataComp's).  "
+        "[default: by its suffix: .parquet, DIR/{00000..}.tar, .csv, .npy]",
+        ["parquet", "webdataset", "datasets", "csv", "uids"],
     ),
-    option("--dropped=FILE", "Parquet of the pairs that were dropped or quarantined.", Writes()),
+    option("--dropped=FILE", "The pairs that were dropped or quarantined: Parquet, or a .csv.", Writes()),
     option(
         "--ledger=FILE",
         "Parquet with what happened to every pair of the input.  [default: OUT.ledger.parquet]",

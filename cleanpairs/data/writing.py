@@ -1,5 +1,8 @@
-"""The one way in which Parquet is written: zstd, page checksums, bounded row groups, no dictionary of floats."""
+"""The one way in which Parquet is written: zstd but of bytes, page checksums and a page index, bounded row groups, no
+dictionary of floats, and few new bytes for a store that has a file of almost the same rows.
+"""
 
+import io
 import json
 import os
 import shutil
@@ -112,11 +115,16 @@ class ParquetSink(Sink):
         repeats = [f.name for f in self.schema if not pa.types.is_nested(f.type) and not pa.types.is_floating(f.type)]
         with writing(self.path):
             self._writer = pq.ParquetWriter(
-                self.path, self.schema, compression="zstd", use_dictionary=repeats, write_page_checksum=True,
-                use_content_defined_chunking=False,
+                self.path, self.schema, use_dictionary=repeats, write_page_checksum=True, write_page_index=True,
+                **_packing(self.schema),
             )  # fmt: skip
             if note is not None:
                 self._writer.add_key_value_metadata({note: ""})
+
+    @staticmethod
+    def count(path: str | os.PathLike[str]) -> int:
+        """Rows on disk, by the footer."""
+        return int(pq.read_metadata(path).num_rows)
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows. A row group is written when 64 MiB or 65,536 rows have come together."""
@@ -150,6 +158,20 @@ class ParquetSink(Sink):
         """See :class:`cleanpairs.data.writing.Sink`."""
         with suppress(OSError):  # a full disk: nobody reads the file
             self._writer.close()
+
+
+def _packing(schema: pa.Schema) -> dict[str, Any]:
+    """How a file is packed so that a store which keeps pieces by their content needs few new ones for a file with other
+    rows: bytes are not compressed, as pictures are so already, and what is compressed is cut into pages by its content.
+    Beside bytes that is left out: it cuts them into smaller pages, whose heads move (benchmarks/new_bytes.py).
+    """
+    empty = io.BytesIO()
+    pq.write_table(schema.empty_table(), empty)
+    found = pq.read_metadata(empty).schema
+    columns = [found.column(k) for k in range(len(found))]
+    plain = {c.path for c in columns if c.physical_type == "BYTE_ARRAY" and c.logical_type.type == "NONE"}
+    compression = {c.path: "none" if c.path in plain else "zstd" for c in columns}
+    return {"compression": compression, "use_content_defined_chunking": not plain}
 
 
 def write_tables(path: Path, tables: Iterable[pa.Table]) -> bool:

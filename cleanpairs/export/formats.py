@@ -5,8 +5,6 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
-import pyarrow.parquet as pq
-
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import Registry
 from cleanpairs.data.writing import ParquetSink, Sink
@@ -40,11 +38,6 @@ class ParquetOutput(ParquetSink, Output):
     def __init__(self, path: Path, layout: Layout) -> None:
         super().__init__(path, layout.out_schema)
 
-    @staticmethod
-    def count(path: Path) -> int:
-        """By the footer."""
-        return int(pq.read_metadata(path).num_rows)
-
 
 FORMATS = Registry(
     "export format",
@@ -52,6 +45,7 @@ FORMATS = Registry(
         "parquet": ("cleanpairs.export.formats:ParquetOutput", "one Parquet file"),
         "webdataset": ("cleanpairs.export.webdataset_format:WebDatasetOutput", "a directory of tars, as img2dataset's"),
         "datasets": ("cleanpairs.export.datasets_format:DatasetsOutput", "a directory for datasets.load_from_disk"),
+        "csv": ("cleanpairs.export.csv_format:CsvOutput", "a CSV that names the files of the images"),
         "uids": ("cleanpairs.export.uids_format:UidsOutput", "a .npy of the uids kept, as DataComp's resharder reads"),
     },
 )
@@ -62,7 +56,7 @@ def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
     DIR, such as ``DIR/{00000..00009}.tar``, is the directory DIR. ConfigError: these say nothing, or different things.
     """
     out = Path(out)
-    suffixes = {".parquet": "parquet", ".pq": "parquet", ".npy": "uids", ".tar": "webdataset"}
+    suffixes = {".parquet": "parquet", ".pq": "parquet", ".npy": "uids", ".csv": "csv", ".tar": "webdataset"}
     by_suffix = suffixes.get(out.suffix)
     if name is None and by_suffix is None:
         names = ", ".join(FORMATS)

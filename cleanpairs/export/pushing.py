@@ -219,7 +219,11 @@ def push_export(
     if card is None:
         check_inside(chosen, (own,), own, "name it by --card")
     files: dict[str, Path | bytes] = {CARD: chosen}
-    single = {"parquet": "data/train-00000-of-00001.parquet", "uids": "uids.npy"}  # as the hub's own uploads are named
+    single = {
+        "parquet": "data/train-00000-of-00001.parquet",
+        "uids": "uids.npy",
+        "csv": "kept.csv",
+    }  # as the hub's own uploads are named
     for part in export.parts:
         name = single.get(export.format) or part.path.relative_to(export.out).as_posix()
         if name not in ("state.json", "dataset_info.json"):  # for load_from_disk: load_dataset refuses them

@@ -29,8 +29,9 @@ from cleanpairs.data.readers import reader_of
 from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.data.writing import Sink
 from cleanpairs.engine import Engine, Partition, make_engine, plan_partitions, remove_job, run_partitions
+from cleanpairs.export.csv_format import CsvSink
 from cleanpairs.export.decisions import Decisions, PlanInMemory
-from cleanpairs.export.formats import FORMATS, Output, ParquetOutput, choose_format
+from cleanpairs.export.formats import FORMATS, Output, choose_format
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, Layout, StoredRows, donor_columns
 from cleanpairs.export.ledger import Ledger
 from cleanpairs.export.manifest import BATCH_ROWS, CARD, manifest_of, write_manifest
@@ -115,7 +116,7 @@ class ExportSummary(ActionCounts):
 class ExportSettings:
     """What an export writes beside the cleaned data, and how. See :func:`export_pairs`.
 
-    - ``dropped``: Parquet of the dropped and quarantined pairs, one a row. ``ledger``: see
+    - ``dropped``: the dropped and quarantined pairs, one a row: Parquet, or CSV where it is named so. ``ledger``: see
       :mod:`cleanpairs.export.ledger`. ``<out>.ledger.parquet`` when None
     - ``explode``: rows with lists of captions become one row a pair, with a string in the text column
     - ``format``: of :data:`cleanpairs.export.formats.FORMATS`. What the suffix of ``out`` says when None. Pairs that
@@ -311,7 +312,7 @@ class Export:
             out = files.enter_context(self.output(staged["out"], layout))
             sinks: dict[str, Sink] = {"out": out}
             for role in schemas.keys() & staged.keys():
-                sinks[role] = files.enter_context(ParquetSink(staged[role], schemas[role]))
+                sinks[role] = files.enter_context(self._beside(role)(staged[role], schemas[role]))
             rows = dict.fromkeys(sinks, 0)
             for tables in batches:
                 lines = tables["ledger"]
@@ -323,6 +324,10 @@ class Export:
                 reasons.update(counted(filtered(lines, pc.equal(lines["action"], "drop"))["reason"].drop_null()))
         return rows, out.parts, actions, reasons
 
+    def _beside(self, role: str) -> type[ParquetSink] | type[CsvSink]:
+        """What writes the ledger, or the dropped pairs."""
+        return CsvSink if role == "dropped" and self.targets[role].suffix == ".csv" else ParquetSink
+
     def _check(
         self, written: Mapping[str, int], counts: Mapping[str, int], out: int, staged: Mapping[str, Path]
     ) -> None:
@@ -332,8 +337,7 @@ class Export:
             raise CleanpairsError(f"export accounted for {found} of {counts['pairs']} pairs; nothing is published")
         wanted = {"out": out, "ledger": counts["pairs"], "dropped": counts["dropped"] + counts["quarantined"]}
         for role, rows in written.items():
-            counting = self.format if role == "out" else ParquetOutput
-            on_disk = counting.count(staged[role])
+            on_disk = (self.format if role == "out" else self._beside(role)).count(staged[role])
             if not rows == on_disk == wanted[role]:
                 raise CleanpairsError(
                     f"export wrote {rows} rows to {role}, the file has {on_disk}, there should be {wanted[role]}; "

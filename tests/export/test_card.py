@@ -23,7 +23,7 @@ FACTS = CardFacts(
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
     pairs = make_pairs(7, struct=True)
-    out = tmp_path / f"photos{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, '') }"
+    out = tmp_path / f"photos{ {'parquet': '.parquet', 'uids': '.npy', 'csv': '.csv'}.get(name, '') }"
     card = out / "README.md" if name in ("webdataset", "datasets") else tmp_path / "card.md"
     given = None if card.parent == out else card
     summary = export_pairs(pairs, make_plan(pairs, mixed), out, format=name, card=given, about=FACTS)
@@ -47,7 +47,7 @@ def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixe
     assert "/secret" not in text and str(tmp_path) not in text
     assert text.startswith("---\n") and "# photos" in text
     header = yaml.safe_load(text.split("---\n")[1])
-    assert ("configs" in header) == (name != "uids")
+    assert ("configs" in header) == (name not in ("uids", "csv"))
 
 
 # webdataset leaves the tars that it read to the garbage collector
@@ -58,15 +58,21 @@ def test_the_code_for_loading_runs(make_pairs: Any, make_plan: Any, tmp_path: Pa
     pairs = make_pairs(3, struct=True)
     cards = {}
     for name in FORMATS:
-        out = Path(f"out-{name}{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, '') }")
+        out = Path(f"out-{name}{ {'parquet': '.parquet', 'uids': '.npy', 'csv': '.csv'}.get(name, '') }")
         given = None if name in ("webdataset", "datasets") else Path(f"{name}.md")
         export_pairs(pairs, make_plan(pairs), out, format=name, card=given)
         cards[name] = (given or out / "README.md").read_text()
-    for name in ("webdataset", "datasets", "uids"):  # that of parquet writes to a cache that was chosen at import
+    for name in (
+        "webdataset",
+        "datasets",
+        "csv",
+        "uids",
+    ):  # that of parquet writes to a cache that was chosen at import
         code = cards[name].split("```python\n")[1].split("```")[0]
         found: dict[str, Any] = {}
         exec(code, found)
-        assert len(list(found.get("data", found.get("uids")))) == 3
+        rows: Any = found.get("data", found.get("uids"))
+        assert len(list(rows.values if name == "csv" else rows)) == 3
     assert 'data_files="out-parquet.parquet"' in cards["parquet"]
 
 

@@ -1,0 +1,79 @@
+"""A CSV with the names of the images' files, as a folder of images and its CSV has it. Nothing else of an image is in
+it.
+"""
+
+import csv
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.regular import writing
+from cleanpairs.data.writing import Sink
+from cleanpairs.export.formats import Output
+from cleanpairs.export.layout import Layout
+
+
+class CsvSink(Sink):
+    """One CSV of rows of ``schema``, in which an image is the name of its file.
+
+    Raises ConfigError: a column holds lists, vectors or bytes. DataError: an image has no name.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._images = [i for i, field in enumerate(schema) if _is_image(field.type)]
+        for i in self._images:
+            schema = schema.set(i, pa.field(schema.field(i).name, pa.string()))
+        for field in schema:
+            if pa.types.is_nested(field.type) or "binary" in str(field.type):
+                raise ConfigError(
+                    f"a CSV cannot hold the column {field.name!r} of type {field.type}: export Parquet "
+                    f"({path.with_suffix('.parquet').name}), or one row a pair (--explode) where it lists captions"
+                )
+        self._path, self._schema, self.rows = path, schema.remove_metadata(), 0
+        with writing(path):
+            self._writer = pa_csv.CSVWriter(str(path), self._schema)
+
+    @staticmethod
+    def count(path: Path) -> int:
+        """Of its records, less the names of the columns."""
+        csv.field_size_limit(2**31 - 1)
+        with path.open(encoding="utf-8", newline="") as file:
+            return sum(1 for _ in csv.reader(file)) - 1
+
+    def write(self, data: pa.Table | pa.RecordBatch) -> None:
+        """Add rows."""
+        columns = list(data.columns)
+        for i in self._images:
+            cells = columns[i].to_pylist()
+            nameless = [k for k, cell in enumerate(cells) if cell and cell["bytes"] and not cell["path"]]
+            if nameless:
+                raise DataError(
+                    f"the image of row {self.rows + nameless[0]} of {self._path.name} has no file name, and a CSV "
+                    "names files: export Parquet"
+                )
+            columns[i] = pa.array([cell and cell["path"] for cell in cells], pa.string())
+        table = pa.Table.from_arrays(columns, names=self._schema.names).cast(self._schema)
+        with writing(self._path):
+            self._writer.write_table(table)
+        self.rows += len(table)
+
+    def _finish(self) -> None:
+        with writing(self._path):
+            self._writer.close()
+
+    def abandon(self) -> None:
+        """See :class:`cleanpairs.data.writing.Sink`."""
+        self._writer.close()
+
+
+class CsvOutput(CsvSink, Output):
+    """See :class:`CsvSink`."""
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        super().__init__(path, layout.out_schema)
+
+
+def _is_image(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}

@@ -1,0 +1,61 @@
+"""An export as CSV: of a folder with a CSV what is kept and what is dropped, by file name."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs import load_pairs
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.export import export_pairs
+from cleanpairs.verification import verify_path
+from tests.helpers import picture
+
+
+def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    captions = ["plain", 'with "quotes", and a comma', "in two\nlines", "d", "", "f", "g"]
+    for i in range(7):
+        (folder / f"{i} ä.png").write_bytes(picture(i))
+    with (folder / "captions.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["file_name", "caption", "weight"]])
+        csv.writer(file).writerows([f"{i} ä.png", text, f"{i}.10"] for i, text in enumerate(captions))
+    pairs = load_pairs(folder)
+    out, gone = tmp_path / "kept.csv", tmp_path / "gone.csv"
+    plan = make_plan(pairs, mixed)
+    summary = export_pairs(pairs, plan, out, dropped=gone)
+    assert (summary.format, summary.rows) == ("csv", len(pairs) - summary.dropped - summary.quarantined)
+    kept, dropped = (list(csv.DictReader(path.open(encoding="utf-8", newline=""))) for path in (out, gone))
+    names = [row["file_name"] for row in kept]
+    assert names == [f"{i} ä.png" for i in (0, 1, 3, 5, 6)]  # row 2 has the image of the next one
+    assert [row["caption"] for row in kept][:2] == ["plain", captions[2]] and kept[0]["weight"] == "0.10"
+    assert [(row["file_name"], row["action"]) for row in dropped] == [("3 ä.png", "drop"), ("4 ä.png", "quarantine")]
+    assert verify_path(out).ok
+    out.rename(folder / "kept.csv")
+    again = load_pairs(folder / "kept.csv")
+    assert again.captions == [row["caption"] for row in kept] and again.images.read([0]) == pairs.images.read([0])
+
+
+def test_what_a_csv_cannot_hold(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    for how, words in (
+        ({}, "column 'image' of type binary"),
+        ({"struct": True, "lists": True}, "column 'caption' of type list.*--explode"),
+    ):
+        pairs = make_pairs(3, **how)
+        with pytest.raises(ConfigError, match=words):
+            export_pairs(pairs, make_plan(pairs), tmp_path / "out.csv")
+    pairs = make_pairs(3, struct=True)
+    table = pq.read_table(pairs.source.paths[0])
+    cells = pa.array(
+        [{"bytes": cell["bytes"], "path": None} for cell in table["image"].to_pylist()], table["image"].type
+    )
+    pq.write_table(table.set_column(2, "image", cells), tmp_path / "nameless.parquet")
+    pairs = load_pairs(tmp_path / "nameless.parquet")
+    with pytest.raises(DataError, match=r"image of row 0 of out\.csv has no file name"):
+        export_pairs(pairs, make_plan(pairs), tmp_path / "out.csv")
