@@ -300,7 +300,11 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
         "Parquet with what happened to every pair of the input.  [default: OUT.ledger.parquet]",
         Writes(),
     ),
-    option("--card=FILE", "Write a dataset card there; a directory has one as its README.md.", Writes()),
+    option(
+        "--card=FILE",
+        "Write a dataset card there, or Croissant metadata (*.json); a directory has a README.md.",
+        Writes(),
+    ),
     option("--license=ID", "Of the data, for the card, such as cc-by-4.0.  [default: unknown]"),
     option("--explode", "One row a pair where a row holds a list of captions."),
     option("--shard-size=N", "Samples to a tar of webdataset.  [default: 10000]", int),

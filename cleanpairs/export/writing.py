@@ -29,6 +29,7 @@ from cleanpairs.data.readers import reader_of
 from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.data.writing import Sink
 from cleanpairs.engine import Engine, Partition, make_engine, plan_partitions, remove_job, run_partitions
+from cleanpairs.export.croissant import croissant
 from cleanpairs.export.csv_format import CsvSink
 from cleanpairs.export.decisions import Decisions, PlanInMemory
 from cleanpairs.export.formats import FORMATS, Output, choose_format
@@ -122,7 +123,8 @@ class ExportSettings:
     - ``format``: of :data:`cleanpairs.export.formats.FORMATS`. What the suffix of ``out`` says when None. Pairs that
       were to be repaired are dropped from a uid list
     - ``shard_size``: samples to a tar of webdataset. 10,000 when None
-    - ``card``: where the dataset card goes, which a directory always has as its README.md. ``about``: what it tells
+    - ``card``: where the dataset card goes, which a directory always has as its README.md. ``about``: what it tells.
+      A name that ends in .json gets Croissant metadata instead
     """
 
     dropped: str | Path | None = None
@@ -236,7 +238,8 @@ class Export:
                 raise ConfigError(f"--shard-size is of the tars of webdataset, and the format is {self.name}")
             self.output = partial(self.format, shard_rows=settings.shard_size)
         self.one_row_a_pair = settings.explode or not source.explicit_lists
-        if self.format.directory and settings.card is not None:
+        self.croissant = settings.card is not None and Path(settings.card).suffix == ".json"
+        if self.format.directory and settings.card is not None and not self.croissant:
             raise ConfigError(f"{self.out} is a directory and has its card in it, as {CARD}: leave --card out")
         if self.format.directory and settings.overwrite:
             _refuse_foreign_directory(self.out)
@@ -289,6 +292,10 @@ class Export:
             counts = {"pairs": plan.pairs, **count_actions(actions)}
             self._check(rows, counts, out_rows, staged)
             refuse_changed_input(source)
+            if self.croissant:
+                license, where = (settings.about or CardFacts()).license, self.targets["card"].parent
+                text = croissant(self.out, staged["out"], where, layout.out_schema, license)
+                staged["card"].write_text(text, encoding="utf-8")
             self._describe(plan.head, rows, parts_of, counts, staged)
         if engine.remote:  # now that their whole is in place
             remove_job(parts)
@@ -348,7 +355,7 @@ class Export:
         self, head: RepairPlan, rows: Mapping[str, int], parts: Mapping[str, int], counts: Mapping[str, int],
         staged: Mapping[str, Path],
     ) -> None:  # fmt: skip
-        if self.format.directory or "card" in staged:
+        if self.format.directory or ("card" in staged and not self.croissant):
             text = dataset_card(
                 name=self.out.name,
                 format=self.name,

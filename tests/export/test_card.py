@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -101,3 +103,21 @@ def test_what_a_run_says_is_text(make_pairs: Any, make_plan: Any, tmp_path: Path
 )
 def test_sizes(rows: int, text: str) -> None:
     assert size_category(rows) == text
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_croissant_metadata_are_written_where_a_card_is_named_json(
+    name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path
+) -> None:
+    pairs = make_pairs(7, struct=True)
+    out = tmp_path / f"photos{ {'parquet': '.parquet', 'uids': '.npy', 'csv': '.csv'}.get(name, '') }"
+    card = tmp_path / "croissant.json"
+    export_pairs(pairs, make_plan(pairs, mixed), out, format=name, card=card, about=FACTS)
+    told = json.loads(card.read_text())
+    assert told["license"] == "cc-by-4.0" and told["conformsTo"].endswith("croissant/1.0")
+    for file in told["distribution"]:
+        data = (tmp_path / file["contentUrl"]).read_bytes()
+        assert file["sha256"] == hashlib.sha256(data).hexdigest() and file["contentSize"] == f"{len(data)} B"
+    fields = {field["name"]: field["dataType"] for part in told.get("recordSet", []) for field in part["field"]}
+    images = {"parquet": "sc:ImageObject", "csv": "sc:Text"}
+    assert fields.get("image") == images.get(name) and ("caption" in fields) == (name in images)
