@@ -306,7 +306,12 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
         Writes(),
     ),
     option("--license=ID", "Of the data, for the card, such as cc-by-4.0.  [default: unknown]"),
-    option("--explode", "One row a pair where a row holds a list of captions."),
+    option(
+        "--captions=HOW",
+        "split: one row a pair where a row holds a list of captions. all: with a column all_captions, of the old and "
+        "the new captions of a row, each with its source and its probability.",
+        ["split", "all"],
+    ),
     option("--shard-size=N", "Samples to a tar of webdataset.  [default: 10000]", int),
     *engine_options,
 )
@@ -321,8 +326,9 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
     from cleanpairs.commands.export import export_plan, export_run
     from cleanpairs.repair.actions import COUNTED
 
-    names = ("dropped", "ledger", "card", "format", "shard_size", "license", "explode", "overwrite")
+    names = ("dropped", "ledger", "card", "format", "shard_size", "license", "overwrite")
     written = {name: options[name] for name in names} | {"engine": chosen_engine(options)}
+    written |= {"explode": options["captions"] == "split", "all_captions": options["captions"] == "all"}
     if options["plan"] is not None:
         typed = [p for p in ctx.command.params if ctx.get_parameter_source(p.name or "") is ParameterSource.COMMANDLINE]
         decided = ["RUN"] if run is not None else []

@@ -29,7 +29,7 @@ class CsvSink(Sink):
             if pa.types.is_nested(field.type) or "binary" in str(field.type):
                 raise ConfigError(
                     f"a CSV cannot hold the column {field.name!r} of type {field.type}: export Parquet "
-                    f"({path.with_suffix('.parquet').name}), or one row a pair (--explode) where it lists captions"
+                    f"({path.with_suffix('.parquet').name}), or one row a pair of lists of captions (--captions split)"
                 )
         self._path, self._schema, self.rows = path, schema.remove_metadata(), 0
         with writing(path):

@@ -21,6 +21,7 @@ IMAGE_ROLES = ("image", "features")  # of the columns that a pair with a new ima
 TEXT_ROLES = ("text_features",)  # and with a new caption, besides the caption itself
 
 _ROW = "row of the stored rows"  # no column of an input
+_CAPTIONS = pa.list_(pa.struct({"text": pa.string(), "source": pa.string(), "weight": pa.float32()}))
 _DROPPED = {"pair_id": pa.int64(), "correspondence": pa.float32(), "action": pa.string(), "reason": pa.string()}
 
 
@@ -104,7 +105,9 @@ class Decided:
 class Layout:
     """Column names and types of the outputs for one input schema. ``one_row_a_pair``: the text column becomes a string,
     else rows keep their list of captions and added columns are lists along it. ``truth``: columns of the input that
-    follow the repair. ``weighted``: with a column ``sample_weight``.
+    follow the repair. ``weighted``: with a column ``sample_weight``. ``all_captions``: with a column of that name, of a
+    row's captions before and after the repair, each with its source (original, rematched or written) and the
+    probability that it belongs to the image.
     """
 
     source: Source
@@ -112,6 +115,7 @@ class Layout:
     one_row_a_pair: bool
     truth: tuple[str, ...] = ()
     weighted: bool = False
+    all_captions: bool = False
 
     @cached_property
     def renamed(self) -> dict[str, str]:
@@ -127,7 +131,8 @@ class Layout:
             "source_key": pa.string(),
             "repair_score": pa.float32(),
         }
-        return {**added, "sample_weight": pa.float32()} if self.weighted else added
+        added |= {"sample_weight": pa.float32()} if self.weighted else {}
+        return added | ({"all_captions": _CAPTIONS} if self.all_captions else {})
 
     @cached_property
     def scores(self) -> list[int]:
@@ -147,7 +152,8 @@ class Layout:
     @cached_property
     def out_schema(self) -> pa.Schema:
         """Of the cleaned file."""
-        added = {name: kind if self.one_row_a_pair else pa.list_(kind) for name, kind in self._added.items()}
+        whole = {name for name in self._added if self.one_row_a_pair or name == "all_captions"}  # one value a row
+        added = {name: kind if name in whole else pa.list_(kind) for name, kind in self._added.items()}
         return self._with_input(self.renamed, added, self.one_row_a_pair)
 
     @cached_property
@@ -184,6 +190,8 @@ class Layout:
             for i in places:
                 columns[i] = made(i, columns[i])
         columns += map(cleaned.in_rows, cleaned.added())
+        if self.all_captions:
+            columns.append(cleaned.all_captions())
         return pa.Table.from_arrays(columns, schema=self.out_schema), cleaned.row_of_pair()
 
     def dropped(self, table: pa.RecordBatch, decided: Decided) -> pa.Table:
@@ -290,6 +298,29 @@ class _CleanedRows:
         if self.layout.weighted:
             added.append(pc.if_else(pc.equal(pairs["action"], "keep"), pa.scalar(1, pa.float32()), pairs["confidence"]))
         return added
+
+    def all_captions(self) -> pa.Array:
+        """The captions (R,) of each row, see :class:`Layout`: of a pair the one that it has now, then the old one."""
+        pairs, replaced = self._pairs, acted(self._pairs, NEW_CAPTION)
+        now = np.arange(len(replaced)) + np.cumsum(replaced) - replaced  # (k,): places among all
+        place = np.concatenate([now, now[replaced] + 1])
+        n = len(place)
+        old = pa.array(np.flatnonzero(replaced))
+        action, repaired = one_array(pairs["action"]), pa.array(acted(pairs, REPAIRED))
+        source = pc.if_else(pc.equal(action, "recaption"), "written", "rematched")
+        source = pc.if_else(pa.array(replaced), source, "original")
+        before = one_array(pairs["correspondence"]).cast(pa.float32())
+        weight = pc.if_else(repaired, one_array(pairs["repair_score"]).cast(pa.float32()), before)
+        texts = one_array(pairs["caption"]), one_array(pairs["original_caption"])
+        parts = texts, (source, pa.repeat("original", len(pairs))), (weight, before)
+        kinds, back = list(_CAPTIONS.value_type), pa.array(np.argsort(place))
+        columns = [
+            taken(pa.concat_arrays([first.cast(kind.type), taken(second, old).cast(kind.type)]), back)
+            for (first, second), kind in zip(parts, kinds, strict=True)
+        ]
+        ends = np.append(now, n)[np.concatenate([[0], np.cumsum(self._counts)])]
+        cells = pa.StructArray.from_arrays(columns, fields=kinds)
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), cells).cast(_CAPTIONS)
 
     def row_of_pair(self) -> np.ndarray:
         """(P,): of each pair of the batch its row, -1 where it is not written."""

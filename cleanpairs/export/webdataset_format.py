@@ -69,7 +69,7 @@ class WebDatasetOutput(Output):
         if not layout.one_row_a_pair:
             raise ConfigError(
                 "a sample of webdataset has one caption, and rows of this input have lists: explode them "
-                "(--explode, explode=True)"
+                "(--captions split, explode=True)"
             )
         self._folder, self._columns, self._shard_rows = folder, layout.out_columns, shard_rows
         self._image_root, schema = layout.image_root, layout.out_schema

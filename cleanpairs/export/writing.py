@@ -120,6 +120,7 @@ class ExportSettings:
     - ``dropped``: the dropped and quarantined pairs, one a row: Parquet, or CSV where it is named so. ``ledger``: see
       :mod:`cleanpairs.export.ledger`. ``<out>.ledger.parquet`` when None
     - ``explode``: rows with lists of captions become one row a pair, with a string in the text column
+    - ``all_captions``: with a column of that name, see :class:`cleanpairs.export.layout.Layout`
     - ``format``: of :data:`cleanpairs.export.formats.FORMATS`. What the suffix of ``out`` says when None. Pairs that
       were to be repaired are dropped from a uid list
     - ``shard_size``: samples to a tar of webdataset. 10,000 when None
@@ -133,6 +134,7 @@ class ExportSettings:
     format: str | None = None
     shard_size: int | None = None
     explode: bool = False
+    all_captions: bool = False
     overwrite: bool = False
     about: CardFacts | None = None
 
@@ -203,7 +205,7 @@ class ExportWork:
             cut = plan_partitions(
                 ParquetReader().row_groups(self.source), self.source.n_rows, target=self.partition_rows
             )
-        kind = [self.layout.one_row_a_pair, self.layout.weighted, self.roles]
+        kind = [self.layout.one_row_a_pair, self.layout.weighted, self.layout.all_captions, self.roles]
         job = json.dumps([cleanpairs.__version__, self.source.fingerprint, self.plan.digest, kind])
         run_partitions(self, cut, folder, job=job, engine=engine, overwrite=overwrite)
         for partition in cut:
@@ -253,7 +255,8 @@ class Export:
         with scratch_directory("check") as folder:
             if self.format.directory:
                 (folder / "out").mkdir()
-            self.output(folder / "out", Layout(source, self.schema, self.one_row_a_pair)).abandon()
+            layout = Layout(source, self.schema, self.one_row_a_pair, all_captions=settings.all_captions)
+            self.output(folder / "out", layout).abandon()
 
     @property
     def streams(self) -> bool:
@@ -278,7 +281,7 @@ class Export:
             known = plan.truth.column_names if isinstance(plan, PlanInMemory) else ()
             truth = tuple(name for name in known if name in self.schema.names)
             weighted = plan.head.settings.get("repairs") == "plausible"
-            layout = Layout(source, self.schema, self.one_row_a_pair, truth, weighted)
+            layout = Layout(source, self.schema, self.one_row_a_pair, truth, weighted, settings.all_captions)
             out_rows, texts, images = plan.scan()
             roles = tuple(role for role in ("out", "ledger", "dropped") if role in staged)
             near = self.out.absolute().parent if engine.remote else None  # where other machines see it

@@ -91,7 +91,7 @@ def test_what_cannot_be(command: Callable[..., Result]) -> None:
     ):
         done = command(*argv)
         assert isinstance(done.exception, ConfigError) and words in str(done.exception)
-    done = command("--repaired", "out.parquet", "--format", "csv")
+    done = command("--repaired", "out.parquet", "--format", "xml")
     assert done.exit_code == 2 and "webdataset" in done.output
     assert not Path("out.parquet").exists()
 

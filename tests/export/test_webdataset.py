@@ -158,7 +158,7 @@ def test_a_row_without_its_image_is_refused_by_name(tmp_path: Path, make_plan: A
 
 def test_inputs_that_have_no_samples(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     pairs = make_pairs(2, lists=True)
-    with pytest.raises(ConfigError, match="--explode"):
+    with pytest.raises(ConfigError, match="--captions split"):
         export_pairs(pairs, make_plan(pairs), tmp_path / "out", format="webdataset")
     assert export_pairs(pairs, make_plan(pairs), tmp_path / "out", format="webdataset", explode=True).rows == 4
     assert [s["__key__"] for s in samples(tmp_path / "out")] == ["k0", "k0-2", "k1", "k1-2"]
