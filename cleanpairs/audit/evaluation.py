@@ -29,14 +29,7 @@ from numpy.typing import ArrayLike
 from cleanpairs.audit.sample import AuditSample, stratum_of
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.plain import plain
-from cleanpairs.correspondence.calibration import (
-    UNDETERMINED,
-    Calibration,
-    Estimate,
-    calibrate,
-    positions,
-    with_interval,
-)
+from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, with_interval
 
 LADDER = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -67,10 +60,6 @@ class AuditResult:
         At others.
     auroc, ap : float
         Of low correspondence, weighted. NaN where the labels are all alike.
-    even_odds : float or None
-        Correspondence at which the calibrated probability passes 1/2, if it does.
-    probability : ndarray of float32, shape (N,)
-        Calibrated probability of being matched. NaN where quarantined.
     """
 
     drawn: int
@@ -81,12 +70,10 @@ class AuditResult:
     ladder: tuple[ThresholdEstimate, ...]
     auroc: float
     ap: float
-    even_odds: float | None
-    probability: np.ndarray
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: everything but the N probabilities. NaN is None."""
-        return dict(plain({k: v for k, v in self.__dict__.items() if k != "probability"}))
+        """For JSON. NaN is None."""
+        return dict(plain(self))
 
     def __str__(self) -> str:
         def share(x: float) -> str:
@@ -98,8 +85,6 @@ class AuditResult:
             f"AUROC, AP       {share(self.auroc)}, {share(self.ap)}",
             "",
             threshold_table([self.at_threshold, *self.ladder], mark=self.at_threshold.threshold),
-            "",
-            f"even odds       at correspondence {share(np.nan if self.even_odds is None else self.even_odds)}",
         ])  # fmt: skip
 
 
@@ -150,11 +135,6 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
 
         auroc = float(roc_auc_score(~matched, -score, sample_weight=weight))
         ap = float(average_precision_score(~matched, -score, sample_weight=weight))
-    known, probability = np.isfinite(y), np.full(len(y), np.nan, dtype=np.float32)
-    found = calibrate(y[known], labels=((np.cumsum(known) - 1)[given.pair_id], matched))
-    assert found is not None  # there are labels
-    probability[known] = 1 - found.mismatched(positions(y[known], y[known]))
-    lower, upper = y[probability < 0.5], y[probability >= 0.5]
     ladder = [at_threshold(given, y, t) for t in sorted(set(LADDER) - {threshold})]
     return AuditResult(
         drawn=len(sample),
@@ -165,8 +145,6 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
         ladder=tuple(t for t in ladder if t.flagged),
         auroc=auroc,
         ap=ap,
-        even_odds=float((lower.max() + upper.min()) / 2) if len(lower) and len(upper) else None,
-        probability=probability,
     )
 
 

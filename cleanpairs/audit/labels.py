@@ -21,7 +21,7 @@ from cleanpairs.data.thumbnails import thumbnails
 from cleanpairs.repair.editing import same_key, write_csv
 
 COLUMNS = ("pair_id", "key", "stratum", "matched")  # that are read back
-AUDIT_FILES = re.compile(r"labels\.csv|label\.html|images/\d+\.jpg|result\.json|probabilities\.parquet")
+AUDIT_FILES = re.compile(r"labels\.csv|label\.html|images/\d+\.jpg|result\.json")
 
 
 def write_labels(folder: str | Path, sample: AuditSample, pairs: Pairs, *, overwrite: bool = False) -> Path:

@@ -219,6 +219,6 @@ def _audit_result(run: Any) -> dict[str, Any] | None:
         found = dict(read_json(file))
         for cut in [found["at_threshold"], *found["ladder"]]:
             int(ThresholdEstimate(**cut).threshold)  # a number, and finite
-        if missing := {field.name for field in fields(AuditResult)} - {"probability"} - found.keys():
+        if missing := {field.name for field in fields(AuditResult)} - found.keys():
             raise ValueError(f"it has no {missing.pop()}")
         return found

@@ -325,7 +325,7 @@ def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator["Input"]:
 
 def _kept_in_run(free: tuple[str, ...], inside: Path) -> bool:
     name = inside.as_posix()
-    if name in (*free, "audit/probabilities.parquet"):
+    if name in free:
         return False
     if inside.parts[0] in ("model", "checkpoints"):
         return True

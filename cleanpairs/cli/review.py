@@ -113,29 +113,16 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
 
 def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any], str]:
     """What the labels say of the run, as figures and as text. They are written beside the run, too."""
-    import numpy as np
-    import pyarrow as pa
-
     from cleanpairs.audit import evaluate_audit, read_labels
-    from cleanpairs.data.atomic import staged_file, write_whole
-    from cleanpairs.data.writing import ParquetSink
+    from cleanpairs.data.atomic import write_whole
 
     scores = run.fitted_scores()
     sample = read_labels(csv, keys=scores.table["key"].to_pylist(), correspondence=scores.correspondence)
     threshold = _threshold(run, options)
     result = evaluate_audit(sample, scores.correspondence, threshold=threshold)
-    table = scores.table.select(["pair_id", "key", "correspondence"]).append_column(
-        "probability", pa.array(result.probability, mask=~np.isfinite(result.probability))
-    )
-    target = run.path / "audit" / "probabilities.parquet"
-    with (
-        staged_file(target, overwrite=True, inputs=[csv]) as staged,
-        ParquetSink(staged, table.schema) as sink,
-    ):
-        sink.write(table)
     figures = {"threshold": threshold, "labels": str(csv.absolute()), **result.to_dict()}
     write_whole(run.path / "audit" / "result.json", json.dumps(plain(figures), indent=2, allow_nan=False) + "\n")
-    return figures, f"{result}\n\nprobabilities: {target}"
+    return figures, str(result)
 
 
 @click.command(cls=PathsCommand)

@@ -93,7 +93,7 @@ def test_what_is_edited_about_displaced_rows_does_no_harm(command: Command, run:
     assert f"cleanpairs export {os.path.relpath(run.path)} " in page and str(run.path) not in page
 
 
-AUDIT = "drawn labelled mismatched noise_rate auroc ap even_odds"
+AUDIT = "drawn labelled mismatched noise_rate auroc ap"
 CUT = {"threshold": None, "flagged": None, "precision": None, "recall": None}
 NO_NUMBERS = json.dumps(dict.fromkeys(AUDIT.split()) | {"at_threshold": CUT, "ladder": []})
 
