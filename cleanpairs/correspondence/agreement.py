@@ -96,23 +96,51 @@ class NeighbourAgreement:
     similar: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def better_than_random(self) -> float:
-        """Share of the pairs not counted as mismatched that agree more than 19 of 20 random ones. NaN if unknown."""
+        """How many pairs fit better than random ones.
+
+        Returns
+        -------
+        float
+            Share of the pairs not counted as mismatched that agree more than 19 of 20 random ones. NaN if unknown.
+        """
         if not len(self.null) or self.noise_rate >= 1:
             return float("nan")
         above = float((self.observed > np.quantile(self.null, 0.95)).mean())
         return float(np.clip((above - 0.05 * self.noise_rate) / (1 - self.noise_rate), 0, 1))
 
     def standing_out(self, most: float = 0.02) -> np.ndarray:
-        """The pairs (k,) that agree less than half of all random ones, worst first. None where many do."""
+        """The pairs that agree less than half of all random ones.
+
+        Parameters
+        ----------
+        most : float
+            Share of all pairs beyond which none stands out.
+
+        Returns
+        -------
+        (k,) int64
+            Worst first.
+        """
         below = np.flatnonzero(self.observed < np.median(self.null)) if len(self.null) else np.empty(0, np.int64)
         few = len(below) <= most * len(self.observed)
         return below[np.argsort(self.observed[below], kind="stable")] if few else below[:0]
 
     def bound(self, rate: Estimate) -> float:
-        """Upper 95 % bound of the noise rate where wrong captions can be those of similar pairs. NaN if unknown.
+        """Upper 95 % bound of the noise rate where wrong captions can be those of similar pairs.
 
-        ``rate``: the share of pairs that look like random ones. The lower tail, the lowest 30 % of the similar pairs'
-        scores, tells how many more look like similar ones.
+        Parameters
+        ----------
+        rate : Estimate
+            Share of the pairs that look like random ones.
+
+        Returns
+        -------
+        float
+            NaN if unknown.
+
+        Notes
+        -----
+        The lower tail, the lowest 30 % of the similar pairs' scores, tells how many more look like similar ones.
         """
         tail, least_pairs, one_sided = 0.3, 30, 1.645
         if len(self.similar) < least_pairs:
@@ -133,9 +161,22 @@ def nothing_known(n: int, planted: int = 0) -> NeighbourAgreement:
 def similar_pairs(
     pairs: VectorPairs, rng: np.random.Generator, numbers: AgreementNumbers = NUMBERS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (m,) of N pairs at random, and (m, k) pairs of another image and text out of the twentieth most like each.
+    """Draw pairs, and for each some of the pairs that are most like it.
 
-    By the sum of the cosines in both spaces, each in its deviations. In random order. -1 where there are no more.
+    Parameters
+    ----------
+    pairs : VectorPairs
+        N pairs.
+    rng : numpy.random.Generator
+        Of the draw.
+    numbers : AgreementNumbers
+        Of the algorithm.
+
+    Returns
+    -------
+    (m,) int64, (m, k) int64
+        Rows at random, and pairs of another image and text out of the twentieth most like each, by the sum of the
+        cosines in both spaces, each in its deviations. In random order. -1 where there are no more.
     """
     n = len(pairs)
     rows, others = rng.permutation(n)[: numbers.similar_rows], np.sort(rng.permutation(n)[: numbers.ranked])
@@ -228,10 +269,30 @@ def normalised_agreement(
     seed: int = 0,
     numbers: AgreementNumbers = NUMBERS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Agreement (N,) of N pairs less what both sides share with all, and that (m,) of ``others`` (2, m).
+    """Agreement of pairs less what both sides share with all others.
 
-    As :func:`neighbour_agreement`, with given weights ``trust`` (N,). The four agreements, each in deviations over all
-    captions or images, add up to a similarity: see :func:`cleanpairs.ops.normalised_similarity.among_all`.
+    Parameters
+    ----------
+    pairs : VectorPairs
+        N pairs.
+    trust : (N,) float
+        Weights by which pairs predict others.
+    others : (2, m) int64
+        Rows of images and of captions that are judged too.
+    seed : int
+        Of the samples.
+    numbers : AgreementNumbers
+        Of the algorithm.
+
+    Returns
+    -------
+    (N,) float, (m,) float
+        Of the pairs, and of the others.
+
+    Notes
+    -----
+    The four agreements, each in deviations over all captions or images, add up to a similarity: see
+    :func:`cleanpairs.ops.normalised_similarity.among_all`.
     """
     n, rng = len(pairs), np.random.default_rng(seed)
     references, sample = (np.sort(rng.permutation(n)[:most]) for most in (numbers.references, RIVALS))
@@ -362,8 +423,27 @@ def kernel_sums(
     x: np.ndarray, t: np.ndarray, group: np.ndarray, rows: np.ndarray, references: np.ndarray, trust: np.ndarray,
     taus: tuple[float, ...],
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """For R of N rows and T kernels, sums (T, R, d) float32 over the neighbours in ``x`` of their vectors in ``t``,
-    without the pair itself, and of their weights (T, R).
+    """Sums over the neighbours of rows, without the pair itself.
+
+    Parameters
+    ----------
+    x, t : (N, e) and (N, d) float32
+        Unit vectors by which pairs are neighbours, and vectors that are summed.
+    group : (N,) int64
+        Equal numbers are one image, or one text.
+    rows : (R,) int64
+        Which rows.
+    references : (B,) int64
+        Pairs that are summed, besides those of the same group.
+    trust : (N,) float
+        Weights of the pairs.
+    taus : tuple of float
+        Of T kernels.
+
+    Returns
+    -------
+    (T, R, d) float32, (T, R) float32
+        Sums of the vectors, and of their weights.
     """
     from scipy.sparse import csr_array
 
@@ -397,7 +477,20 @@ def _penalty(gram: np.ndarray) -> Any:
 
 
 def ridge(a: np.ndarray, b: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The linear map (d, e) float32 of rows (n, d) to rows (n, e), each with its ``weight`` (n,)."""
+    """Ridge regression.
+
+    Parameters
+    ----------
+    a, b : (n, d) and (n, e) float32
+        What is known, and what is predicted.
+    weight : (n,) float
+        Of each row.
+
+    Returns
+    -------
+    (d, e) float32
+        The linear map.
+    """
     return solved(*products(a, b, weight))
 
 
@@ -466,13 +559,28 @@ class Centred:
 def similarity_to_neighbours(
     pairs: VectorPairs, trust: np.ndarray, *, seed: int = 0, numbers: AgreementNumbers = NUMBERS
 ) -> np.ndarray:
-    """How well each caption suits the mean caption of its image's trusted neighbours, and the other way round, (N,).
+    """How well each caption suits the mean caption of its image's trusted neighbours, and the other way round.
 
-        c_i = sum_j K_ij trust_j t_j, as a unit vector
+    Parameters
+    ----------
+    pairs : VectorPairs
+        N pairs of unit vectors in a joint space.
+    trust : (N,) float
+        Weights of the pairs.
+    seed : int
+        Of the sample of references.
+    numbers : AgreementNumbers
+        Of the algorithm.
 
-    of unit vectors in a joint space: the mean of two ranks, in (0, 1). With many neighbours, by how much c_i . t_i is
-    above its mean over all t_j. With few, how many t_j are nearer to c_i than t_i, and how many c_j nearer to t_i than
-    c_i.
+    Returns
+    -------
+    (N,) float in (0, 1)
+        The mean of two ranks.
+
+    Notes
+    -----
+    With c_i = sum_j K_ij trust_j t_j, as a unit vector: of many neighbours, by how much c_i . t_i is above its mean
+    over all t_j. Of few, how many t_j are nearer to c_i than t_i, and how many c_j nearer to t_i than c_i.
     """
     from scipy.stats import rankdata
 

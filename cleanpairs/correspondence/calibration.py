@@ -41,7 +41,13 @@ LEAST = 30  # null pairs
 
 @dataclass(frozen=True)
 class Estimate:
-    """A share, 0 to 1, with its 95 % interval. All NaN where it is of nothing."""
+    """A share with its 95 % interval.
+
+    Parameters
+    ----------
+    value, low, high : float in [0, 1]
+        NaN where it is of nothing.
+    """
 
     value: float
     low: float
@@ -58,9 +64,16 @@ UNDETERMINED = Estimate(float("nan"), float("nan"), float("nan"))
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """g, as ``theta`` (3,): a, b and c, and of the bootstrap, ``draws`` (B, 3). By labels (5,): least and most, too.
+    """The function g.
 
-    ``scores`` (1000,): less the score at the middles of so many quantiles, the third feature where g asks for scores.
+    Parameters
+    ----------
+    theta : (3,) float
+        a, b and c. By labels (5,): least and most, too.
+    draws : (B, 3) or (B, 5) float
+        The same of each draw of the bootstrap.
+    scores : (1000,) float, optional
+        Less the score at the middles of so many quantiles: the third feature where g asks for scores.
     """
 
     theta: np.ndarray
@@ -81,7 +94,19 @@ class Calibration:
         return float(((1 - g) * (np.cumsum(g) - g / 2)).sum() / max((1 - g).sum() * g.sum(), 1e-300))
 
     def mismatched(self, quantile: np.ndarray, theta: np.ndarray | None = None) -> np.ndarray:
-        """P(mismatched) (k,) of quantiles (k,) among the observed scores. Of several ``theta`` (B, d): (B, k)."""
+        """P(mismatched) of quantiles.
+
+        Parameters
+        ----------
+        quantile : (k,) float in [0, 1]
+            Among the observed scores.
+        theta : (d,) or (B, d) float, optional
+            Other parameters than these.
+
+        Returns
+        -------
+        (k,) or (B, k) float
+        """
         from scipy.special import expit
 
         theta = self.theta if theta is None else theta
@@ -101,7 +126,19 @@ class Calibration:
         return rate if rate.low * n >= 1 else Estimate(rate.value, 0.0, rate.high)  # less than one pair is none
 
     def shares(self, matched: np.ndarray, counts: Any) -> list[Estimate]:
-        """Share of mismatched ones among the best ``counts`` pairs, each. ``matched`` (k,): P(matched) of all."""
+        """Shares of mismatched ones among the best pairs.
+
+        Parameters
+        ----------
+        matched : (k,) float
+            P(matched) of all pairs.
+        counts : (n,) int
+            How many of them are the best, each.
+
+        Returns
+        -------
+        list of Estimate
+        """
         q = -np.sort(-self.quantile(1 - np.asarray(matched, dtype=np.float64)))
         at = np.asarray(counts, dtype=np.int64)
         drawn = [_mismatch_count_quantile(self.mismatched(q, theta), at, z) / at for theta, z in self._drawn()]
@@ -109,7 +146,19 @@ class Calibration:
         return [with_interval(v, d) for v, d in zip(value, np.transpose(drawn), strict=True)]
 
     def below(self, matched: np.ndarray, flagged: np.ndarray) -> tuple[Estimate, Estimate]:
-        """Precision and recall of flagging some pairs (k,) bool. ``matched`` (k,): P(matched) of all."""
+        """Precision and recall of flagging some pairs.
+
+        Parameters
+        ----------
+        matched : (k,) float
+            P(matched) of all pairs.
+        flagged : (k,) bool
+            Which are flagged.
+
+        Returns
+        -------
+        Estimate, Estimate
+        """
         q, drawn = self.quantile(1 - np.asarray(matched, dtype=np.float64)), []
         last = np.array([int(flagged.sum()), int((~flagged).sum())])
         for theta, z in self._drawn():
@@ -132,8 +181,19 @@ class Calibration:
         return list(zip(self.draws, ndtri((order + 0.5) / max(len(order), 1)).tolist(), strict=True))
 
     def purest(self, matched: np.ndarray, most: float) -> int:
-        """The largest number of best pairs, by P(matched) (k,) of all, of which an expected share of at most ``most``
-        is mismatched, and 1.5 times that at the upper end of its interval (once, by labels), or 0.
+        """The largest number of best pairs of which few are mismatched.
+
+        Parameters
+        ----------
+        matched : (k,) float
+            P(matched) of all pairs.
+        most : float
+            The expected share. The upper end of its interval is at most 1.5 times that, by labels at most that.
+
+        Returns
+        -------
+        int
+            0 where no such number is known.
         """
         n, slack = len(matched), 1.5 if len(self.theta) == 3 else 1.0
         counts = np.unique(np.linspace(min(LEAST, n), n, 400).astype(int))
@@ -148,9 +208,23 @@ class Calibration:
         return float((np.argmax(np.cumsum(g) / (np.arange(1, BINS + 1) + g.sum())) + 1) / BINS)
 
     def telling(self, open_at: np.ndarray, count: int = 1, *, wrong_labels: float = 0.02, seed: int = 0) -> np.ndarray:
-        """Which of k pairs, at quantiles (k,), to label next: (count,) of them, at most all.
+        """Which pairs to label next.
 
-        Of each but the last the label is drawn as the draws expect it, so that they are not all alike.
+        Parameters
+        ----------
+        open_at : (k,) float
+            Quantiles of the pairs that may be asked about.
+        count : int
+            How many of them.
+        wrong_labels : float
+            Share of labels that is expected to be wrong.
+        seed : int
+            Of the choice among equal ones.
+
+        Returns
+        -------
+        (count,) int64
+            Of each but the last the label is drawn as the draws expect it, so that they are not all alike.
         """
         rng, bins = np.random.default_rng(seed), np.minimum((open_at * 200).astype(int), 199)
         at, free, chosen = (np.arange(200) + 0.5) / 200, np.ones(len(open_at), dtype=bool), []
@@ -241,7 +315,20 @@ def _by_labels(quantile: np.ndarray, matched: np.ndarray, wrong_labels: float = 
 
 
 def with_interval(value: float, drawn: Any) -> Estimate:
-    """A share with the 95 % interval of draws (B,) of it, which holds the value itself."""
+    """A share with the 95 % interval of its draws.
+
+    Parameters
+    ----------
+    value : float
+        The share.
+    drawn : (B,) float
+        Draws of it.
+
+    Returns
+    -------
+    Estimate
+        The interval holds the value itself.
+    """
     low, high = np.quantile(list(drawn), [0.025, 0.975])
     return Estimate(float(value), float(min(low, value)), float(max(high, value)))
 
@@ -259,7 +346,20 @@ def _features(q: np.ndarray, scores: np.ndarray | None = None) -> np.ndarray:
 
 
 def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Quantiles (k,) in (0, 1) of scores among others (n,). Of a tie the middle."""
+    """Quantiles of scores among others.
+
+    Parameters
+    ----------
+    score : (k,) float
+        Which are looked up.
+    among : (n,) float
+        The others.
+
+    Returns
+    -------
+    (k,) float in (0, 1)
+        Of a tie the middle.
+    """
     order = np.sort(among)
     low, high = (np.searchsorted(order, score, side=side) for side in ("left", "right"))
     return np.asarray((low + high + 1) / 2 / (len(order) + 1))
@@ -324,7 +424,15 @@ def calibrate(
 
 @dataclass(frozen=True)
 class ScoreProbability:
-    """P(matched) of a score: log odds ``logits`` (k,) at rising scores ``knots`` (k,), linear between and beyond."""
+    """P(matched) of a score.
+
+    Parameters
+    ----------
+    noise_rate : float
+        Of the pairs that it is learned from.
+    knots, logits : (k,) float
+        Rising scores, and the log odds there. Between and beyond they are linear.
+    """
 
     noise_rate: float
     knots: np.ndarray
@@ -332,7 +440,20 @@ class ScoreProbability:
 
     @classmethod
     def of(cls, observed: np.ndarray, null: np.ndarray, rate: float | None = None) -> "ScoreProbability | None":
-        """By N observed and K null scores, and the noise rate where it is known. None of fewer than 80 of either."""
+        """By observed and null scores.
+
+        Parameters
+        ----------
+        observed, null : (N,) and (K,) float
+            Scores.
+        rate : float, optional
+            The noise rate, where it is known.
+
+        Returns
+        -------
+        ScoreProbability or None
+            None of fewer than 80 scores of either kind.
+        """
         found = calibrate(observed, null, by_score=True, draws=0) if min(len(observed), len(null)) >= 80 else None
         if found is None:
             return None
@@ -365,7 +486,18 @@ class ScoreProbability:
 
 
 def noise_rate_by_tails(observed: np.ndarray, null: np.ndarray) -> float:
-    """pi in [0, 1]: the ratio of the lower tails of observed (N,) and null scores (K,), taken to where both begin."""
+    """The noise rate by the lower tails of scores.
+
+    Parameters
+    ----------
+    observed, null : (N,) and (K,) float
+        Scores.
+
+    Returns
+    -------
+    float in [0, 1]
+        The ratio of both tails, taken to where they begin.
+    """
     q = np.linspace(0.05, 0.8, 76)  # quantiles of the null
     cuts, observed, null = np.quantile(null, q), np.sort(observed), np.sort(null)
     below = np.searchsorted(observed, cuts, side="right") / len(observed)
@@ -379,8 +511,23 @@ def noise_rate_by_tails(observed: np.ndarray, null: np.ndarray) -> float:
 def mismatched_by_density(
     observed: np.ndarray, null: np.ndarray, rate: float, at: np.ndarray | None = None
 ) -> np.ndarray:
-    """P(mismatched) of scores ``at``, by default the observed (N,): the ratio of the densities, which must fall.
+    """P(mismatched) of scores: the ratio of two densities, which must fall.
 
+    Parameters
+    ----------
+    observed, null : (N,) and (K,) float
+        Scores.
+    rate : float
+        The noise rate.
+    at : (k,) float, optional
+        Scores that are judged. None: the observed ones.
+
+    Returns
+    -------
+    (k,) float
+
+    Notes
+    -----
     It has no intervals, and needs thousands of null scores. Where both sides overlap it is better calibrated than
     :func:`calibrate`.
     """
@@ -399,7 +546,22 @@ def mismatched_by_density(
 
 
 def noise_rate(found: Calibration | None, n: int, *, widest: float = 0.3) -> Estimate:
-    """The noise rate of n pairs. NaN where nothing was calibrated, or the interval is wider: undetermined."""
+    """The noise rate of n pairs.
+
+    Parameters
+    ----------
+    found : Calibration, optional
+        Of their scores.
+    n : int
+        How many there are.
+    widest : float
+        Width of an interval beyond which the rate is undetermined.
+
+    Returns
+    -------
+    Estimate
+        NaN where it is undetermined, or nothing was calibrated.
+    """
     if found is None:
         return UNDETERMINED
     rate = found.noise_rate(n)
@@ -407,7 +569,17 @@ def noise_rate(found: Calibration | None, n: int, *, widest: float = 0.3) -> Est
 
 
 def rate_in_words(result: Mapping[str, Any]) -> str:
-    """What the ``result`` of a run says about the share of mismatched pairs, in sentences that no truth contradicts."""
+    """What a run says about the share of mismatched pairs, in sentences that no truth contradicts.
+
+    Parameters
+    ----------
+    result : mapping
+        ``result`` of run.json.
+
+    Returns
+    -------
+    str
+    """
     names = ("noise_rate", "noise_rate_interval", "noise_rate_bound", "better_than_random")
     rate, interval, bound, better = (result.get(name) for name in names)
     within = "" if interval is None else f" (95 % interval {interval[0]:.1%} to {interval[1]:.1%})"

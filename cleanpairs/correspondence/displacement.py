@@ -22,7 +22,15 @@ Floats = np.ndarray
 
 @dataclass(frozen=True)
 class DisplacedBlock:
-    """Rows ``first`` to ``last`` (inclusive, from 0): the caption of row i stands in row i + ``distance``."""
+    """A run of displaced rows.
+
+    Parameters
+    ----------
+    first, last : int
+        Rows, from 0, both in the block.
+    distance : int
+        The caption of row i stands in row i + ``distance``.
+    """
 
     first: int
     last: int
@@ -54,7 +62,19 @@ class Displacement:
 
 
 def in_words(blocks: Sequence[str], most: int = 3) -> str:
-    """The sentences of some blocks, in a line: the first few, and how many there are more."""
+    """The sentences of some blocks, in a line.
+
+    Parameters
+    ----------
+    blocks : sequence of str
+        A sentence each.
+    most : int
+        How many are shown. Of more it is said how many there are.
+
+    Returns
+    -------
+    str
+    """
     more = len(blocks) - most
     return " ".join(blocks[:most]) + (f" {more:,} more block{'s' * (more > 1)} of displaced rows." if more > 0 else "")
 

@@ -74,9 +74,23 @@ NUMBERS = SimilarityNumbers()
 def null_pairs(
     image_group: np.ndarray, text_group: np.ndarray, seed: int = 0, *, each: int = 4, most: int = 100_000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (K,) of images and (K,) of captions that belong to different pairs, images and texts, of N pairs.
+    """Draw random wrong pairs.
 
-    ``each``: null pairs for each pair. ``most``: of all together.
+    Parameters
+    ----------
+    image_group, text_group : (N,) int64
+        Equal numbers are one image, or one text.
+    seed : int
+        Of the draw.
+    each : int
+        Wrong pairs for each pair.
+    most : int
+        Of all together.
+
+    Returns
+    -------
+    (K,) int64, (K,) int64
+        Rows of images, and of captions of other images and texts.
     """
     n, rng = len(image_group), np.random.default_rng(seed)
     orders = [rng.permutation(n) for _ in range(each)]
@@ -215,9 +229,23 @@ def _in_spread(c: np.ndarray, covariance: np.ndarray) -> np.ndarray:
 def similarity_agreement(
     pairs: VectorPairs, *, seed: int = 0, numbers: SimilarityNumbers = NUMBERS, sample_of: int = 0
 ) -> SimilarityAgreement | None:
-    """Of N pairs of vectors of any length. None where they lie in no common space, or are too few to tell.
+    """Agreement of pairs of vectors that may lie in one space. See the module's head.
 
-    ``sample_of``: of how many pairs these are a sample, where they are one.
+    Parameters
+    ----------
+    pairs : VectorPairs
+        N pairs, of vectors of any length.
+    seed : int
+        Of folds, null pairs and samples.
+    numbers : SimilarityNumbers
+        Of the algorithm.
+    sample_of : int
+        Of how many pairs these are a sample, where they are one.
+
+    Returns
+    -------
+    SimilarityAgreement or None
+        None where they lie in no common space, or are too few to tell.
     """
     n = len(pairs)
     whole = max(n, sample_of)
@@ -378,7 +406,18 @@ def _predicted(
 
 
 def area(observed: np.ndarray, null: np.ndarray) -> float:
-    """The probability that an observed score is above a null one."""
+    """The area under the ROC curve.
+
+    Parameters
+    ----------
+    observed, null : (N,) and (K,) float
+        Scores.
+
+    Returns
+    -------
+    float
+        The probability that an observed score is above a null one.
+    """
     if not len(null):
         return 0.5
     order = np.sort(null)
@@ -398,7 +437,19 @@ def _first_within_two_standard_errors(worth: list[np.ndarray]) -> int:
 
 
 def one_space(observed: np.ndarray, null: np.ndarray, *, least_z: float = 5.0) -> bool:
-    """Whether observed scores are above null ones, by the rank test of Mann and Whitney."""
+    """Whether observed scores are above null ones.
+
+    Parameters
+    ----------
+    observed, null : (N,) and (K,) float
+        Scores.
+    least_z : float
+        Of the rank test of Mann and Whitney.
+
+    Returns
+    -------
+    bool
+    """
     deviation = float(np.sqrt((1 / max(len(observed), 1) + 1 / max(len(null), 1)) / 12))
     return (area(observed, null) - 0.5) / deviation >= least_z
 
