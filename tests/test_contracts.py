@@ -8,7 +8,6 @@ import inspect
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -519,26 +518,14 @@ def test_objective_is_equivariant(objective: Any) -> None:
 # -- backbones ------------------------------------------------------------------------------------------------------
 
 
-def backbones() -> Iterator[tuple[Any, dict[str, Any]]]:
-    for entry in BACKBONES.values():
-        for changes in ({}, {"pixels": True}):
-            yield entry.load(), changes
-
-
-@pytest.fixture(params=list(backbones()), ids=lambda p: f"{p[0].__name__}-{'pixels' if p[1] else 'regions'}")
+@pytest.fixture(params=list(BACKBONES))
 def backbone(request: pytest.FixtureRequest) -> Any:
-    cls, changes = request.param
     torch.manual_seed(0)
-    dim_image = 256 if changes else 6
-    return cls(len(WORDS) + 1, dim_image, dim=16, dim_word=8, **changes)
+    return BACKBONES.load(request.param)(len(WORDS) + 1, 6, dim=16, dim_word=8)
 
 
 def batch_of(model: Any, n: int) -> tuple[torch.Tensor, Any]:
-    g = torch.Generator().manual_seed(n)
-    if model.config["pixels"]:
-        images = torch.randint(0, 256, (n, 3, 32, 32), generator=g, dtype=torch.uint8)
-    else:
-        images = torch.randn(n, 3, 6, generator=g)
+    images = torch.randn(n, 3, 6, generator=torch.Generator().manual_seed(n))
     table = Tokenizer(WORDS).encode([" ".join(WORDS[k : k + 1 + k % 3]) for k in range(n)])
     return images, pack(table, np.arange(n))[0]
 
@@ -640,8 +627,7 @@ def test_a_model_of_a_gpu_machine_is_of_use_elsewhere(method: Any, fitted: Any, 
 def test_backbone_is_rebuilt_from_its_config(backbone: Any) -> None:
     import json
 
-    if not backbone.config["pixels"]:
-        backbone.fit_input(torch.arange(6.0), torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0, 1.0]))
+    backbone.fit_input(torch.arange(6.0), torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0, 1.0]))
     other = type(backbone)(**json.loads(json.dumps(backbone.config)))
     other.load_state_dict(backbone.state_dict())
     images, tokens = batch_of(backbone, 4)
@@ -652,8 +638,6 @@ def test_backbone_is_rebuilt_from_its_config(backbone: Any) -> None:
 
 
 def test_backbone_standardises_its_input(backbone: Any) -> None:
-    if backbone.config["pixels"]:
-        pytest.skip("pixels have their own scale")
     images, _ = batch_of(backbone, 4)
     mean, std = torch.randn(6), torch.rand(6) + 0.5
     with torch.no_grad():
@@ -664,8 +648,6 @@ def test_backbone_standardises_its_input(backbone: Any) -> None:
 
 
 def test_backbone_ignores_the_regions_that_are_left_out(backbone: Any) -> None:
-    if backbone.config["pixels"]:
-        pytest.skip("pixels have their own regions")
     images, _ = batch_of(backbone, 5)
     keep = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 1, 0], [1, 1, 0]], dtype=torch.bool)
     other = images.clone()

@@ -162,18 +162,6 @@ HEADS = Registry(  # models on, or of, pretrained networks: chosen by the encode
     "cleanpairs.encoders",
 )
 
-IMAGE_ENCODERS = Registry(
-    "image encoder",
-    {
-        "efficientnet_lite0": (
-            "efficientnet_lite:EfficientNetLite0",
-            "frozen EfficientNet-Lite0 (ImageNet), a 3x3 grid of 1280-d regions",
-        ),
-        "cnn": ("cnn:SmallCNN", "a small convolutional network, from scratch, on the pixels"),
-    },
-    "cleanpairs.encoders",
-)
-
 READERS = Registry(
     "reader",
     {  # asked in this order, where it is no *.parquet. Parquet last, as it takes any file

@@ -55,14 +55,13 @@ class MLP(backbone.Backbone):
         self.add_moments(dim_image)
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Unit vectors (B, E) of regions (B, R, D), or of pixels (B, 3, H, W). ``keep`` (B, R): region dropping."""
-        regions = self.regions(images)
+        """Unit vectors (B, E) of regions (B, R, D). ``keep`` (B, R): region dropping."""
         if keep is None:
-            mean = regions.mean(dim=1)
+            mean = images.mean(dim=1)
         else:
-            weight = keep.to(regions.dtype)
+            weight = keep.to(images.dtype)
             weight = weight / weight.sum(dim=1, keepdim=True)
-            mean = torch.where(keep[..., None], regions, 0).mul(weight[..., None]).sum(dim=1)
+            mean = torch.where(keep[..., None], images, 0).mul(weight[..., None]).sum(dim=1)
         return self.image(self.standardised(mean))
 
     def encode_texts(self, tokens: PackedTokens) -> Tensor:

@@ -251,8 +251,8 @@ class _LocalEncoder(backbone.Backbone):
         self.add_moments(dim_image)
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Local:
-        """Unit regions of regions (B, R, D), or of pixels (B, 3, H, W). ``keep`` (B, R): those that stay."""
-        x = l2_normalise(self.image(self.standardised(self.regions(images))))
+        """Unit regions of regions (B, R, D). ``keep`` (B, R): those that stay."""
+        x = l2_normalise(self.image(self.standardised(images)))
         if keep is None:
             return Local(x, torch.full((len(x),), x.shape[1], device=x.device))
         kept = torch.zeros_like(x)  # those that stay in front

@@ -14,7 +14,8 @@ from torch import nn
 
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
-from cleanpairs.core.registry import BACKBONES, HEADS, IMAGE_ENCODERS
+from cleanpairs.core.parameters import check_choice
+from cleanpairs.core.registry import BACKBONES, HEADS
 from cleanpairs.core.torch_state import own_modes, seeded
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.encoders.base import DualEncoder, input_dim
@@ -138,8 +139,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             )
         if self.image_transform is not None and not callable(self.image_transform):
             raise ConfigError(f"image_transform of {owner} must be callable or None, found {self.image_transform!r}")
-        if not isinstance(self.image_encoder, nn.Module) and self.image_encoder not in ("auto", "features"):
-            IMAGE_ENCODERS[self.image_encoder]  # likewise
+        if not isinstance(self.image_encoder, nn.Module):
+            check_choice(owner, "image_encoder", self.image_encoder, ("auto", "features", "efficientnet_lite0"))
         if self.encoder is not None:
             precomputed = self.tune == "head" and self.image_encoder == "features"
             if self.image_encoder != "auto" and not precomputed:
@@ -149,10 +150,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 )
             if self.text_encoder not in (None, AUTO, WORDS):
                 raise ConfigError(f"encoder of {owner} reads the captions itself: leave text_encoder out")
-        named = self.text_encoder not in (None, AUTO, WORDS)
-        alone = self.text_encoder == "features" or not takes_sentences(self.backbone)
-        if self.image_encoder == "cnn" and named and alone:
-            raise ConfigError(f"text_encoder of {owner} goes with vectors or a frozen image encoder, not with 'cnn'")
 
     def _resolved_precision(self) -> str:
         """``bf16`` or ``fp32``, as ``precision`` says or the device suggests."""
@@ -286,22 +283,20 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             make = partial(VectorTowers, dim_image, tokens.vectors.shape[1], **shape)
             of_images: Any = _moments(matrix.array.reshape(-1, dim_image), evenly=True)
         else:
-            backbone, pixels = BACKBONES.load(self.backbone), matrix.encoder == "cnn"
+            backbone = BACKBONES.load(self.backbone)
             shape |= {name: getattr(self, name) for name in ("dim_sim", "dropout") if hasattr(backbone.Shape, name)}
             if frozen is not None:
                 shape["dim_sentence"] = int(frozen.shape[1])
-            make = partial(
-                backbone, len(self.tokenizer_), 256 if pixels else dim_image, pixels=pixels, dim_word=self.dim_word,
-                text_drop=self.text_drop, **shape,
-            )  # fmt: skip
-            of_images = None if pixels else _moments(_some_regions(matrix.array, data.image_index))
+            words = {"dim_word": self.dim_word, "text_drop": self.text_drop}
+            make = partial(backbone, len(self.tokenizer_), dim_image, **words, **shape)
+            of_images = _moments(_some_regions(matrix.array, data.image_index))
         of_texts = None if frozen is None else _moments(frozen, evenly=True)
 
         def build() -> Any:
             network = make()
-            if of_images is not None and self.standardise:
+            if self.standardise:
                 network.fit_input(*of_images)
-            if of_texts is not None and self.standardise:
+            if self.standardise and of_texts is not None:
                 network.fit_text(*of_texts)
             return network
 

@@ -28,7 +28,7 @@ from cleanpairs.data.arrays import read_tensors, write_tensors
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.scoring import Bank, Embeddings
 
-FORMAT = 3
+FORMAT = 4
 MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
 _SIDES = ("images", "texts")  # of the bank
 _STATE = ("threshold_", "noise_rate_", "_separated", "_image_encoder", "_image_size", "tau_", "_fingerprint")

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.registry import IMAGE_ENCODERS
+from cleanpairs.core.parameters import check_choice
 from cleanpairs.data import Pairs, cache_dir
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.encoders.image_transform import ImageTransform
@@ -26,7 +26,7 @@ class ImageMatrix:
 
     array: np.ndarray  # (M, R, D) float regions or (M, 3, H, W) uint8 pixels
     failures: dict[int, str]  # image row -> why not. It is zero
-    encoder: str  # "features", "pretrained", or a name of the image encoder registry
+    encoder: str  # "features", "pretrained" or "efficientnet_lite0"
     image_size: int | None
 
 
@@ -37,9 +37,8 @@ def resolve_image_encoder(name: str, kind: str) -> str:
     """
     if name == "auto":
         return "features" if kind == "features" else "efficientnet_lite0"
-    if name != "features":
-        IMAGE_ENCODERS[name]  # an unknown one raises
-    elif kind != "features":
+    check_choice("the images", "image_encoder", name, ("auto", "features", "efficientnet_lite0"))
+    if name == "features" and kind != "features":
         raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
     return name
 
@@ -51,17 +50,17 @@ def image_matrix(
     image_size: int | None = None,
     progress: Progress | None = None,
 ) -> ImageMatrix:
-    """All images of ``pairs`` as one matrix, by ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``, which sees a
-    square of ``image_size`` pixels. ``progress(done, total)`` is called after each batch.
+    """All images of ``pairs`` as one matrix, by ``auto``, ``features`` or ``efficientnet_lite0``, which sees a square
+    of ``image_size`` pixels. ``progress(done, total)`` is called after each batch.
     """
     name = resolve_image_encoder(encoder, pairs.images.kind)
     if name == "features":
         array = pairs.images.array()
         assert array is not None
         return ImageMatrix(array, {}, name, None)
-    if name == "cnn":
-        return pixel_matrix(pairs, ImageTransform.whole(image_size or 64), name, progress=progress)
-    network = IMAGE_ENCODERS.load(name)(image_size, precision=fast_precision("cpu"))
+    from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0
+
+    network = EfficientNetLite0(image_size, precision=fast_precision("cpu"))
     return encoded_matrix(pairs, network, name, progress=progress)
 
 

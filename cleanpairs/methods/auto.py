@@ -109,8 +109,8 @@ class Auto(_Judged, PairCleaner):
         CLIP, SigLIP or another encoder of both sides, in place of backbone, image encoder and learned words. A
         directory, a name on the Hugging Face hub, or ``open_clip:MODEL/PRETRAINED``.
     image_encoder : str or torch.nn.Module
-        "auto": vectors of the data where it has them, else "efficientnet_lite0". "efficientnet_lite0": frozen. "cnn":
-        trained from the pixels. "features": vectors of the data. A torch module is frozen.
+        "auto": vectors of the data where it has them, else "efficientnet_lite0". "efficientnet_lite0": frozen.
+        "features": vectors of the data. A torch module is frozen.
     threshold : float in [0, 1], "auto" or None
         Pairs with a correspondence below it are flagged. "auto": the density minimum between the two modes. None: the
         method's own.

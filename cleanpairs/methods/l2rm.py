@@ -201,8 +201,8 @@ class L2RM(SplittingCleaner):
         CLIP, SigLIP or another encoder of both sides, in place of backbone, image encoder and learned words. A
         directory, a name on the Hugging Face hub, or ``open_clip:MODEL/PRETRAINED``.
     image_encoder : str or torch.nn.Module
-        "auto": vectors of the data where it has them, else "efficientnet_lite0". "efficientnet_lite0": frozen. "cnn":
-        trained from the pixels. "features": vectors of the data. A torch module is frozen.
+        "auto": vectors of the data where it has them, else "efficientnet_lite0". "efficientnet_lite0": frozen.
+        "features": vectors of the data. A torch module is frozen.
     text_encoder : str or Path, optional
         "words": learned from the captions. "auto": also vectors of the installed sentence encoder, where it knows the
         language. "features": the captions' vectors of the data. Else a frozen encoder: a directory, or a name on the

@@ -205,7 +205,7 @@ def test_inspect_fit_and_export(write: Any, tmp_path: Path, command: Callable[..
     vectors = KINDS[write] in ("precomp", "clip-retrieval", "npy")
     assert (seen["decoded"] is None) == vectors and (vectors or seen["decoded"]["failures"] == [])
 
-    encoder = [] if vectors else ["--set", "image_encoder=cnn"]
+    encoder = [] if vectors else ["--set", "image_size=32"]
     fit = (
         FIT[2:] if KINDS[write] in ("clip-retrieval", "npy") else FIT
     )  # vectors of both sides take the backbone's place

@@ -274,7 +274,7 @@ def test_captions_are_requested_and_answers_are_read(
     pictures = [png(name, 16 + i) for i, name in enumerate(names)]
     captions = [f"a {name} square" if i % 4 else f"some {i} words" for i, name in enumerate(names)]
     pq.write_table(pa.table({"image": pictures, "caption": captions}), "data.parquet")
-    sets = ["image_encoder=cnn", "image_size=16", "dim=8", "refine_epochs=[1]", "freeze=1", "eval_group_size=8"]
+    sets = ["image_size=32", "dim=8", "refine_epochs=[1]", "freeze=1", "eval_group_size=8"]
     fit = ["fit", "data.parquet", "--method", "crcl", "--backbone", "mlp", "--epochs", "1", "--batch-size", "8"]
     code, _, err = in_process(
         *fit, "--out", "run", "--device", "cpu", "--quiet", *(w for s in sets for w in ("--set", s))

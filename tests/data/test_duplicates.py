@@ -157,7 +157,7 @@ def test_a_model_takes_copies_for_one_image_unless_told_not_to(grouped: bool) ->
 
     images = [data for seed in range(8) for data in copies(picture(seed))[:2]]
     pairs = Pairs.from_arrays([f"number {i}" for i in range(16)], images=images)
-    model = InfoNCE(image_encoder="cnn", image_size=32, backbone="mlp", epochs=1, near_duplicates=grouped)
+    model = InfoNCE(image_size=32, backbone="mlp", epochs=1, near_duplicates=grouped)
     model.fit(pairs)
     seen = model._embed(pairs).pairs.image_group
     assert len(np.unique(seen)) == (8 if grouped else 16)

@@ -272,7 +272,7 @@ def test_on_a_gpu_in_bf16(tiny_clip: Path, colored: Path, tune: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image_encoder": "cnn"}, "looks at the images itself"),
+        ({"image_encoder": "efficientnet_lite0"}, "looks at the images itself"),
         ({"image_encoder": "features", "tune": "full"}, "looks at the images itself"),
         ({"text_encoder": "features"}, "leave text_encoder out"),
     ],

@@ -13,9 +13,9 @@ from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, pack
 WORDS = [f"w{k}" for k in range(8)]
 
 
-def model_of(pixels: bool = False) -> MLP:
+def model_of() -> MLP:
     torch.manual_seed(0)
-    return MLP(9, 6, pixels=pixels, dim=8, dim_word=5).eval()
+    return MLP(9, 6, dim=8, dim_word=5).eval()
 
 
 def tokens_of(*captions: str) -> PackedTokens:

@@ -150,5 +150,5 @@ def test_a_model_of_another_version_is_refused_by_its_number(copy: Path) -> None
         load_estimator(copy)
     config["format"] = 1
     (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match=r"of cleanpairs 0\.0\.9, of the format 1; this version reads 3: fit again"):
+    with pytest.raises(DataError, match=r"of cleanpairs 0\.0\.9, of the format 1; this version reads 4: fit again"):
         load_estimator(copy)

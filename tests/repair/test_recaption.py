@@ -177,7 +177,7 @@ def test_a_fitted_model_judges_a_captioning_model(tmp_path: Path) -> None:
     captions[:9] = captions[1:9] + captions[:1]
     pairs = Pairs.from_arrays(captions, images=images)
     model = CRCL(
-        backbone="mlp", image_encoder="cnn", image_size=16, dim=8, epochs=1, refine_epochs=(1,), freeze=1, batch_size=8,
+        backbone="mlp", image_size=32, dim=8, epochs=1, refine_epochs=(1,), freeze=1, batch_size=8,
         eval_group_size=8, device="cpu",
     ).fit(pairs)  # fmt: skip
     plan = model.rematch(pairs, threshold=0.99, min_repair_score=1.0)

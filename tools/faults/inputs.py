@@ -247,7 +247,7 @@ BAD: tuple[BadInput, ...] = (
     BadInput("Parquet: one file lacks a column", _fit("many"),
              both(table("many/a.parquet", lambda t: t), table("many/b.parquet", _without("key"))),
              ("key", "b.parquet")),
-    BadInput("images that are web pages", _fit("n.parquet", "--set image_encoder=cnn"), table("n.parquet", _bad_images),
+    BadInput("images that are web pages", _fit("n.parquet", "--set image_size=32"), table("n.parquet", _bad_images),
              ("pair 0",)),
     BadInput("vectors that are not finite", _fit("n.parquet"), table("n.parquet", _nan), ("pair 0",)),
     BadInput("npy: pickled objects", _fit("p"), _pickled("p/train_ims.npy"), ("train_ims.npy",)),

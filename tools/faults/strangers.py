@@ -31,7 +31,7 @@ STARTERS = {  # commands that start children, in a folder with data.parquet, run
     "score": "score run data.parquet --out new.parquet --workers 2",
     "rematch": "rematch run --out new.parquet --workers 2",
     "export": "export --plan plan.parquet --repaired new.parquet",
-    "fit": "fit data.parquet --method infonce --set image_encoder=cnn --set image_size=32 --out new --epochs 1 "
+    "fit": "fit data.parquet --method infonce --set image_size=32 --out new --epochs 1 "
     "--set dim=8 --set dim_word=4 --batch-size 16 --device cpu --quiet",
     "inspect": "inspect data.parquet",
     "doctor": "doctor",

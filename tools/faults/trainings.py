@@ -22,8 +22,8 @@ FIT = (
     "--set require_dependence=false --quiet --out run --overwrite"
 )
 CACHED = {  # what is fitted, of a copy of the prepared directory
-    "pixels": f"fit data.parquet --set image_encoder=cnn {FIT}",
-    "a folder": f"fit folder --set image_encoder=cnn {FIT}",
+    "images": f"fit data.parquet {FIT}",
+    "a folder": f"fit folder {FIT}",
     "joined columns": f"fit data.parquet --column text=caption,key {FIT}",
     "arrays": f"fit x.npy --column captions=captions.txt {FIT}",
 }
@@ -189,7 +189,7 @@ def limits(base: Path, folder: Path, *, quick: bool = False) -> Figure:
     env["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
     problems, tried = [], 0
     for told, openmp, most in itertools.product(
-        (f"fit data.parquet --set image_encoder=cnn {FIT}", "inspect data.parquet"),
+        (f"fit data.parquet {FIT}", "inspect data.parquet"),
         ("1", ""),
         (2, 12) if quick else (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16),
     ):
