@@ -171,7 +171,7 @@ BAD: dict[str, list[Any]] = {  # of parameters that say nothing of their range
     "encoder": ["", 3], "model": ["", 3], "tune": ["some", "blocks:0", None, "lora"], "text_encoder": ["", 3],
     "refine_epochs": [(0,), (2, "a"), 3, (True,)], "meta": [None], "random_state": [-1, 0.5],
     "label_epochs": [0, "always", 1.5],
-    "revision": [], "score_column": [],
+    "revision": [], "score_column": [], "label_column": [],
 }  # fmt: skip
 
 

@@ -158,7 +158,7 @@ def join_arrays(context: click.Context, parameter: click.Parameter, values: tupl
 def _by_role(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """The values of ``--column`` by the names of :class:`DataOptions`."""
     known = {role: f"{role}_column" for role in ("image", "text", "key")}
-    known |= {"text-vectors": "text_vectors", "captions": "captions"}
+    known |= {"score": "score_columns", "text-vectors": "text_vectors", "captions": "captions"}
     found: dict[str, tuple[str, ...]] = {}
     for value in values:
         role, _, name = value.partition("=")
@@ -166,8 +166,8 @@ def _by_role(context: click.Context, parameter: click.Parameter, values: tuple[s
             near = nearest(role, list(known))
             raise click.BadParameter(f"{value!r} is not ROLE=NAME, with a ROLE of {', '.join(known)}{near}")
         found[role] = (*found.get(role, ()), name)
-    if "text" in found:
-        found["text"] = (",".join(found["text"]),)
+    for several in found.keys() & {"text", "score"}:
+        found[several] = (",".join(found[several]),)
     if twice := [role for role, names in found.items() if len(names) > 1 and role != "text-vectors"]:
         raise click.BadParameter(f"{twice[0]} is given twice: keep one")
     return {known[role]: str(join_arrays(context, parameter, names)) for role, names in found.items()}
@@ -176,7 +176,7 @@ def _by_role(context: click.Context, parameter: click.Parameter, values: tuple[s
 column_options: tuple[Decorator, ...] = (
     option(
         "--column=ROLE=NAME columns",
-        "Column for a role: image, text (text=title,description joins two), key, or text-vectors. Beside .npy: "
+        "Column for a role: image, text (text=title,description joins two), key, score, or text-vectors. Beside .npy: "
         "text-vectors=FILE.npy and captions=FILE. May be repeated.",
         KeyValues(),
         multiple=True,

@@ -32,6 +32,7 @@ class DataOptions:
     image_column: str | None = None
     text_column: str | None = None
     key_column: str | None = None
+    score_columns: str | None = None
     text_vectors: str | None = None
     captions: str | None = None
     image_root: str | None = None

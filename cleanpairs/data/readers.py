@@ -95,7 +95,8 @@ def open_source(data: str | Path, *, text_column: str | None = None, **options: 
     source = _opened(data, text_column=names[0], **options)
     path, text_column = _joined(source, names)
     root = source.image_root or Path(source.paths[0]).parent
-    kept: dict[str, Any] = {name: options.get(name) for name in ("image_column", "key_column", "text_vectors", "limit")}
+    passed = "image_column", "key_column", "score_columns", "text_vectors", "limit"
+    kept: dict[str, Any] = {name: options.get(name) for name in passed}
     return replace(_opened(path, text_column=text_column, image_root=root, **kept), original=source)
 
 
@@ -181,6 +182,7 @@ def load_pairs(
     image_column: str | None = None,
     text_column: str | None = None,
     key_column: str | None = None,
+    score_columns: str | None = None,
     text_vectors: str | Path | None = None,
     captions: str | Path | None = None,
     image_root: str | Path | None = None,
@@ -197,6 +199,8 @@ def load_pairs(
     - ``split``: where the input has splits. ``train`` by default
     - ``image_column``, ``text_column``, ``key_column``: found by their usual names if not given. A text column of lists
       makes one pair of each caption. Several columns, ``"title,description"``, are joined
+    - ``score_columns``: columns of numbers that are scores of the pairs, ``"aesthetic,judge"``, beside those that are
+      found by their names, such as ``clip_score``
     - ``text_vectors``: the column with vectors of the captions, found by its usual names if not given. Where ``data``
       is ``.npy`` files of image vectors, those of the captions
     - ``captions``: beside ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns

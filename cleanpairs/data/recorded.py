@@ -50,7 +50,8 @@ def check_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool 
     """Whether ``data`` may be read with any ``options``, as ``where`` records. False: locally only. Raises DataError:
     they are not what a file records. ConfigError: a URL, or the hub, that the user has not named.
     """
-    texts = "reader encoding split image_column text_column key_column image_root text_vectors captions".split()
+    columns = [f"{role}_column" for role in ("image", "text", "key")]
+    texts = [*"reader encoding split score_columns image_root text_vectors captions".split(), *columns]
     types = dict.fromkeys(texts, str) | {"allow_urls": bool, "limit": int}
     known = isinstance(data, str) and isinstance(options, Mapping)
     if not (known and all(value is None or type(value) is types.get(name) for name, value in options.items())):

@@ -15,6 +15,7 @@ from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.parameters import check_choice, number
 from cleanpairs.correspondence.calibration import ScoreProbability
 from cleanpairs.correspondence.density_minimum import DensityMinimum
+from cleanpairs.correspondence.score_mixture import ScoreMixture
 from cleanpairs.correspondence.similarity import null_pairs, one_space
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
@@ -80,6 +81,21 @@ class GivenVectors:
         """
         return _unit_vectors(pairs.images.array(), pairs.text_vectors)
 
+    def learn(self, pairs: Pairs) -> str | None:
+        """Learn from the pairs of a fit.
+
+        Parameters
+        ----------
+        pairs : Pairs
+            n pairs.
+
+        Returns
+        -------
+        str or None
+            What was learned, in words.
+        """
+        return None
+
     def correspondence(self, pairs: Pairs) -> np.ndarray | None:
         """The correspondence that the data brings.
 
@@ -96,40 +112,70 @@ class GivenVectors:
         return None
 
 
-@dataclass(frozen=True)
+@dataclass
 class GivenScores(GivenVectors):
-    """In place of a model: the cosines in a column of the data. Vectors, where there are any, serve repairs.
+    """In place of a model: the cosines in a column of the data, or several scores. Vectors, if any, serve repairs.
 
     Parameters
     ----------
-    column : str
-        Its name.
+    columns : tuple of str
+        Their names.
+    labels : str, optional
+        Column of labels that weigh several scores: 1 for a matched pair, 0 for a mismatched one, null where unknown.
+    mixture : ScoreMixture, optional
+        What makes one of several scores. :meth:`learn` finds it.
     """
 
-    column: str
+    columns: tuple[str, ...]
+    labels: str | None = None
+    mixture: ScoreMixture | None = None
     streams, flagged = False, 0.3
+
+    def learn(self, pairs: Pairs) -> str | None:
+        """See :meth:`GivenVectors.learn`. With labels, the share is flagged that they call mismatched."""
+        if len(self.columns) == 1:
+            return None
+        labels = None if self.labels is None else self._scores(pairs, self.labels)
+        scores = self._all(pairs)
+        self.mixture = ScoreMixture.of(scores, labels)
+        if labels is not None:
+            self.flagged = float(1 - np.nanmean(self.mixture(scores)))
+        how = "by what they agree on" if labels is None else f"by the labels of {self.labels}"
+        return f"scores of the data, weighed {how}: {self.mixture.describe(self.columns)}"
 
     def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
         """As of :class:`GivenVectors`. Zeros where the data brings none."""
-        faults = {int(i): f"it has no {self.column}" for i in np.flatnonzero(np.isnan(self.correspondence(pairs)))}
+        missing = np.flatnonzero(np.isnan(self.correspondence(pairs)))
+        faults = {int(i): f"it has no {' or no '.join(self.columns)}" for i in missing}
         if not self.has_vectors(pairs):
             return np.zeros((len(pairs.images), 1), np.float32), np.zeros((len(pairs), 1), np.float32), faults
-        images, texts, missing = super().vectors(pairs)
-        return images, texts, faults | missing
+        images, texts, bare = super().vectors(pairs)
+        return images, texts, faults | bare
 
     def correspondence(self, pairs: Pairs) -> np.ndarray:
-        """Half of one more than the cosine, (N,) float32. DataError where the column holds no cosines."""
-        if self.column not in pairs.precomputed_scores:
-            known = ", ".join(pairs.precomputed_scores) or "none"
-            raise DataError(f"score_column of clip-score: the data has no scores {self.column!r} (found: {known})")
-        cosine = np.asarray(pairs.precomputed_scores[self.column], dtype=np.float32)
+        """Half of one more than the cosine, or what several scores make, (N,) float32. DataError: no cosines."""
+        if self.mixture is not None:
+            return self.mixture(self._all(pairs))
+        column, cosine = self.columns[0], self._scores(pairs, self.columns[0])
         beyond = np.flatnonzero(np.abs(cosine) > 1.0001)
         if len(beyond):
             raise DataError(
-                f"score_column of clip-score must hold cosines, from -1 to 1; {self.column!r} holds "
+                f"score_column of clip-score must hold cosines, from -1 to 1; {column!r} holds "
                 f"{cosine[beyond[0]]:g} at pair {beyond[0]}: divide by its scale first"
             )
         return np.asarray((1 + np.clip(cosine, -1, 1)) / 2)
+
+    def _all(self, pairs: Pairs) -> np.ndarray:
+        return np.stack([self._scores(pairs, name) for name in self.columns], axis=1)
+
+    def _scores(self, pairs: Pairs, column: str) -> np.ndarray:
+        if column not in pairs.precomputed_scores:
+            known = ", ".join(pairs.precomputed_scores) or "none"
+            raise DataError(
+                f"score_column of clip-score: the data has no scores {column!r} (found: {known}); name a column of "
+                f"numbers by --column score={column}"
+            )
+        return np.asarray(pairs.precomputed_scores[column], dtype=np.float32)
 
 
 def displaced_in_vectors(pairs: Pairs) -> list[str]:
@@ -333,6 +379,8 @@ class FrozenScorer(_FrozenState, PairScorer):
         model = self._model = self._source(self._model_name)
         if isinstance(model, FrozenPair):
             refuse_without_captions(pairs, model.name)
+        elif (learned := model.learn(pairs)) is not None:
+            self._captions = learned
         elif pairs.has_both_vectors:
             self._text_encoder, self._captions = GIVEN, "vectors of the data, both sides"
         elif self.text_encoder is None and model.correspondence(pairs) is None:
@@ -511,6 +559,10 @@ class FrozenScorer(_FrozenState, PairScorer):
             arrays |= {f"background.{name}": np.ascontiguousarray(x) for name, x in vars(self._background).items()}
         if self._later is not None:
             arrays |= {f"calibration.{name}": np.atleast_1d(value) for name, value in vars(self._later).items()}
+        if (mixture := getattr(self._model, "mixture", None)) is not None:
+            arrays |= {
+                f"mixture.{name}": np.ascontiguousarray(value, np.float64) for name, value in vars(mixture).items()
+            }
         return Stored({"pretrained": about}, arrays=arrays)
 
     def _restore(self, saved: Saved) -> None:
@@ -530,6 +582,8 @@ class FrozenScorer(_FrozenState, PairScorer):
                 f"{name} is not the model that {saved.path} was made with (its files have changed): fit again, or name "
                 f"the revision that was used"
             )
+        if isinstance(model, GivenScores) and "mixture.weights" in arrays:
+            model.mixture = ScoreMixture(*(arrays[f"mixture.{f.name}"] for f in fields(ScoreMixture)))
         self._model = model
 
 

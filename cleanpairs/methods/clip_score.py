@@ -26,7 +26,11 @@ class ClipScore(FrozenScorer):
     ----------
     score_column : str, optional
         No model: the data brings cosines, in this column. Repairs need vectors of both sides too. Nothing is known of
-        such cosines, so without ``threshold`` and ``quantile`` the lowest 30 % are flagged.
+        such cosines, so without ``threshold`` and ``quantile`` the lowest 30 % are flagged. Several columns of scores,
+        ``"clip_score,aesthetic"``, are combined to one.
+    label_column : str, optional
+        Column of labels that weigh several scores: 1 for a matched pair, 0 for a mismatched one, null where unknown.
+        None: a score counts as much as it agrees with the others.
     normalise : {"background", "csls", "none"}
         By what the similarity is normalised: the softmax over a background, the nearest neighbours, or not at all.
     """
@@ -34,6 +38,7 @@ class ClipScore(FrozenScorer):
     method_name: ClassVar[str] = "clip-score"
 
     score_column: str | None = None
+    label_column: str | None = None
     normalise: str = choice("background", "csls", "none")
 
     def score(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -63,8 +68,10 @@ class ClipScore(FrozenScorer):
         return self.normalise == "none"
 
     def _source(self, name: str | Path | None) -> FrozenPair | GivenVectors:
+        if self.label_column is not None and "," not in (self.score_column or ""):
+            raise ConfigError("label_column of clip-score weighs several scores: name them, score_column=NAME,NAME")
         if self.score_column is None:
             return super()._source(name)
         if name is not None or self.text_encoder is not None:
             raise ConfigError("clip-score takes a model, text_encoder='features' or score_column, and found several")
-        return GivenScores(self.score_column)
+        return GivenScores(tuple(name.strip() for name in self.score_column.split(",")), self.label_column)
