@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,9 @@ from cleanpairs.audit.sample import AuditSample, stratum_of
 from cleanpairs.core.errors import ConfigError, DataError
 
 
-@pytest.mark.parametrize("n", [1, 2, 7, 60, 100, 500])
-@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("n", "threshold"), [(1, 0.1), (2, 0.0), (7, 1.0), (60, 0.5), (60, 0.0), (500, 0.1), (500, 1.0)]
+)
 def test_the_weights_add_up_to_the_corpus(corpus: Callable[..., Any], n: int, threshold: float) -> None:
     y, _ = corpus(2_000)
     y[:50] = np.nan
@@ -53,12 +55,11 @@ def test_every_pair_of_a_stratum_is_as_likely(corpus: Callable[..., Any]) -> Non
         assert np.abs(share - share.mean()).max() < 0.15  # 5 standard errors of a share of 1/2
 
 
-@pytest.mark.parametrize("n", [1, 3, 100])
-@pytest.mark.parametrize("threshold", [0.0, 0.4, 0.5, 1.0])
 @pytest.mark.parametrize("values", [[0.3], [0.3, 0.9], [0.0, 0.0, 0.0], [1.0] * 5, [0.5] * 30])
-def test_small_and_equal_scores(values: list[float], threshold: float, n: int) -> None:
-    s = draw_sample(values, n, threshold=threshold)
-    assert len(s) == min(n, len(values)) and (n < len(values) or np.allclose(s.weight, 1))
+def test_small_and_equal_scores(values: list[float]) -> None:
+    for n, threshold in itertools.product((1, 3, 100), (0.0, 0.4, 0.5, 1.0)):
+        s = draw_sample(values, n, threshold=threshold)
+        assert len(s) == min(n, len(values)) and (n < len(values) or np.allclose(s.weight, 1))
 
 
 @pytest.mark.parametrize(

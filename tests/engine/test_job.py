@@ -206,28 +206,24 @@ def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_pool_goes_on_when_a_worker_is_killed(tmp_path: Path, works: Any) -> None:
-    (tmp_path / "deaths").mkdir()
-    (tmp_path / "deaths" / "one").write_text("")
-    work = works.Squares(dies=2, times=str(tmp_path / "deaths"))
-    done = run_partitions(work, PARTITIONS, tmp_path / "job", job="a", engine=make_engine("local", workers=2))
-    assert text(tmp_path / "job") == WHOLE
+def test_a_pool_goes_on_when_a_worker_is_killed_and_errors_keep_their_kind(tmp_path: Path, works: Any) -> None:
+    deaths, folder = tmp_path / "deaths", tmp_path / "job"
+    deaths.mkdir()
+    for i in range(9):
+        (deaths / str(i)).write_text("")
+
+    def run(**harm: Any) -> Any:
+        two = make_engine("local", workers=2)
+        return run_partitions(works.Squares(times=str(deaths), **harm), PARTITIONS, folder, job="a", engine=two)
+
+    with pytest.raises(ResourceError, match="3 times"):  # a partition that kills every worker is given up
+        run(dies=4)
+    with pytest.raises(DataError, match="no row 7"):
+        run(refuses=4)
+    remove_job(folder)
+    for token in list(deaths.iterdir())[1:]:
+        token.unlink()
+    done = run(dies=2)
+    assert text(folder) == WHOLE and list(deaths.iterdir()) == []  # it did die
     assert len({f.facts["process"] for f in done}) >= 2 and os.getpid() not in {f.facts["process"] for f in done}
     assert {tuple(f.facts["threads"]) for f in done} == {(limited(max(1, len(os.sched_getaffinity(0)) // 2)),) * 2}
-    assert list((tmp_path / "deaths").iterdir()) == []  # it did die
-
-
-@pytest.mark.slow
-def test_a_partition_that_kills_every_worker_is_given_up_and_errors_keep_their_kind(tmp_path: Path, works: Any) -> None:
-    (tmp_path / "deaths").mkdir()
-    for i in range(9):
-        (tmp_path / "deaths" / str(i)).write_text("")
-    two = make_engine("local", workers=2)
-    with pytest.raises(ResourceError, match="3 times"):
-        run_partitions(
-            works.Squares(dies=4, times=str(tmp_path / "deaths")), PARTITIONS, tmp_path / "job", job="a", engine=two
-        )
-    with pytest.raises(DataError, match="no row 7"):
-        run_partitions(works.Squares(refuses=4), PARTITIONS, tmp_path / "job", job="a", engine=two)
-    run_partitions(works.Squares(), PARTITIONS, tmp_path / "job", job="a", engine=two)
-    assert text(tmp_path / "job") == WHOLE

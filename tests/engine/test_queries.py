@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.engine import Partition, make_engine
+from cleanpairs.engine import Partition
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.engine.work import carry_out
 from cleanpairs.ops import search
@@ -96,45 +94,3 @@ def test_without_a_search_nothing_of_the_folder_is_removed(tmp_path: Path) -> No
     theirs.touch()
     EngineSearch(theirs.parent, OneByOne()).remove()
     assert theirs.exists()
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(search, "_FLAT_BLOCK", 4096)
-    queries, bank = heaps(20_000), heaps(3000, seed=1)
-    engine = make_engine("local", workers=2)
-    looks = EngineSearch(tmp_path / "parts", Killing(engine))
-    found, wanted = looks(queries, bank, 10), top_k(queries, bank, 10)
-    np.testing.assert_array_equal(found.indices, wanted.indices)
-    np.testing.assert_array_equal(found.scores, wanted.scores)
-
-
-class Killing:
-    """An engine, of whose workers one is killed as soon as a part is finished."""
-
-    remote = True
-
-    def __init__(self, engine: Any) -> None:
-        self.engine = engine
-
-    def run(self, work: Any, partitions: Sequence[Partition], folder: Path) -> Iterator[Any]:
-        killed = False
-        for finished in self.engine.run(work, partitions, folder):
-            if not killed:
-                killed = True
-                kill_a_worker(os.getpid())
-            yield finished
-
-
-def kill_a_worker(parent: int) -> None:
-    """A process of the pool below ``parent``."""
-    import psutil
-
-    workers = [
-        child
-        for child in psutil.Process(parent).children(recursive=True)
-        if "engine.local import serve" in " ".join(child.cmdline())
-    ]
-    assert workers, "no worker to kill"
-    os.kill(workers[0].pid, signal.SIGKILL)

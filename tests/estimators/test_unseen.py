@@ -44,7 +44,7 @@ def model() -> Auto:
     return small.fit(apply_noise(clean, inject_noise(clean, 0.3, seed=0)))
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.2, 0.4])
+@pytest.mark.parametrize("rate", [0.0, 0.4])
 def test_few_clean_pairs_are_flagged_and_most_mismatched_ones(model: Auto, rate: float) -> None:
     clean = pairs_of(600, 1)
     noise = inject_noise(clean, rate, seed=2)
@@ -85,14 +85,6 @@ def test_pairs_of_the_fit_too_few_pairs_and_foreign_ones_have_the_threshold_of_t
     y = np.where(np.arange(60) < 12, 0.1, 0.9)
     assert model.explainer(few, correspondence=y).threshold == model.threshold_
     assert model.rematch(few, correspondence=y).threshold == model.threshold_
-
-
-def test_a_threshold_that_was_asked_for_holds_for_all_pairs(model: Auto, tmp_path: Path) -> None:
-    pairs = pairs_of(300, 6)
-    asked = Auto.from_pretrained(model.save_pretrained(tmp_path / "model")).set_params(threshold=np.float32(0.2))
-    asked.threshold_ = 0.2
-    assert asked._threshold_of(asked._embed(pairs), asked.score_pairs(pairs)) is None
-    assert asked.rematch(pairs).threshold == 0.2
 
 
 def test_pairs_without_a_score_are_left_out() -> None:
@@ -142,7 +134,7 @@ def test_a_stream_has_the_threshold_of_the_whole(
     assert sum(scored["is_mismatch"].to_pylist()) == found.flagged
 
 
-@pytest.mark.parametrize("size", [200, 4400])
+@pytest.mark.parametrize("size", [200, 2400])
 def test_rows_with_lists_and_many_rows_have_the_same_threshold_in_memory_and_in_a_stream(
     model: Auto, tmp_path: Path, size: int
 ) -> None:
@@ -150,7 +142,7 @@ def test_rows_with_lists_and_many_rows_have_the_same_threshold_in_memory_and_in_
     wrong = np.r_[np.roll(np.arange(size // 4), 1), np.arange(size // 4, size)]
     lists = [[captions[k], f"{captions[k]} too"] for k in wrong]
     table = pa.table({"caption": lists, "image_features": list(features)})
-    pq.write_table(table, tmp_path / "data.parquet", row_group_size=1800)
+    pq.write_table(table, tmp_path / "data.parquet", row_group_size=1000)
     unseen = model.own_threshold(tmp_path / "data.parquet")
     saved = model.save_pretrained(tmp_path / "model")
     found = score_stream(saved, tmp_path / "data.parquet", tmp_path / "scores.parquet")

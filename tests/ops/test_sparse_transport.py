@@ -32,9 +32,10 @@ def dense_oracle(p: dict[str, np.ndarray], stay: float, reg: float) -> np.ndarra
     return plan
 
 
-@pytest.mark.parametrize("reg", [0.5, 0.1, 0.05])
-@pytest.mark.parametrize("stay", [0.2, 0.7, 1.5])
-@pytest.mark.parametrize("relaxation", [1.0, 1.8])
+@pytest.mark.parametrize(
+    ("relaxation", "stay", "reg"),
+    [(1.0, 0.2, 0.5), (1.8, 0.7, 0.1), (1.0, 1.5, 0.05), (1.8, 0.2, 0.05), (1.8, 1.5, 0.5)],
+)
 def test_equals_pot_on_the_dense_problem(relaxation: float, stay: float, reg: float) -> None:
     p = problem(12, 9, 0.4)
     want = dense_oracle(p, stay, reg)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,14 +55,9 @@ def plan_repairs(
 
 
 def make_pairs(
-    captions: list[str],
-    z_image: np.ndarray,
-    *,
-    image_index: np.ndarray | None = None,
-    image_group: np.ndarray | None = None,
-    reasons: dict[int, str] | None = None,
-    truth: np.ndarray | None = None,
-) -> Pairs:
+    captions: list[str], z_image: np.ndarray, *, image_index: np.ndarray | None = None,
+    image_group: np.ndarray | None = None, reasons: dict[int, str] | None = None, truth: np.ndarray | None = None,
+) -> Pairs:  # fmt: skip
     n = len(captions)
     keys = [f"k{i}" for i in range(n)]
     if len(z_image):
@@ -151,26 +145,20 @@ def check_invariants(plan: RepairPlan, pairs: Pairs, correspondence: np.ndarray,
     assert sum(parts) == counts.pairs == len(pairs)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("strategy", ["ot", "nearest"])
-def test_mismatched_pairs_get_their_own_caption_back(strategy: str, seed: int) -> None:
-    corpus = Corpus(400, 0.3, seed)
-    plan = corpus.plan(strategy=strategy)
+@pytest.mark.parametrize(("strategy", "targets"), [("ot", "both"), ("nearest", "both"), ("ot", "image")])
+def test_mismatched_pairs_get_their_own_partner_back(strategy: str, targets: str) -> None:
+    corpus = Corpus(300, 0.3)
+    plan = corpus.plan(strategy=strategy, targets=targets)
     check_invariants(plan, corpus.pairs, corpus.correspondence)
-    t = columns(plan)
-    own = [t["caption"][i] == f"text {i}" for i in np.flatnonzero(corpus.wrong)]
+    t, wrong = columns(plan), np.flatnonzero(corpus.wrong)
+    if targets == "image":
+        own = [t["donor_pair_id"][i] == corpus.truth[i] for i in wrong]
+        assert "rematch_text" not in t["action"]
+    else:
+        own = [t["caption"][i] == f"text {i}" for i in wrong]
+        assert plan.summary().rematched_text >= 0.97 * corpus.wrong.sum()
     assert np.mean(own) > 0.97
     assert {t["action"][i] for i in np.flatnonzero(~corpus.wrong)} == {"keep"}
-    assert plan.summary().rematched_text >= 0.97 * corpus.wrong.sum()
-
-
-def test_images_only() -> None:
-    corpus = Corpus(200, 0.3)
-    plan = corpus.plan(targets="image")
-    check_invariants(plan, corpus.pairs, corpus.correspondence)
-    t = columns(plan)
-    own = [t["donor_pair_id"][i] == corpus.truth[i] for i in np.flatnonzero(corpus.wrong)]
-    assert np.mean(own) > 0.97 and "rematch_text" not in t["action"]
 
 
 @pytest.mark.parametrize(("margin", "action"), [(0.0, "rematch_image"), (0.05, "rematch_text")])
@@ -323,8 +311,7 @@ def test_margin_is_over_the_best_other_caption() -> None:
     assert t["margin"][0] == pytest.approx(p[0] - p[1], abs=1e-6)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
-@pytest.mark.parametrize("flagged", [False, True])
+@pytest.mark.parametrize(("n", "flagged"), [(0, False), (1, True), (2, False), (2, True)])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_tiny_corpora(strategy: str, n: int, flagged: bool) -> None:
     corpus = Corpus(n, 0.0)
@@ -334,12 +321,6 @@ def test_tiny_corpora(strategy: str, n: int, flagged: bool) -> None:
     assert len(plan) == n and set(columns(plan)["action"]) <= ({"drop"} if flagged else {"keep"})
     assert len(plan.apply(corpus.pairs)) == (0 if flagged else n)
     assert str(plan.summary())
-
-
-def test_two_swapped_captions() -> None:
-    z = np.eye(2, dtype=np.float32)
-    plan = plan_repairs(make_pairs(["b", "a"], z), np.zeros(2), z, z[::-1].copy(), scorer, threshold=0.1)
-    assert columns(plan)["caption"] == ["a", "b"]
 
 
 @pytest.mark.parametrize("flagged", [slice(0, 0), slice(0, 3), slice(None)])
@@ -372,10 +353,6 @@ def test_quarantined_pairs_are_carried_and_never_give() -> None:
     plan = corpus.plan()
     check_invariants(plan, corpus.pairs, corpus.correspondence)
     assert plan.summary().quarantined == 6
-
-
-def test_the_same_plan_every_time() -> None:
-    assert Corpus(150, 0.4).plan().table.equals(Corpus(150, 0.4).plan().table)
 
 
 def test_more_edges_than_memory_has_are_fewer_candidates_each() -> None:
@@ -413,17 +390,6 @@ def test_what_the_data_brings_for_a_caption_goes_where_the_caption_goes() -> Non
     np.testing.assert_array_equal(np.isnan(repaired.precomputed_scores["clip"]), changed)
 
 
-def test_save_and_load(tmp_path: Path) -> None:
-    plan = Corpus(40, 0.3).plan()
-    plan.save(tmp_path / "plan.parquet")
-    loaded = RepairPlan.load(tmp_path / "plan.parquet")
-    assert loaded == plan and loaded.table.equals(plan.table)
-    assert list(plan.to_pandas().columns) == plan.table.column_names
-    (tmp_path / "no.parquet").write_bytes(b"not parquet")
-    with pytest.raises(DataError, match=r"no\.parquet"):
-        RepairPlan.load(tmp_path / "no.parquet")
-
-
 def test_a_plan_for_other_data_is_refused() -> None:
     plan = Corpus(40, 0.3).plan()
     with pytest.raises(DataError, match="41"):
@@ -437,21 +403,11 @@ def test_a_plan_for_other_data_is_refused() -> None:
         RepairPlan(plan.table.drop_columns(["margin"]), 0.1, 0.5)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"donors": "all"},
-        {"targets": "row"},
-        {"threshold": 2.0},
-        {"candidates": 0},
-        {"max_reuse": 0},
-        {"strategy": "best"},
-        {"min_confidence": 1.5},
-    ],
-)
-def test_settings_are_checked(wrong: dict) -> None:
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        Corpus(4, 0.5).plan(**wrong)
+def test_settings_are_checked() -> None:
+    bad = {"donors": "all", "targets": "row", "threshold": 2.0, "candidates": 0, "max_reuse": 0, "strategy": "best"}
+    for name, value in {**bad, "min_confidence": 1.5}.items():
+        with pytest.raises(ConfigError, match=name):
+            Corpus(4, 0.5).plan(**{name: value})
 
 
 def test_wrong_shapes_and_non_finite_numbers_are_refused() -> None:
@@ -462,15 +418,9 @@ def test_wrong_shapes_and_non_finite_numbers_are_refused() -> None:
     with pytest.raises(RefusedError, match="1 images"):
         corpus.plan()
     corpus = Corpus(6, 1.0)
+    z = corpus.z_image, corpus.z_text
     with pytest.raises(RefusedError, match="non-finite scores"):
-        plan_repairs(
-            corpus.pairs,
-            np.zeros(6),
-            corpus.z_image,
-            corpus.z_text,
-            lambda a, b, c, d: np.full(len(a), np.nan),
-            threshold=0.1,
-        )
+        plan_repairs(corpus.pairs, np.zeros(6), *z, lambda a, *_: np.full(len(a), np.nan), threshold=0.1)
 
 
 # -- strategies -----------------------------------------------------------------------------------------------------
@@ -576,17 +526,6 @@ def test_nothing_is_repaired_where_it_cannot_be_judged_or_is_not_wanted(repairs:
     assert ("nothing is repaired; --repairs plausible (repairs='plausible')" in str(summary)) == (repairs == "probable")
 
 
-def test_one_caption_may_serve_several_images_where_that_is_allowed() -> None:
-    """Three images of one kind, one caption that fits them all and two that fit nothing."""
-    z_image = unit(np.array([[1, 0, 0], [1, 0.05, 0], [1, 0, 0.05], [0, 0, 1.0]]))
-    z_text = unit(np.array([[0, 1, 0], [0, 1, 0.1], [0, 1, -0.1], [1, 0, 0.0]]))
-    pairs = make_pairs(["a", "b", "c", "fits"], z_image)
-    for reuse, repaired in ((1, 1), (2, 2), (3, 3)):
-        plan = plan_repairs(pairs, np.zeros(4), z_image, z_text, scorer, threshold=0.1, targets="text", max_reuse=reuse)
-        check_invariants(plan, pairs, np.zeros(4), max_reuse=reuse)
-        assert columns(plan)["caption"].count("fits") == repaired
-
-
 @pytest.mark.parametrize("strategy", ["half-replace", "pseudo-caption"])
 def test_the_papers_strategies_take_from_trusted_pairs(strategy: str) -> None:
     corpus = Corpus(200, 0.4, dim=4)  # four dimensions: trusted pairs are near
@@ -604,7 +543,7 @@ def test_the_papers_strategies_take_from_trusted_pairs(strategy: str) -> None:
             assert t["donor_pair_id"][i] in nearest
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_invariants_on_random_corpora(data: st.DataObject) -> None:
     n = data.draw(st.integers(0, 14))
@@ -623,20 +562,12 @@ def test_invariants_on_random_corpora(data: st.DataObject) -> None:
     )
     correspondence = np.where(rng.random(n) < 0.1, np.nan, rng.random(n))
     reuse, least = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([0.0, 0.3, 0.5]))
-    plan = plan_repairs(
-        pairs,
-        correspondence,
-        z_image,
-        z_text,
-        scorer,
-        threshold=data.draw(st.sampled_from([0.0, 0.4, 1.0])),
-        min_repair_score=least,
-        candidates=data.draw(st.integers(1, 5)),
-        donors=data.draw(st.sampled_from(["both", "mismatched", "trusted"])),
-        targets=data.draw(st.sampled_from(["both", "text", "image"])),
-        max_reuse=reuse,
-        image_margin=data.draw(st.sampled_from([0.0, 0.05])),
-        strategy=data.draw(st.sampled_from(STRATEGIES)),
-    )
+    drawn = {
+        "threshold": [0.0, 0.4, 1.0], "candidates": [1, 2, 5], "donors": ["both", "mismatched", "trusted"],
+        "targets": ["both", "text", "image"], "image_margin": [0.0, 0.05], "strategy": STRATEGIES,
+    }  # fmt: skip
+    chosen = {name: data.draw(st.sampled_from(values)) for name, values in drawn.items()}
+    limits = {"min_repair_score": least, "max_reuse": reuse}
+    plan = plan_repairs(pairs, correspondence, z_image, z_text, scorer, **limits, **chosen)
     check_invariants(plan, pairs, correspondence, least=least, max_reuse=reuse)
     assert len(plan.apply(pairs)) == plan.summary().kept + plan.summary().repaired

@@ -55,6 +55,8 @@ def test_bars_hold_every_scored_pair_once_and_the_line_is_the_threshold() -> Non
     split = plot_scores(with_gaps, 0.25, truth=np.concatenate([wrong, [True, False]]))
     assert sum(p.get_height() for p in split.patches) == len(y)
     assert "mismatched pairs" in {t.get_text() for t in split.get_legend().get_texts()}
+    with pytest.raises(DataError, match="the truth is about"):
+        plot_scores([0.1, 0.2], 0.5, truth=np.array([True]))
 
 
 @pytest.mark.parametrize("y", [[], [0.5], [np.nan], [0.0, 1.0], np.zeros(100)])
@@ -62,11 +64,6 @@ def test_scores_of_hardly_any_pair(y: list[float]) -> None:
     ax = plot_scores(y, 0.5)
     assert ax.get_xlim() == (0, 1)
     ax.figure.canvas.draw()
-
-
-def test_truth_of_other_pairs_is_refused() -> None:
-    with pytest.raises(DataError, match="the truth is about"):
-        plot_scores([0.1, 0.2], 0.5, truth=np.array([True]))
 
 
 def test_pieces_of_the_training_are_not_joined() -> None:

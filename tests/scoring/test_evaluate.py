@@ -43,8 +43,9 @@ def noisy_corpus(m: int, per_image: int, seed: int) -> tuple[np.ndarray, np.ndar
     return z_image, (z_text / np.linalg.norm(z_text, axis=1, keepdims=True)).astype(np.float32), owner
 
 
-@pytest.mark.parametrize("block", [1, 7, 300])
-@pytest.mark.parametrize(("m", "per_image"), [(1, 1), (2, 1), (2, 5), (9, 5), (11, 1), (60, 5), (290, 2)])
+@pytest.mark.parametrize(
+    ("m", "per_image", "block"), [(1, 1, 1), (2, 1, 7), (2, 5, 1), (11, 1, 7), (60, 5, 7), (60, 5, 1), (290, 2, 300)]
+)
 def test_every_way_to_recall_is_the_same(m: int, per_image: int, block: int) -> None:
     z_image, z_text, owner = noisy_corpus(m, per_image, seed=m)
     S = z_image @ z_text.T
@@ -145,20 +146,6 @@ def test_ties_count_against_us(dim: int) -> None:
     z = unit(np.random.default_rng(2), 1, dim)
     same = np.repeat(z, 30, axis=0)
     assert recall(same, same, np.arange(30)).rsum == 0.0
-
-
-def test_two_images_alike_are_one_tie() -> None:
-    z = unit(np.random.default_rng(3), 12, 300)
-    z[1] = z[0]
-    got = recall(z, z, np.arange(12))
-    assert got.t2i_r1 == got.i2t_r1 == pytest.approx(100 * 10 / 12)
-    assert got.t2i_r5 == got.i2t_r5 == 100.0
-
-
-def test_a_perfect_model() -> None:
-    z = np.eye(20, dtype=np.float32)
-    assert recall(z, z, np.arange(20)).rsum == 600.0
-    assert recall(z[:1], z[:1], np.array([0])).rsum == 600.0
 
 
 def test_detection_is_scikit_learns() -> None:

@@ -22,13 +22,13 @@ from torch import nn
 from cleanpairs.core import distributed
 from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.mlp import MLP
-from cleanpairs.encoders.sgraf import SAF, SGR
+from cleanpairs.encoders.sgraf import SGR
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.trainer import Trainer, TrainingData, TrainingSettings
 from cleanpairs.trainer.loop import Checkpoint
 
 WORDS = "red blue green cat dog bird big small old new fast slow".split()
-BACKBONES = {"mlp": MLP, "sgr": SGR, "saf": SAF}
+BACKBONES = {"mlp": MLP, "sgr": SGR}
 
 
 def corpus(n: int, wrong: int = 16, regions: int = 3) -> tuple[TrainingData, Tokenizer]:
@@ -57,12 +57,10 @@ def train(
     own: dict[str, Any] = {"epochs": 3, "batch_size": 16, "tau": 0.1}
     if method == "crcl":
         own |= {"refine_epochs": (1,), "freeze": 1, "epochs": 2, "label_pass": "batch"}
-    if method in ("repair", "pc2", "l2rm", "ncr", "bicro", "decl"):
+    if method in ("repair", "l2rm"):
         own |= {"warmup": 1, "epochs": 3, "clean_above": 0.58}  # between the pairs, so early
     if method == "repair":
         own |= {"memory": 32, "neighbours": 4, "eta": 0.95}
-    if method == "pc2":
-        own |= {"classes": 4}
     if method == "auto":
         own |= {"label_epochs": 2, "epochs": 3}
     estimator = METHODS.load(method)(**own)
@@ -72,7 +70,7 @@ def train(
     )  # fmt: skip
 
     def build() -> Any:
-        extra = {"dim_sim": 8} if backbone in ("sgr", "saf") else {}
+        extra = {"dim_sim": 8} if backbone == "sgr" else {}
         model = BACKBONES[backbone](len(tokenizer), 16, dim=16, dim_word=8, **extra)
         for module in model.modules():
             if isinstance(module, nn.Dropout):
@@ -121,14 +119,8 @@ def main(out: Path, cases: list[str]) -> None:
             stop_at = 7 if task == "stop" else None
             n = 3 if name == "infonce" else 61
             try:
-                trained = train(
-                    name,
-                    n=n,
-                    checkpoint=checkpoint,
-                    resume=task == "resume",
-                    stop_at=stop_at,
-                    diverge=task == "diverge",
-                )
+                how = {"resume": task == "resume", "diverge": task == "diverge"}
+                trained = train(name, n=n, checkpoint=checkpoint, stop_at=stop_at, **how)
             except KeyboardInterrupt:  # the first process had the signal, the others were told
                 if task != "stop":
                     raise

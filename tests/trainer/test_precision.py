@@ -15,13 +15,11 @@ from cleanpairs import CRCL
         ("auto", "cuda", "bf16"),
         ("fp32", "cuda", "fp32"),
         ("bf16", "cpu", "bf16"),
+        ("auto", None, "fp32"),  # there is no GPU
     ],
 )
-def test_half_precision_is_for_gpus(monkeypatch: pytest.MonkeyPatch, given: str, device: str, wanted: str) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert CRCL(precision=given, device=device)._resolved_precision() == wanted
-
-
-def test_auto_without_a_gpu_is_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert CRCL()._resolved_precision() == "fp32"
+def test_half_precision_is_for_gpus(
+    monkeypatch: pytest.MonkeyPatch, given: str, device: str | None, wanted: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: device is not None)
+    assert CRCL(precision=given, **{"device": device} if device else {})._resolved_precision() == wanted

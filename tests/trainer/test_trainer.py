@@ -120,13 +120,11 @@ def uninterrupted() -> dict[str, Trained]:
 
 
 # 44 pairs in batches of 8: 6 steps an epoch, 12 in the first stage, 30 in all
-@pytest.mark.parametrize(
-    ("step", "label_pass"), [*((step, "eval") for step in (1, 6, 12, 14, 30)), *((step, "batch") for step in (3, 24))]
-)
+@pytest.mark.parametrize(("step", "label_pass"), [(6, "eval"), (30, "eval"), (3, "batch")])
 def test_resume_is_the_same_to_the_bit(
     step: int, label_pass: str, tmp_path: Path, uninterrupted: dict[str, Trained]
 ) -> None:
-    """Within the first epoch, at an epoch's end (6), at a stage's (12), inside the second stage, at the last step."""
+    """At an epoch's end (6), at the last step, within the first epoch."""
     with pytest.raises(KeyboardInterrupt) as stop:
         train(Checkpoint(tmp_path, "f"), on_step=StopAt(step), label_pass=label_pass)
     assert not isinstance(stop.value, Terminated)
@@ -145,7 +143,7 @@ def test_a_run_stopped_at_every_few_steps(tmp_path: Path, uninterrupted: dict[st
     assert_same(trained, uninterrupted["eval"])
 
 
-@pytest.mark.parametrize("epoch", [1, 2, 3, 5])
+@pytest.mark.parametrize("epoch", [2, 5])
 def test_a_signal_between_two_epochs_stops_too(epoch: int, tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
     """During the label pass or the validation: also behind the last epoch, where no step would notice any more."""
     seen = []
@@ -195,12 +193,10 @@ def test_under_nohup_a_terminal_may_go() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_resume_without_a_checkpoint_begins(tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
+def test_without_a_checkpoint_a_training_begins_and_a_finished_one_resumes_to_itself(
+    tmp_path: Path, uninterrupted: dict[str, Trained]
+) -> None:
     assert_same(train(Checkpoint(tmp_path, "f"), resume=True), uninterrupted["eval"])
-
-
-def test_a_finished_training_resumes_to_itself(tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
-    train(Checkpoint(tmp_path, "f"))
     steps: list[int] = []
     again = train(Checkpoint(tmp_path, "f"), resume=True, on_step=lambda done, total, loss: steps.append(done))
     assert steps == []
@@ -230,9 +226,6 @@ def test_a_safetensors_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> 
     from safetensors.torch import save_file
 
     save_file({"x": torch.zeros(2)}, tmp_path / "last.safetensors")
-    with pytest.raises(DataError, match=r"last\.safetensors"):
-        Checkpoint(tmp_path, "f").load()
-    save_file({"x": torch.zeros(2)}, tmp_path / "last.safetensors", metadata={"state": "[1, 2]"})
     with pytest.raises(DataError, match=r"last\.safetensors"):
         Checkpoint(tmp_path, "f").load()
 
@@ -330,8 +323,8 @@ def test_labels_of_a_diverged_batch_are_refused_or_finite() -> None:
 # -- epochs ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bucket", [0, 1, 3, 8])
-@pytest.mark.parametrize("n", [2, 3, 7, 8, 9, 16, 17, 44, 100])
+@pytest.mark.parametrize("bucket", [0, 1, 8])
+@pytest.mark.parametrize("n", [2, 3, 8, 9, 17, 100])
 def test_an_epoch_covers_every_pair_once(n: int, bucket: int) -> None:
     lengths = corpus(n)[0].tokens.lengths
     orders = set()
@@ -379,13 +372,6 @@ def test_the_best_epoch_of_the_last_piece_is_kept() -> None:
     for name, value in trained.model.state_dict().items():
         assert torch.equal(value, kept[1][1][name])
     assert [line["val_rsum"] for line in trained.history] == [None, None, 3.0, 9.0, 5.0]
-
-
-@pytest.mark.parametrize("n", [0, 1])
-def test_too_few_pairs_are_refused(n: int) -> None:
-    data, tokenizer = corpus(n)
-    with pytest.raises(RefusedError, match="at least 2"):
-        Trainer(SETTINGS).fit(data, STAGES, SingleNetwork(ActiveComplementaryLoss(), Averaged(n)), builder(tokenizer))
 
 
 # -- batches that do not fit, and training that diverges --------------------------------------------------------------
@@ -487,8 +473,7 @@ LONG = [TrainingStage(1), TrainingStage(3, lr_update=3)]
 OFTEN = replace(SETTINGS, checkpoint_seconds=0.0)
 
 
-@pytest.mark.parametrize("kind", [Diverging, Exploding])
-@pytest.mark.parametrize("kept", [True, False], ids=["checkpoint", "beginning"])
+@pytest.mark.parametrize(("kind", "kept"), [(Diverging, True), (Exploding, False)])
 def test_a_training_that_diverges_goes_back_once_with_half_the_rate(
     kind: type[Diverging], kept: bool, tmp_path: Path
 ) -> None:
@@ -501,12 +486,8 @@ def test_a_training_that_diverges_goes_back_once_with_half_the_rate(
     assert max(h["loss"] for h in trained.history) < 100
     assert "after a divergence at half the learning rate" in trained.history[-1]["note"]
     if not kept:  # nothing of the first attempt is left, and all its labels are
-        assert_same(
-            *(
-                replace(t, history=[])
-                for t in (trained, fitted(stages=LONG, settings=replace(OFTEN, lr=SETTINGS.lr / 2)))
-            )
-        )
+        at_half_the_rate = fitted(stages=LONG, settings=replace(OFTEN, lr=SETTINGS.lr / 2))
+        assert_same(replace(trained, history=[]), replace(at_half_the_rate, history=[]))
 
 
 @pytest.mark.parametrize("kind", [Diverging, Exploding])
@@ -538,16 +519,6 @@ def test_the_pairs_of_a_batch_that_is_not_finite_are_named_by_their_id() -> None
         Trainer(SETTINGS).fit(
             data, [TrainingStage(3)], SingleNetwork(objective, Averaged(len(data))), builder(tokenizer)
         )
-
-
-def test_alike_rows_are_no_collapse() -> None:
-    data, tokenizer = corpus(12)
-    images = np.repeat(data.images[:1], 12, axis=0)
-    one = replace(data, images=images, image_group=np.zeros(12, np.int64), text_group=np.zeros(12, np.int64))
-    trained = Trainer(SETTINGS).fit(
-        one, [TrainingStage(3)], SingleNetwork(InfoNCELoss(tau=0.1), Averaged(12)), builder(tokenizer)
-    )
-    assert len(trained.history) == 3
 
 
 def test_the_seed_is_that_of_the_first_weights_too() -> None:

@@ -183,14 +183,7 @@ def test_a_missing_file_a_cut_one_and_a_broken_manifest(tmp_path: Path) -> None:
     assert "cut or edited" in said(verify_path(out)) and "out.parquet, footer" in said(verify_path(out))
     out.unlink()
     assert "out.parquet: is missing" in said(verify_path(out))
-    for text in (
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"files": 3, "counts": {}}',
-        whole.replace('"sha256": "', '"sha256": 0, "x": "'),
-    ):
+    for text in ("", "{", "{}", '{"files": 3, "counts": {}}', whole.replace('"sha256": "', '"sha256": 0, "x": "')):
         manifest.write_text(text)
         found = verify_path(out)
         assert not found.ok and "manifest.json" in said(found), text
@@ -201,7 +194,7 @@ def test_a_missing_file_a_cut_one_and_a_broken_manifest(tmp_path: Path) -> None:
 # -- Parquet by itself ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 200])
+@pytest.mark.parametrize("n", [0, 1, 200])
 def test_a_parquet_file_and_a_directory_of_them(tmp_path: Path, n: int) -> None:
     (tmp_path / "many").mkdir()
     for k in range(2):
@@ -346,7 +339,7 @@ def test_a_broken_run_json(run: Path, text: str) -> None:
 # -- any plan ---------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=st.lists(st.sampled_from(["keep", "rematch_text", "rematch_image", "drop"]), min_size=1, max_size=9))
 def test_whatever_the_plan_every_pair_is_accounted_for(
     tmp_path_factory: pytest.TempPathFactory, actions: list[str]

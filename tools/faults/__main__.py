@@ -134,17 +134,17 @@ def all_parts(given: argparse.Namespace, scratch: Path) -> Parts:
     parts: Parts = {"modules": lambda folder: figure(strangers.modules(base, folder, quick=quick))}
     parts |= {f"command {case.name}": partial(of_command, given, base, case) for case in cases}
     parts |= {f"files {kind}": partial(of_files, given.mutations, kind) for kind in KINDS}
-    for name, trials, attempt in (
-        ("ends", list(ends.trials()), ends.try_trial),
-        ("losses", losses.LOSSES, losses.try_loss),
-        ("inputs", BAD, try_bad),
+    for name, trials, attempt, some in (
+        ("ends", list(ends.trials()), ends.try_trial, 24),
+        ("losses", losses.LOSSES, losses.try_loss, 12),
+        ("inputs", BAD, try_bad, 12),
     ):
         for k in range(1 if quick else 4):
-            parts[f"{name} {k}"] = partial(of_trials, trials[k :: 12 if quick else 4], attempt, base)
+            parts[f"{name} {k}"] = partial(of_trials, trials[k :: some if quick else 4], attempt, base)
     for count, step, what in (
         (20 if quick else 500, 50, try_tables),
         (40 if quick else 1000, 250, try_changes),
-        (8 if quick else 500, 50, try_fits),
+        (4 if quick else 500, 50, try_fits),
         (24 if quick else 600, 150, try_readers),
     ):
         for first in range(0, count, step):
