@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from PIL import Image
 from cleanpairs.audit import AuditSample, draw_sample, read_labels, update_labels, write_labels
 from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data.pairs import Pairs
+from tests.helpers import picture
 
 EVIL = (
     '</script><script>alert("x")</script> <img src=x onerror=alert(1)> {{ 7 * 7 }} \u202eoof\x1b[31m\nline two \ud800'
@@ -22,16 +22,10 @@ EVIL = (
 N = 40
 
 
-def picture(i: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (500, 300), (6 * i % 256, 80, 120)).save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
 @pytest.fixture
 def pairs() -> Pairs:
-    images: list[bytes | None] = [picture(i) for i in range(N)]
-    images[1] = picture(1)[:60]
+    images: list[bytes | None] = [picture(i, size=(500, 300)) for i in range(N)]
+    images[1] = picture(1)[:40]
     captions = [f"caption {i}, with a comma" for i in range(N)]
     captions[2], captions[3], captions[4], captions[5] = EVIL, "=1+1", "-2 degrees", "'quoted'"
     keys = [f"k{i}" for i in range(N)]

@@ -54,15 +54,6 @@ def test_permuted_pairs_are_not_taken_for_dependent() -> None:
     assert np.mean(np.array(z) >= module.LEAST_Z) <= 0.05
 
 
-def test_it_is_deterministic_and_does_not_know_the_order() -> None:
-    images, texts = dependent(200)
-    assert independence_test(images, texts) == independence_test(images, texts)
-    order = np.random.default_rng(1).permutation(200)
-    assert independence_test(images[order], texts[order]).z == pytest.approx(
-        independence_test(images, texts).z, rel=0.3
-    )
-
-
 def test_blocks_of_a_large_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK", 50)
     monkeypatch.setattr(module, "BLOCKS", 3)

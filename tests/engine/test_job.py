@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -50,7 +49,6 @@ def text(folder: Path) -> str:
 def works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squares_source: str) -> Iterator[Any]:
     """The module ``squares_for_workers``, which other processes can import too."""
     import importlib
-    import sys
 
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "squares_for_workers.py").write_text(squares_source)
@@ -142,16 +140,6 @@ def test_a_folder_with_something_else_in_it_keeps_that(tmp_path: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == ["mine.txt", "part-00001.parquet"]
 
 
-def test_two_processes_do_not_do_the_same_job(tmp_path: Path) -> None:
-    code = "import sys, cleanpairs.data.locks as own\nwith own.output_lock(sys.argv[1:]):\n print(flush=True); input()"
-    argv = [sys.executable, "-c", code, str(tmp_path / "job")]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None and other.stdout.readline() == "\n"
-        with pytest.raises(OutputExistsError, match=f"job is being written by process {other.pid}"):
-            run_partitions(Squares(), PARTITIONS, tmp_path / "job", job="a", engine=LOCAL)
-        other.communicate("\n")
-
-
 def test_two_threads_do_not_do_the_same_job(tmp_path: Path) -> None:
     """Of a notebook or a server, say: both would write the same parts and the same lines."""
     refused: list[Exception] = []
@@ -198,7 +186,6 @@ def test_engines_that_cannot_be_made(name: str, settings: dict[str, Any], says: 
 
 
 def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"cleanpairs\[ray\]"):
@@ -207,23 +194,22 @@ def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_pool_goes_on_when_a_worker_is_killed_and_errors_keep_their_kind(tmp_path: Path, works: Any) -> None:
-    deaths, folder = tmp_path / "deaths", tmp_path / "job"
+    deaths, folder, two = tmp_path / "deaths", tmp_path / "job", make_engine("local", workers=2)
     deaths.mkdir()
     for i in range(9):
         (deaths / str(i)).write_text("")
-
-    def run(**harm: Any) -> Any:
-        two = make_engine("local", workers=2)
-        return run_partitions(works.Squares(times=str(deaths), **harm), PARTITIONS, folder, job="a", engine=two)
-
     with pytest.raises(ResourceError, match="3 times"):  # a partition that kills every worker is given up
-        run(dies=4)
-    with pytest.raises(DataError, match="no row 7"):
-        run(refuses=4)
-    remove_job(folder)
+        run_partitions(works.Squares(dies=0, times=str(deaths)), PARTITIONS, folder, job="a", engine=two)
     for token in list(deaths.iterdir())[1:]:
         token.unlink()
-    done = run(dies=2)
-    assert text(folder) == WHOLE and list(deaths.iterdir()) == []  # it did die
-    assert len({f.facts["process"] for f in done}) >= 2 and os.getpid() not in {f.facts["process"] for f in done}
-    assert {tuple(f.facts["threads"]) for f in done} == {(limited(max(1, len(os.sched_getaffinity(0)) // 2)),) * 2}
+    work = works.Squares(dies=0, times=str(deaths), refuses=4)
+    with pytest.raises(DataError, match="no row 7"):
+        run_partitions(work, PARTITIONS, folder, job="a", engine=two)
+    assert list(deaths.iterdir()) == []  # it did die
+    done = run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL)
+    assert text(folder) == WHOLE
+    by_workers = [f.facts for f in done if "process" in f.facts]
+    assert by_workers and os.getpid() not in {facts["process"] for facts in by_workers}
+    assert {tuple(facts["threads"]) for facts in by_workers} == {
+        (limited(max(1, len(os.sched_getaffinity(0)) // 2)),) * 2
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.repair.plan import RepairPlan
-from tests.helpers import plan_of
-
-
-def encoded(number: int, kind: str = "PNG") -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 6), (number % 256, number // 256, 7)).save(stream, kind)
-    return stream.getvalue()
+from tests.helpers import picture, plan_of
 
 
 def uid(number: int) -> str:
@@ -32,7 +24,7 @@ def make_pairs(tmp_path: Path) -> Callable[..., Pairs]:
     """``make_pairs(n, struct=, lists=, **columns)``: n rows of key, uid, image, caption."""
 
     def make(n: int, struct: bool = False, lists: bool = False, kind: str = "PNG", **more: Any) -> Pairs:
-        images: list[Any] = [encoded(i, kind) for i in range(n)]
+        images: list[Any] = [picture(i, kind, (8, 6)) for i in range(n)]
         image = pa.array([{"bytes": b, "path": None} for b in images], pa.struct([("bytes", pa.binary())]))
         if struct:
             both = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -64,10 +56,7 @@ def make_plan() -> Callable[..., RepairPlan]:
     return make
 
 
-MIXED = ["keep", "rematch_text", "rematch_image", "drop", "keep", "keep", "keep"]
-
-
 @pytest.fixture
 def mixed() -> list[str]:
     """Actions of seven pairs: every kind."""
-    return list(MIXED)
+    return ["keep", "rematch_text", "rematch_image", "drop", "keep", "keep", "keep"]

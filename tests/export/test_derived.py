@@ -20,6 +20,7 @@ from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.export import export_pairs, restore_export
 from cleanpairs.repair.plan import RepairPlan
 
+Make, Plan = Callable[..., Pairs], Callable[..., RepairPlan]
 ACTIONS = ["keep", "rematch_text", "rematch_image", "recaption", "drop", "keep", "rematch_text", "keep"]
 REPAIRED = ("rematch_text", "rematch_image", "recaption")
 DIM = 3
@@ -58,9 +59,7 @@ def restored(out: Path) -> pa.Table:
 
 
 @pytest.mark.parametrize(("kind", "null"), [*((kind, True) for kind in KINDS), ("fixed", False), ("list", False)])
-def test_a_caption_brings_its_vector(
-    make_pairs: Callable[..., Pairs], make_plan: Callable[..., RepairPlan], tmp_path: Path, kind: str, null: bool
-) -> None:
+def test_a_caption_brings_its_vector(make_pairs: Make, make_plan: Plan, tmp_path: Path, kind: str, null: bool) -> None:
     n = len(ACTIONS)
     vectors = pa.array(numbers(n), pa.list_(KINDS[kind].value_type)).cast(KINDS[kind])
     scores = {"similarity": pa.array(np.arange(n) / 8, pa.float32()), "clip_score": pa.array(range(n), pa.int16())}
@@ -89,9 +88,7 @@ def test_a_caption_brings_its_vector(
     assert restored(tmp_path / "out.parquet").equals(before, check_metadata=True)
 
 
-def test_a_reader_sets_aside_what_has_no_vector(
-    make_pairs: Callable[..., Pairs], make_plan: Callable[..., RepairPlan], tmp_path: Path
-) -> None:
+def test_a_reader_sets_aside_what_has_no_vector(make_pairs: Make, make_plan: Plan, tmp_path: Path) -> None:
     n = len(ACTIONS)
     for kind in ("fixed", "list"):
         vectors = pa.array(numbers(n), KINDS[kind])
@@ -105,9 +102,7 @@ def test_a_reader_sets_aside_what_has_no_vector(
 
 
 @pytest.mark.parametrize("format", ["datasets", "webdataset"])
-def test_other_formats(
-    make_pairs: Callable[..., Pairs], make_plan: Callable[..., RepairPlan], tmp_path: Path, format: str
-) -> None:
+def test_other_formats(make_pairs: Make, make_plan: Plan, tmp_path: Path, format: str) -> None:
     n = len(ACTIONS)
     pairs = make_pairs(n, text_features=pa.array(numbers(n), KINDS["fixed"]), similarity=np.arange(n) / 8)
     export_pairs(pairs, make_plan(pairs, ACTIONS), tmp_path / "clean", format=format)
@@ -132,9 +127,7 @@ def along(n: int) -> list[list[float] | None]:
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.float32(), 2)])
-def test_scores_along_lists_of_captions(
-    make_pairs: Callable[..., Pairs], make_plan: Callable[..., RepairPlan], tmp_path: Path, kind: pa.DataType
-) -> None:
+def test_scores_along_lists_of_captions(make_pairs: Make, make_plan: Plan, tmp_path: Path, kind: pa.DataType) -> None:
     n = len(LISTED) // 2
     pairs = make_pairs(n, lists=True, similarity=pa.array(along(n), kind), clip_score=pa.array(range(n), pa.int32()))
     plan, out, gone = make_plan(pairs, LISTED), tmp_path / "out.parquet", tmp_path / "gone.parquet"
@@ -161,9 +154,7 @@ def test_scores_along_lists_of_captions(
     )
 
 
-def test_scores_whose_lists_are_too_short(
-    make_pairs: Callable[..., Pairs], make_plan: Callable[..., RepairPlan], tmp_path: Path
-) -> None:
+def test_scores_whose_lists_are_too_short(make_pairs: Make, make_plan: Plan, tmp_path: Path) -> None:
     values: Any = pa.array([[], [1.0], [2.0, 2.5, 9.0]], pa.list_(pa.float32()))
     pairs = make_pairs(3, lists=True, similarity=values)
     actions = ["drop", "keep", "drop", "keep", "keep", "keep"]
@@ -175,7 +166,7 @@ def test_scores_whose_lists_are_too_short(
 
 @pytest.mark.parametrize(("lists", "explode"), [(False, False), (True, False), (True, True)])
 def test_plausible_repairs_are_weighted_for_training(
-    make_pairs: Callable[..., Pairs], make_plan: Callable[..., RepairPlan], tmp_path: Path, lists: bool, explode: bool
+    make_pairs: Make, make_plan: Plan, tmp_path: Path, lists: bool, explode: bool
 ) -> None:
     pairs = make_pairs(8, lists=lists)
     actions = (ACTIONS * 2)[: len(pairs)] if explode or not lists else ["rematch_text", "keep"] * len(pairs.images)

@@ -140,33 +140,6 @@ def test_a_webdataset_goes_up_and_its_successor_replaces_it(
     assert "4 of an earlier upload removed" in str(again)
 
 
-def test_what_is_pushed_loads_as_a_dataset(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
-    import datasets
-
-    pairs = make_pairs(4, struct=True)
-    export_pairs(pairs, make_plan(pairs), tmp_path / "ds", format="datasets")
-    export_pairs(pairs, make_plan(pairs), tmp_path / "out.parquet", card=tmp_path / "out.parquet.card.md")
-    push_export(tmp_path / "ds", "me/ds")
-    push_export(tmp_path / "out.parquet", "me/parquet")
-    found = {}
-    for name in ("ds", "parquet"):
-        for path, raw in hub.repos["dataset", f"me/{name}"].items():
-            file = tmp_path / "checkout" / name / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(raw)
-        found[name] = datasets.load_dataset(
-            str(tmp_path / "checkout" / name), split="train", cache_dir=str(tmp_path / "hf")
-        )
-        assert len(found[name]) == 4 and isinstance(found[name].features["image"], datasets.Image)
-        assert found[name][3]["image"].size == (8, 6)
-    assert found["ds"].features == found["parquet"].features
-    assert set(hub.repos["dataset", "me/parquet"]) == {
-        ".gitattributes",
-        "README.md",
-        "data/train-00000-of-00001.parquet",
-    }
-
-
 def test_a_uid_list(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     pairs = make_pairs(2)
     export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy", card=tmp_path / "card.md")

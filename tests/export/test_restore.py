@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -418,32 +416,6 @@ def write_folder(folder: Path) -> Path:
     return folder
 
 
-def write_tars(folder: Path) -> Path:
-    for k in range(2):
-        with tarfile.open(folder / f"{k}.tar", "w") as tar:
-            for i in range(3 * k, 3 * k + 3):
-                for name, content in ((f"{i}.png", png(i)), (f"{i}.txt", b"text %d" % i), (f"{i}.json", b'{"a": 1}')):
-                    member = tarfile.TarInfo(name)
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
-    return folder
-
-
-def write_coco(folder: Path) -> Path:
-    for i in range(3):
-        (folder / f"{i}.png").write_bytes(png(i))
-    images = [{"id": i, "file_name": f"{i}.png"} for i in range(3)]
-    captions = [{"image_id": i % 3, "id": i, "caption": f"text {i}"} for i in range(6)]
-    (folder / "captions_x.json").write_text(json.dumps({"images": images, "annotations": captions}))
-    return folder / "captions_x.json"
-
-
-def write_precomp(folder: Path) -> Path:
-    np.save(folder / "train_ims.npy", np.arange(24, dtype=np.float32).reshape(3, 2, 4))
-    (folder / "train_caps.txt").write_text("".join(f"text {i}\n" for i in range(6)))
-    return folder
-
-
 def write_vectors(folder: Path) -> Path:
     (folder / "img_emb").mkdir()
     (folder / "metadata").mkdir()
@@ -452,7 +424,7 @@ def write_vectors(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("write", [write_folder, write_tars, write_coco, write_precomp, write_vectors])
+@pytest.mark.parametrize("write", [write_folder, write_vectors])
 def test_what_was_no_parquet_comes_back_as_the_table_that_was_read(tmp_path: Path, write: Any) -> None:
     (tmp_path / "in").mkdir()
     pairs = load_pairs(write(tmp_path / "in"))

@@ -50,22 +50,6 @@ def test_webdataset_reads_what_was_kept_and_repaired(
     assert len(pq.read_table(out / "00000.parquet")) == 4 and len(pq.read_table(out / "00001.parquet")) == 2
 
 
-def test_the_decoder_of_webdataset_and_that_of_datasets_agree(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
-    import datasets
-
-    pairs = make_pairs(5, kind="JPEG")
-    out = tmp_path / "shards"
-    export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=2)
-    urls = [str(p) for p in sorted(out.glob("*.tar"))]
-    decoded = list(webdataset.WebDataset(urls, shardshuffle=False).decode("pil").to_tuple("jpg", "txt", "json"))
-    loaded = datasets.load_dataset(str(out), split="train", cache_dir=str(tmp_path / "hf"))  # by the card's header
-    assert len(decoded) == len(loaded) == 5
-    for (image, text, line), row in zip(decoded, loaded, strict=True):
-        assert isinstance(image, Image.Image) and np.array_equal(np.asarray(image), np.asarray(row["jpg"]))
-        assert text == row["txt"] == line["caption"]
-    assert loaded.column_names[:1] == ["jpg"]
-
-
 def test_the_same_pairs_give_the_same_bytes(make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
     pairs = make_pairs(7)
     for name in "ab":
@@ -196,14 +180,3 @@ def test_a_lost_sample_is_noticed(
     with pytest.raises(CleanpairsError, match="2 samples, its Parquet file 3"):
         export_pairs(pairs, make_plan(pairs), tmp_path / "shards", format="webdataset")
     assert not (tmp_path / "shards").exists()
-
-
-def test_text_that_is_not_utf8_is_shown_as_far_as_it_can_be(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
-    bad = pa.Array.from_buffers(
-        pa.string(), 2, [None, pa.py_buffer(np.array([0, 3, 6], np.int32).tobytes()), pa.py_buffer(b"a\xffbok!")]
-    )
-    pairs = make_pairs(2, site=bad)
-    export_pairs(pairs, make_plan(pairs), tmp_path / "shards", format="webdataset")
-    assert [json.loads(s["json"])["site"] for s in samples(tmp_path / "shards")] == ["a\ufffdb", "ok!"]
-    kept = pq.read_table(tmp_path / "shards" / "00000.parquet")["site"].combine_chunks().cast(pa.binary())
-    assert kept.to_pylist() == [b"a\xffb", b"ok!"]

@@ -185,20 +185,6 @@ def test_spaces_are_of_unit_vectors_and_degenerate_ones_pass() -> None:
     assert np.isfinite(reduced(np.zeros((5, 4)), 0)).all() and reduced(np.ones((2, 2)), 0).shape == (2, 2)
 
 
-def test_captions_that_are_vectors_are_asked_too() -> None:
-    clean = corpus(600, seed=6)
-    table = np.random.default_rng(8).normal(size=(len(WORDS), 12))
-    place = {word: k for k, word in enumerate(WORDS)}
-    vectors = np.stack([table[[place[w] for w in caption.split()]].sum(axis=0) for caption in clean.captions])
-    array = clean.images.array()
-    assert array is not None
-    given = Pairs.from_arrays(clean.captions, features=np.asarray(array), text_vectors=vectors.astype(np.float32))
-    noise = inject_noise(given, 0.4, seed=1)
-    model = small(text_encoder="features").fit(apply_noise(given, noise))
-    assert abs(model.noise_rate_ - 0.4) < 0.06
-    assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.9
-
-
 def test_the_regression_beside_the_networks_retrieves_more_and_is_kept(tmp_path: Path) -> None:
     clean, test = corpus(400, seed=11), corpus(200, seed=12)
     mixed = apply_noise(clean, inject_noise(clean, 0.4, seed=2))
@@ -233,22 +219,18 @@ def test_planted_pairs_answer_nobody_while_they_calibrate(monkeypatch: pytest.Mo
     assert none.shape == (2, 0) and last[planted[0]].mean() > 0.5
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.4])
-def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     def blind(pairs: VectorPairs, **asked: Any) -> NeighbourAgreement:
         return nothing_known(len(pairs))
 
     monkeypatch.setattr(untrained, "neighbour_agreement", blind)
     clean = corpus(700, seed=12)
-    noise = inject_noise(clean, rate, seed=5)
+    noise = inject_noise(clean, 0.4, seed=5)
     model = small().fit(apply_noise(clean, noise))
     flagged = model.correspondence_ < model.threshold_
-    assert abs(model.noise_rate_ - rate) < 0.06
-    if rate:
-        assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.9
-        assert (flagged & noise.mismatched).sum() / flagged.sum() > 0.8
-    else:
-        assert flagged.mean() < 0.03
+    assert abs(model.noise_rate_ - 0.4) < 0.06
+    assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.9
+    assert (flagged & noise.mismatched).sum() / flagged.sum() > 0.8
 
 
 def test_the_checkpoint_of_another_version_is_refused() -> None:
@@ -352,7 +334,7 @@ def test_the_bound_adds_to_the_rate_what_similar_pairs_leave_open() -> None:
 def test_of_pairs_that_are_as_they_should_be_the_bound_leaves_few() -> None:
     pairs, _ = exchanged_among_similar_pairs(0.0)
     for mismatches in ("random", "similar"):
-        model = small(text_encoder=None, mismatches=mismatches).fit(pairs)
+        model = small(text_encoder=None, mismatches=mismatches, epochs=4, label_epochs=3).fit(pairs)
         assert (model.correspondence_ < model.threshold_).mean() < 0.05
         assert not model.noise_rate_bound_ > 0.35
 

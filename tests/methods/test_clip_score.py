@@ -16,6 +16,8 @@ from cleanpairs import Pairs
 from cleanpairs.core.errors import DataError
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.methods.clip_score import ClipScore
+from tests.encoders.conftest import save_clip
+from tests.helpers import picture
 
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
@@ -25,27 +27,10 @@ WORDS = "red blue green cat dog boat tree house sky sea road car".split()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
-
     path = tmp_path_factory.mktemp("clip")
-    letters = [chr(k) for k in range(97, 123)]
-    tokens = [*letters, *(a + "</w>" for a in letters), "<|startoftext|>", "<|endoftext|>"]
-    ids = {token: k for k, token in enumerate(tokens)}
-    CLIPTokenizer(vocab=ids, merges=[]).save_pretrained(path)
-    tower = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    end = ids["<|endoftext|>"]
-    text = {"vocab_size": len(ids), "bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        CLIPModel(
-            CLIPConfig(
-                text_config={**tower, **text, "max_position_embeddings": 24},
-                vision_config={**tower, "image_size": 32, "patch_size": 8},
-                projection_dim=24,
-            )
-        ).save_pretrained(path)
-    settings = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
-    (path / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        save_clip(path)
     return path
 
 
@@ -54,28 +39,21 @@ def encoder(folder: Path) -> PretrainedCLIP:
     return PretrainedCLIP(folder)
 
 
-def captions(n: int, seed: int = 0) -> list[str]:
-    rng = np.random.default_rng(seed)
+def captions(n: int) -> list[str]:
+    rng = np.random.default_rng(0)
     return [" ".join(rng.choice(WORDS, 3, replace=False)) for _ in range(n)]
 
 
-def vectors(encoder: PretrainedCLIP, n: int, wrong: int = 0, seed: int = 0) -> Pairs:
-    """Vectors near those of the captions; the first ``wrong`` captions rotate."""
-    texts = captions(n, seed)
-    z = encoder.encode_texts(texts)
-    z = z + np.random.default_rng(seed).normal(size=z.shape).astype(np.float32) * 0.02
-    texts = texts[1:wrong] + texts[:1] + texts[wrong:] if wrong else texts
-    return Pairs.from_arrays(texts, features=z)
+def vectors(encoder: PretrainedCLIP, n: int) -> Pairs:
+    """Vectors near those of the captions."""
+    z = encoder.encode_texts(captions(n))
+    return Pairs.from_arrays(
+        captions(n), features=z + 0.02 * np.random.default_rng(0).normal(size=z.shape).astype("f4")
+    )
 
 
 def pictures(n: int) -> list[bytes | None]:
-    rng = np.random.default_rng(3)
-    out: list[bytes | None] = []
-    for _ in range(n):
-        buffer = io.BytesIO()
-        Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(buffer, "PNG")
-        out.append(buffer.getvalue())
-    return out
+    return [picture(i, size=(50, 40)) for i in range(n)]
 
 
 def clip(folder: Path, **settings: Any) -> ClipScore:

@@ -167,15 +167,6 @@ def test_it_has_no_settings_of_a_training(tmp_path: Path) -> None:
         Recipe.resolve(stored)
 
 
-def test_a_model_is_loaded_by_a_class_that_it_is_of(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    z = rng.normal(size=(40, 8)).astype(np.float32)
-    pairs = Pairs.from_arrays([f"caption {i}" for i in range(40)], features=z, text_vectors=z + 0.1)
-    ClipScore(device="cpu", quantile=0.2).fit(pairs).save_pretrained(tmp_path / "model")
-    with pytest.raises(DataError, match="holds a ClipScore, not a PairCleaner; PairScorer"):
-        PairCleaner.from_pretrained(tmp_path / "model")
-
-
 def test_the_encoder_option_names_the_model_too() -> None:
     with pytest.raises(DataError, match="there is no directory /no/such/model"):
         ClipScore(encoder="/no/such/model").fit(both())

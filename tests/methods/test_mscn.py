@@ -69,13 +69,6 @@ def test_the_derivative_along_a_direction(dtype: torch.dtype) -> None:
         near(got, want, 2e-3 if dtype == torch.float32 else 1e-3)
 
 
-def test_no_direction_has_no_derivative() -> None:
-    smooth = Smooth(torch.float64)
-    nothing = {k: torch.zeros_like(p) for k, p in smooth.start.items()}
-    got = meta_gradient_weights(smooth.losses, smooth.start, nothing)
-    assert got.tolist() == [0.0] * 10
-
-
 def test_the_meta_gradient_is_the_mixed_second_derivative() -> None:
     """d L_meta(w - eta dL/dw) / d theta by a backward pass through a backward pass, and without."""
     smooth, eta = Smooth(torch.float64), 0.05
@@ -213,20 +206,6 @@ def test_the_second_order_step_moves_the_weights_only() -> None:
         assert equal == (k == 0)  # the model alike, the head not
 
 
-def test_the_correction_learns_to_tell_right_meta_pairs_from_wrong_ones() -> None:
-    procedure, view = started()
-    head: Any = view.networks[0].head
-    optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(200):
-        loss = procedure.recognition(view, 0, 3)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < 0.7 * losses[0]
-
-
 def test_labels_are_the_corrections_weights() -> None:
     procedure, view = started()
     procedure.w = np.random.default_rng(0).random((2, 40)).astype(np.float32)
@@ -240,13 +219,6 @@ def test_labels_are_the_corrections_weights() -> None:
         weights.append(head(torch.from_numpy(s)).detach().numpy())
         np.testing.assert_allclose(procedure.y[1 - k], weights[-1], rtol=1e-4)
     np.testing.assert_allclose(value, (np.mean(weights, axis=0) + procedure.w.mean(axis=0)) / 2, rtol=1e-4)
-
-
-def test_the_correction_is_a_weight() -> None:
-    net = CorrectionNet(4, hidden=3)
-    weight = net(100 * torch.randn(50, 5))
-    assert weight.shape == (50,) and bool(((weight >= 0) & (weight <= 1)).all())
-    assert net(torch.zeros(0, 5)).shape == (0,)
 
 
 # -- the meta set ---------------------------------------------------------------------------------------------------
@@ -274,6 +246,3 @@ def test_a_meta_set_of_other_vectors_is_refused() -> None:
     other = Pairs.from_arrays(["w1 w2", "w3"], features=np.ones((2, 5), np.float32))
     with pytest.raises(DataError, match=r"meta set's images are \(1, 5\), those of the data \(1, 16\)"):
         MSCN(**SMALL, meta=other).fit(corpus(20, 0))
-
-
-# -- a whole training -----------------------------------------------------------------------------------------------

@@ -77,20 +77,12 @@ def test_a_pairs_own_entry_does_not_take_part() -> None:
     assert asked[4] > got[4]
 
 
-@pytest.mark.parametrize("held", [0, 1, 2])
-def test_a_memory_too_small_to_rank_trusts_all(held: int) -> None:
-    procedure = procedure_of(6)
-    procedure.memories[0].push(vectors(held, 1), vectors(held, 2), np.arange(held))
-    assert (
-        procedure.correlation(procedure.memories[0], vectors(6, 3), vectors(6, 4), np.arange(6)).tolist() == [1.0] * 6
-    )
-
-
-def test_vectors_all_alike_are_not_ranked() -> None:
-    procedure = procedure_of(6)
-    alike = vectors(1, 1).repeat(6, 1)
-    procedure.memories[0].push(alike, vectors(6, 2), np.arange(6))
-    assert procedure.correlation(procedure.memories[0], alike, vectors(6, 2), np.arange(6)).tolist() == [1.0] * 6
+@pytest.mark.parametrize("held", [0, 1, 2, 6])
+def test_a_memory_too_small_or_too_alike_to_rank_trusts_all(held: int) -> None:
+    procedure, alike = procedure_of(6), vectors(1, 1).repeat(6, 1)
+    procedure.memories[0].push(alike[:held], vectors(held, 2), np.arange(held))
+    got = procedure.correlation(procedure.memories[0], alike, vectors(6, 4), np.arange(6))
+    assert got.tolist() == [1.0] * 6
 
 
 def test_labels_of_one_network_train_the_other() -> None:
@@ -204,9 +196,6 @@ def test_half_replacing_begins_behind_the_epoch_that_was_asked_for() -> None:
     assert procedure.split_loss(view, 0, clean, noisy).item() > alone.item()
 
 
-# -- state ----------------------------------------------------------------------------------------------------------
-
-
 # -- use ------------------------------------------------------------------------------------------------------------
 
 
@@ -223,9 +212,3 @@ def test_rematching_offers_the_other_half_of_what_is_near(is_image: bool) -> Non
         assert found.indices[q].tolist() == best
         np.testing.assert_allclose(found.scores[q], [given[showing[j]] @ kept[row] for j in best], rtol=1e-5)
     assert search(is_image, False, asking, showing, 4) is None
-
-
-def test_fewer_are_shown_than_asked_for() -> None:
-    search = REPAIR(neighbours=6)._search(corpus(10, 0), Embeddings(unit(10, 1)), Embeddings(unit(10, 2)))
-    found = search(True, True, np.array([0, 1]), np.array([5]), 4)
-    assert found is not None and found.indices[:, 0].tolist() == [0, 0] and (found.indices[:, 1:] == -1).all()

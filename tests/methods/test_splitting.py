@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,28 +11,15 @@ import torch
 from torch import Tensor
 
 from cleanpairs import NCR
-from cleanpairs.encoders.mlp import MLP
-from cleanpairs.encoders.tokenizer import Tokenizer
-from cleanpairs.methods.splitting import UNSPLIT, Splitting, scaled
+from cleanpairs.methods.splitting import UNSPLIT, Splitting
 from cleanpairs.objectives import InfoNCEWithRCE, TripletLoss
 from cleanpairs.ops.matching import matching_probability
-from cleanpairs.trainer import BatchOutput, EpochContext, Network, TrainingData, TrainingSettings
-from tests.helpers import corpus
-
-WORDS = [f"w{k}" for k in range(12)]
+from cleanpairs.trainer import BatchOutput, EpochContext
+from tests.methods import conftest
 
 
-def view_of(n: int = 40, networks: int = 2, **settings: Any) -> EpochContext:
-    """The first epoch of networks that know nothing, on n pairs."""
-    rng = np.random.default_rng(0)
-    captions = [" ".join(rng.choice(WORDS, 3, replace=False)) for _ in range(n)]
-    images = rng.normal(size=(n, 1, 6)).astype(np.float32)
-    ids = np.arange(n)
-    data = TrainingData(images, Tokenizer(WORDS).encode(captions), ids, ids, ids)
-    torch.manual_seed(0)
-    made = [Network(MLP(len(WORDS) + 1, 6, dim=8, dim_word=4, text_drop=0.0, dropout=0.0)) for _ in range(networks)]
-    known = {"batch_size": 8, "eval_group_size": n, "label_rounds": 1, "bucket": 1, **settings}
-    return EpochContext(data, TrainingSettings(**known), made)
+def view_of(n: int = 40, networks: int = 2) -> EpochContext:
+    return conftest.view_of(SimpleNamespace(networks=networks, head=lambda model: None), n)
 
 
 class Scripted(Splitting):
@@ -89,14 +77,10 @@ def test_each_network_trains_on_the_others_split() -> None:
     procedure, view = split_by_hand(2, [FIRST, SECOND]), view_of()
     assert procedure.clean_rows(0).tolist() == np.flatnonzero(SECOND).tolist()
     assert procedure.clean_rows(1).tolist() == np.flatnonzero(FIRST).tolist()
+    assert split_by_hand(1, [FIRST]).clean_rows(0).tolist() == np.flatnonzero(FIRST).tolist()
     for network, split in ((0, SECOND), (1, FIRST)):
         for clean, noisy in procedure.batches(view, network):
             assert split[clean].all() and not split[noisy].any()
-
-
-def test_a_single_network_trains_on_its_own_split() -> None:
-    procedure = split_by_hand(1, [FIRST])
-    assert procedure.clean_rows(0).tolist() == np.flatnonzero(FIRST).tolist()
 
 
 def test_labels_are_0_where_no_network_takes_the_pair_as_clean() -> None:
@@ -206,12 +190,9 @@ def test_a_refused_split_keeps_the_previous_one_and_says_so() -> None:
     run(procedure, view, 3, 3)
     np.testing.assert_array_equal(procedure.w, before)
     assert procedure.note == "network 2: the share of clean pairs jumps from 70.0% to 20.0%"
-
-
-def test_a_single_networks_note_has_no_number() -> None:
-    procedure, view = Scripted(40, [[FLAT]], networks=1, warmup=1), view_of(networks=1)
-    run(procedure, view, 1)
-    assert procedure.note == "losses do not separate into two modes"
+    alone, view = Scripted(40, [[FLAT]], networks=1, warmup=1), view_of(networks=1)
+    run(alone, view, 1)
+    assert alone.note == "losses do not separate into two modes"
 
 
 def test_where_nothing_ever_splits_all_are_clean_and_their_order_is_kept() -> None:
@@ -276,12 +257,6 @@ def test_losses_of_a_whole_corpus_in_one_group() -> None:
     assert by_triplet.min() == 0 and by_triplet.max() == 1
 
 
-def test_scaled() -> None:
-    assert scaled(np.array([3.0, 1.0, 2.0])).tolist() == [1.0, 0.0, 0.5]
-    assert scaled(np.array([2.0, 2.0 + 1e-9])).tolist() == [0.0, 0.0]
-    assert scaled(np.array([5.0])).tolist() == [0.0] and scaled(np.zeros(0)).shape == (0,)
-
-
 @pytest.mark.parametrize("clean_loss", ["rce", "triplet"])
 def test_the_loss_of_the_pairs(clean_loss: str) -> None:
     view = view_of()
@@ -289,28 +264,3 @@ def test_the_loss_of_the_pairs(clean_loss: str) -> None:
     f, y = view.forward(0, np.arange(7), seed=1), torch.linspace(0, 1, 7)
     by_hand = TripletLoss(margin=0.3, curve=4.0) if clean_loss == "triplet" else InfoNCEWithRCE(tau=0.2)
     torch.testing.assert_close(procedure.pair_loss(f, y), by_hand(f.similarity(), y).mean())
-
-
-@pytest.mark.parametrize("negatives", ["mean", "sum"])
-def test_the_triplet_of_the_warm_up(negatives: str) -> None:
-    expected = TripletLoss(margin=0.3, negatives=negatives)
-    assert Scripted(40, warm_loss=negatives, margin=0.3).method._warm_objective() == expected
-
-
-# -- a whole training -----------------------------------------------------------------------------------------------
-
-
-SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 16, "dim_word": 8, "batch_size": 8, "eval_group_size": 24, "epochs": 4, "warmup": 1,
-    "lr": 1e-2, "tau": 0.1, "device": "cpu",
-}  # fmt: skip
-
-
-def test_the_networks_of_a_pair_differ() -> None:
-    members = NCR(**SMALL).fit(corpus(48, 12)).model_.state_dict()
-    halves = [
-        {k.removeprefix(f"members.{m}."): v for k, v in members.items() if k.startswith(f"members.{m}.")}
-        for m in (0, 1)
-    ]
-    assert halves[0].keys() == halves[1].keys() and halves[0]
-    assert any(not torch.equal(halves[0][k], halves[1][k]) for k in halves[0])

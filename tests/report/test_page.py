@@ -150,16 +150,8 @@ def test_galleries_show_each_dropped_pair_once_per_gallery_and_the_worst_first(t
     n = 40
     pairs = corpus(n)
     y = np.linspace(0.0, 1.0, n)
-    page = Page(
-        write_report(
-            tmp_path / "r.html",
-            title="t",
-            scores=SimpleNamespace(correspondence=y),
-            threshold=0.5,
-            pairs=pairs,
-            count=12,
-        )
-    )
+    told = {"title": "t", "scores": SimpleNamespace(correspondence=y), "threshold": 0.5, "pairs": pairs, "count": 12}
+    page = Page(write_report(tmp_path / "r.html", **told))
     sections = {s.split("</h2>")[0].split("</span>")[-1]: s for s in page.source.split("<h2>")[1:] if "<article" in s}
     ids = {name: [int(i) for i in re.findall(r"pair (\d+), ", s)] for name, s in sections.items()}
     assert ids == {
@@ -312,15 +304,9 @@ def test_many_pairs_are_a_page_of_ten_megabytes_at_most(tmp_path: Path) -> None:
     )
     y = rng.beta(2, 2, n)
     y[:500] = np.nan
-    out = write_report(
-        tmp_path / "r.html",
-        title="large",
-        scores=SimpleNamespace(correspondence=y),
-        threshold=0.3,
-        pairs=pairs,
-        truth=y < 0.25,
-        count=200,
-    )
+    scores = SimpleNamespace(correspondence=y)
+    about = {"title": "large", "scores": scores, "threshold": 0.3, "truth": y < 0.25, "count": 200}
+    out = write_report(tmp_path / "r.html", pairs=pairs, **about)
     page = out.read_text(encoding="utf-8")
     assert 1_000_000 < out.stat().st_size <= MAX_BYTES
     shown = re.findall(r'<p class="note">(\d+) of ([\d,]+), the lowest correspondence of all\.', page)

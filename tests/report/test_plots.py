@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +9,12 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from PIL import Image
 
 from cleanpairs import CRCL
 from cleanpairs.core.errors import ConfigError, DataError, NotFittedError
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.report import plot_pairs, plot_scores, plot_training
+from tests.helpers import picture
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +35,7 @@ def modes(n: int = 2_000) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pictures(n: int) -> Pairs:
-    images: list[bytes | None] = []
-    for i in range(n):
-        buffer = io.BytesIO()
-        Image.new("RGB", (8, 6), (20 * i % 256, 90, 90)).save(buffer, format="PNG")
-        images.append(buffer.getvalue())
+    images = [picture(i) for i in range(n)]
     return Pairs.from_arrays([f"caption {i} for 5$ or $x^2" for i in range(n)], images=images)
 
 

@@ -18,11 +18,11 @@ from cleanpairs.correspondence.calibration import Calibration, calibrate
 from cleanpairs.data import load_pairs
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.explain import Explainer
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.review.log import DecisionLog
 from cleanpairs.review.server import LabelServer
 from cleanpairs.review.session import Session
-from tests.helpers import picture
+from tests.helpers import picture, plan_of, unit
 
 N, WRONG, REPAIRED, QUARANTINED = 120, 30, 5, 119
 TOPICS = ("sand waves sea surf", "stove pan cook plate", "trees moss path deer", "cars lights bus shops")
@@ -71,20 +71,16 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     action = ["quarantine" if v != v else "drop" if v < 0.5 else "keep" for v in y.tolist()]
     donor: list[int | None] = [None] * N
     action[REPAIRED], donor[REPAIRED] = "rematch_text", int(np.flatnonzero(~wrong & (topic == topic[REPAIRED]))[0])
-    gone = [a in ("drop", "quarantine") for a in action]
-    table = pa.table({
-        "pair_id": range(N), "key": pairs.keys, "action": action, "correspondence": pa.array(y, from_pandas=True),
-        "donor_pair_id": donor, "donor_key": [None if d is None else pairs.keys[d] for d in donor],
-        "caption": [None if gone[i] else captions[i if d is None else d] for i, d in enumerate(donor)],
-        "original_caption": captions, "repair_score": [None if d is None else 0.9 for d in donor],
-        "margin": [None] * N, "confidence": [None if d is None else 0.8 for d in donor],
+    told = {
+        "correspondence": pa.array(y, from_pandas=True),
+        "repair_score": [None if d is None else 0.9 for d in donor],
+        "confidence": [None if d is None else 0.8 for d in donor],
         "donor_use": [None if d is None else 2 for d in donor],
-        "reason": ["it fits nowhere" if a == "drop" else None for a in action], "why": [None] * N,
-    }).cast(PLAN_SCHEMA)  # fmt: skip
-    plan = RepairPlan(table, 0.5, 0.5, pairs.source.fingerprint, {"data": str(file), "columns": {}})
-    unit = [np.eye(4)[t].repeat(4, axis=1) + 0.3 * rng.normal(size=(N, 16)) for t in (topic, written)]
-    unit = [v / np.linalg.norm(v, axis=1, keepdims=True) for v in unit]
-    explainer = Explainer(pairs, lambda rows: (unit[0][rows], unit[1][rows]), y, 0.5)
+        "reason": ["it fits nowhere" if a == "drop" else None for a in action],
+    }
+    plan = plan_of(pairs, action, donor, threshold=0.5, settings={"data": str(file), "columns": {}}, **told)
+    shown = [unit(np.eye(4)[t].repeat(4, axis=1) + 0.3 * rng.normal(size=(N, 16))) for t in (topic, written)]
+    explainer = Explainer(pairs, lambda rows: (shown[0][rows], shown[1][rows]), y, 0.5)
     return Case(pairs, plan, y, explainer, calibrate(y[:QUARANTINED], rng.beta(1, 6, 200), draws=20))
 
 

@@ -90,33 +90,6 @@ def test_images_go_to_a_gpu_that_has_the_memory(stored: Any, monkeypatch: pytest
     assert on_device(images, device) is None
 
 
-def test_a_batch_that_was_not_expected_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-
-    class Made(Exception):  # noqa: N818 - what would come of the inputs
-        pass
-
-    def make(self: context.EpochContext, network: int, groups: tuple[np.ndarray, ...], seed: int) -> Any:
-        made.append(seed)
-        raise Made(seed)
-
-    monkeypatch.setattr(context.EpochContext, "inputs", make)
-    tokens, ids = Tokenizer.fit(["a b"]).encode(["a b"] * 3), np.arange(3)
-    data = TrainingData(np.eye(3, dtype=np.float32)[:, None], tokens, ids, ids, ids)
-    view, rows = context.EpochContext(data, TrainingSettings(), [context.Network(MLP(4, 3, dim=4, dim_word=2))]), ids
-    view.prefetching = ThreadPoolExecutor(max_workers=1)
-    for seed in (1, 2):
-        view.expect(0, (rows,), seed)
-    assert all(isinstance(future.exception(), Made) for *_, future in view.prefetched)
-    for seed, again, groups in (
-        (1, 0, (rows,)), (2, 0, (rows,)), (3, 1, (rows,)), (1, 1, (np.arange(3),)), (1, 1, (rows, rows))
-    ):  # fmt: skip
-        before = len(made)
-        with pytest.raises(Made):
-            view.forward(0, *groups, seed=seed)
-        assert len(made) - before == again
-
-
 @pytest.mark.parametrize("works", [True, False])
 def test_towers_are_compiled_and_a_compiler_that_fails_is_done_without(
     works: bool, monkeypatch: pytest.MonkeyPatch

@@ -67,27 +67,14 @@ def validate(model: Any) -> float:
 
 
 def train(
-    checkpoint: Checkpoint | None = None,
-    *,
-    resume: bool = False,
-    on_step: Callable[[int, int, float], None] | None = None,
-    on_epoch: Callable[[Any, np.ndarray], None] | None = None,
-    settings: TrainingSettings = SETTINGS,
-    with_val: bool = True,
-    n: int = 44,
-    label_pass: str = "eval",
-) -> Trained:
-    data, tokenizer = corpus(n)
+    checkpoint: Checkpoint | None = None, *, resume: bool = False, with_val: bool = True, label_pass: str = "eval",
+    **watched: Any,
+) -> Trained:  # fmt: skip
+    data, tokenizer = corpus()
     labels = MomentumCorrection(len(data), freeze=1, guard=False)
-    trainer = Trainer(settings, checkpoint=checkpoint, on_step=on_step, on_epoch=on_epoch)
-    return trainer.fit(
-        data,
-        STAGES,
-        SingleNetwork(ActiveComplementaryLoss(tau=0.1), labels, label_pass=label_pass),
-        builder(tokenizer),
-        validate if with_val else None,
-        resume,
-    )
+    procedure = SingleNetwork(ActiveComplementaryLoss(tau=0.1), labels, label_pass=label_pass)
+    trainer = Trainer(SETTINGS, checkpoint=checkpoint, **watched)
+    return trainer.fit(data, STAGES, procedure, builder(tokenizer), validate if with_val else None, resume)
 
 
 def assert_same(a: Trained, b: Trained) -> None:
@@ -250,10 +237,11 @@ class Faulty:
         return loss * float("nan") if bad else loss
 
 
-def train_with(objective: Objective, settings: TrainingSettings = SETTINGS) -> Trained:
+def train_with(objective: Objective, first_id: int = 0) -> Trained:
     data, tokenizer = corpus()
-    labels = Averaged(len(data))
-    return Trainer(settings).fit(data, [TrainingStage(3)], SingleNetwork(objective, labels), builder(tokenizer))
+    data = replace(data, pair_id=np.arange(len(data)) + first_id)
+    procedure = SingleNetwork(objective, Averaged(len(data)))
+    return Trainer(SETTINGS).fit(data, [TrainingStage(3)], procedure, builder(tokenizer))
 
 
 @pytest.mark.parametrize("gradient", [False, True], ids=["loss", "gradient"])
@@ -292,8 +280,6 @@ def test_outcomes_may_be_read_some_steps_later(gradient: bool, monkeypatch: pyte
 
 
 def test_the_mean_loss_is_of_the_steps_that_were_taken() -> None:
-    data, tokenizer = corpus()
-
     class Seven:
         tau = 0.1
         calls = 0
@@ -302,22 +288,7 @@ def test_the_mean_loss_is_of_the_steps_that_were_taken() -> None:
             self.calls += 1
             return S.diagonal() * 0 + (float("nan") if self.calls == 2 else 7.0)
 
-    trained = Trainer(SETTINGS).fit(
-        data, [TrainingStage(1)], SingleNetwork(Seven(), Averaged(len(data))), builder(tokenizer)
-    )
-    assert trained.history[0]["loss"] == pytest.approx(7.0)
-
-
-def test_labels_of_a_diverged_batch_are_refused_or_finite() -> None:
-    """A vector of infinities makes the whole batch's probabilities NaN; none of them may become a label."""
-    data, tokenizer = corpus()
-    images = data.images.copy()
-    images[5] = np.inf
-    broken = replace(data, images=images)
-    labels = MomentumCorrection(len(data), freeze=1, guard=False)
-    plain = SingleNetwork(ActiveComplementaryLoss(tau=0.1), labels, label_pass="batch")
-    trained = Trainer(SETTINGS).fit(broken, [TrainingStage(3)], plain, builder(tokenizer))
-    assert np.isfinite(np.delete(trained.values, 5)).all()
+    assert train_with(Seven()).history[0]["loss"] == pytest.approx(7.0)
 
 
 # -- epochs ---------------------------------------------------------------------------------------------------------
@@ -512,26 +483,8 @@ def test_a_run_that_went_back_is_resumed_at_its_rate(tmp_path: Path) -> None:
 
 
 def test_the_pairs_of_a_batch_that_is_not_finite_are_named_by_their_id() -> None:
-    data, tokenizer = corpus()
-    data = replace(data, pair_id=np.arange(len(data)) + 5000)
-    objective = Faulty(set(range(3, 3 + MAX_NON_FINITE)))
     with pytest.raises(RefusedError, match=r"pairs \(pair_id\) 50\d\d, 50\d\d"):
-        Trainer(SETTINGS).fit(
-            data, [TrainingStage(3)], SingleNetwork(objective, Averaged(len(data))), builder(tokenizer)
-        )
-
-
-def test_the_seed_is_that_of_the_first_weights_too() -> None:
-    """At a rate of almost nothing the weights are those that a training begins with."""
-    begun = [
-        train(settings=replace(SETTINGS, seed=seed, lr=1e-12), with_val=False, n=9).model.state_dict()
-        for seed in (1, 1, 2)
-    ]
-    weights = [name for name, value in begun[0].items() if value.is_floating_point() and value.ndim > 1]
-    assert len(weights) > 3
-    for name in weights:
-        torch.testing.assert_close(begun[0][name], begun[1][name])
-        assert (begun[0][name] - begun[2][name]).abs().max() > 1e-3, name
+        train_with(Faulty(set(range(3, 3 + MAX_NON_FINITE))), first_id=5000)
 
 
 def test_networks_and_stages_begin_with_weights_of_their_own() -> None:
