@@ -202,6 +202,7 @@ def test_a_pool_goes_on_when_a_worker_is_killed_and_errors_keep_their_kind(tmp_p
         run_partitions(works.Squares(dies=0, times=str(deaths)), PARTITIONS, folder, job="a", engine=two)
     for token in list(deaths.iterdir())[1:]:
         token.unlink()
+    remove_job(folder)
     work = works.Squares(dies=0, times=str(deaths), refuses=4)
     with pytest.raises(DataError, match="no row 7"):
         run_partitions(work, PARTITIONS, folder, job="a", engine=two)
