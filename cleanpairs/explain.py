@@ -58,13 +58,15 @@ class Neighbours:
 @dataclass(frozen=True)
 class Explanation(Neighbours):
     """Why a pair is doubted, or not: its neighbours are trusted. Words of the caption that those do not support, and
-    that they agree on and it lacks. One sentence. ``correspondence`` is NaN where quarantined.
+    that they agree on and it lacks. One sentence. What a judge says, if it was asked. ``correspondence`` is NaN where
+    quarantined.
     """
 
     flagged: bool
     unsupported: tuple[str, ...]
     expected: tuple[str, ...]
     why: str
+    opinion: str = ""
 
 
 class Explainer:

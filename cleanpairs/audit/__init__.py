@@ -8,10 +8,12 @@ from cleanpairs.audit.evaluation import (
     expected_quality,
     mismatched_share,
 )
+from cleanpairs.audit.judge import Opinions, second_opinions
 from cleanpairs.audit.labels import read_answers, read_labels, update_labels, write_labels
 from cleanpairs.audit.sample import AuditSample, draw_sample
 
 __all__ = [
-    "Answered", "AuditResult", "AuditSample", "ExpectedQuality", "draw_sample", "evaluate_audit", "expected_quality",
-    "mismatched_share", "next_questions", "read_answers", "read_labels", "update_labels", "write_labels",
+    "Answered", "AuditResult", "AuditSample", "ExpectedQuality", "Opinions", "draw_sample", "evaluate_audit",
+    "expected_quality", "mismatched_share", "next_questions", "read_answers", "read_labels", "second_opinions",
+    "update_labels", "write_labels",
 ]  # fmt: skip

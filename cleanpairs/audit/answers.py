@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,6 +10,9 @@ from numpy.typing import ArrayLike
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import plain
 from cleanpairs.correspondence.calibration import Calibration, Estimate, calibrate, positions
+
+if TYPE_CHECKING:
+    from cleanpairs.audit.judge import Opinions
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +29,8 @@ class Answered:
         Below it a pair is flagged: where the expected F1 is highest, and 1/2 where perhaps no pair is mismatched.
     noise_rate : Estimate
     calibration : Calibration
+    opinions : Opinions, optional
+        Of a judge, which count by its errors.
     """
 
     answers: int
@@ -34,10 +39,11 @@ class Answered:
     threshold: float
     noise_rate: Estimate
     calibration: Calibration
+    opinions: "Opinions | None" = None
 
     @classmethod
-    def of(cls, scores: ArrayLike, answers: Mapping[int, bool]) -> "Answered":
-        """Calibrate scores (N,), NaN where quarantined, by answers: pair -> whether it is matched.
+    def of(cls, scores: ArrayLike, answers: Mapping[int, bool], opinions: "Opinions | None" = None) -> "Answered":
+        """Calibrate scores (N,), NaN where quarantined, by answers: pair -> whether it is matched. And by opinions.
 
         Raises
         ------
@@ -45,13 +51,18 @@ class Answered:
             An answer is about a pair that does not exist, or that is quarantined.
         """
         y = np.asarray(scores, dtype=np.float64).ravel()
-        rows, matched = np.array(list(answers), dtype=np.int64), np.array(list(answers.values()), dtype=bool)
+        says = {} if opinions is None else {i: said for i, said in opinions.says().items() if i not in answers}
+        n, labels = len(answers), dict(answers) | says
+        rows, matched = np.array(list(labels), dtype=np.int64), np.array(list(labels.values()), dtype=bool)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(y):
             raise DataError(f"the answers name pairs from {rows.min()} to {rows.max()}, and there are {len(y)}")
         known = np.isfinite(y)
         if not known[rows].all():
             raise DataError(f"pair {rows[~known[rows]][0]} has an answer, and is quarantined: it has no score")
-        found = _calibrated(y, rows, matched)
+        cases = np.full((1, 2), 0.02) if opinions is None else opinions.errors()
+        wrong = np.repeat(cases[:, None], len(rows), axis=1)  # (m, k, 2)
+        wrong[:, :n] = 0.02
+        found = _calibrated(y, rows, matched, wrong)
         p, rate = np.full(len(y), np.nan, dtype=np.float32), found.noise_rate(int(known.sum()))
         quantile = positions(y[known], y[known])
         p[known] = 1 - found.mismatched(quantile)
@@ -59,8 +70,11 @@ class Answered:
         if rate.low > 0 and quantile.min() <= share < quantile.max():
             flagged = quantile <= share
             threshold = float(p[known][flagged].max() / 2 + p[known][~flagged].min() / 2)
-        p[rows] = matched
-        return cls(len(rows), int((~matched).sum()), p, threshold, rate, found)
+        of_matched, of_mismatched = wrong.mean(axis=0).T
+        odds = np.where(matched, (1 - of_matched) / of_mismatched, of_matched / (1 - of_mismatched)) * p[rows]
+        p[rows] = odds / (odds + 1 - p[rows])  # Bayes's rule
+        p[rows[:n]] = matched[:n]
+        return cls(n, int((~matched[:n]).sum()), p, threshold, rate, found, opinions)
 
     def figures(self) -> dict[str, Any]:
         """Those that take the place of the fit's."""
@@ -71,7 +85,8 @@ class Answered:
             "noise_rate_interval": [rate.low, rate.high], "noise_rate_bound": None,
             "histogram": np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
         }  # fmt: skip
-        return dict(plain(figures))
+        opinions = {} if self.opinions is None else {"opinions": len(self.opinions.values)}
+        return dict(plain(figures | opinions))
 
     def __str__(self) -> str:
         rate, y = self.noise_rate, self.correspondence[np.isfinite(self.correspondence)]
@@ -81,6 +96,7 @@ class Answered:
             promised.append(f"{most:g} keeps {kept:,} pairs" if kept else f"{most:g} cannot be kept")
         return "\n".join([
             f"answers         {self.answers:,}, of which {self.wrong:,} say that the caption does not belong",
+            *([] if self.opinions is None else [str(self.opinions)]),
             f"mismatched      {rate.value:.1%}  (95 % interval {rate.low:.1%} to {rate.high:.1%})",
             f"flagged         {int((y < self.threshold).sum()):,} of {len(y):,} pairs",
             f"--max-wrong     {'; '.join(promised)}",
@@ -114,8 +130,8 @@ def next_questions(scores: ArrayLike, answers: Mapping[int, bool], count: int, *
     return list(at[found.telling(positions(y[at], y[known]), count, seed=len(rows))].tolist())
 
 
-def _calibrated(y: np.ndarray, rows: np.ndarray, matched: np.ndarray) -> Calibration:
+def _calibrated(y: np.ndarray, rows: np.ndarray, matched: np.ndarray, wrong: np.ndarray | float = 0.02) -> Calibration:
     known = np.isfinite(y)
-    found = calibrate(y[known], labels=((np.cumsum(known) - 1)[rows], matched))
+    found = calibrate(y[known], labels=((np.cumsum(known) - 1)[rows], matched), wrong=wrong)
     assert found is not None  # by labels there is always one
     return found

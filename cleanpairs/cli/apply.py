@@ -27,6 +27,7 @@ from cleanpairs.cli.options import (
     run_argument,
 )
 from cleanpairs.cli.terminal import asked, echo, print_result, say
+from cleanpairs.core.parameters import check_number
 from cleanpairs.core.recipe import override_values
 
 engine_options = (
@@ -156,16 +157,12 @@ def caption_writer(out: str, options: dict[str, Any]) -> Iterator[Any]:
     "Output",
     option("--out=FILE", "The scores table to write (Parquet).", Writes(".parquet", beside=(".parts",)), required=True),
     option("--overwrite", "Replace --out."),
-    option(
-        "--max-unknown=SHARE",
-        "Stop if more than this share of the words is unknown to the model.",
-        float,
-        default=0.5,
-    ),
     *engine_options,
 )
 def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest).
+
+    It stops where the model does not know half of the words. `--set max_unknown=1` allows more.
 
     The threshold, for data that RUN was not fitted on, is where a pair is as likely mismatched as not, by the scores of
     random pairs of the same images and captions. It is that of the fit for fewer than 80 pairs, for pairs that score no
@@ -180,8 +177,11 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     if data is None:
         raise click.UsageError("give the DATA to score; the scores of the pairs of a fit are in RUN/scores.parquet")
     run = existing_run(run_path)
-    how = {"columns": data_settings(options), "engine": chosen_engine(options)}
-    how |= {name: options[name] for name in ("overwrite", "max_unknown")}
+    chosen = override_values(options["overrides"], data=data_keys(), score=["max_unknown"])["score"]
+    if (most := chosen.get("max_unknown")) is not None:
+        check_number("score", "max_unknown", most, least=0, most=1)
+    how = {"columns": data_settings(options, score=["max_unknown"]), "engine": chosen_engine(options), **chosen}
+    how["overwrite"] = options["overwrite"]
     result = score_stream(run.model_folder, data, out, **how)
     if (result.unknown_words or 0) > 0.2:
         echo(

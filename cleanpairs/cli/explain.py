@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,10 @@ def explain(named: tuple[str, ...], count: int, neighbours: int) -> None:
     For each: the captions of trusted pairs with similar images, and the words of its own that hardly any of them has.
     The words that they agree on, and it lacks. Trusted pairs with similar captions. RUN is runs/latest by default.
     """
-    explainer, ids = _opened(named)
-    _print(explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours))
+    run, explainer, ids = _opened(named)
+    found = explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours)
+    told = {} if (opinions := run.opinions()) is None else opinions.in_words()
+    _print([replace(one, opinion=told.get(one.pair_id, "")) for one in found])
 
 
 @click.command(cls=PathsCommand)
@@ -44,18 +46,18 @@ def neighbours(named: tuple[str, ...], count: int) -> None:
     PAIR is a key, else the number of a pair (pair_id:7 is pair 7 in any case). RUN is runs/latest by default. The whole
     corpus is embedded.
     """
-    explainer, ids = _opened(named)
+    _, explainer, ids = _opened(named)
     if not ids:
         raise click.UsageError("PAIR is missing: the key, or the number, of a pair")
     _print(explainer.neighbours(ids, count))
 
 
-def _opened(named: tuple[str, ...]) -> tuple["Explainer", list[int]]:
-    """The explainer of RUN, which is the first name where that is a run, and the pairs that are named."""
+def _opened(named: tuple[str, ...]) -> tuple[Any, "Explainer", list[int]]:
+    """RUN and its explainer, which is the first name where that is a run, and the pairs that are named."""
     is_run = bool(named) and (Path(named[0]) / "run.json").is_file()
     opened = existing_run(named[0] if is_run else None)
     pairs = opened.load_input()
-    return opened.estimator().explainer(pairs), [_pair(pairs, name) for name in named[is_run:]]
+    return opened, opened.estimator().explainer(pairs), [_pair(pairs, name) for name in named[is_run:]]
 
 
 def _print(found: Sequence["Explanation | Neighbours"]) -> None:
@@ -85,6 +87,8 @@ def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
     yield f"  caption    {safe(e.caption)}"
     if why is not None:
         yield f"  why        {safe(why)}"
+    if opinion := getattr(e, "opinion", ""):
+        yield f"  judge      {opinion}"
     for name, near in (("similar images", e.similar_images), ("similar captions", e.similar_captions)):
         yield f"  {name}{' of trusted pairs' if why is not None else ''}:"
         for n in near:

@@ -132,12 +132,18 @@ def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any
 @option(
     "--labels=FILE", "With --calibrate: take the answers of a CSV with pair_id and matched, without a page.", Reads()
 )
+@option(
+    "--judge=MODEL@URL",
+    "With --calibrate: ask this model of a server, such as http://localhost:8000/v1, about 200 pairs in doubt (--n). "
+    "Its errors are measured, and counted. The key is in OPENAI_API_KEY.",
+    str,
+)
 @option("--plan=FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]", Reads())
 @option("--write only_write", "Write the plan with what was decided, without a page.")
 @no_browser_option
 def review(
-    run: str | None, calibrate: bool, n: int | None, labels: str | None, plan: str | None, only_write: bool,
-    no_browser: bool,
+    run: str | None, calibrate: bool, n: int | None, labels: str | None, judge: str | None, plan: str | None,
+    only_write: bool, no_browser: bool,
 ) -> None:  # fmt: skip
     """Decide about the flagged pairs and the repairs of RUN (or runs/latest) on a local page.
 
@@ -155,9 +161,11 @@ def review(
     if calibrate:
         if plan is not None or only_write:
             raise click.UsageError("--plan and --write are for a review of decisions, not for --calibrate")
-        return _calibrate(opened, n, labels, no_browser)
-    if n is not None or labels is not None:
-        raise click.UsageError("--n and --labels go with --calibrate")
+        if judge is not None:
+            _ask_judge(opened, judge, n or 200)
+        return _calibrate(opened, n, labels, no_browser, ask=judge is None)
+    if n is not None or labels is not None or judge is not None:
+        raise click.UsageError("--n, --labels and --judge go with --calibrate")
     folder, pairs, y = opened.path / "review", opened.load_input(), opened.scores().correspondence
     chosen = _plan(opened, folder) if plan is None else RepairPlan.load(plan)
     if "data" not in chosen.settings:
@@ -179,7 +187,27 @@ def review(
     print_result(*write())
 
 
-def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool) -> None:
+def _ask_judge(run: Any, judge: str, count: int) -> None:
+    """Keep in the run what the model MODEL@URL says of so many pairs."""
+    from cleanpairs.audit import second_opinions
+    from cleanpairs.commands.run import OPINIONS
+    from cleanpairs.data.atomic import write_whole
+    from cleanpairs.repair.chat import ChatJudge
+
+    model, scheme, address = judge.partition("@http")
+    if not (model and scheme):
+        raise click.UsageError("--judge is MODEL@URL, such as Qwen/Qwen3-VL-8B-Instruct@http://localhost:8000/v1")
+    pairs, y = run.load_input(), run.fitted_scores().correspondence
+    answers = {i: label for i, label in _log(run, pairs).labels().items() if label is not None}
+    asked = ChatJudge(model, f"http{address}", cache=run.path / "review" / "judge.jsonl")
+    threshold = float(run.info["result"]["threshold"])
+    found = second_opinions(pairs, y, asked, threshold=threshold, answers=answers, count=count)
+    write_whole(run.path / OPINIONS, json.dumps(found.to_dict()) + "\n")
+    for kind, times in asked.problems.items():
+        echo(f"judge: {times:,} {kind}, such as {asked.examples[kind]}", err=True)
+
+
+def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: bool) -> None:
     """Ask, or read the answers of a CSV, and show what they say."""
     from cleanpairs.audit import read_answers
     from cleanpairs.review.session import Session
@@ -189,7 +217,7 @@ def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool) -> No
     if csv is not None:
         log.label(read_answers(csv, correspondence=y, keys=pairs.keys))
     wanted = n if n is not None else max(40, len(log.labels()) + 20 * (len(log.labels()) >= 40))
-    session = Session(pairs, None, y, log, wanted=0 if csv is not None else wanted)
+    session = Session(pairs, None, y, log, wanted=wanted if ask and csv is None else 0)
 
     def judge() -> tuple[dict[str, Any], str]:
         if (found := run.answered()) is not None:
@@ -198,7 +226,7 @@ def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool) -> No
         told = f"{plural(known, 'answer')} so far: from 20 on they count. cleanpairs review {quote(str(run.path))}"
         return {"answers": known}, f"{told} --calibrate goes on"
 
-    if csv is None:
+    if ask and csv is None:
         _serve(session, lambda: judge()[1], f"Calibration of {run.path.name}", no_browser)
     print_result(*judge())
 

@@ -37,10 +37,10 @@ from cleanpairs.repair.displaced import COLUMNS, as_columns, from_columns
 from cleanpairs.repair.plan import refuse_edited
 
 if TYPE_CHECKING:
-    from cleanpairs.audit import Answered
+    from cleanpairs.audit import Answered, Opinions
     from cleanpairs.correspondence.calibration import Calibration
 
-PLAN, ANSWERS = "plan.parquet", "review/decisions.jsonl"
+PLAN, ANSWERS, OPINIONS = "plan.parquet", "review/decisions.jsonl", "review/opinions.json"
 LATEST = Path("runs/latest")
 SCORES_SCHEMA = pa.schema(
     [
@@ -312,7 +312,8 @@ class Run:
                 log.label(found)
 
     def answered(self, scores: Scores | None = None) -> "Answered | None":
-        """What people's answers make of the ``scores`` of the fit, which are read where None. None of too few answers.
+        """What people's answers, and a judge's opinions, make of the ``scores`` of the fit, which are read where None.
+        None of too few answers without opinions.
 
         They are calibrated anew only where the answers, or the scores, have changed.
         """
@@ -320,17 +321,30 @@ class Run:
         from cleanpairs.review.log import DecisionLog
 
         least = 20
-        if not (self.path / ANSWERS).exists():
+        opinions = self.opinions()
+        if not ((self.path / ANSWERS).exists() or opinions):
             return None
-        files = [file for file in (self.path / ANSWERS, self.path / "scores.parquet") if file.exists()]
+        known = (self.path / name for name in (ANSWERS, OPINIONS, "scores.parquet"))
+        files = [file for file in known if file.exists()]
         state = [(about.st_ino, about.st_size, about.st_mtime_ns) for about in map(os.stat, files)]
         if self._answered is not None and self._answered[0] == state:
             return self._answered[1]
         y = (scores or self.fitted_scores()).correspondence
-        with closing(DecisionLog(self.path / ANSWERS, str(self.info["input"]["fingerprint"]), len(y))) as log:
-            labels = {i: label for i, label in log.labels().items() if label is not None and np.isfinite(y[i])}
-        self._answered = state, Answered.of(y, labels) if len(labels) >= least else None
+        labels: dict[int, bool] = {}
+        if (self.path / ANSWERS).exists():
+            with closing(DecisionLog(self.path / ANSWERS, str(self.info["input"]["fingerprint"]), len(y))) as log:
+                labels = {i: label for i, label in log.labels().items() if label is not None and np.isfinite(y[i])}
+        enough = len(labels) >= least or opinions is not None
+        self._answered = state, Answered.of(y, labels, opinions) if enough else None
         return self._answered[1]
+
+    def opinions(self) -> "Opinions | None":
+        """What a judge has said of some pairs, if one was asked. DataError where the file holds something else."""
+        if not (self.path / OPINIONS).exists():
+            return None
+        from cleanpairs.audit import Opinions
+
+        return Opinions.read(self.path / OPINIONS)
 
     @property
     def result(self) -> dict[str, Any]:

@@ -153,7 +153,8 @@ def _unknown_words(model: PairScorer, source: Source, data: str, most: float) ->
     if unknown is not None and unknown > most:
         raise RefusedError(
             f"{unknown:.0%} of the words of {data} are unknown to the model, which was fitted on other captions: its "
-            f"scores would say nothing; fit on this data, or allow it by --max-unknown {math.ceil(100 * unknown) / 100}"
+            "scores would say nothing; fit on this data, or allow it by --set max_unknown="
+            f"{math.ceil(100 * unknown) / 100}"
         )
     return unknown
 

@@ -21,9 +21,9 @@ Labels say of some pairs whether they are matched. They give the posterior of
 
     g(q) = least + (most - least) / (1 + exp(s (log(q / (1 - q)) + l)))
 
-over a grid of l, s, least and most. A label is wrong with a small probability. Which pairs are labelled may depend on
-their scores. The next ones to label (:meth:`Calibration.telling`) are those whose labels most lower the variance of pi,
-and tell most of the parameters.
+over a grid of l, s, least and most. A label is wrong with a known probability, small for a person's. Which pairs are
+labelled may depend on their scores. The next ones to label (:meth:`Calibration.telling`) are those whose labels most
+lower the variance of pi, and tell most of the parameters.
 """
 
 from collections.abc import Mapping
@@ -272,10 +272,11 @@ def _entropy(p: np.ndarray) -> np.ndarray:
     return np.asarray(-p * np.log(p) - (1 - p) * np.log1p(-p))
 
 
-def _by_labels(quantile: np.ndarray, matched: np.ndarray, wrong_labels: float = 0.02, draws: int = 200) -> Calibration:
+def _by_labels(quantile: np.ndarray, matched: np.ndarray, wrong: np.ndarray, draws: int = 200) -> Calibration:
     """The posterior of g by k labels, over two grids: all that is likely beforehand, and what the first one leaves.
 
-    ``wrong_labels``: the share of labels that is expected to be wrong.
+    ``wrong`` (m, k, 2): how probable it is that the label is wrong, of a matched pair and of a mismatched one, in each
+    of m cases that are equally likely beforehand.
     """
     from scipy.special import expit, softmax
 
@@ -290,13 +291,15 @@ def _by_labels(quantile: np.ndarray, matched: np.ndarray, wrong_labels: float = 
         points[3] = points[2:].max(axis=0)
         at, log_s, low, high = points[:, :, None]
         z = np.clip(-np.exp(log_s) * (odds + at), -SUREST, SUREST) + ORDER * (0.5 - quantile)
-        g = wrong_labels + (1 - 2 * wrong_labels) * (low + (high - low) * expit(z))  # (P, k)
+        g = low + (high - low) * expit(z)  # (P, k)
+        said = (some[:, 0] + (1 - some.sum(axis=1)) * g for some in wrong)  # that the pair is mismatched
+        likelihood = np.stack([np.where(matched, np.log1p(-x), np.log(x)).sum(axis=1) for x in said])
         prior = (
             np.tile(likely, len(g) // len(likely))
             - ((at - 1.6)[:, 0] / 2.6) ** 2 / 2
             - ((log_s - 0.3)[:, 0] / 0.8) ** 2 / 2
         )
-        weight = softmax(np.where(matched, np.log1p(-g), np.log(g)).sum(axis=1) + prior)
+        weight = softmax(likelihood + prior).sum(axis=0)
         mean = points @ weight
         spread = np.sqrt((points - mean[:, None]) ** 2 @ weight)
         axes = tuple(
@@ -370,6 +373,7 @@ def calibrate(
     null: np.ndarray | None = None,
     *,
     labels: tuple[np.ndarray, np.ndarray] | None = None,
+    wrong: np.ndarray | float = 0.02,
     known: np.ndarray | None = None,
     by_score: bool = False,
     draws: int = 100,
@@ -385,6 +389,9 @@ def calibrate(
         Scores of pairs that are known to be mismatched.
     labels : (k,) int and (k,) bool, optional
         Rows of ``observed``, and whether these pairs are matched.
+    wrong : (k, 2) float, or (m, k, 2)
+        How probable it is that a label is wrong, of a matched pair and of a mismatched one. Or m such cases, of which
+        one is right.
     known : (m,) float in (0, 1), optional
         Of the null pairs, the quantile of another figure in its null distribution, which is known exactly.
     by_score : bool
@@ -400,7 +407,8 @@ def calibrate(
         None without labels, where there are fewer than 30 scores or null scores.
     """
     if labels is not None:
-        return _by_labels(positions(observed[labels[0]], observed), labels[1])
+        wrong = np.broadcast_to(wrong, np.broadcast_shapes(np.shape(wrong), (1, len(labels[0]), 2)))
+        return _by_labels(positions(observed[labels[0]], observed), labels[1], wrong)
     if null is None or min(len(observed), len(null)) < LEAST:
         return None
     rng, found = np.random.default_rng(seed), np.empty((draws, 3))
@@ -583,8 +591,9 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
     names = ("noise_rate", "noise_rate_interval", "noise_rate_bound", "better_than_random")
     rate, interval, bound, better = (result.get(name) for name in names)
     within = "" if interval is None else f" (95 % interval {interval[0]:.1%} to {interval[1]:.1%})"
-    if result.get("answers"):
-        return f"By {result['answers']:,} answers about {rate:.1%} of the pairs are mismatched{within}."
+    if result.get("answers") or result.get("opinions"):
+        second = f" and {result['opinions']:,} opinions of a judge" if result.get("opinions") else ""
+        return f"By {result['answers']:,} answers{second} about {rate:.1%} of the pairs are mismatched{within}."
     if better is not None and better < 0.4:
         told = (
             f"Captions of this corpus say little about their pictures: {better:.0%} of the pairs fit better than 19 of "

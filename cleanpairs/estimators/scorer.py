@@ -45,6 +45,7 @@ from cleanpairs.scoring.evaluate import Recall, recall, recall_folds, recall_of_
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from cleanpairs.audit import Opinions
     from cleanpairs.explain import Explainer, Explanation
     from cleanpairs.export import Pushed
     from cleanpairs.repair.recaption import CaptionWriter
@@ -552,7 +553,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         return self._embed(pairs).displaced_rows()
 
-    def calibrate(self, answers: Mapping[int, bool] | str | Path) -> Self:
+    def calibrate(self, answers: Mapping[int, bool] | str | Path, opinions: "Opinions | None" = None) -> Self:
         """Take probabilities, noise rate and threshold from a person's answers about some pairs of ``fit``.
 
         Parameters
@@ -560,6 +561,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         answers : mapping of int to bool, or path
             Pair id -> whether the caption belongs to the picture, or a CSV with the columns `pair_id` and `matched`.
             Each call starts from the scores of ``fit``: give all answers.
+        opinions : Opinions, optional
+            Of a judge, by :func:`cleanpairs.audit.second_opinions`. They count by its measured errors.
 
         Returns
         -------
@@ -570,7 +573,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         Raises
         ------
         DataError
-            There is no answer, or one is about a pair that has no score.
+            There is neither an answer nor an opinion, or one is about a pair that has no score.
 
         See Also
         --------
@@ -580,9 +583,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         y = self.uncalibrated_ = getattr(self, "uncalibrated_", self.correspondence_)
         if isinstance(answers, (str, Path)):
             answers = {i: bool(a) for i, a in read_answers(answers, correspondence=y).items() if a is not None}
-        if not answers:
+        if not answers and opinions is None:
             raise DataError("there is no answer to calibrate by: name some pairs, and whether their captions belong")
-        self._take(Answered.of(y, answers))
+        self._take(Answered.of(y, answers, opinions))
         return self
 
     def _take(self, answered: Answered) -> None:

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import io
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -30,13 +31,6 @@ from cleanpairs.data.atomic import append_line
 if TYPE_CHECKING:
     from cleanpairs.repair.endpoint import Endpoint
 
-PROMPT = """The caption below may be wrong for this picture. Edit it so that it describes the picture.
-Change as little as possible. Keep its language and its style.
-These words are in doubt: {words}.
-Answer with the edited caption alone, in one line.
-
-Caption: {caption}"""
-
 
 @dataclass(frozen=True)
 class ChatSettings:
@@ -44,7 +38,7 @@ class ChatSettings:
 
     - ``model``: its name there
     - ``prompt``: a text file with {caption} and {words}, the words in doubt. A line with {words} is left out where
-      there are none. :data:`PROMPT` when None
+      there are none. Ours when None
     - ``image_size``: pixels of the longer side. A smaller picture stays as it is
     - ``body``: the other fields of each request
     - ``max_words``: an answer of more words is not used
@@ -66,10 +60,10 @@ class ChatSettings:
         if not isinstance(self.body, Mapping):
             raise ConfigError(f"body of recaption must be fields as {{max_tokens: 200}}, found {self.body!r}")
 
-    def template(self) -> str:
+    def template(self, default: str) -> str:
         """The text of the prompt. Raises DataError: the file cannot be read. ConfigError: it has an unknown field."""
         if self.prompt is None:
-            return PROMPT
+            return default
         with reading(self.prompt, "read as a prompt", UnicodeDecodeError):
             text = read_text(self.prompt).strip()
         odd = [name for name in re.findall(r"\{(\w+)\}", text) if name not in ("caption", "words")]
@@ -90,27 +84,6 @@ class Answer:
     problem: str
     model: str
     where: str
-
-
-def read_answer(body: Any, max_words: int) -> tuple[str, str]:
-    """The caption in the body of a chat completion, and else the kind of problem."""
-    sorry = r"(i['’]?m|i am) (sorry|unable|not able)|sorry[,.]|i (can['’]?t|cannot|won['’]?t) |as an ai\b"
-    match body:
-        case {"choices": [{"message": {"refusal": str(refusal)}}, *_]} if refusal:
-            return "", "refusals"
-        case {"choices": [{"finish_reason": "content_filter"}, *_]}:
-            return "", "refusals"
-        case {"choices": [{"message": {"content": str(text)}, **choice}, *_]}:
-            text = text.rpartition("</think>")[2].encode(errors="ignore").decode().replace("\0", "")
-            text = " ".join(text.split()).strip('"“” ')
-            if choice.get("finish_reason") == "length" or len(text.split()) > max_words:
-                return "", "overlong answers"
-            if re.match(sorry, text, re.IGNORECASE):
-                return "", "refusals"
-            return text, "" if text else "empty answers"
-        case {"choices": [{"message": {"content": None}}, *_]}:
-            return "", "empty answers"
-    return "", "answers of another form"
 
 
 def _model_of(body: Any) -> str:
@@ -148,13 +121,22 @@ class ChatWriter:
         There are requests, and ``settings`` names no model, or the address or the key cannot be used.
     """
 
+    prompt = (
+        "The caption below may be wrong for this picture. Edit it so that it describes the picture.\n"
+        "Change as little as possible. Keep its language and its style.\n"
+        "These words are in doubt: {words}.\n"
+        "Answer with the edited caption alone, in one line.\n"
+        "\n"
+        "Caption: {caption}"
+    )
+
     def __init__(
         self, settings: ChatSettings, answers: Sequence[str | Path] = (), requests: str | Path | None = None, *,
         url: str | None = None, cache: str | Path | None = None, tell: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         if (requests or url) and not settings.model:
             raise ConfigError("requests name the model that is to answer: give its name by --recaption-model")
-        self.settings, self.template, self.tell = settings, settings.template(), tell
+        self.settings, self.template, self.tell = settings, settings.template(self.prompt), tell
         self.problems: Counter[str] = Counter()
         self.examples: dict[str, str] = {}  # kind of problem -> where it is first
         self.models: Counter[str] = Counter()
@@ -175,7 +157,7 @@ class ChatWriter:
             self.endpoint = Endpoint(url, **{name: getattr(settings, name) for name in how})
             if self.cache is not None and self.cache.exists():
                 with reading(self.cache, "read as answers"), open_regular(self.cache) as file:
-                    known = list(answers_of(file, str(self.cache), settings.max_words))
+                    known = list(answers_of(file, str(self.cache), self.read))
                 self.asked = {a.key: a for a in known if a.problem != "errors"}
 
     @property
@@ -214,6 +196,26 @@ class ChatWriter:
             with open(self.requests, "a", encoding="utf-8") as file:
                 self._write(file, {key: asked for key, asked in waiting.items() if key not in self.unanswered})
         return [self._taken(key) for key, _ in pairs]
+
+    def read(self, body: Any) -> tuple[str, str]:
+        """The caption in the body of a chat completion, and else the kind of problem."""
+        sorry = r"(i['’]?m|i am) (sorry|unable|not able)|sorry[,.]|i (can['’]?t|cannot|won['’]?t) |as an ai\b"
+        match body:
+            case {"choices": [{"message": {"refusal": str(refusal)}}, *_]} if refusal:
+                return "", "refusals"
+            case {"choices": [{"finish_reason": "content_filter"}, *_]}:
+                return "", "refusals"
+            case {"choices": [{"message": {"content": str(text)}, **choice}, *_]}:
+                text = text.rpartition("</think>")[2].encode(errors="ignore").decode().replace("\0", "")
+                text = " ".join(text.split()).strip('"“” ')
+                if choice.get("finish_reason") == "length" or len(text.split()) > self.settings.max_words:
+                    return "", "overlong answers"
+                if re.match(sorry, text, re.IGNORECASE):
+                    return "", "refusals"
+                return text, "" if text else "empty answers"
+            case {"choices": [{"message": {"content": None}}, *_]}:
+                return "", "empty answers"
+        return "", "answers of another form"
 
     def report(self) -> str:
         """Lines on what was answered, and what was not."""
@@ -273,7 +275,7 @@ class ChatWriter:
         image, prompt, old = asked
         where, most = f"the pair captioned {old[:60]!r}", 10
         body, why = endpoint.ask(self._body(image, prompt))
-        caption, problem = read_answer(body, self.settings.max_words)
+        caption, problem = self.read(body)
         if failed := bool(why) or problem == "answers of another form":
             problem, where = ("errors", f"{where}: {why}") if why else (problem, where)
         elif file is not None and self.cache is not None:
@@ -320,7 +322,7 @@ class ChatWriter:
     def _read(self, path: str | Path) -> None:
         """Take the answers of a file."""
         with reading(path, "read as answers"), open_regular(path) as file:
-            for answer in answers_of(file, str(path), self.settings.max_words):
+            for answer in answers_of(file, str(path), self.read):
                 short = answer.key.partition("-")[0]
                 known = self.given.get(short)
                 if not answer.key:
@@ -331,7 +333,48 @@ class ChatWriter:
                     self._count("doubled ids", answer.where)
 
 
-def answers_of(lines: Iterable[bytes], name: str, max_words: int) -> Iterable[Answer]:
+class ChatJudge(ChatWriter):
+    """Says how probable it is that a caption describes a picture, by the log probabilities of yes and no.
+
+    Parameters
+    ----------
+    model : str
+        Its name on the server.
+    url, cache
+        As of :class:`ChatWriter`.
+    **how
+        Of :class:`ChatSettings`.
+    """
+
+    prompt = "Does this caption describe this picture? Answer with yes or no.\n\nCaption: {caption}"
+
+    def __init__(self, model: str, url: str, *, cache: str | Path | None = None, **how: Any) -> None:
+        body = {"max_tokens": 1, "temperature": 0, "logprobs": True, "top_logprobs": 20}
+        super().__init__(ChatSettings(**{"model": model, "body": body, **how}), url=url, cache=cache)
+
+    def predict(self, inputs: Sequence[tuple[Image.Image, str]]) -> list[float]:
+        """P(belongs) of n pairs of an image and a caption. NaN where there is no answer."""
+        told = self.caption([image for image, _ in inputs], [text for _, text in inputs], [()] * len(inputs))
+        return [float(text or "nan") for text in told]
+
+    def read(self, body: Any) -> tuple[str, str]:
+        """P(yes) as text, by the first token's log probabilities, else by the first word."""
+        share = {"yes": 0.0, "no": 0.0}
+        match body:
+            case {"choices": [{"logprobs": {"content": [{"top_logprobs": [*top]}, *_]}}, *_]}:
+                for one in top:
+                    match one:
+                        case {"token": str(token), "logprob": int(log) | float(log)}:
+                            word = token.strip(' .▁Ġ"').lower()
+                            share[word] = share.get(word, 0.0) + math.exp(min(log, 0.0))
+            case {"choices": [{"message": {"content": str(text)}}, *_]}:
+                if first := re.match(r"\W*(yes|no)\b", text, re.IGNORECASE):
+                    share[first[1].lower()] = 1.0
+        total = share["yes"] + share["no"]
+        return (str(share["yes"] / total), "") if total else ("", "answers of another form")
+
+
+def answers_of(lines: Iterable[bytes], name: str, read: Callable[[Any], tuple[str, str]]) -> Iterable[Answer]:
     """The answers in a file called ``name``. One without a key is a line of another form."""
     for k, line in enumerate(lines, 1):
         where = f"line {k} of {name}"
@@ -348,7 +391,7 @@ def answers_of(lines: Iterable[bytes], name: str, max_words: int) -> Iterable[An
             case {"custom_id": str(key), "response": {"status_code": int(status), "body": body}} if status != 200:
                 yield Answer(key, "", "errors", "", f"{where}: status {status}, {' '.join(str(body).split())[:200]}")
             case {"custom_id": str(key), "response": {"body": body}}:
-                caption, problem = read_answer(body, max_words)
+                caption, problem = read(body)
                 yield Answer(key, caption, problem, _model_of(body), where)
             case {"custom_id": _, "method": _, "body": _}:
                 raise DataError(f"{where} is a request, no answer: have them answered, such as by vllm run-batch")

@@ -3,7 +3,7 @@ filter, the matching model, that was trained to resist wrong pairs and has never
 writes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -87,31 +87,37 @@ def recaption(
     return replace(plan, table=table, settings=noted)
 
 
-def _written(
-    pairs: Pairs, rows: np.ndarray, writer: CaptionWriter, words: Callable[[np.ndarray], Sequence[Sequence[str]]]
-) -> tuple[np.ndarray, list[str]]:
-    """The rows whose image could be read and captioned, and their captions."""
+def shown(pairs: Pairs, rows: np.ndarray) -> Iterator[tuple[np.ndarray, list[Image.Image]]]:
+    """The decoded images of rows (n,), in parts: positions in ``rows``, and an image for each. What has none is left
+    out. ConfigError where the data has vectors only.
+    """
     images, place = np.unique(pairs.image_index[rows], return_inverse=True)
-    old = [pairs.captions[i] or "" for i in rows.tolist()]
-    if len(rows) and hasattr(writer, "begin"):
-        writer.begin(old, len(images))
-    told: dict[int, str] = {}
     seen = 0
     starts = range(0, len(images), 64)
     parts = ((start, pairs.images.read(images[start : start + 64].tolist())) for start in starts)
     with Decoder(RGB, workers_for(len(images))) as decoder:
         for batch in decoder.batches(parts):
             seen += any(reason != MISSING for reason in batch.failures.values()) or bool(batch.arrays)
-            shown = dict(zip(batch.rows.tolist(), map(Image.fromarray, batch.arrays), strict=True))
-            here = np.flatnonzero(np.isin(place, batch.rows))  # what has no picture stays dropped
-            if not len(here):
-                continue
-            pictures = [shown[k] for k in place[here].tolist()]
-            texts = writer.caption(pictures, [old[i] for i in here.tolist()], words(rows[here]))
-            if len(texts) != len(here) or not all(isinstance(text, str) for text in texts):
-                raise ConfigError(f"{type(writer).__name__}.caption must give a text for each of {len(here)} images")
-            told |= {i: " ".join(text.split()) for i, text in zip(here.tolist(), texts, strict=True)}
+            pictures = dict(zip(batch.rows.tolist(), map(Image.fromarray, batch.arrays), strict=True))
+            here = np.flatnonzero(np.isin(place, batch.rows))
+            if len(here):
+                yield here, [pictures[k] for k in place[here].tolist()]
     if len(images) and not seen:
-        raise ConfigError("captions are written for images, and this data has precomputed vectors only")
+        raise ConfigError("a model has to see the images, and this data has precomputed vectors only")
+
+
+def _written(
+    pairs: Pairs, rows: np.ndarray, writer: CaptionWriter, words: Callable[[np.ndarray], Sequence[Sequence[str]]]
+) -> tuple[np.ndarray, list[str]]:
+    """The rows whose image could be read and captioned, and their captions."""
+    old = [pairs.captions[i] or "" for i in rows.tolist()]
+    if len(rows) and hasattr(writer, "begin"):
+        writer.begin(old, len(np.unique(pairs.image_index[rows])))
+    told: dict[int, str] = {}
+    for here, pictures in shown(pairs, rows):
+        texts = writer.caption(pictures, [old[i] for i in here.tolist()], words(rows[here]))
+        if len(texts) != len(here) or not all(isinstance(text, str) for text in texts):
+            raise ConfigError(f"{type(writer).__name__}.caption must give a text for each of {len(here)} images")
+        told |= {i: " ".join(text.split()) for i, text in zip(here.tolist(), texts, strict=True)}
     kept = sorted(i for i, text in told.items() if text)  # never an empty one
     return rows[kept], [told[i] for i in kept]

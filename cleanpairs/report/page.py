@@ -204,7 +204,9 @@ def verdict(
     share = f"{kept / len(outcome):.0%} of the pairs are kept"
     sentence = f"{rate_in_words(result)} {share}"
     if np.isfinite(rate.value) and np.isfinite(of_kept.value):
-        counted = "are mismatched" if result.get("answers") else "fit no better than random ones"
+        counted = (
+            "are mismatched" if result.get("answers") or result.get("opinions") else "fit no better than random ones"
+        )
         sentence += f", of which about {_text(of_kept)} {counted}"
     if repaired:
         sentence += f"; {repaired / len(outcome):.1%} are repaired"

@@ -18,7 +18,7 @@ from cleanpairs import CRCL, Pairs
 from cleanpairs.cli import main
 from cleanpairs.repair.plan import RepairPlan
 from tests.helpers import write_corpus
-from tests.repair.test_chat import answered, lines_of
+from tests.repair.test_chat import answered, completion, lines_of, seen_by
 from tests.repair.test_endpoint import good, serving
 from tests.repair.test_recaption import COLOURS, png
 
@@ -266,30 +266,44 @@ def test_files_beside_an_output_that_are_somebody_elses_stay(
     assert theirs.read_text() == "mine" and not out.exists()
 
 
-def test_captions_are_requested_and_answers_are_read(
-    in_process: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = [list(COLOURS)[i % 3] for i in range(40)]
-    pictures = [png(name, 16 + i) for i, name in enumerate(names)]
-    captions = [f"a {name} square" if i % 4 else f"some {i} words" for i, name in enumerate(names)]
-    pq.write_table(pa.table({"image": pictures, "caption": captions}), "data.parquet")
-    sets = ["image_size=32", "dim=8", "refine_epochs=[1]", "freeze=1", "eval_group_size=8"]
-    fit = ["fit", "data.parquet", "--method", "crcl", "--backbone", "mlp", "--epochs", "1", "--batch-size", "8"]
-    code, _, err = in_process(
-        *fit, "--out", "run", "--device", "cpu", "--quiet", *(w for s in sets for w in ("--set", s))
-    )
-    assert code == 0, err
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with coloured squares, of which a fourth have other captions, and a run of them."""
+    home = tmp_path_factory.mktemp("squares")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        names = [list(COLOURS)[i % 3] for i in range(40)]
+        pictures = [png(name, 16 + i) for i, name in enumerate(names)]
+        captions = [f"a {name} square" if i % 4 else f"some {i} words" for i, name in enumerate(names)]
+        pq.write_table(pa.table({"image": pictures, "caption": captions}), "data.parquet")
+        sets = ["image_size=32", "dim=8", "refine_epochs=[1]", "freeze=1", "eval_group_size=8"]
+        fit = ["fit", "data.parquet", "--method", "crcl", "--backbone", "mlp", "--epochs", "1", "--batch-size", "8"]
+        argv = [*fit, "--out", "run", "--device", "cpu", "--quiet", *(w for s in sets for w in ("--set", s))]
+        patch.setattr(sys, "argv", ["cleanpairs", *argv])
+        main()
+    return home
+
+
+@pytest.fixture
+def on_squares(squares: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Callable[..., Any]) -> Any:
+    """``in_process``, in a copy of these."""
+    shutil.copytree(squares, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    return in_process
+
+
+def test_captions_are_requested_and_answers_are_read(on_squares: Callable[..., Any]) -> None:
     rematch = ["rematch", "run", "--repairs", "none", "--threshold", "1", "--set", "min_repair_score=0", "--overwrite"]
     model = ["--recaption-model", "tiny-vl", "--set", "body={max_tokens: 9}"]
-    code, out, err = in_process(*rematch, *model, "--out", "p.parquet", "--recaption-requests", "requests.jsonl")
+    code, out, err = on_squares(*rematch, *model, "--out", "p.parquet", "--recaption-requests", "requests.jsonl")
     assert code == 0 and "40 pairs with 40 pictures" in err and "40 pairs have no usable answer" in out, err
-    requests = lines_of(tmp_path / "requests.jsonl")
+    requests = lines_of(Path("requests.jsonl"))
     assert len(requests) == 40 and {r["body"]["max_tokens"] for r in requests} == {9}
     Path("answers.jsonl").write_text("\n".join(answered(r) for r in requests[:30]))
-    code, out, err = in_process(*rematch, *model, "--out", "p.parquet", "--captions", "answers.jsonl")
+    code, out, err = on_squares(*rematch, *model, "--out", "p.parquet", "--captions", "answers.jsonl")
     assert code == 0 and "30 captions were answered" in out, err
-    code, out, err = in_process("export", "--plan", "p.parquet", "--out", "clean.parquet", "--json")
+    code, out, err = on_squares("export", "--plan", "p.parquet", "--out", "clean.parquet", "--json")
     counts = json.loads(out)
     assert (
         code == 0
@@ -302,12 +316,33 @@ def test_captions_are_requested_and_answers_are_read(
     assert np.char.startswith(written, "a ").all()
     with serving(lambda k, request: good(request)) as (url, asked):
         for _ in range(2):  # the second time it is all known
-            code, out, err = in_process(*rematch, *model, "--out", "p.parquet", "--recaption-url", url)
+            code, out, err = on_squares(*rematch, *model, "--out", "p.parquet", "--recaption-url", url)
             assert code == 0 and "40 captions were answered, 0 pairs" in out and len(asked) == 40, err
-        assert len(lines_of(tmp_path / "p.parquet.answers.jsonl")) == 40
+        assert len(lines_of(Path("p.parquet.answers.jsonl"))) == 40
         more = ["--recaption-url", url, "--recaption-requests", "requests.jsonl"]
-        assert in_process(*rematch, *model, "--out", "p.parquet", *more)[0] == 2
-    code, _, err = in_process(*rematch, "--out", "p.parquet", "--set", "max_words=3")
+        assert on_squares(*rematch, *model, "--out", "p.parquet", *more)[0] == 2
+    code, _, err = on_squares(*rematch, "--out", "p.parquet", "--set", "max_words=3")
     assert code == 2 and "--recaption-requests" in err
-    code, _, err = in_process(*rematch, "--out", "p.parquet", "--recaption-requests", "requests.jsonl")
-    assert code == 2 and "--recaption-model" in err and len(lines_of(tmp_path / "requests.jsonl")) == 40
+    code, _, err = on_squares(*rematch, "--out", "p.parquet", "--recaption-requests", "requests.jsonl")
+    assert code == 2 and "--recaption-model" in err and len(lines_of(Path("requests.jsonl"))) == 40
+
+
+def test_a_judge_gives_second_opinions(on_squares: Callable[..., Any]) -> None:
+    def judged(k: int, request: dict[str, Any]) -> Any:
+        colour, text = seen_by({"body": request}).split()[1], request["messages"][0]["content"][1]["text"]
+        return 200, {}, json.dumps(completion("Yes" if colour in text else "No")).encode()
+
+    with serving(judged) as (url, asked):
+        code, out, err = on_squares("review", "run", "--calibrate", "--judge", f"tiny-vl@{url}", "--json")
+        assert code == 0 and asked[0][1] == "Bearer sk-secret", err
+    figures = json.loads(out)
+    assert figures["answers"] == 0 and figures["opinions"] == 40
+    assert figures["noise_rate_interval"][0] < 0.25 < figures["noise_rate_interval"][1]
+    assert "sk-secret" not in "".join(file.read_text() for file in Path("run/review").iterdir())
+    code, out, err = on_squares("explain", "run", "pair_id:0", "pair_id:1")
+    assert code == 0 and "judge      0: it does not belong" in out and "judge      1: it belongs" in out, err
+    assert "opinions of a judge" in on_squares("report", "run", "--out", "r.html")[1] + Path("r.html").read_text()
+    for wrong in ("tiny-vl", "tiny-vl@localhost", "@http://localhost"):
+        code, _, err = on_squares("review", "run", "--calibrate", "--judge", wrong)
+        assert code == 2 and "MODEL@URL" in err
+    assert on_squares("review", "run", "--judge", "tiny-vl@http://localhost")[0] == 2

@@ -105,7 +105,7 @@ def test_captions_of_other_words_are_warned_of_or_refused(
     assert ("warning: the model does not know 50% of the words" in said) == (words == "w0 w1 two new")
     if code:
         assert "100% of the words of other.parquet are unknown" in said and not Path("scores.parquet").exists()
-        assert run("score", "run", "other.parquet", "--out", "scores.parquet", "--max-unknown", "1") == 0
+        assert run("score", "run", "other.parquet", "--out", "scores.parquet", "--set", "max_unknown=1") == 0
 
 
 def test_a_run_without_a_model_says_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,176 @@
+"""A second opinion of a model about pairs in doubt: labels with errors, which are measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+from PIL import Image
+
+from cleanpairs.core.errors import DataError, RefusedError
+from cleanpairs.core.regular import read_json, reading
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.repair.recaption import shown
+
+
+class Judge(Protocol):
+    """Such as a ``CrossEncoder`` of sentence-transformers, or :class:`cleanpairs.repair.chat.ChatJudge`."""
+
+    def predict(self, inputs: Sequence[tuple[Image.Image, str]]) -> Any:
+        """How well images and captions fit (n,): the higher, the better, on any scale. NaN where it cannot say."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opinions:
+    """What a judge says of some pairs, and how often it is wrong.
+
+    Attributes
+    ----------
+    values : dict of int to float
+        Pair -> what the judge gives.
+    cut : float
+        From here on it says that a pair is matched.
+    wrong_matched, wrong_mismatched : float
+        How often it is wrong about a pair that is matched, and about one that is mismatched.
+    known_matched, known_mismatched : int
+        How many pairs these are measured on.
+    """
+
+    values: dict[int, float]
+    cut: float
+    wrong_matched: float
+    wrong_mismatched: float
+    known_matched: int
+    known_mismatched: int
+
+    def says(self) -> dict[int, bool]:
+        """Pair -> whether the judge says that it is matched."""
+        return {pair: value >= self.cut for pair, value in self.values.items()}
+
+    def in_words(self) -> dict[int, str]:
+        """Pair -> a sentence."""
+        said = {True: "it belongs", False: "it does not belong"}
+        return {pair: f"{self.values[pair]:.3g}: {said[matched]}" for pair, matched in self.says().items()}
+
+    def errors(self, cases: int = 8) -> np.ndarray:
+        """Pairs of errors (m, 2) that are as likely as the pairs on which they are measured make them."""
+        from scipy.stats import beta
+
+        rng, middle = np.random.default_rng(0), (np.arange(cases) + 0.5) / cases
+        of = ((self.wrong_matched, self.known_matched), (self.wrong_mismatched, self.known_mismatched))
+        drawn = [beta.ppf(rng.permutation(middle), e * (n + 1), (1 - e) * (n + 1)) for e, n in of]
+        return np.clip(np.stack(drawn, axis=1), 1e-3, 0.499)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, path: Path) -> "Opinions":
+        """Of a file with :meth:`to_dict` in JSON. Raises DataError: it holds something else."""
+        with reading(path, "read as opinions of a judge", ValueError, TypeError, KeyError, AttributeError):
+            told = read_json(path)
+            values = {int(pair): float(value) for pair, value in told.pop("values").items()}
+            errors = {name: float(value) for name, value in told.items()}
+            found = cls(values, **errors)  # type: ignore[arg-type]
+            if not 0 < found.wrong_matched + found.wrong_mismatched < 1:
+                raise ValueError("its errors are no shares")
+            return found
+
+    def __str__(self) -> str:
+        return (
+            f"second opinions {len(self.values):,}, wrong about {self.wrong_matched:.0%} of matched pairs (measured on "
+            f"{self.known_matched:,}) and {self.wrong_mismatched:.0%} of mismatched ones (on {self.known_mismatched:,})"
+        )
+
+
+def second_opinions(
+    pairs: Pairs,
+    scores: ArrayLike,
+    judge: Judge,
+    *,
+    threshold: float,
+    answers: Mapping[int, bool] | None = None,
+    count: int = 200,
+    seed: int = 0,
+) -> Opinions:
+    """Ask a judge about the pairs in doubt, and measure how often it is wrong.
+
+    Parameters
+    ----------
+    pairs : Pairs
+    scores : array_like of float, shape (N,)
+        NaN where quarantined.
+    judge : Judge
+    threshold : float
+        Half of the pairs are those whose scores are next to it. The other half is spread over all scores.
+    answers : mapping of int to bool, optional
+        Pair -> whether a person says that it is matched. The errors are measured on them where there are ten of a kind.
+    count : int
+        How many pairs. Of each kind with fewer answers, a quarter as many more are planted: random images with random
+        captions, and the pairs with the highest scores.
+    seed : int
+        Of what is planted.
+
+    Returns
+    -------
+    Opinions
+
+    Raises
+    ------
+    ConfigError
+        The data has vectors only.
+    DataError
+        The judge gives no number for a pair.
+    RefusedError
+        The judge cannot tell matched pairs from mismatched ones.
+
+    Notes
+    -----
+    Planted pairs are easier than those in doubt, so a judge may be wrong more often than is measured on them.
+    """
+    y, given = np.asarray(scores, np.float64), dict(answers or {})
+    rng, ranked = np.random.default_rng(seed), np.argsort(y, kind="stable")[: int(np.isfinite(y).sum())]
+    ranked = ranked[[pairs.captions[i] is not None for i in ranked.tolist()]]
+    near = np.abs(np.arange(len(ranked)) - np.searchsorted(y[ranked], threshold)).argsort(kind="stable")
+    spread = np.linspace(0, len(ranked) - 1, count - count // 2).round().astype(int)
+    asked = np.setdiff1d(ranked[np.unique([*near[: count // 2], *spread])], list(given))
+    planted = max(count // 4, 20)
+    known = [(i, i, matched) for i, matched in given.items() if pairs.captions[i] is not None]
+    if sum(matched for *_, matched in known) < 10:
+        sure = ranked[-max(len(ranked) // 5, planted) :]
+        known += [(i, i, True) for i in rng.permutation(np.setdiff1d(sure, list(given)))[:planted].tolist()]
+    if sum(not matched for *_, matched in known) < 10:
+        both, group = rng.choice(ranked, (2, 4 * planted)), pairs.pair_image_group
+        other = (group[both[0]] != group[both[1]]) & (pairs.text_group[both[0]] != pairs.text_group[both[1]])
+        known += [(i, j, False) for i, j in both[:, other].T[:planted].tolist()]
+    images = np.array([*asked.tolist(), *(i for i, *_ in known)], np.int64)
+    texts = [*asked.tolist(), *(j for _, j, _ in known)]
+    value = _predicted(judge, pairs, images, [pairs.captions[j] or "" for j in texts])
+    n = len(asked)
+    usable = np.isfinite(value[n:])
+    truth, own = np.array([matched for *_, matched in known], bool)[usable], value[n:][usable]
+    cuts = np.unique(own)
+    said = own >= cuts[:, None]  # (cuts, known)
+    wrong = [((said != truth) & some).sum(axis=1) + 0.5 for some in (truth, ~truth)]
+    total = [int(some.sum()) for some in (truth, ~truth)]
+    errors = np.array([w / (t + 1) for w, t in zip(wrong, total, strict=True)]).reshape(2, -1)
+    if not len(cuts) or (best := errors.sum(axis=0)).min() > 0.8:
+        raise RefusedError("the judge cannot tell matched pairs from mismatched ones: its opinions say nothing")
+    at = int(best.argmin())
+    found = {i: float(v) for i, v in zip(asked.tolist(), value[:n].tolist(), strict=True) if np.isfinite(v)}
+    return Opinions(found, float(cuts[at]), float(errors[0, at]), float(errors[1, at]), *total)
+
+
+def _predicted(judge: Judge, pairs: Pairs, rows: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+    """What a judge gives (n,) for the images of rows (n,) with texts. NaN where an image cannot be read."""
+    value = np.full(len(rows), np.nan)
+    for here, pictures in shown(pairs, rows):
+        told = judge.predict([(picture, texts[i]) for i, picture in zip(here.tolist(), pictures, strict=True)])
+        told = np.asarray(told, np.float64)
+        if told.shape != (len(here),):
+            raise DataError(f"the judge must give a number for each of {len(here)} pairs, and gave {told.shape}")
+        value[here] = told
+    return value
