@@ -46,7 +46,6 @@ class OutputOptions:
     out: str | None = None
     overwrite: bool = False
     quiet: bool = False
-    json: bool = False
 
 
 _OPTION_SECTIONS: dict[str, type] = {"data": DataOptions, "output": OutputOptions}

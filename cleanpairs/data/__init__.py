@@ -10,22 +10,7 @@ from cleanpairs.data.text import normalise_text
 from cleanpairs.data.writing import ParquetSink
 
 __all__ = [
-    "ImageSource",
-    "Pairs",
-    "ParquetSink",
-    "Source",
-    "cache_dir",
-    "check_recorded",
-    "fingerprint_of",
-    "iter_tables",
-    "load_pairs",
-    "load_source",
-    "normalise_text",
-    "open_recorded",
-    "open_source",
-    "read_image",
-    "remember_user_path",
-    "staged_directory",
-    "staged_file",
-    "staged_set",
+    "ImageSource", "Pairs", "ParquetSink", "Source", "cache_dir", "check_recorded", "fingerprint_of", "iter_tables",
+    "load_pairs", "load_source", "normalise_text", "open_recorded", "open_source", "read_image", "remember_user_path",
+    "staged_directory", "staged_file", "staged_set",
 ]  # fmt: skip

@@ -20,7 +20,6 @@ from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 
 PREFIX = "filter "
-MOST = 0.5  # of the pairs: where more have it, it is no reason
 MAIN_SCRIPT = 0.8  # of the captions, where those in another script are rare enough to say something
 
 _LETTER = re.compile(r"[^\W\d_]")
@@ -66,9 +65,14 @@ def filter_reasons(pairs: Pairs, drop: str = "all", *, pictures: bool = True) ->
     reasons: dict[int, str] = {}
     for name, setting in chosen_filters(drop).items():
         rows = FILTERS[name].find(pairs, setting) if pictures or name != "blank" else np.empty(0, np.int64)
-        for i in rows.tolist() if len(rows) <= MOST * len(pairs) else ():
+        for i in () if is_usual(rows, pairs) else rows.tolist():
             reasons.setdefault(i, f"{PREFIX}{name}: {FILTERS[name].reason.format(setting)}")
     return reasons
+
+
+def is_usual(rows: np.ndarray, pairs: Pairs) -> bool:
+    """Whether a filter finds more than half of the pairs, so that it is no reason to set any aside."""
+    return 2 * len(rows) > len(pairs)
 
 
 def _blank(pairs: Pairs, _: float) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from cleanpairs.data.columns import SCORE, TRUTH
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
-from cleanpairs.data.filters import FILTERS, MOST, chosen_filters
+from cleanpairs.data.filters import FILTERS, chosen_filters, is_usual
 from cleanpairs.data.formats.remote import bytes_of, location
 from cleanpairs.data.images import ImageSource, image_header
 from cleanpairs.data.pairs import Pairs
@@ -73,7 +73,7 @@ def _counted(pairs: Pairs, drop: str) -> Iterator[Found]:
             "pairs": len(found),
             "reason": of.reason.format(setting),
             "always": of.always,
-            "too_many": len(found) > MOST * len(pairs),  # of all, so that none is set aside
+            "too_many": is_usual(found, pairs),
             "pair_id": first,
             "key": None if first is None else pairs.keys[first],
         }

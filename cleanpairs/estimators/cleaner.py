@@ -216,16 +216,18 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 self._test_independence(fit)
             checkpoint = None if run_dir is None else self._checkpoint(pairs, Path(run_dir))
             trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
-            fit, stages = replace(fit, strategy=strategy), strategy.stages(self._stages())
-            build = self._builder(fit)
-            if stages:
-                trained = trainer.fit(fit.data, stages, strategy, build, self._validator(val), resume)
-            else:
-                trained = TrainedModel(build().eval(), strategy.value(), heads=[None])
-            self._heads, self.history_ = trained.heads, trained.history
-            self.best_val_rsum_ = trained.best_val_rsum
-            self._finish(trained.model, replace(fit, values=trained.values))
+            self._train(replace(fit, strategy=strategy), strategy, trainer, val, resume)
             return self
+
+    def _train(self, fit: Fit, strategy: TrainingStrategy, trainer: Trainer, val: Any, resume: bool) -> None:
+        stages, build = strategy.stages(self._stages()), self._builder(fit)
+        if stages:
+            trained = trainer.fit(fit.data, stages, strategy, build, self._validator(val), resume)
+        else:
+            trained = TrainedModel(build().eval(), strategy.value(), heads=[None])
+        self._heads, self.history_ = trained.heads, trained.history
+        self.best_val_rsum_ = trained.best_val_rsum
+        self._finish(trained.model, replace(fit, values=trained.values))
 
     def _refuse_different_processes(self, pairs: Pairs) -> None:
         plain = {k: v for k, v in self.get_params().items() if isinstance(v, (str, int, float, tuple, list))}

@@ -8,7 +8,7 @@ the image finds its caption and the caption its image. "csls" is half of Conneau
 pair itself and a background of others: the image's own are all captions but those that read the same, the caption's all
 images but those that are equal. An image's other captions count, and are what tells a wrong one beside them.
 
-Up to :data:`EXACT_UP_TO` background pairs all similarities are computed, in blocks. Above, the :data:`NEAREST` largest
+Up to :data:`EXACT_UP_TO` background pairs all similarities are computed, in blocks. Above, the 256 largest
 are searched for (:mod:`cleanpairs.ops.search`), and the rest of the sum is estimated by a random sample of the
 background, without bias: exp(s / .01) falls by e with every hundredth, so that the nearest hold nearly all of it.
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 TAU = 0.01  # where CLIP ends: its logit scale is cut at 100
 EXACT_UP_TO = 50_000  # background pairs
-NEAREST = 256
-SAMPLE = 1024  # background pairs that stand for those that are not among the nearest
 NEIGHBOURS = 10  # of CSLS
 RIVALS = 16_384  # pairs with which :func:`among_all` compares
 _KEPT = 1 << 23  # similarities that it keeps of each side: 96 MiB
@@ -96,8 +94,9 @@ class VectorPairs:
         asking, answering, same = side
         n, m = len(asking), len(answering)
         out = np.empty(n)
-        search = prepare(asking, answering, NEAREST) if m > EXACT_UP_TO else None
-        at = np.arange(m) if search is None else np.sort(np.random.default_rng(0).choice(m, SAMPLE, replace=False))
+        search = prepare(asking, answering, 256) if m > EXACT_UP_TO else None
+        sample = 1024  # pairs that stand for those that are not among the nearest
+        at = np.arange(m) if search is None else np.sort(np.random.default_rng(0).choice(m, sample, replace=False))
         near = np.asarray(answering if search is None else answering[at], np.float32).T
         rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // max(len(at), 1))) if search is None else search.block
         for start in range(0, n, rows):
@@ -106,9 +105,9 @@ class VectorPairs:
             S = asked @ near  # (b, m), or with the sample
             S[same(block, at[None])] = -np.inf
             if search is not None:
-                scores, found = search(asked)  # (b, NEAREST)
+                scores, found = search(asked)  # (b, 256)
                 S[scores[:, -1:] <= S] = -np.inf  # those are among the nearest, or as near as they
-                S += np.float32(tau * np.log(m / SAMPLE) if kind == "softmax" else -np.inf)  # each stands for so many
+                S += np.float32(tau * np.log(m / sample) if kind == "softmax" else -np.inf)  # each stands for so many
                 scores[(found < 0) | same(block, found)] = -np.inf
                 S = np.concatenate([scores, S], axis=1)
             S = np.concatenate([S, own[block, None]], axis=1)

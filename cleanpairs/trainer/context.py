@@ -29,7 +29,6 @@ from cleanpairs.scoring import Embeddings, Encoded, as_input, embed_images, embe
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
 
 Run = Callable[[np.ndarray], tuple[State, State]]
-BLOCK = 1024
 
 
 def on_device(images: np.ndarray, device: torch.device) -> Tensor | None:
@@ -37,8 +36,9 @@ def on_device(images: np.ndarray, device: torch.device) -> Tensor | None:
     if device.type != "cuda" or images.nbytes > 0.25 * torch.cuda.mem_get_info(device)[0]:
         return None
     held = torch.empty(images.shape, dtype=torch.from_numpy(np.array(images[:0])).dtype, device=device)
-    for start in range(0, len(images), BLOCK):
-        held[start : start + BLOCK] = torch.from_numpy(np.array(images[start : start + BLOCK]))
+    for start in range(0, len(images), 1024):
+        some = slice(start, start + 1024)
+        held[some] = torch.from_numpy(np.array(images[some]))
     return held
 
 

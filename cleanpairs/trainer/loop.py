@@ -38,7 +38,6 @@ from cleanpairs.trainer.strategy import TrainingStrategy
 from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
 
 MAX_NON_FINITE = 10  # consecutive steps without a finite loss before the run is refused
-LEAST_PIECE = 4  # pairs of a batch that the GPU's memory has to hold at once
 READ_EVERY = {"cpu": 1, "cuda": 25}  # steps, whose outcomes are read together: on a GPU nobody waits for each
 GROUPS = ("model", "optimizer", "best", "labels", "partial")  # fields that are tables by name
 
@@ -429,13 +428,14 @@ class Trainer:
             torch.cuda.empty_cache()
         world = distributed.world_size()
         at_once = min(-(-size // world), self.micro_batch or size)
-        if at_once <= LEAST_PIECE or self.procedure.needs_whole_graph or world > 1:  # others may be further already
+        least = 4  # pairs that the memory has to hold at once
+        if at_once <= least or self.procedure.needs_whole_graph or world > 1:  # others may be further already
             raise ResourceError(
                 f"the memory of the device does not hold {at_once} pairs of a batch ({shortage}): take a smaller model "
                 "or batch_size, with several processes a smaller micro_batch, fewer or smaller images, "
                 "or device='cpu' (--device cpu)"
             )
-        self.micro_batch = self.view.micro_batch = max(LEAST_PIECE, -(-at_once // 2))
+        self.micro_batch = self.view.micro_batch = max(least, -(-at_once // 2))
 
     def _skip(self, batch: Batch) -> None:
         self.skipped += 1
