@@ -99,9 +99,9 @@ def test_every_format_keeps_its_books(name: str, make_pairs: Any, make_plan: Any
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_few_rows(name: str, n: int, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     pairs = make_pairs(n, struct=True)
-    out = tmp_path / f"out{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, '') }"
+    out = tmp_path / f"out{ {'parquet': '.parquet', 'uids': '.npy', 'csv': '.csv'}.get(name, '') }"
     assert export_pairs(pairs, make_plan(pairs), out, format=name).rows == n == FORMATS.load(name).count(out)
-    if name != "uids":
+    if name not in ("uids", "csv"):  # of a CSV the images lie elsewhere
         assert load_pairs(out).captions == pairs.captions
 
 

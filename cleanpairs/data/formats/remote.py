@@ -14,6 +14,7 @@ import http.client
 import ipaddress
 import json
 import os
+import re
 import shutil
 import socket
 import urllib.request
@@ -24,12 +25,13 @@ from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.regular import error_text, read_json, reading
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.formats.file_names import expand_braces
 from cleanpairs.data.source import cache_dir, cache_folder, digest_of, read_cached, write_cached
 
-HUB = "hf://"  # the reader of `datasets` asks the hub itself
+HUB = "hf://"  # of a whole dataset: the reader of `datasets` asks the hub itself
 FOLDER = "remote"  # of the cache directory
 NOTE = ".source"  # behind the name of a file: where it is from
 
@@ -45,7 +47,7 @@ class _Remote(NamedTuple):
 
 def is_url(data: str) -> bool:
     """Whether ``data`` is the URL of files, and no path, and not the name of a dataset on the hub."""
-    return "://" in data and not data.startswith(HUB)
+    return "://" in data and not re.fullmatch(rf"{HUB}(datasets/)?[^/*]+/[^/*]+?(@[^*]*)?(?<!\.parquet)", data)
 
 
 def fetch(data: str, allow_urls: bool) -> str:
@@ -58,13 +60,18 @@ def fetch(data: str, allow_urls: bool) -> str:
     scheme = data.split("://", 1)[0].lower()
     if scheme == "file":
         raise ConfigError(f"{data} is on this machine: give its path")
-    protocols = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory")
+    if scheme == "hf":
+        allow_urls = hub_allowed.get()  # as for a whole dataset: its name asks for it
+        data = data if re.match(rf"{HUB}(datasets|buckets)/", data) else data.replace(HUB, f"{HUB}datasets/", 1)
+    protocols = ("http", "https", "hf", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory")
     if scheme not in protocols or (scheme not in ("http", "https") and "::" in data):
         raise ConfigError(
             f"{data} has a protocol that is not known, or one behind another: URLs begin with one of "
             f"{', '.join(name + '://' for name in protocols)}"
         )
     if not allow_urls:
+        if scheme == "hf":
+            raise ConfigError(f"{data} is on the hub, which is not asked for what a file names: name it yourself")
         raise ConfigError(f"{data} is a URL, and nothing is fetched unless you allow it: add --allow-urls (allow_urls)")
     wanted: set[Path] = set()
     with reading(data, "fetched", ValueError):  # a URL that is none
@@ -147,7 +154,18 @@ def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
 
 def _mark_of(about: dict[str, Any]) -> str:
     """What tells whether a file is as it was, of what fsspec says of it. Empty where that is too little."""
-    marks = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created", "updated")
+    marks = (
+        "ETag",
+        "etag",
+        "generation",
+        "LastModified",
+        "last_modified",
+        "mtime",
+        "created",
+        "updated",
+        "blob_id",
+        "xet_hash",
+    )
     known = [str(about[name]) for name in marks if about.get(name) is not None]
     return "|".join([str(about.get("size")), *known]) if known else ""
 
