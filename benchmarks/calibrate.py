@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,10 @@ from cleanpairs import Pairs, load_pairs
 from cleanpairs.audit import draw_sample
 from cleanpairs.core.registry import METHODS
 from cleanpairs.correspondence.calibration import calibrate, positions
-from cleanpairs.data.noise import apply_noise
+from cleanpairs.data.noise import Noise, apply_noise
 from cleanpairs.methods.auto import Auto
 from cleanpairs.methods.untrained import Untrained
+from cleanpairs.trainer import TrainingData
 
 RATES = 0.1, 0.2, 0.4
 ORDERS = ("telling", 0.0), ("telling", 0.05), ("random", 0.0), ("lowest", 0.0), ("audit", 0.0)  # and wrong answers
@@ -55,22 +57,29 @@ def clean(folder: Path, corpus: str, out: Path) -> Pairs:
     return read(folder, corpus)[0]
 
 
+def noisy_data(fit: Any, noise: Noise) -> TrainingData:
+    """The data of the noisy pairs. Only new captions are encoded."""
+    if noise.rewritten or len(fit.usable) < len(fit.pairs):
+        return Auto(device="cpu")._prepare(apply_noise(fit.pairs, noise)).data
+    order = noise.permutation
+    return replace(fit.data, tokens=fit.data.tokens.take(order), text_group=fit.data.text_group[order])
+
+
 def scored(folder: Path, corpus: str, method: str, out: Path) -> dict[tuple[str, float], tuple[np.ndarray, np.ndarray]]:
     """Kind and rate -> scores (n,), and who is mismatched (n,)."""
-    near, found, pairs = "within:category" if corpus[:5] in ("title", "attri") else "cluster:4", {}, None
+    near, found, fit = "within:category" if corpus[:5] in ("title", "attri") else "cluster:4", {}, None
     for kind, rates in {near: RATES, "cluster:16": RATES, "partial": RATES, "uniform": RATES, "none": (0.0,)}.items():
         for rate in rates:
             file = out / f"{corpus}-{kind.replace(':', '_')}-{rate:g}{'' if method == 'evidence' else '-' + method}.npz"
             if not file.exists():
-                pairs = clean(folder, corpus, out) if pairs is None else pairs
-                noise = noise_of(pairs, "uniform" if kind == "none" else kind, rate, 0)
-                noisy = apply_noise(pairs, noise)
+                fit = fit or Auto(device="cpu")._prepare(clean(folder, corpus, out))
+                noise = noise_of(fit.pairs, "uniform" if kind == "none" else kind, rate, 0, fit)
                 if method == "evidence":
-                    fit = Auto(device="cpu")._prepare(noisy)
-                    untrained = Untrained.of(fit.data, 0.0, similar=False, train=True, seed=0)
-                    np.savez(file, y=untrained.agreement.observed, bad=noise.mismatched[fit.usable])
+                    y = Untrained.of(noisy_data(fit, noise), 0.0, similar=False, train=True, seed=0).agreement.observed
+                    np.savez(file, y=y, bad=noise.mismatched[fit.usable])
                 else:
-                    y = METHODS.load(method)(backbone="mlp", device="cpu", random_state=0).fit(noisy).correspondence_
+                    model = METHODS.load(method)(backbone="mlp", device="cpu", random_state=0)
+                    y = model.fit(apply_noise(fit.pairs, noise)).correspondence_
                     np.savez(file, y=y[np.isfinite(y)], bad=noise.mismatched[np.isfinite(y)])
             with np.load(file) as kept:
                 found[kind, rate] = kept["y"], kept["bad"]

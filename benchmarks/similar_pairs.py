@@ -40,11 +40,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def noise_of(pairs: Pairs, kind: str, rate: float, seed: int) -> Noise:
+def noise_of(pairs: Pairs, kind: str, rate: float, seed: int, fit: Any = None) -> Noise:
     name, _, clusters = kind.partition(":")
     if name != "cluster":
         return inject_noise(pairs, rate, seed=seed, kind=kind)
-    fit = Auto(device="cpu")._prepare(pairs)
+    fit = fit or Auto(device="cpu")._prepare(pairs)
     usable, data = fit.usable, fit.data
     images, texts = frozen_spaces(data.images, data.tokens, 0)
     groups = np.full(len(pairs), -1)

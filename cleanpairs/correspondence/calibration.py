@@ -143,7 +143,9 @@ class Calibration:
         at = np.asarray(counts, dtype=np.int64)
         drawn = [_mismatch_count_quantile(self.mismatched(q, theta), at, z) / at for theta, z in self._drawn()]
         value = np.cumsum(self.mismatched(q))[at - 1] / at
-        return [with_interval(v, d) for v, d in zip(value, np.transpose(drawn), strict=True)]
+        low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+        ends = np.stack([value, np.minimum(low, value), np.maximum(high, value)], axis=1)
+        return [Estimate(*each) for each in ends.tolist()]
 
     def below(self, matched: np.ndarray, flagged: np.ndarray) -> tuple[Estimate, Estimate]:
         """Precision and recall of flagging some pairs.
@@ -375,6 +377,7 @@ def calibrate(
     labels: tuple[np.ndarray, np.ndarray] | None = None,
     wrong: np.ndarray | float = 0.02,
     known: np.ndarray | None = None,
+    weight: np.ndarray | None = None,
     by_score: bool = False,
     draws: int = 100,
     seed: int = 0,
@@ -394,6 +397,8 @@ def calibrate(
         one is right.
     known : (m,) float in (0, 1), optional
         Of the null pairs, the quantile of another figure in its null distribution, which is known exactly.
+    weight : (m,) float, optional
+        Of the null pairs, with the mean 1.
     by_score : bool
         Whether the scores themselves count, in deviations of the null's, and not log(1 - q).
     draws : int
@@ -414,7 +419,8 @@ def calibrate(
     rng, found = np.random.default_rng(seed), np.empty((draws, 3))
     order = np.argsort(null)  # sorted numbers are found sooner among others
     null, known = null[order], None if known is None else known[order]
-    q, weight, scores = positions(null, observed), _raked(known, len(null)), None
+    given = np.ones(len(null)) if weight is None else weight[order]
+    q, weight, scores = positions(null, observed), _raked(known, len(null)) * given, None
     if by_score:
         at = (np.arange(len(observed)) + 0.5) / len(observed)
         scores = -np.interp(_MIDDLE, at, np.sort(observed) - null.mean()) / max(float(null.std()), 1e-12)
@@ -422,7 +428,8 @@ def calibrate(
     for b in range(draws):
         rows, seen = np.sort(rng.integers(0, len(null), len(null))), rng.integers(0, len(observed), len(observed))
         drawn = None if known is None else known[rows]
-        found[b] = _fit(positions(null[rows], observed[seen]), _raked(drawn, len(null)), theta, scores)
+        weight = _raked(drawn, len(null)) * given[rows]
+        found[b] = _fit(positions(null[rows], observed[seen]), weight, theta, scores)
     if not by_score:
         wider = 1.3  # so much larger than the spread of the draws were the errors of 57 fits
         found[:, 0] = theta[0] + wider * (found[:, 0] - theta[0])

@@ -378,7 +378,7 @@ class CalibrationStage:
         known, planted = t.known, t.known.planted
         observed = np.delete(order, planted)
         quantile = positions(known.observed[planted], known.null) if len(known.null) else None
-        found = calibrate(observed, order[planted], known=quantile, draws=draws, seed=t.seed)
+        found = calibrate(observed, order[planted], known=quantile, weight=known.weight, draws=draws, seed=t.seed)
         assert found is not None  # there are enough of both
         if draws:
             t.calibration = found

@@ -120,6 +120,24 @@ def plant(
     return caption, np.sort(np.setdiff1d(rows, alike))
 
 
+def weights_by_twins(
+    image_group: np.ndarray, text_group: np.ndarray, captions: np.ndarray, matched: np.ndarray
+) -> np.ndarray:
+    """Weights (m,) of planted pairs, by their ``captions`` (m,), with the mean 1.
+
+    Captions of several images then are as frequent among them as among the pairs that are likely mismatched, by
+    ``matched`` (N,). Where captions are copied, most mismatched ones are such, and score lower than others.
+    """
+    both = np.unique(np.stack([text_group, image_group]), axis=1)[0]  # the caption of each image once
+    texts, images = np.unique(both, return_counts=True)
+    several = images[np.searchsorted(texts, text_group)] > 1
+    of_planted, prior = several[captions], 10
+    if min(of_planted.sum(), (~of_planted).sum()) < prior:
+        return np.ones(len(captions))
+    share = ((1 - matched) @ several + prior * several.mean()) / ((1 - matched).sum() + prior)
+    return np.where(of_planted, share / of_planted.mean(), (1 - share) / (1 - of_planted.mean()))
+
+
 @dataclass(frozen=True)
 class Untrained:
     """What is known of N pairs before the training, some of which have exchanged their captions.
@@ -138,6 +156,8 @@ class Untrained:
         Agreement that the planted pairs' would be drawn from.
     plants_similar_pairs : bool
         Whether captions were exchanged among similar pairs alone.
+    weight : (m,) float
+        Of the planted pairs, see :func:`weights_by_twins`.
     """
 
     captions: np.ndarray
@@ -147,6 +167,7 @@ class Untrained:
     matched: np.ndarray
     null: np.ndarray
     plants_similar_pairs: bool
+    weight: np.ndarray
 
     @classmethod
     def of(
@@ -161,14 +182,15 @@ class Untrained:
         rng, by_similarity = np.random.default_rng(step_seed(seed, 18)), similarity_of(data, seed, sample_of)
         if by_similarity is not None and (by_similarity.settled or not train):
             found, none = by_similarity, np.zeros(0, np.int64)
-            return cls(np.arange(len(data)), none, found, found.observed, found.matched, found.null, False)
+            return cls(np.arange(len(data)), none, found, found.observed, found.matched, found.null, False, np.ones(0))
         candidates = similar_pairs(frozen_pairs(data, seed), rng) if similar else None
         captions, planted = plant(data.image_group, data.text_group, share, rng, candidates)
         if by_similarity is not None:
             changed = replace(data, tokens=data.tokens.take(captions), text_group=data.text_group[captions])
             judged = (similarity_of(changed, seed) if len(planted) else None) or by_similarity
             null = judged.similar if similar else judged.null
-            return cls(captions, planted, by_similarity, judged.observed, judged.matched, null, similar)
+            weight = np.ones(len(planted))
+            return cls(captions, planted, by_similarity, judged.observed, judged.matched, null, similar, weight)
         agreement = neighbour_agreement(
             frozen_pairs(data, seed), planted=np.stack([planted, captions[planted]]), seed=seed
         )
@@ -176,7 +198,8 @@ class Untrained:
         if len(planted) and len(agreement.planted):
             observed[planted], matched[planted] = agreement.planted, agreement.planted_matched
         null = agreement.similar if similar else agreement.null
-        return cls(captions, planted, agreement, observed, matched, null, similar)
+        weight = weights_by_twins(data.image_group, data.text_group, captions[planted], agreement.matched)
+        return cls(captions, planted, agreement, observed, matched, null, similar, weight)
 
     @property
     def by_similarity(self) -> bool:
