@@ -143,7 +143,7 @@ class Calibration:
         at = np.asarray(counts, dtype=np.int64)
         drawn = [_mismatch_count_quantile(self.mismatched(q, theta), at, z) / at for theta, z in self._drawn()]
         value = np.cumsum(self.mismatched(q))[at - 1] / at
-        low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+        low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
         ends = np.stack([value, np.minimum(low, value), np.maximum(high, value)], axis=1)
         return [Estimate(*each) for each in ends.tolist()]
 
