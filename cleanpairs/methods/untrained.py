@@ -123,10 +123,25 @@ def plant(
 def weights_by_twins(
     image_group: np.ndarray, text_group: np.ndarray, captions: np.ndarray, matched: np.ndarray
 ) -> np.ndarray:
-    """Weights (m,) of planted pairs, by their ``captions`` (m,), with the mean 1.
+    """Weights of planted pairs, by which copied captions are as frequent as among the mismatched pairs.
 
-    Captions of several images then are as frequent among them as among the pairs that are likely mismatched, by
-    ``matched`` (N,). Where captions are copied, most mismatched ones are such, and score lower than others.
+    Parameters
+    ----------
+    image_group, text_group : (N,) int64
+        Equal numbers are one image, or one text.
+    captions : (m,) int64
+        Whose caption each planted pair has.
+    matched : (N,) float
+        Probability of being matched.
+
+    Returns
+    -------
+    (m,) float
+        With the mean 1. All are 1 where fewer than 10 planted captions have several images, or one.
+
+    Notes
+    -----
+    Where captions are copied, most mismatched pairs have a caption of several images, and score lower than others.
     """
     both = np.unique(np.stack([text_group, image_group]), axis=1)[0]  # the caption of each image once
     texts, images = np.unique(both, return_counts=True)
