@@ -252,23 +252,19 @@ class ChatWriter:
 
     def _ask(self, waiting: Mapping[str, Asked]) -> None:
         """Have the server answer, and keep what it does."""
-        endpoint = self.endpoint
+        endpoint, file = self.endpoint, None
         assert endpoint is not None
-        done, executor = False, ThreadPoolExecutor(self.settings.concurrency, "recaption")
         with ExitStack() as closing:
-            file = None
             if self.cache is not None:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
                 with writing(self.cache):
-                    file = os.open(self.cache, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                    file = os.open(self.cache, flags, 0o666)
                 closing.callback(os.close, file)
-            try:
-                for answer in executor.map(partial(self._answer, endpoint, file), waiting, waiting.values()):
-                    self.asked[answer.key] = answer
-                done = True
-            finally:
-                if not done:
-                    endpoint.close()
-                executor.shutdown(cancel_futures=True)
+            executor = ThreadPoolExecutor(self.settings.concurrency, "recaption")
+            closing.callback(executor.shutdown, cancel_futures=True)
+            closing.enter_context(endpoint)  # closed first: those that still ask end
+            for answer in executor.map(partial(self._answer, endpoint, file), waiting, waiting.values()):
+                self.asked[answer.key] = answer
 
     def _answer(self, endpoint: "Endpoint", file: int | None, key: str, asked: Asked) -> Answer:
         """What the server answers to one request. Raises DataError: so have too many before."""

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextlib import AbstractContextManager
 from typing import Any
 
 import httpx2
@@ -9,9 +10,9 @@ import httpx2
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 
 
-class Endpoint:
-    """Asks for chat completions. Neither a redirect nor a proxy is followed. The key in the environment is sent to this
-    server, and kept nowhere.
+class Endpoint(AbstractContextManager["Endpoint"]):
+    """Asks for chat completions, in its ``with`` block. Neither a redirect nor a proxy is followed. The key in the
+    environment is sent to this server, and kept nowhere.
 
     Parameters
     ----------
@@ -40,13 +41,17 @@ class Endpoint:
             raise ConfigError(
                 "the address must be like http://localhost:8000/v1; a key belongs into the variable OPENAI_API_KEY"
             )
-        self._client = httpx2.Client(
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
-            timeout=timeout,
-            trust_env=False,
-            limits=httpx2.Limits(max_connections=concurrency),
-        )
-        self._stopped, self._reached = threading.Event(), False
+        self._limits, self._reached = httpx2.Limits(max_connections=concurrency), False
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> "Endpoint":
+        self._stopped.clear()
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self._client = httpx2.Client(headers=headers, timeout=self.timeout, trust_env=False, limits=self._limits)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Ask nothing more."""

@@ -182,6 +182,18 @@ def test_a_fitted_model_judges_a_captioning_model(tmp_path: Path) -> None:
     ).fit(pairs)  # fmt: skip
     plan = model.rematch(pairs, threshold=0.99, min_repair_score=1.0)
     assert plan.summary().dropped > 0
+    given: list[Any] = []
+
+    class Own:
+        def caption(self, images: Sequence[Image.Image], captions: Sequence[str], words: Any) -> list[str]:
+            given.extend(zip(captions, words, strict=True))
+            return [f"{caption} boat" for caption in captions]
+
+    written = model.rematch(pairs, threshold=0.99, min_repair_score=0.0, repairs="none", recaption=Own())
+    dropped = [r for r in written.table.to_pylist() if r["action"] in ("drop", "recaption")]
+    assert sorted(old for old, _ in given) == sorted(r["original_caption"] for r in dropped)
+    assert all(set(words) <= set(old.split()) for old, words in given)
+    assert {r["reason"] for r in dropped if r["action"] == "recaption"} <= {"captioned by Own"}
     new = model.recaption(pairs, plan, tmp_path / "model", min_repair_score=0.0, max_reuse=30)
     rows = np.flatnonzero([a == "recaption" for a in new.table["action"].to_pylist()])
     before = model.score_pairs(pairs)
