@@ -5,7 +5,6 @@ The tutorial takes all pictures: it shows a noise rate, which is undetermined fo
 
 from __future__ import annotations
 
-import inspect
 import shlex
 import sys
 from collections.abc import Callable
@@ -16,9 +15,8 @@ import pytest
 from cleanpairs import Auto, datasets
 from cleanpairs.cli import main
 
-ROWS = 1_000
-# One epoch after those of the labels: these, the noise rate and the threshold are as after all of them.
-EPOCHS = inspect.signature(Auto).parameters["label_epochs"].default + 1
+ROWS = 600
+EPOCHS = {"label_epochs": 2, "epochs": 3}  # of auto: one for the threshold after those for the labels
 
 # What makes `clipart_path` name the first rows alone, here or in the kernel of a notebook.
 FEWER = """
@@ -57,7 +55,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
 
 @pytest.fixture
 def fewer_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(Auto.__init__.__kwdefaults__, "epochs", EPOCHS)
+    for name, number in EPOCHS.items():
+        monkeypatch.setitem(Auto.__init__.__kwdefaults__, name, number)
 
 
 @pytest.fixture

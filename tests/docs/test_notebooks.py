@@ -79,14 +79,14 @@ import os
 os.chdir({folder!r})
 from cleanpairs import Auto
 from cleanpairs.encoders import sentences
-Auto.__init__.__kwdefaults__["epochs"] = {epochs}
+Auto.__init__.__kwdefaults__.update({epochs})
 sentences.PACKAGE = "not_installed"
 """
 
 
 def shorter(source: str) -> str:
     """The cell, with fewer epochs, and fewer pictures where these are encoded."""
-    return re.sub(r"\bepochs=\d+", "epochs=2", source.replace("arange(1000)", "arange(300)"))
+    return re.sub(r"\bepochs=\d+", "epochs=2", source.replace("arange(1000)", "arange(200)"))
 
 
 @pytest.mark.slow
