@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +14,7 @@ from pathlib import Path
 import pytest
 
 import cleanpairs
-from cleanpairs.commands import doctor as diagnosis
 from cleanpairs.core import children
-from cleanpairs.data.decoding import Decoder
-from cleanpairs.data.duplicates import SIGNATURE
-from cleanpairs.engine import Partition, make_engine
 
 PACKAGE = Path(cleanpairs.__file__).resolve().parent
 OPTIONAL = {"cupy", "ray", "faiss", "datasets", "sentencepiece", "sitecustomize", "usercustomize"}
@@ -69,40 +64,6 @@ def test_a_child_imports_nothing_from_the_working_directory(
     assert not hostile.exists(), hostile.read_text()
     assert str(PACKAGE.parent) in [str(Path(p).resolve()) for p in path]
     assert not {"", ".", str(Path.cwd())} & set(path)
-
-
-def test_each_kind_of_child_runs_nothing_of_it(hostile: Path, tmp_path: Path) -> None:
-    with Decoder(SIGNATURE, 1) as decoder:
-        (batch,) = decoder.batches([(0, [b"no image"])])
-    assert "cannot be decoded" in batch.failures[0]
-    assert all(check.state != "broken" for check in diagnosis.diagnose())
-    partitions = [Partition(0, 0, 1), Partition(1, 1, 1)]
-    done = list(make_engine("local", workers=2).run(Noted(), partitions, tmp_path))
-    assert sorted(f.number for f in done) == [0, 1]
-    assert not hostile.exists(), hostile.read_text()
-
-
-class Noted:
-    """Work whose workers tell their process."""
-
-    def __call__(self, partition: Partition, path: Path) -> dict[str, int]:
-        path.write_text("done")
-        return {"process": os.getpid()}
-
-
-def test_python_m_cleanpairs_takes_the_working_directory_from_its_path(hostile: Path) -> None:
-    """What Python itself imports before the package cannot be held; nothing after that comes from there."""
-    before = subprocess.run([sys.executable, "-Ic", "import runpy, sys; print(*sys.modules)"], capture_output=True)
-    for name in before.stdout.decode().split():
-        Path(f"{name}.py").unlink(missing_ok=True)
-        shutil.rmtree(name, ignore_errors=True)
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": str(PACKAGE.parent)}
-    done = subprocess.run(
-        [sys.executable, "-m", "cleanpairs", "methods"], capture_output=True, text=True, env=env, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "auto" in done.stdout
-    assert not hostile.exists(), hostile.read_text()
 
 
 def test_every_child_is_started_by_one_function() -> None:

@@ -14,8 +14,6 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.recipe import DataOptions, OutputOptions, Recipe, recipe_header
 from cleanpairs.core.registry import METHODS, Registry
 
-REPO = Path(__file__).resolve().parents[2]
-
 
 class Toy:
     """An estimator as sklearn has them, without training anything."""
