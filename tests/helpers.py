@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,26 @@ def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bo
         columns |= {"true_mismatch": [i < wrong for i in range(n)], "true_key": rotated(keys, wrong)}
     pq.write_table(pa.table(columns), path)
     return path
+
+
+def embedding_folder(
+    folder: Path,
+    images: np.ndarray,
+    texts: np.ndarray | None,
+    table: pa.Table,
+    cuts: Sequence[int] = (),
+    **options: Any,
+) -> Path:
+    """A folder as clip-retrieval leaves one: vectors of images and of captions, and the table, in parts cut there."""
+    edges = [0, *cuts, len(table)]
+    for name in ("img_emb", "text_emb", "metadata"):
+        (folder / name).mkdir(parents=True)
+    for part, (first, last) in enumerate(itertools.pairwise(edges)):
+        np.save(folder / "img_emb" / f"img_emb_{part}.npy", images[first:last])
+        if texts is not None:
+            np.save(folder / "text_emb" / f"text_emb_{part}.npy", texts[first:last])
+        pq.write_table(table[first:last], folder / "metadata" / f"metadata_{part}.parquet", **options)
+    return folder
 
 
 def plan_of(

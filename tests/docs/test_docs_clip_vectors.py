@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from cleanpairs.cli import cli
+from tests.helpers import embedding_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "clip_vectors.md"
 SHORT = {"fit": "--set epochs=2 --set label_epochs=2", "bench": "--set crcl.epochs=1 --set crcl.refine_epochs=[]"}
@@ -32,17 +33,10 @@ def files(folder: Path) -> None:
     pq.write_table(rows, folder / "rows.parquet")
     np.save(folder / "image.npy", image)
     np.save(folder / "text.npy", text)
-    cuts = [(0, 40), (40, N)]
-    for part, (first, last) in enumerate(cuts):
+    for part, (first, last) in enumerate([(0, 40), (40, N)]):
         np.save(folder / f"image_{part}.npy", image[first:last])
         np.save(folder / f"text_{part}.npy", text[first:last])
-    for name, array in (("img_emb", image), ("text_emb", text)):
-        (folder / "embeddings" / name).mkdir(parents=True)
-        for part, (first, last) in enumerate(cuts):
-            np.save(folder / "embeddings" / name / f"{name}_{part}.npy", array[first:last])
-    (folder / "embeddings" / "metadata").mkdir()
-    for part, (first, last) in enumerate(cuts):
-        pq.write_table(rows.slice(first, last - first), folder / "embeddings" / "metadata" / f"metadata_{part}.parquet")
+    embedding_folder(folder / "embeddings", image, text, rows, cuts=(40,))
     fsspec.filesystem("memory").put(f"{folder}/embeddings/", "/bucket/", recursive=True)
 
 
