@@ -20,6 +20,7 @@ from cleanpairs.commands.score import ScoreWork, score_stream
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.engine.local import LocalEngine
 from cleanpairs.repair.settings import RepairSettings
+from tests.helpers import embedding_folder
 
 N, D = 3000, 48
 
@@ -35,13 +36,8 @@ def embeddings(folder: Path, *, spoilt: bool = False) -> np.ndarray:
     at[moved] = np.roll(moved, 1)
     if spoilt:
         images[7], images[1500], texts[at == 2900] = 0, np.nan, np.inf
-    for side in ("img_emb", "text_emb", "metadata"):
-        (folder / side).mkdir(parents=True)
-    for k, rows in enumerate(np.array_split(np.arange(N), 3)):
-        np.save(folder / "img_emb" / f"img_emb_{k}.npy", images[rows].astype(np.float16))
-        np.save(folder / "text_emb" / f"text_emb_{k}.npy", texts[at[rows]].astype(np.float16))
-        table = {"uid": [f"{i:032x}" for i in rows], "caption": [f"a caption, the {i}th" for i in at[rows]]}
-        pq.write_table(pa.table(table), folder / "metadata" / f"metadata_{k}.parquet")
+    table = pa.table({"uid": [f"{i:032x}" for i in range(N)], "caption": [f"a caption, the {i}th" for i in at]})
+    embedding_folder(folder, images.astype(np.float16), texts[at].astype(np.float16), table, cuts=(1000, 2000))
     return at != np.arange(N)
 
 

@@ -62,19 +62,14 @@ def vectors_of_both(data: Path) -> InfoNCE:
     return InfoNCE(text_encoder="features", epochs=1, eval_group_size=32, device="cpu").fit(data)
 
 
-@pytest.fixture(params=[clip_score, words, vectors_of_both])
-def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path, pa.Table]:
-    """A saved model, its data, and the scores table of `score`."""
+@pytest.mark.parametrize("fit", [clip_score, words, vectors_of_both])
+def test_batches_of_any_size_have_the_scores_of_score_bit_for_bit(fit: Any, tmp_path: Path) -> None:
     data = tmp_path / "data.parquet"
     pq.write_table(rows(200), data)
-    model = request.param(data).save_pretrained(tmp_path / "run" / "model")
+    model = fit(data).save_pretrained(tmp_path / "run" / "model")
     score_stream(model, data, tmp_path / "scores.parquet")
-    return tmp_path / "run", data, pq.read_table(tmp_path / "scores.parquet").select(list(COLUMNS))
-
-
-def test_batches_of_any_size_have_the_scores_of_score_bit_for_bit(made: tuple[Path, Path, pa.Table]) -> None:
-    run, data, want = made
-    scorer, table = ScorePairs(run), pq.read_table(data)
+    want = pq.read_table(tmp_path / "scores.parquet").select(list(COLUMNS))
+    scorer, table = ScorePairs(tmp_path / "run"), pq.read_table(data)
     assert want["reason"].null_count < 200 and len(set(want["correspondence"].to_pylist())) > 150
     for size in (1, 7, 64, 130, 200, 1000):
         parts = [scorer(table.slice(start, size)) for start in range(0, 200, size)]
@@ -84,16 +79,13 @@ def test_batches_of_any_size_have_the_scores_of_score_bit_for_bit(made: tuple[Pa
     assert scorer(table.slice(0, 0)).schema.names == [*table.schema.names, *COLUMNS]
 
 
-def test_what_is_no_table_is_refused(made: tuple[Path, Path, pa.Table]) -> None:
-    with pytest.raises(DataError, match='batch_format="pyarrow"'):
-        ScorePairs(made[0])({"text": np.array(["a"])})
-
-
 def test_what_cannot_be_scored_says_so(tmp_path: Path) -> None:
     data = tmp_path / "data.parquet"
     table = rows(60)
     pq.write_table(table, data)
     scorer = ScorePairs(clip_score(data).save_pretrained(tmp_path / "model"))
+    with pytest.raises(DataError, match='batch_format="pyarrow"'):
+        scorer({"text": np.array(["a"])})
     with pytest.raises(DataError, match="text_features"):
         scorer(table.drop("text_features"))
     with pytest.raises(DataError, match="rename it"):

@@ -118,21 +118,15 @@ def test_streamed_plan_is_the_plan_of_memory(run: Run, tmp_path: Path, settings:
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "cache") == ["data.parquet", "plan.parquet"]
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 7])
-def test_few_rows(run: Run, tmp_path: Path, n: int) -> None:
-    data = write(tmp_path / "data.parquet", n, 1.0)
-    expected = in_memory(run, data, tmp_path / "expected.parquet", threshold=0.9, repairs="plausible")
-    found = plan_stream(run, data, tmp_path / "plan.parquet", threshold=0.9, repairs="plausible")
-    assert found.summary.pairs == n
-    same(RepairPlan.load(tmp_path / "plan.parquet").table, expected.table)
-
-
-@pytest.mark.parametrize("threshold", [0.0, 1.0])
-def test_all_or_none_to_repair(run: Run, tmp_path: Path, threshold: float) -> None:
-    data = write(tmp_path / "data.parquet", 120, 0.5)
+@pytest.mark.parametrize(
+    ("n", "wrong", "threshold"),
+    [(0, 1.0, 0.9), (1, 1.0, 0.9), (2, 1.0, 0.9), (7, 1.0, 0.9), (90, 0.5, 0), (90, 0.5, 1)],
+)
+def test_few_rows_and_all_or_none_to_repair(run: Run, tmp_path: Path, n: int, wrong: float, threshold: float) -> None:
+    data = write(tmp_path / "data.parquet", n, wrong)
     expected = in_memory(run, data, tmp_path / "expected.parquet", threshold=threshold, repairs="plausible")
     found = plan_stream(run, data, tmp_path / "plan.parquet", threshold=threshold, repairs="plausible")
-    assert found.streamed
+    assert found.streamed and found.summary.pairs == n
     same(RepairPlan.load(tmp_path / "plan.parquet").table, expected.table)
 
 

@@ -252,14 +252,6 @@ def test_scores_round_trip_with_quarantined_pairs(tmp_path: Path) -> None:
         run.scores()
 
 
-def test_metrics_round_trip(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "a")
-    lines = [{"stage": 1, "epoch": 1, "loss": 0.5}, {"stage": 1, "epoch": 2, "loss": 0.25}]
-    run.write_metrics(lines)
-    assert run.metrics() == lines
-    assert [json.loads(x) for x in (run.path / "metrics.jsonl").read_text().splitlines()] == lines
-
-
 def test_default_path_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20260131-120000")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from cleanpairs import ClipScore, InfoNCE, load_pairs
 from cleanpairs.commands import score as streaming_module
@@ -19,6 +17,9 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import open_source
 from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.engine import Partition, make_engine, run_partitions
+from tests.helpers import embedding_folder
+
+SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 8, "eval_group_size": 8, "threshold": 0.2, "tau": 0.1}
 
 
 def score_stream(model: Any, data: Path, out: Path, **how: Any) -> ScoreResult:
@@ -41,16 +42,18 @@ def write(path: Path, n: int, *, lists: bool = False, bad: tuple[int, ...] = (),
     return path
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> InfoNCE:
-    data = write(tmp_path / "train.parquet", 40)
-    return InfoNCE(
-        dim=8, dim_word=4, epochs=2, batch_size=8, eval_group_size=8, device="cpu", threshold=0.2, tau=0.1
-    ).fit(data)
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("train") / "train.parquet", 40)
+
+
+@pytest.fixture(scope="module")
+def model(train: Path) -> InfoNCE:
+    return InfoNCE(dim=8, dim_word=4, device="cpu", **SETTINGS).fit(train)
 
 
 @pytest.mark.parametrize("lists", [False, True])
-@pytest.mark.parametrize("n", [0, 1, 2, 23, 50])
+@pytest.mark.parametrize("n", [0, 1, 2, 50])
 def test_a_stream_of_small_chunks_scores_as_a_whole(
     model: InfoNCE, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, lists: bool
 ) -> None:
@@ -87,15 +90,6 @@ def test_an_existing_output_is_kept(model: InfoNCE, tmp_path: Path) -> None:
         score_stream(model, data, tmp_path / "scores.parquet")
     assert (tmp_path / "scores.parquet").read_text() == "mine"
     assert score_stream(model, data, tmp_path / "scores.parquet", overwrite=True).pairs == 5
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """The last bit of a sum depends on the number of threads that add it up."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -162,14 +156,14 @@ def test_a_job_that_was_interrupted_goes_on(
 
 
 def test_parts_of_another_model_are_not_mixed_in(
-    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: InfoNCE, train: Path, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "scores.parquet"
     with monkeypatch.context() as patched:
         patched.setattr(streaming_module, "_put_together", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             score_stream(model, many, out)
-    other = InfoNCE(**{**model.get_params(), "random_state": 5}).fit(tmp_path / "train.parquet")
+    other = InfoNCE(**{**model.get_params(), "random_state": 5}).fit(train)
     with pytest.raises(OutputExistsError, match="another model"):
         score_stream(other, many, out)
     score_stream(other, many, out, overwrite=True)
@@ -178,10 +172,7 @@ def test_parts_of_another_model_are_not_mixed_in(
 
 
 @pytest.mark.slow
-def test_a_pool_writes_the_same_file(
-    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_a_pool_writes_the_same_file(model: InfoNCE, many: Path, tmp_path: Path) -> None:
     one = score_stream(model, many, tmp_path / "one.parquet")
     two = score_stream(model, many, tmp_path / "two.parquet", engine=make_engine("local", workers=2))
     assert one == two
@@ -197,7 +188,7 @@ def test_what_cannot_be_divided_says_so(tmp_path: Path, model: InfoNCE) -> None:
     assert not (tmp_path / "s.parquet").exists()
 
 
-@pytest.mark.parametrize(("first", "rows"), [(0, 81), (0, 0), (5, 1), (9, 2), (10, 10), (39, 2), (40, 41), (80, 9)])
+@pytest.mark.parametrize(("first", "rows"), [(0, 81), (0, 0), (9, 2), (10, 10), (39, 2), (80, 9)])
 def test_a_range_of_rows_is_that_of_all(many: Path, first: int, rows: int) -> None:
     source, reader = open_source(many), ParquetReader()
     pairs = load_pairs(many)
@@ -228,28 +219,23 @@ def with_texts(path: Path, n: int, *, kind: Any = np.float32, dim: int = 6, bad:
     return path
 
 
-def trained_on_both(tmp_path: Path) -> InfoNCE:
-    settings = {"epochs": 2, "batch_size": 8, "eval_group_size": 8, "device": "cpu", "threshold": 0.2, "tau": 0.1}
-    return InfoNCE(text_encoder="features", **settings).fit(with_texts(tmp_path / "both.parquet", 40))
+@pytest.fixture(scope="module", params=[InfoNCE(**SETTINGS), ClipScore()], ids=["infonce", "clip-score"])
+def of_both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    data = with_texts(tmp_path_factory.mktemp("both") / "both.parquet", 40)
+    return request.param.set_params(text_encoder="features", device="cpu").fit(data)
 
 
-def clip_score_on_both(tmp_path: Path) -> ClipScore:
-    return ClipScore(text_encoder="features", device="cpu").fit(with_texts(tmp_path / "both.parquet", 40))
-
-
-@pytest.mark.parametrize("made", [trained_on_both, clip_score_on_both])
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
-def test_vectors_of_both_sides_stream(made: Any, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_of_both_sides_stream(of_both: Any, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming_module.ScoreWork, "batch_rows", 7)
     monkeypatch.setattr(streaming_module, "load_pairs", lambda *_: pytest.fail("it was loaded whole"))
-    model = made(tmp_path)
     for n in (0, 1, 2, 40):
         bad = (3, 11, 20) if n == 40 else ()
         data = with_texts(tmp_path / "new.parquet", n, kind=kind, bad=bad)
         pairs, out = load_pairs(data), tmp_path / "scores.parquet"
         assert pairs.text_vectors is not None and len(pairs.text_vectors) == n
-        result = score_stream(model, data, out, overwrite=True)
-        table, want = pq.read_table(out), model.score_pairs(pairs)
+        result = score_stream(of_both, data, out, overwrite=True)
+        table, want = pq.read_table(out), of_both.score_pairs(pairs)
         got = table["correspondence"].to_numpy(zero_copy_only=False).astype(np.float32)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
         assert result.pairs == n and {11, 20} & set(bad) <= set(np.flatnonzero(np.isnan(got)).tolist())
@@ -260,33 +246,27 @@ def test_vectors_of_both_sides_stream(made: Any, kind: Any, tmp_path: Path, monk
             assert reasons[3] == pairs.reasons[3] == "its text vector is zero"
 
 
-@pytest.mark.parametrize("made", [trained_on_both, clip_score_on_both])
-def test_text_vectors_of_another_size_are_refused(made: Any, tmp_path: Path) -> None:
-    model = made(tmp_path)
+def test_text_vectors_of_another_size_are_refused(of_both: Any, tmp_path: Path) -> None:
     data = with_texts(tmp_path / "new.parquet", 5)
     table = pq.read_table(data)
     short = pa.array([v[:4] for v in table["text_features"].to_pylist()], pa.list_(pa.float32(), 4))
     pq.write_table(table.drop("text_features").append_column("text_features", short), data)
     with pytest.raises(DataError, match=r"6.*4"):
-        score_stream(model, data, tmp_path / "scores.parquet")
+        score_stream(of_both, data, tmp_path / "scores.parquet")
 
 
-def test_an_embedding_folder_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: list[int]) -> None:
-    model = trained_on_both(tmp_path)
+def test_an_embedding_folder_streams(
+    of_both: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: list[int]
+) -> None:
     table = pq.read_table(with_texts(tmp_path / "new.parquet", 45))
     images, texts = (np.stack(table[c].to_pylist()) for c in ("image_features", "text_features"))
     texts[30] = np.inf
-    for name in ("img_emb", "text_emb", "metadata"):
-        (tmp_path / "folder" / name).mkdir(parents=True)
-    for part, rows in enumerate((slice(0, 20), slice(20, 45))):
-        np.save(tmp_path / "folder" / "img_emb" / f"img_emb_{part}.npy", images[rows].astype(np.float16))
-        np.save(tmp_path / "folder" / "text_emb" / f"text_emb_{part}.npy", texts[rows])
-        note = table.select(["caption", "id"])[rows]
-        pq.write_table(note, tmp_path / "folder" / "metadata" / f"metadata_{part}.parquet", row_group_size=8)
-    want = model.score_pairs(load_pairs(tmp_path / "folder"))
+    note = table.select(["caption", "id"])
+    embedding_folder(tmp_path / "folder", images.astype(np.float16), texts, note, cuts=(20,), row_group_size=8)
+    want = of_both.score_pairs(load_pairs(tmp_path / "folder"))
     monkeypatch.setattr(streaming_module.ScoreWork, "partition_rows", 11)
     monkeypatch.setattr(streaming_module, "load_pairs", lambda *_: pytest.fail("it was loaded whole"))
-    score_stream(model, tmp_path / "folder", tmp_path / "s.parquet")
+    score_stream(of_both, tmp_path / "folder", tmp_path / "s.parquet")
     scores = pq.read_table(tmp_path / "s.parquet")
     np.testing.assert_allclose(scores["correspondence"].to_numpy(zero_copy_only=False), want, rtol=1e-4)
     assert len(cut) == 4 and np.flatnonzero(np.isnan(want)).tolist() == [30]

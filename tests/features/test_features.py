@@ -93,36 +93,3 @@ def test_an_encoder_that_does_not_fit_the_data_is_refused() -> None:
         resolve_image_encoder("features", "bytes")
     with pytest.raises(ConfigError, match="one of auto, features, efficientnet_lite0"):
         resolve_image_encoder("cn", "bytes")
-
-
-def test_features_are_the_same_when_decoding_processes_are_killed_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from cleanpairs.data.decoding import Decoder
-
-    images = [picture(k) for k in range(140)]
-    images[77] = b"no image"
-    pq.write_table(pa.table({"image": images, "caption": [f"c{k}" for k in range(140)]}), tmp_path / "d.parquet")
-    pairs = load_pairs(tmp_path / "d.parquet")
-    monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", "0")
-    here = image_matrix(pairs, image_size=32)
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "another"))
-    monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", "2")
-    decoders: list[Decoder] = []
-    starts = Decoder.__init__
-
-    def remembered(self: Decoder, *args: object, **kwargs: object) -> None:
-        starts(self, *args, **kwargs)  # type: ignore[arg-type]
-        decoders.append(self)
-
-    monkeypatch.setattr(Decoder, "__init__", remembered)
-
-    def kill(done: int, total: int) -> None:
-        if decoders[0].lost == 0:  # twice in a row is more than an image, or a start, is tried
-            for worker in decoders[0]._all:
-                worker.kill()
-
-    there = image_matrix(pairs, image_size=32, progress=kill)
-    assert np.array_equal(here.array, there.array)
-    assert here.failures.keys() == there.failures.keys() == {77}
-    assert len(decoders) == 1
