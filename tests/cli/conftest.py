@@ -6,20 +6,29 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from cleanpairs.cli import main
 
-Command = Callable[..., tuple[int, str, str]]
+
+class Done(NamedTuple):
+    """What a command left: exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Done]
 
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """Calls ``cleanpairs`` in this process, in the working directory: (exit code, stdout, stderr); no traceback."""
+    """Calls ``cleanpairs`` in this process, in the working directory; no traceback."""
 
-    def call(*argv: Any) -> tuple[int, str, str]:
+    def call(*argv: Any) -> Done:
         monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
         code: Any = 0
         try:
@@ -31,7 +40,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str
                 signal.signal(number, signal.SIG_DFL)
         out, err = capfd.readouterr()
         assert "Traceback" not in err, err
-        return code, out, err
+        return Done(code, out, err)
 
     return call
 

@@ -16,7 +16,8 @@ from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.data import load_pairs
 from cleanpairs.estimators.persistence import FORMAT
 
-Command = Callable[..., tuple[int, str, str]]
+from .conftest import Command
+
 N = 400
 
 

@@ -11,8 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -26,39 +24,19 @@ from cleanpairs.cli.options import Share, Whole
 from cleanpairs.data import source
 from tests.helpers import write_corpus as write_words
 
+from .conftest import Command
+
 N, WRONG = 150, 30
 SMALL = (
-    "--method crcl --batch-size 16 --device cpu --seed 1 --set epochs=8 --set dim=16 --set dim_word=8 "
+    "--method crcl --batch-size 16 --device cpu --seed 1 --set epochs=2 --set dim=16 --set dim_word=8 "
     "--set refine_epochs=[3] --set freeze=1 --set label_epochs=auto --set eval_group_size=16 "
     "--set lr=0.01 --set tau=0.1 "
     "--set threshold=0.2"
 ).split()
 
 
-@dataclass(frozen=True)
-class Done:
-    """What a command left: exit code, standard output, standard error."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Done]
-
-
 def write_corpus(path: Path, n: int = N, wrong: int = WRONG) -> Path:
     return write_words(path, n, wrong, truth=wrong > 0, extra=list(range(n)))
-
-
-@pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Callable[..., tuple[int, str, str]]
-) -> Command:
-    """Calls ``cleanpairs`` in this process, in an empty working directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / ".cache"))
-    return lambda *argv: Done(*in_process(*argv))
 
 
 @pytest.fixture
@@ -117,12 +95,12 @@ def test_an_unknown_command_suggests_the_nearest(command: Command) -> None:
     ],
 )
 def test_misuse(command: Command, data: Path, argv: list[str], code: int, words: list[str]) -> None:
-    before = sorted(p.name for p in Path().iterdir() if p.name != ".cache")
+    before = sorted(p.name for p in Path().iterdir() if p.name != "cache")
     done = command(*argv)
     assert done.code == code, done.err
     assert all(word in done.err for word in words), done.err
     assert done.out == ""
-    assert sorted(p.name for p in Path().iterdir() if p.name != ".cache") == before  # nothing was left behind
+    assert sorted(p.name for p in Path().iterdir() if p.name != "cache") == before  # nothing was left behind
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -155,12 +133,6 @@ def test_a_number_that_is_none_is_a_usage_error(command: Command, data: Path, ar
     assert done.code == 2 and all(word in done.err for word in words), done.err
 
 
-def test_input_that_is_not_parquet_is_named(command: Command) -> None:
-    Path("broken.parquet").write_bytes(b"<html>not found</html>")
-    done = command("fit", "broken.parquet", *SMALL)
-    assert done.code == 3 and "broken.parquet" in done.err
-
-
 def test_an_error_of_ours_has_no_traceback_unless_asked(
     command: Command, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,18 +145,12 @@ def test_an_error_of_ours_has_no_traceback_unless_asked(
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_lists(command: Command) -> None:
-    assert all(name in command("methods").out for name in ("crcl", "infonce"))
-    assert "epochs = " in command("methods", "--settings").out
-    assert command("recipes").code == 0
-
-
 # -- the main job ---------------------------------------------------------------------------------------------------
 
 
 def test_end_to_end(command: Command, data: Path) -> None:
     before = data.read_bytes()
-    done = command("fit", data, "--out", "run", "--json", "--set", "backbone=vse_inf", *SMALL)
+    done = command("fit", data, "--out", "run", "--json", "--set", "backbone=vse_inf", *SMALL, "--set", "epochs=8")
     assert done.code == 0, done.err
     assert len(done.out.splitlines()) == 1
     fit = json.loads(done.out)  # exactly one object, and nothing beside it
@@ -320,7 +286,7 @@ def test_what_filters_drop_is_in_the_ledger_with_its_reason(command: Command, da
     shown = command("inspect", data, "--filters").out
     assert "  blank*                    0  the image shows one colour\n" in shown and "(pair 102, key k102)" in shown
     assert "typo" in command("fit", data, "--drop", "typo").err
-    assert command("fit", data, "--out", "run", *SMALL, "--set", "epochs=1", "--drop", "all").code == 0
+    assert command("fit", data, "--out", "run", *SMALL, "--drop", "all").code == 0
     assert command("export", "run", "--repaired", "out.parquet", "--trust-stored-paths").code == 0
     ledger = pq.read_table("out.parquet.ledger.parquet").to_pylist()
     aside = {line["pair_id"]: line["reason"].split(":")[0] for line in ledger if line["action"] == "quarantine"}
@@ -401,7 +367,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 def test_ctrl_c_then_resume_is_the_uninterrupted_run(command: Command, data: Path, tmp_path: Path) -> None:
-    long = [*SMALL, "--set", "epochs=20"]
+    long = [*SMALL, "--set", "epochs=10"]
     process = start(tmp_path, "fit", str(data), "--out", "stopped", *long)
     wait_for(tmp_path / "stopped" / "metrics.jsonl", process)
     process.send_signal(signal.SIGINT)
@@ -412,7 +378,7 @@ def test_ctrl_c_then_resume_is_the_uninterrupted_run(command: Command, data: Pat
     run = tmp_path / "stopped"
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     early = len((run / "metrics.jsonl").read_text().splitlines())
-    assert 1 <= early < 23
+    assert 1 <= early < 13
     done = command("export", "stopped", "--repaired", "o.parquet")
     assert done.code == 3 and "--resume" in done.err  # not finished: it says how to go on
 
@@ -429,7 +395,7 @@ def test_ctrl_c_then_resume_is_the_uninterrupted_run(command: Command, data: Pat
     for file in ("model.safetensors", "bank.safetensors"):
         assert (run / "model" / file).read_bytes() == (tmp_path / "whole" / "model" / file).read_bytes()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [(m["stage"], m["epoch"]) for m in lines] == [(1, e) for e in (1, 2, 3)] + [(2, e) for e in range(1, 21)]
+    assert [(m["stage"], m["epoch"]) for m in lines] == [(1, e) for e in (1, 2, 3)] + [(2, e) for e in range(1, 11)]
 
 
 def test_resume_without_a_run_is_refused_and_without_a_checkpoint_says_so(

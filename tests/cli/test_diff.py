@@ -31,16 +31,7 @@ CAPTIONS = [
     "a boat",
     "a car",
 ]
-ACTIONS = [
-    "rematch_text",
-    "rematch_text",
-    "rematch_text",
-    "rematch_image",
-    "rematch_text",
-    "quarantine",
-    "drop",
-    "keep",
-]
+ACTIONS = "rematch_text rematch_text rematch_text rematch_image rematch_text quarantine drop keep".split()
 DONORS = [1, 3, 0, 0, 7, None, None, None]
 
 

@@ -46,28 +46,24 @@ def table(**more: Any) -> pa.Table:
                     | more)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["f.parquet", "f.arrow", "f.csv", "f.jsonl", "f.json", "00000.tar", "many/a.parquet",
+@pytest.mark.parametrize("name", ["f.parquet", "f.csv", "f.json", "00000.tar", "many/a.parquet",
                                   "precomp/train_ims.npy", "precomp/train_caps.txt", "hub/state.json"])  # fmt: skip
-@pytest.mark.parametrize("what", ["FIFO", "loop"])
-def test_data_that_is_no_file(command: Command, tmp_path: Path, name: str, what: str) -> None:
+def test_data_that_is_no_file(command: Command, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     if name.startswith("precomp"):
         np.save(path.parent / "train_ims.npy", np.ones((2, 3, 4), np.float32))
         (path.parent / "train_caps.txt").write_text("a\nb\n")
         path.unlink()
-    os.mkfifo(path) if what == "FIFO" else path.symlink_to(path.name)
+    os.mkfifo(path)
     code, _, err = command("inspect", name if path.parent == tmp_path else path.parent.name)
     assert code == 3 and "Error [data]" in err
 
 
-@pytest.mark.parametrize("what", ["a FIFO", "nested JSON"])
-def test_a_manifest_of_somebody_else_is_passed_over(command: Command, tmp_path: Path, what: str) -> None:
+def test_a_manifest_of_somebody_else_is_passed_over(command: Command, tmp_path: Path) -> None:
     pq.write_table(table(), tmp_path / "a.parquet")
-    if what == "a FIFO":
-        os.mkfifo(tmp_path / "b.manifest.json")
-    else:
-        (tmp_path / "b.manifest.json").write_text("[" * 100_000)
+    os.mkfifo(tmp_path / "b.manifest.json")
+    (tmp_path / "c.manifest.json").write_text("[" * 100_000)
     assert command("inspect", ".")[0] == 0
 
 
@@ -89,34 +85,11 @@ def test_an_output_of_the_manifest_that_never_ends(command: Command, tmp_path: P
         assert code == 3 and not OBEYED.search(out + err)
 
 
-def test_many_columns_take_no_longer_than_few(tmp_path: Path) -> None:
-    from cleanpairs.data.parquet_io import iter_batches
-
-    class Counted(str):
-        """A name that counts how often it is compared."""
-
-        compared = 0
-        __hash__ = str.__hash__
-
-        def __eq__(self, other: object) -> bool:
-            Counted.compared += 1
-            return str.__eq__(self, other)
-
-    n = 3000
-    wide = pa.Table.from_arrays([pa.array([1, 2])] * n, names=[f"c{k}" for k in range(n)])
-    pq.write_table(wide, tmp_path / "wide.parquet", write_statistics=False)
-    names = [Counted(f"c{k}") for k in range(n)]
-    (_, batch), *_ = iter_batches([str(tmp_path / "wide.parquet")], names, 10)
-    assert batch.num_columns == n and Counted.compared <= 20 * n
-
-
 @pytest.mark.parametrize(
     "argv",
     [
-        ("inspect", f"{EVIL}.parquet"), ("verify", EVIL), ("diff", EVIL), ("methods", EVIL), (EVIL,),
-        ("inspect", f"--{EVIL}"), ("--debug", "inspect", EVIL), ("inspect", "n.parquet"),
-        ("inspect", "n.parquet", "--column", "text=key"), ("verify", "n.parquet"),
-        ("inspect", "n.parquet", "--column", f"text={EVIL}"),
+        ("verify", EVIL), ("methods", EVIL), (EVIL,), ("inspect", f"--{EVIL}"), ("--debug", "inspect", EVIL),
+        ("inspect", "n.parquet", "--column", "text=key"), ("inspect", "n.parquet", "--column", f"text={EVIL}"),
     ],
 )  # fmt: skip
 def test_nothing_printed_is_obeyed(
@@ -151,7 +124,7 @@ def test_an_argument_that_is_no_utf8(command: Command) -> None:
     assert code == 2 and "caf\\udce9.parquet is not UTF-8" in err
 
 
-@pytest.mark.parametrize("closed", ["", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full"])
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">/dev/full", "2>/dev/full"])
 def test_standard_streams_that_are_closed_or_full(tmp_path: Path, closed: str) -> None:
     """The code is that of the command, and a full standard output is one of its outputs."""
     code = f"import sys; sys.argv = ['cleanpairs', 'recipes']; from {cleanpairs.cli.__name__} import main; main()"

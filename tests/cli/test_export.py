@@ -96,11 +96,6 @@ def test_what_cannot_be(command: Callable[..., Result]) -> None:
     assert not Path("out.parquet").exists()
 
 
-def test_the_help_names_the_defaults(command: Callable[..., Result]) -> None:
-    text = " ".join(command("--help").output.split())
-    assert "[default: OUT.ledger.parquet]" in text and "[default: 10000]" in text
-
-
 def test_a_push_that_cannot_be_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import signal
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 
-from cleanpairs.cli import main
 from cleanpairs.core.registry import READERS
 from cleanpairs.datasets import clipart_path
+from tests.helpers import embedding_folder
+
+from .conftest import Command
 
 N = 40
 FIT = (
@@ -126,15 +126,8 @@ def as_karpathy(root: Path, table: pa.Table) -> list[str]:
 
 def as_embeddings(root: Path, table: pa.Table) -> list[str]:
     vectors = np.array(table["image_features"].to_pylist(), np.float16).mean(1)
-    for name in ("img_emb", "text_emb", "metadata"):
-        (root / name).mkdir()
-    for part, rows in enumerate((slice(0, 25), slice(25, N))):
-        np.save(root / "img_emb" / f"img_emb_{part}.npy", vectors[rows])
-        np.save(root / "text_emb" / f"text_emb_{part}.npy", vectors[rows])
-        captions = table["caption"].to_pylist()[rows]
-        beside = pa.table({"image_path": [f"{i:09d}" for i in range(len(captions))], "caption": captions})
-        pq.write_table(beside, root / "metadata" / f"metadata_{part}.parquet")
-    return [str(root)]
+    beside = pa.table({"image_path": [f"{i:09d}" for i in range(N)], "caption": table["caption"]})
+    return [str(embedding_folder(root, vectors, vectors, beside, cuts=(25,)))]
 
 
 def as_arrays(root: Path, table: pa.Table) -> list[str]:
@@ -168,25 +161,15 @@ KINDS: dict[Callable[[Path, pa.Table], list[str]], str] = {
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Command) -> Callable[..., str]:
     """Calls ``cleanpairs`` in this process, in an empty working directory; it must succeed."""
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
     datasets.disable_progress_bars()
 
     def call(*argv: Any) -> str:
-        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
-        capfd.readouterr()
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        out, err = capfd.readouterr()
-        assert not code, err
+        code, out, err = in_process(*argv)
+        assert code == 0, err
         return out
 
     return call

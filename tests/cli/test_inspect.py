@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +14,9 @@ from PIL import Image
 
 from cleanpairs.data import Pairs
 from cleanpairs.data.inspection import inspect_pairs, size_of
+from tests.helpers import embedding_folder, picture
 
-Command = Callable[..., tuple[int, str, str]]
-
-
-def picture(number: int, size: tuple[int, int] = (8, 6)) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", size, (number * 37 % 256, number * 91 % 256, number % 256)).save(stream, "PNG")
-    return stream.getvalue()
+from .conftest import Command
 
 
 @pytest.fixture
@@ -35,8 +28,8 @@ def command(in_process: Command) -> Command:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Ten rows: two cut images, one without image, two empty captions, one row that repeats another, some scores."""
-    images: list[bytes | None] = [picture(i, (8 + i, 6)) for i in range(10)]
-    images[3], images[4], images[5] = picture(3)[:55], picture(4)[:40], None
+    images: list[bytes | None] = [picture(i, size=(8 + i, 6)) for i in range(10)]
+    images[3], images[4], images[5] = picture(3, size=(8, 6))[:55], picture(4, size=(8, 6))[:40], None
     images[7] = images[6]
     captions: list[str | None] = [f"caption {i}" for i in range(10)]
     captions[8], captions[9], captions[7] = " ", None, "CAPTION 6"
@@ -134,11 +127,8 @@ def test_few_rows(command: Command, tmp_path: Path, n: int) -> None:
 
 
 def test_vectors_only(command: Command, tmp_path: Path) -> None:
-    for name in ("img_emb", "text_emb", "metadata"):
-        (tmp_path / name).mkdir()
-    for name in ("img_emb", "text_emb"):
-        np.save(tmp_path / name / f"{name}_0.npy", np.ones((3, 4), np.float16))
-    pq.write_table(pa.table({"caption": list("abc")}), tmp_path / "metadata" / "metadata_0.parquet")
+    vectors = np.ones((3, 4), np.float16)
+    embedding_folder(tmp_path, vectors, vectors, pa.table({"caption": list("abc")}))
     code, out, _ = command(tmp_path)
     assert code == 0 and "reader       clip-retrieval" in out
     assert "vectors      1 x 4 float16 an image" in out and "4 float16 a caption" in out

@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs import CRCL, Pairs
 from cleanpairs.cli import main
 from cleanpairs.repair.plan import RepairPlan
-from tests.helpers import write_corpus
+from tests.helpers import corpus, plan_of, write_corpus
 from tests.repair.test_chat import answered, completion, lines_of, seen_by
 from tests.repair.test_endpoint import good, serving
 from tests.repair.test_recaption import COLOURS, png
@@ -149,19 +148,12 @@ def test_what_cannot_be(command: Callable[..., Any], tmp_path: Path) -> None:
 
 
 def test_a_plan_made_in_python_says_that_it_names_no_data(command: Callable[..., Any], tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    pairs = Pairs.from_arrays([f"w{i % 7} w{i % 5}" for i in range(30)], features=rng.normal(size=(30, 8)))
-    model = CRCL(backbone="mlp", dim=8, epochs=1, refine_epochs=(1,), freeze=1, batch_size=8, eval_group_size=8).fit(
-        pairs
-    )
-    model.rematch(pairs).save(tmp_path / "plan.parquet")
+    plan_of(corpus(30)).save(tmp_path / "plan.parquet")
     code, _, err = command("export", "--plan", tmp_path / "plan.parquet", "--repaired", tmp_path / "o.parquet")
     assert code == 3 and "does not name its data" in err
 
 
 def test_a_purity_or_a_share_that_is_asked_for(command: Callable[..., Any], fitted: Path, tmp_path: Path) -> None:
-    import shutil
-
     run = Path(shutil.copytree(fitted / "run", tmp_path / "run"))
     argv = ["export", run, "--repaired", tmp_path / "out.parquet", "--overwrite"]
     code, out, err = command(*argv, "--keep", "0.5")
@@ -179,33 +171,6 @@ def test_a_purity_or_a_share_that_is_asked_for(command: Callable[..., Any], fitt
     assert code == 0 and "of the kept  (95 % interval" in out and "are not kept" in out, err
     code, _, err = command(*argv, "--max-wrong", "0.000001")
     assert code == 7 and "of no 30 pairs" in err
-
-
-def test_auto_says_what_to_expect(command: Callable[..., Any], fitted: Path, tmp_path: Path) -> None:
-    """With scores in two clear modes; with one mode it refuses."""
-    import shutil
-
-    from cleanpairs.commands.run import Run, write_scores
-
-    rng = np.random.default_rng(0)
-    two = np.concatenate([rng.beta(2, 60, 30), rng.beta(30, 4, 90)]).astype(np.float32)
-    for name, scores, code in (("two", two, 0), ("one", rng.beta(5, 5, N).astype(np.float32), 7)):
-        run = Path(shutil.copytree(fitted / "run", tmp_path / name))
-        keys = Run.open(run).scores().table["key"].to_pylist()
-        write_scores(run / "scores.parquet", keys, scores, 0.1, {}, overwrite=True)
-        for argv in (
-            [*PLAUSIBLE, run, "--out", tmp_path / f"{name}.parquet"],
-            ["export", run, "--repairs", "plausible", "--repaired", tmp_path / f"{name}-out.parquet"],
-        ):
-            got, out, err = command(*argv, "--threshold", "auto")
-            assert got == code, err
-            if code == 0:
-                assert "precision" not in out  # CRCL's scores are no probabilities
-            else:
-                assert "do not separate" in err
-        got, out, err = command(*PLAUSIBLE, run, "--out", tmp_path / "j.parquet", "--threshold", "auto", "--json")
-        assert got == code and (code or json.loads(out)["pairs"] == N)
-        (tmp_path / "j.parquet").unlink(missing_ok=True)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from cleanpairs.data import load_pairs
 from cleanpairs.data.atomic import write_whole
 from tests.helpers import picture, plan_of
 
-Command = Callable[..., tuple[int, str, str]]
+from .conftest import Command
+
 N = 120
 
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cleanpairs.cli import cli
-from cleanpairs.core.errors import DataError, OutputExistsError
+from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import export_pairs
 from tests.helpers import plan_of
@@ -49,9 +49,6 @@ def test_there_and_back(command: Callable[..., Result]) -> None:
         "again\nrestored: back/in.parquet\n"
     )
     assert pq.read_table("back/in.parquet").equals(pq.read_table("in.parquet"), check_metadata=True)
-
-
-def test_as_json(command: Callable[..., Result]) -> None:
     result = command("out.parquet", "--out", "back.parquet", "--json")
     counts = {"rows": 5, "columns": 3, "unchanged": 3, "undone": 0, "returned": 2}
     assert json.loads(result.stdout) == {"path": "back.parquet"} | counts
@@ -64,25 +61,3 @@ def test_what_exists_stays_without_overwrite(command: Callable[..., Result]) -> 
     assert Path("in.parquet").read_bytes() == before
     assert command("out.parquet", "--out", "in.parquet", "--overwrite").exit_code == 0
     assert command("out.parquet").exit_code == 2  # --out is not guessed
-
-
-def test_a_ledger_that_was_moved(command: Callable[..., Result]) -> None:
-    Path("out.parquet.ledger.parquet").rename("ledger.parquet")
-    error = command("out.parquet", "--out", "back.parquet").exception
-    assert isinstance(error, DataError) and "--ledger" in str(error)
-    assert command("out.parquet", "--out", "back.parquet", "--ledger", "ledger.parquet").exit_code == 0
-
-
-def test_the_research_layout(command: Callable[..., Result], tmp_path: Path) -> None:
-    folder = tmp_path / "research"
-    folder.mkdir()
-    np.save(folder / "train_ims.npy", np.arange(8, dtype=np.float32).reshape(4, 2))
-    (folder / "train_caps.txt").write_text("a\nb\nc\nd\n")
-    for name in ("out.parquet", "out.parquet.manifest.json", "out.parquet.ledger.parquet"):
-        (tmp_path / name).unlink()
-    export(str(folder))
-    assert command("out.parquet", "--out", "back.parquet").exit_code == 0
-    back = pq.read_table("back.parquet")
-    assert back["caption"].to_pylist() == ["a", "b", "c", "d"]
-    vectors = np.stack(back["image_features"].to_pylist()).reshape(4, 2)
-    np.testing.assert_array_equal(vectors, np.arange(8).reshape(4, 2))

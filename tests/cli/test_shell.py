@@ -10,14 +10,11 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
@@ -29,9 +26,9 @@ from cleanpairs.core.plain import plain
 from cleanpairs.core.recipe import find_recipes
 from cleanpairs.core.registry import BACKBONES, METHODS
 
-COMPLETE_VARIABLE = "_CLEANPAIRS_COMPLETE"  # by it a shell asks, as click's scripts do
+from .conftest import Command
 
-Command = Callable[..., tuple[int, str, str]]
+COMPLETE_VARIABLE = "_CLEANPAIRS_COMPLETE"  # by it a shell asks, as click's scripts do
 
 
 # -- help -----------------------------------------------------------------------------------------------------------
@@ -125,11 +122,6 @@ def test_commands_and_options_are_completed() -> None:
     assert {"--method", "--backbone", "--json", "--column"} <= set(offered("fit", "--"))
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_options_of_every_command_are_completed(name: str) -> None:
-    assert "--help" in offered(name, "--")
-
-
 def test_names_are_completed() -> None:
     assert offered("fit", "--method", "") == list(METHODS)
     assert offered("fit", "--method", "c") == [name for name in METHODS if name[0] == "c"] != []
@@ -137,11 +129,6 @@ def test_names_are_completed() -> None:
     assert offered("fit", "--recipe", "crcl-") == [name for name in find_recipes() if name.startswith("crcl-")] != []
     assert offered("fit", "--device", "c") == ["cpu", "cuda"]
     assert offered("completion", "") == ["bash", "zsh", "fish"]
-
-
-def test_a_recipe_of_ones_own_is_a_file() -> None:
-    (item,) = ShellComplete(cli, {}, "cleanpairs", COMPLETE_VARIABLE).get_completions(["fit", "--recipe"], "./mine")
-    assert item.type == "file"
 
 
 @pytest.mark.parametrize(
@@ -266,15 +253,6 @@ def test_lists_as_json(command: Command) -> None:
     assert [r["name"] for r in recipes] == list(find_recipes()) and all("expected" in r for r in recipes)
 
 
-def test_corrupt_as_json(command: Command) -> None:
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(80, dtype=np.float32)), 4)
-    pq.write_table(pa.table({"image_features": vectors, "caption": [f"word{k}" for k in range(20)]}), "d.parquet")
-    code, out, err = command("corrupt", "d.parquet", "--noise", "0.5", "--out", "n.parquet", "--json")
-    assert code == 0, err
-    found = strictly(out)
-    assert found["pairs"] == 20 and 0 < found["mismatched"] <= 10 and found["out"] == "n.parquet"
-
-
 def test_plain_knows_numpy_paths_and_nothing_that_is_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
     value = {
         "a": np.float32("nan"), "b": [np.int64(3), float("inf"), np.bool_(True)], 1: Path("x/y"), "s": {"b", "a"},
@@ -333,33 +311,11 @@ def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
         assert re.fullmatch(r"fit, \d+ s so far", during(None))
     with periodic_progress("fit", every=0.01):
         assert re.fullmatch(r"fit: training, 8%, \d+ s so far", during(Progress()))
-    with periodic_progress("demo", every=0.01):  # a stage that has ended is not told of for ever
-        ended = Progress()
-        ended.step(2, 2, 0.5)
-        ended.close()
-        assert re.fullmatch(r"demo, \d+ s so far", during(None))
-    said.clear()
-    with periodic_progress("fit", every=0.01):  # while nothing but the options is read yet
-        fit.make_context("fit", ["data.parquet", "--quiet"])
-        said.clear()
-        threading.Event().wait(0.2)
-    assert not said
     with periodic_progress("fit", every=0.01):
         Progress(enabled=False).step(1, 2, 0.5)
         said.clear()
         threading.Event().wait(0.2)
     assert not said
-
-
-def test_no_thread_is_started_where_memory_is_capped(tmp_path: Path) -> None:
-    """Python waits for ever for a thread that finds no memory for its own start."""
-    code = (
-        "import threading, resource; from cleanpairs.cli.terminal import periodic_progress\n"
-        "resource.setrlimit(resource.RLIMIT_DATA, (2**33, resource.getrlimit(resource.RLIMIT_DATA)[1]))\n"
-        "with periodic_progress('fit'): print(threading.active_count())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout == "1\n"
 
 
 @pytest.mark.parametrize(

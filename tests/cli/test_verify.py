@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,12 +62,3 @@ def test_the_folder_one_is_in(file: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for name in (".", "./"):
         assert verify(name).exit_code == 0 and "2 rows" in verify(name).output
     assert getattr(verify("/").exception, "exit_code", None) == 3  # nothing to verify there
-
-
-def test_the_process_ends_with_the_exit_code(file: Path) -> None:
-    """As ``main`` runs it: click's own way of exiting gets lost there."""
-    for damage, code in ((False, 0), (True, 3)):
-        if damage:
-            file.write_bytes(file.read_bytes()[:-20])
-        done = subprocess.run([sys.executable, "-m", "cleanpairs", "verify", file], capture_output=True, check=False)
-        assert done.returncode == code
