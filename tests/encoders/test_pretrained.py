@@ -6,7 +6,6 @@ import json
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +34,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-KINDS = ["clip", "siglip"]
-
-
-@pytest.fixture
-def folders(tiny_models: dict[str, Path]) -> dict[str, Path]:
-    return tiny_models
-
-
-@pytest.fixture(params=KINDS)
-def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
-    return folders[request.param]
+@pytest.fixture(params=["clip", "siglip"])
+def folder(request: pytest.FixtureRequest, tiny_models: dict[str, Path]) -> Path:
+    return tiny_models[request.param]
 
 
 @pytest.fixture
@@ -62,18 +45,15 @@ def encoder(folder: Path) -> PretrainedCLIP:
 
 
 @pytest.fixture
-def broken(folder: Path, tmp_path: Path) -> Path:
+def broken(tiny_clip: Path, tmp_path: Path) -> Path:
     """A copy to damage."""
-    return Path(shutil.copytree(folder, tmp_path / "model"))
+    return Path(shutil.copytree(tiny_clip, tmp_path / "model"))
 
 
-def pictures(n: int = 5) -> list[Image.Image]:
+def pictures() -> list[Image.Image]:
     rng = np.random.default_rng(0)
     sizes = [(50, 70), (70, 50), (32, 32), (20, 33), (97, 41)]
-    return [
-        Image.fromarray(rng.integers(0, 256, (*sizes[k % 5], 3), dtype=np.uint8)).resize(sizes[k % 5][::-1])
-        for k in range(n)
-    ]
+    return [Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in sizes]
 
 
 def captions(n: int = 12) -> list[str]:
@@ -114,21 +94,9 @@ def test_the_same_logits_as_transformers(folder: Path, encoder: PretrainedCLIP) 
     np.testing.assert_allclose(cosine / encoder.temperature + bias, expected.numpy(), atol=2e-5)
 
 
-def test_unit_vectors(encoder: PretrainedCLIP) -> None:
-    assert encoder.dim == {"clip": 24, "siglip": 32}[encoder.model_type]
-    assert encoder.max_length == LENGTH
-    for z in (encoder.encode_images(pictures()), encoder.encode_texts(captions(5))):
-        assert z.shape == (5, encoder.dim) and z.dtype == np.float32
-        np.testing.assert_allclose(np.linalg.norm(z, axis=1), 1, atol=1e-6)
-        assert np.linalg.matrix_rank(z) > 1  # not the same vector for all
-
-
-def test_nothing_gives_nothing(encoder: PretrainedCLIP) -> None:
-    assert encoder.encode_images([]).shape == encoder.encode_texts([]).shape == (0, encoder.dim)
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
+@pytest.mark.parametrize("batch_size", [1, 3])
 def test_order_and_batches_do_not_matter(encoder: PretrainedCLIP, batch_size: int) -> None:
+    assert encoder.encode_images([]).shape == encoder.encode_texts([]).shape == (0, encoder.dim)
     images, texts = pictures(), [*captions(), "", "cat " * 40]
     z_image, z_text = encoder.encode_images(images), encoder.encode_texts(texts)
     order = np.random.default_rng(2).permutation(len(texts))
@@ -156,15 +124,11 @@ def test_odd_captions_are_encoded(encoder: PretrainedCLIP) -> None:
     np.testing.assert_allclose(np.linalg.norm(z, axis=1), 1, atol=1e-6)
 
 
-def test_capitals_do_not_matter(encoder: PretrainedCLIP) -> None:
-    np.testing.assert_array_equal(*encoder.encode_texts(["A Red CAT", "a red cat"]))
-
-
-def test_the_first_siglip_sees_no_punctuation(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_first_siglip_sees_no_punctuation(tiny_models: dict[str, Path], tmp_path: Path) -> None:
     """As its sentencepiece tokenizer does, of which only tokenizer.json may be there."""
-    later = PretrainedCLIP(folders["siglip"])
+    later = PretrainedCLIP(tiny_models["siglip"])
     assert later._tokenize(["a cat."]) != later._tokenize(["a cat"])
-    first = Path(shutil.copytree(folders["siglip"], tmp_path / "first"))
+    first = Path(shutil.copytree(tiny_models["siglip"], tmp_path / "first"))
     edit(first / "tokenizer_config.json", tokenizer_class="SiglipTokenizer")
     tokens = PretrainedCLIP(first)._tokenize(["a cat", " A  Cat. ", "(a) 'cat'!"])
     assert tokens[0] == tokens[1] == tokens[2] == later._tokenize(["a cat"])[0]
@@ -197,16 +161,6 @@ def test_the_oldest_form_of_the_settings() -> None:
     old = {"crop_size": 32, "size": 32, "resample": 3, "do_center_crop": True, "do_normalize": True, "do_resize": True}
     new = {"crop_size": {"height": 32, "width": 32}, "size": {"shortest_edge": 32}}
     assert ImageTransform.from_config(old, "clip") == ImageTransform.from_config(new, "clip")
-
-
-def test_by_hand() -> None:
-    settings = {"size": {"height": 2, "width": 4}, "image_mean": [0.5, 0.5, 0], "image_std": [0.5, 0.25, 1]}
-    x = ImageTransform.from_config(settings, "siglip")([Image.new("RGB", (9, 9), (255, 0, 51))])
-    assert x.shape == (1, 3, 2, 4) and x.dtype == torch.float32
-    torch.testing.assert_close(x[0, :, 1, 3], torch.tensor([1.0, -2.0, 0.2]))
-    off = {"do_rescale": False, "do_normalize": False, "do_resize": False, "crop_size": 2}
-    x = ImageTransform.from_config(off, "clip")([Image.new("RGB", (9, 9), (255, 0, 51))])
-    torch.testing.assert_close(x[0, :, 0, 0], torch.tensor([255.0, 0.0, 51.0]))
 
 
 def test_a_long_strip_stays_small(encoder: PretrainedCLIP) -> None:
@@ -249,11 +203,6 @@ def test_settings_that_are_not_known_are_refused(settings: dict[str, Any]) -> No
 # -- loading --------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_frozen(encoder: PretrainedCLIP) -> None:
-    assert not encoder.model.training
-    assert not any(parameter.requires_grad for parameter in encoder.model.parameters())
-
-
 def test_half_precision_files_become_float32(broken: Path) -> None:
     from transformers import AutoModel
 
@@ -270,8 +219,8 @@ def test_loading_draws_no_random_numbers(folder: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_fingerprint_is_of_the_contents(broken: Path, folder: Path) -> None:
-    fingerprint = PretrainedCLIP(folder).fingerprint
+def test_the_fingerprint_is_of_the_contents(broken: Path, tiny_clip: Path) -> None:
+    fingerprint = PretrainedCLIP(tiny_clip).fingerprint
     assert PretrainedCLIP(str(broken)).fingerprint == fingerprint and len(fingerprint) == 64
     (broken / "README.md").write_text("changes no vector", encoding="utf-8")
     assert PretrainedCLIP(broken).fingerprint == fingerprint
