@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -18,6 +18,8 @@ import pytest
 from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
 from cleanpairs.data import atomic
 from cleanpairs.data.atomic import scratch_directory, staged_directory, staged_file, staged_set
+
+FORK = multiprocessing.get_context("fork")  # a new process imports for a second
 
 
 def _write_and_raise(path: Path, error: BaseException) -> None:
@@ -201,10 +203,7 @@ def test_a_fault_while_staging_is_locked_leaves_nothing(
 
 
 def test_without_renameat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: Any) -> None:
-        raise OSError(errno.ENOSYS, "missing")
-
-    monkeypatch.setattr(atomic, "_renameat2", missing)
+    monkeypatch.setattr(atomic, "_renameat2", _missing)
     for text in ("1", "2"):
         with staged_file(tmp_path / "file", overwrite=text == "2") as path:
             path.write_text(text)
@@ -252,25 +251,12 @@ def test_the_umask_is_honoured(tmp_path: Path) -> None:
     assert modes == [0o640, 0o750, 0o640]
 
 
-_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from cleanpairs.data import atomic
-
-target, where = Path(sys.argv[1]), sys.argv[2]
-kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-if where == "sync":
-    atomic._sync = kill
-elif where == "rename":
-    atomic._renameat2 = os.replace = kill
-elif where == "remove":
-    atomic.shutil.rmtree = kill
-stage = atomic.staged_directory if sys.argv[3] == "directory" else atomic.staged_file
-with stage(target, overwrite=True) as path:
-    (path / "a" if sys.argv[3] == "directory" else path).write_text("new")
-    if where == "block":
-        kill()
-"""
+def in_a_child(function: Callable[[], object]) -> int:
+    """How the process ends that is forked to call it: a killed one has a negative number."""
+    child = FORK.Process(target=function)
+    child.start()
+    child.join()
+    return int(child.exitcode or 0)
 
 
 @pytest.mark.parametrize("kind", ["file", "directory"])
@@ -279,60 +265,53 @@ def test_a_kill_leaves_the_old_output_or_the_new_one(tmp_path: Path, kind: str, 
     target = tmp_path / "out"
     stage = staged_directory if kind == "directory" else staged_file
     inner = target / "a" if kind == "directory" else target
-    with stage(target) as path:
-        (path / "a" if kind == "directory" else path).write_text("old")
-    killed = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(target), where, kind], capture_output=True, text=True, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+    def write(text: str, overwrite: bool = True) -> None:
+        with stage(target, overwrite=overwrite) as path:
+            (path / "a" if kind == "directory" else path).write_text(text)
+            if text == "new" and where == "block":
+                kill()
+
+    def kill(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def killed() -> None:
+        for module, name in {"sync": [(atomic, "_sync")], "rename": [(atomic, "_renameat2"), (os, "replace")],
+                             "remove": [(atomic.shutil, "rmtree")]}.get(where, []):  # fmt: skip
+            setattr(module, name, kill)
+        write("new")
+
+    write("old", overwrite=False)
+    assert in_a_child(killed) == -signal.SIGKILL
     assert inner.read_text() == ("new" if where == "remove" else "old")
     assert len(names(tmp_path)) == 2  # what the dead writer left
     with stage(target, overwrite=True) as path:
         assert len(names(tmp_path)) == 2  # its staging is collected, and ours is there
-        with stage(target, overwrite=True) as other:  # a living writer's is not
-            (other / "a" if kind == "directory" else other).write_text("second")
+        write("second")  # a living writer's is not
         (path / "a" if kind == "directory" else path).write_text("third")
     assert inner.read_text() == "third" and names(tmp_path) == ["out"]
 
 
-_RACE = """
-import sys
-from cleanpairs.data import staged_directory, staged_file
-from cleanpairs.core.errors import OutputExistsError
+@pytest.mark.parametrize("stage", [staged_file, staged_directory])
+def test_of_two_processes_on_one_name_exactly_one_wins(tmp_path: Path, stage: Callable[..., Any]) -> None:
+    target, together = tmp_path / "out", FORK.Barrier(2)
 
-stage = staged_directory if sys.argv[2] == "directory" else staged_file
-try:
-    with stage(sys.argv[1]) as path:
-        (path / "a" if sys.argv[2] == "directory" else path).write_text(sys.argv[3])
-        print("ready", flush=True)
-        sys.stdin.readline()
-except OutputExistsError:
-    sys.exit(5)
-"""
+    def write(number: int) -> None:
+        try:
+            with stage(target) as path:
+                (path / "a" if stage is staged_directory else path).write_text(str(number))
+                together.wait()  # both are inside the block, with everything written
+        except OutputExistsError:
+            sys.exit(5)
 
-
-@pytest.mark.parametrize("kind", ["file", "directory"])
-def test_of_two_processes_on_one_name_exactly_one_wins(tmp_path: Path, kind: str) -> None:
-    target = tmp_path / "out"
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", _RACE, str(target), kind, str(number)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
-    for writer in writers:  # both are inside the block, with everything written
-        assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
+    writers = [FORK.Process(target=write, args=(number,)) for number in range(2)]
     for writer in writers:
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
+        writer.start()
     for writer in writers:
-        writer.communicate()
-    codes = [writer.returncode for writer in writers]
+        writer.join()
+    codes = [writer.exitcode for writer in writers]
     assert sorted(codes) == [0, 5]
-    written = target / "a" if kind == "directory" else target
+    written = target / "a" if stage is staged_directory else target
     assert written.read_text() == str(codes.index(0)) and names(tmp_path) == ["out"]
 
 
@@ -347,17 +326,6 @@ def _three(folder: Path, text: str, **options: Any) -> None:
 
 def _texts(folder: Path) -> list[str]:
     return [(folder / name).read_text() if (folder / name).exists() else "" for name in ("a", "b/inner", "c")]
-
-
-@pytest.mark.parametrize("renameat2", [True, False])
-def test_a_set_appears_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renameat2: bool) -> None:
-    if not renameat2:
-        monkeypatch.setattr(atomic, "_renameat2", _missing)
-    _three(tmp_path, "old")
-    assert _texts(tmp_path) == ["old"] * 3 and names(tmp_path) == ["a", "b", "c"]
-    if renameat2:
-        _three(tmp_path, "new", overwrite=True)
-        assert _texts(tmp_path) == ["new"] * 3 and names(tmp_path) == ["a", "b", "c"]
 
 
 def _missing(*_: Any) -> None:

@@ -20,10 +20,8 @@ from cleanpairs.data.duplicates import group_near_duplicates
 N = 12
 HARMS = {
     "flipped": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 16]) + data[len(data) // 2 + 1 :],
-    "zeros": lambda data: data[: len(data) // 3] + bytes(len(data) - len(data) // 3),
     "cut": lambda data: data[: len(data) // 2],
     "emptied": lambda data: b"",
-    "longer": lambda data: data + b"0",
 }
 
 

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
+from tests.helpers import embedding_folder, picture
 
 D = 8
 
 
-def write(folder: Path, parts: list[int], *, texts: bool = True, dtype: str = "float16", **more: Any) -> np.ndarray:
+def write(folder: Path, parts: list[int], *, texts: bool = True, dtype: str = "float16") -> np.ndarray:
     """A folder with parts of these sizes; (n, D) vectors of the images, those of the captions are twice as large."""
     vectors = np.arange(sum(parts) * D, dtype=dtype).reshape(-1, D) / 64 + 1
-    vectors = vectors.astype(dtype)
-    start = 0
-    for part, size in enumerate(parts):
-        rows = range(start, start + size)
-        for name, values in (("img_emb", vectors), ("text_emb", vectors * 2)):
-            if name == "img_emb" or texts:
-                (folder / name).mkdir(parents=True, exist_ok=True)
-                np.save(folder / name / f"{name}_{part}.npy", values[start : start + size])
-        table = {
-            "image_path": pa.array([f"{i:09d}.png" for i in rows], pa.string()),
-            "caption": pa.array([f"caption {i}" for i in rows], pa.string()),
-            "similarity": pa.array([i / 100 for i in rows], pa.float64()),
-        }
-        (folder / "metadata").mkdir(exist_ok=True)
-        pq.write_table(pa.table(table | more), folder / "metadata" / f"metadata_{part}.parquet")
-        start += size
+    vectors, rows = vectors.astype(dtype), range(sum(parts))
+    columns = {
+        "image_path": pa.array([f"{i:09d}.png" for i in rows], pa.string()),
+        "caption": pa.array([f"caption {i}" for i in rows], pa.string()),
+        "similarity": pa.array([i / 100 for i in rows], pa.float64()),
+    }
+    cuts = np.cumsum(parts)[:-1].tolist()
+    embedding_folder(folder, vectors, vectors * 2 if texts else None, pa.table(columns), cuts=cuts)
     return vectors
 
 
@@ -80,12 +70,10 @@ def test_without_text_vectors(tmp_path: Path) -> None:
 
 def test_images_behind_the_vectors_where_the_root_is_given(tmp_path: Path) -> None:
     write(tmp_path / "e", [2])
-    stream = io.BytesIO()
-    Image.new("RGB", (4, 4)).save(stream, "PNG")
-    (tmp_path / "000000001.png").write_bytes(stream.getvalue())
+    (tmp_path / "000000001.png").write_bytes(picture(1))
     assert load_pairs(tmp_path / "e").images.read([0, 1]) == [None, None]
     pairs = load_pairs(tmp_path / "e", image_root=tmp_path)
-    assert pairs.images.read([0, 1]) == [None, stream.getvalue()] and pairs.images.kind == "features"
+    assert pairs.images.read([0, 1]) == [None, picture(1)] and pairs.images.kind == "features"
     assert pairs.reasons == {}
 
 

@@ -55,19 +55,6 @@ def test_a_batch_is_its_rows_one_by_one(data: st.DataObject, lists: bool, kind: 
     assert found.faults == {p: why for p, why in faults.items() if why}
 
 
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int8(), pa.string()), pa.string_view()])
-def test_captions_of_other_types_are_the_same(kind: pa.DataType, tmp_path: Path) -> None:
-    captions = ["a cat", None, "", "été", "a cat"]
-    vectors = pa.array(np.eye(5, dtype=np.float32).tolist(), pa.list_(pa.float32()))
-    want = pa.table({"caption": captions, "image_features": vectors})
-    pq.write_table(want, tmp_path / "a.parquet")
-    pq.write_table(want.set_column(0, "caption", pa.array(captions).cast(kind)), tmp_path / "b.parquet")
-    one, other = load_pairs(tmp_path / "a.parquet"), load_pairs(tmp_path / "b.parquet")
-    assert one.captions == other.captions == ["a cat", "", "", "été", "a cat"]
-    assert one.reasons == other.reasons and sorted(one.reasons) == [1, 2]
-    np.testing.assert_array_equal(one.text_group, other.text_group)
-
-
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 def test_vectors_that_are_not_finite_become_zero_in_every_precision(kind: Any) -> None:
     values = np.arange(12, dtype=kind).reshape(4, 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import socket
 from contextlib import suppress
@@ -11,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from cleanpairs import load_pairs
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import resolve_path
+from tests.helpers import picture
 
 URLS = [
     "http://127.0.0.1/x.png", "http://localhost:8000/x.png", "http://169.254.169.254/latest/meta-data/",
@@ -31,19 +30,13 @@ FILES = ["file:///etc/passwd", "FILE:///etc/passwd", "file:/etc/passwd", "file:/
 CIRCLES = ["circle", "circle/good.png", "there", "there/../back/good.png"]
 
 
-def encoded() -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (4, 4), "red").save(out, "PNG")
-    return out.getvalue()
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A root with one image, a link that stays and one that leaves, links in circles, and an image outside."""
-    (tmp_path / "outside.png").write_bytes(encoded())
+    (tmp_path / "outside.png").write_bytes(picture(0))
     root = tmp_path / "root"
     root.mkdir()
-    (root / "good.png").write_bytes(encoded())
+    (root / "good.png").write_bytes(picture(0))
     (root / "within.png").symlink_to("good.png")
     (root / "leaving.png").symlink_to("../outside.png")
     (root / "up").symlink_to("..")
@@ -78,8 +71,9 @@ def test_no_row_reaches_the_network_or_another_file(root: Path, monkeypatch: pyt
 
     monkeypatch.setattr(socket.socket, "connect", connects)
     monkeypatch.setattr(socket, "getaddrinfo", connects)
-    hostile = [*URLS, *FILES, *LEAVING, "C:\\..\\outside.png", "missing.png", *CIRCLES]
-    table = pa.table({"image": ["good.png", "within.png", *hostile], "caption": ["a caption"] * (len(hostile) + 2)})
+    hostile = [*URLS, *FILES, *LEAVING, "C:\\..\\outside.png", "missing.png", *CIRCLES, "x" * 5000, "up", None]
+    names = ["good.png", str(root / "within.png"), *hostile]
+    table = pa.table({"image": names, "caption": ["a caption"] * len(names)})
     pq.write_table(table, root.parent / "d.parquet")
     pairs = load_pairs(root.parent / "d.parquet", image_root=str(root))
     assert sorted(pairs.reasons) == list(range(2, len(hostile) + 2))

@@ -60,14 +60,6 @@ def test_a_change_is_seen(change: str, file: Path, tmp_path: Path) -> None:
     assert digest_of(file) == _sha(file)
 
 
-@pytest.mark.parametrize("note", ["", "{}", "[]", '{"seen": {}, "sha256": "00"}', "\xff"])
-def test_a_damaged_note_counts_for_nothing(note: str, file: Path, tmp_path: Path) -> None:
-    digest_of(file)
-    (path,) = (tmp_path / "cache" / "digests").glob("*.json")
-    path.write_text(note, encoding="latin-1")
-    assert digest_of(file) == _sha(file)
-
-
 def test_what_was_changed_just_now_and_what_is_small_is_not_remembered(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

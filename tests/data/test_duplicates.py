@@ -134,23 +134,6 @@ def test_signatures_of_a_file_are_kept(tmp_path, monkeypatch) -> None:
     assert len(np.unique(again.image_group)) == 1
 
 
-@pytest.mark.parametrize("harm", [lambda data: b"", lambda data: data[:99], lambda data: b"x" + data[1:]])
-def test_damaged_signatures_are_made_again(tmp_path, monkeypatch, harm) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from cleanpairs import load_pairs
-
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
-    pq.write_table(pa.table({"image": copies(picture(0)), "caption": list("abcd")}), tmp_path / "data.parquet")
-    first = group_near_duplicates(load_pairs(tmp_path / "data.parquet"))
-    (file,) = (tmp_path / "cache" / "signatures").iterdir()
-    kept = file.read_bytes()
-    file.write_bytes(harm(kept))
-    again = group_near_duplicates(load_pairs(tmp_path / "data.parquet"))
-    assert again.image_group.tolist() == first.image_group.tolist() and file.read_bytes() == kept
-
-
 @pytest.mark.parametrize("grouped", [True, False])
 def test_a_model_takes_copies_for_one_image_unless_told_not_to(grouped: bool) -> None:
     from cleanpairs import InfoNCE

@@ -113,14 +113,6 @@ def test_json_lines_keep_their_types(folder: Path) -> None:
     assert table["new"].to_pylist() == [None, {"deep": [1]}, None]
 
 
-def test_a_json_list(folder: Path) -> None:
-    entries: list[Any] = [{"image": f"{i}.png", "caption": f"caption {i}", "image_id": i} for i in range(3)]
-    (folder / "train.json").write_text(json.dumps([*entries, "what"]))
-    pairs = load_pairs(folder / "train.json")
-    assert pairs.captions[:3] == [f"caption {i}" for i in range(3)] and pairs.keys[:3] == ["0", "1", "2"]
-    assert pairs.reasons == {3: "entry 4 is no JSON object"}
-
-
 def test_lines_that_cannot_be_used_are_set_aside_with_their_number(folder: Path) -> None:
     lines = [
         b"image,caption", b"0.png,fine", b"1.png", b"2.png,a,b", b"", b"3.png,caf\xe9", b'4.png,"a" b', b"9.png,gone",
@@ -145,48 +137,37 @@ def test_lines_that_cannot_be_used_are_set_aside_with_their_number(folder: Path)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("name", "content", "words"),
     [
-        (b"", "no header"),
-        (b"\n", "no header"),
-        (b"image,image\n", "'image' more than once"),
-        ("image,caption\n".encode("utf-16")[:-1], "cannot be read as UTF-16"),
-        (b"\x89PNG\r\n\x1a\n\0\0", "no header"),
+        ("in.csv", b"", "no header"),
+        ("in.csv", b"\n", "no header"),
+        ("in.csv", b"image,image\n", "'image' more than once"),
+        ("in.csv", "image,caption\n".encode("utf-16")[:-1], "cannot be read as UTF-16"),
+        ("in.csv", b"\x89PNG\r\n\x1a\n\0\0", "no header"),
         (
+            "in.csv",
             b'image,caption\n0.png,fine\n1.png,"never closed\n2.png,b\n',
             r"in\.csv, line 3: a quoted field is not closed",
         ),
-        (b"image,caption\n0.png," + b"x" * 2**25 + b"\n", r"line 2: .*longer than"),
-        (b"image,caption\nnowhere.png,a\n", "none of the first 1 images .*'nowhere.png'.*--image-root"),
-        (b"image,caption,true_mismatch\n0.png,a,maybe\n", "true_mismatch cannot be read as true or false: .*maybe"),
+        ("in.csv", b"image,caption\n0.png," + b"x" * 2**25 + b"\n", r"line 2: .*longer than"),
+        ("in.csv", b"image,caption\nnowhere.png,a\n", "none of the first 1 images .*'nowhere.png'.*--image-root"),
+        (
+            "in.csv",
+            b"image,caption,true_mismatch\n0.png,a,maybe\n",
+            "true_mismatch cannot be read as true or false: .*maybe",
+        ),
+        ("in.jsonl", b"{\n", "line 1 is no JSON"),
+        ("in.jsonl", b"[1]\n", "line 1 is no JSON object"),
+        ("in.jsonl", b"\xff\xfe{}\n", "cannot be read as UTF-16"),
+        ("in.jsonl", b"\x80{}\n", "line 1 is not UTF-8"),
+        ("in.jsonl", b'{"image": "0.png", "caption": "' + b"x" * 2**25 + b'"}\n', "line 1: it is longer than"),
+        ("in.jsonl", b"", "no column of captions"),
     ],
 )
-def test_files_that_are_no_csv(folder: Path, content: bytes, words: str) -> None:
-    (folder / "in.csv").write_bytes(content)
+def test_a_file_that_cannot_be_read_is_refused(folder: Path, name: str, content: bytes, words: str) -> None:
+    (folder / name).write_bytes(content)
     with pytest.raises(DataError, match=words):
-        load_pairs(folder / "in.csv")
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"{\n", "line 1 is no JSON"),
-        (b"[1]\n", "line 1 is no JSON object"),
-        (b"\xff\xfe{}\n", "cannot be read as UTF-16"),
-        (b"\x80{}\n", "line 1 is not UTF-8"),
-        (b'{"image": "0.png", "caption": "' + b"x" * 2**25 + b'"}\n', "line 1: it is longer than"),
-        (b"", "no column of captions"),
-    ],
-)
-def test_files_that_are_no_json_lines(folder: Path, content: bytes, words: str) -> None:
-    (folder / "in.jsonl").write_bytes(content)
-    with pytest.raises(DataError, match=words):
-        load_pairs(folder / "in.jsonl")
-
-
-def test_a_large_caption_is_set_aside(folder: Path) -> None:
-    (folder / "in.csv").write_text(f"image,caption\n0.png,{'x' * 200_000}\n1.png,b\n")
-    assert load_pairs(folder).reasons == {0: "the caption is longer than 65536 bytes"}
+        load_pairs(folder / name)
 
 
 def test_the_truth_may_be_in_the_csv(folder: Path) -> None:
@@ -198,14 +179,8 @@ def test_the_truth_may_be_in_the_csv(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
-@pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_few_rows(folder: Path, n: int, ending: str) -> None:
-    if ending == "csv":
-        (folder / "in.csv").write_text("image,caption\n" + "".join(f"{i}.png,c\n" for i in range(n)))
-    else:
-        (folder / "in.jsonl").write_text("".join(f'{{"image": "{i}.png", "caption": "c"}}\n' for i in range(n)))
-        if not n:
-            return  # such a file has no columns: see above
+def test_few_rows(folder: Path, n: int) -> None:
+    (folder / "in.csv").write_text("image,caption\n" + "".join(f"{i}.png,c\n" for i in range(n)))
     pairs = load_pairs(folder)
     assert len(pairs) == len(pairs.images) == n and sum(map(len, iter_tables(pairs.source))) == n
 

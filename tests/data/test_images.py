@@ -154,15 +154,6 @@ def test_bombs_are_refused_before_they_are_decoded(width: int, height: int) -> N
         read_image(png_header(width, height))
 
 
-def test_the_cap_on_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = encode(Image.new("RGB", (10, 10)), "PNG")
-    monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "100")
-    assert read_image(data).size == (10, 10)
-    monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "99")
-    with pytest.raises(DataError, match="10x10"):
-        read_image(data)
-
-
 @pytest.mark.parametrize(
     ("data", "what"),
     [

@@ -89,44 +89,6 @@ def test_the_truth_is_what_a_plain_recount_finds(pairs: Pairs, rate: float, per:
     assert sum(g != {i} for i, g in givers.items()) <= round(rate * len(givers))
 
 
-def test_an_images_captions_move_together() -> None:
-    noise = inject_noise(corpus(50, 5), 0.6, per="image", seed=1)
-    blocks = noise.permutation.reshape(50, 5)
-    np.testing.assert_array_equal(blocks % 5, np.tile(np.arange(5), (50, 1)))
-    assert (blocks // 5 == blocks[:, :1] // 5).all() and (noise.mismatched.reshape(50, 5).std(axis=1) == 0).all()
-
-
-def test_images_with_other_numbers_of_captions_do_not_trade() -> None:
-    index = np.repeat(np.arange(30), np.arange(30) % 3 + 1)
-    features = np.eye(30, dtype=np.float32)
-    pairs = Pairs.from_arrays([str(i) for i in range(len(index))], features=features, image_index=index)
-    noise = inject_noise(pairs, 1.0, per="image", seed=0)
-    np.testing.assert_array_equal(np.sort(noise.permutation), np.arange(len(index)))
-    size = np.bincount(index)
-    np.testing.assert_array_equal(size[index[noise.permutation]], size[index])
-    assert noise.mismatched.any()
-
-
-def test_equal_images_and_equal_texts_are_no_mismatch() -> None:
-    features = np.ones((20, 3), np.float32)
-    alike = Pairs.from_arrays([f"text {i}" for i in range(20)], features=features)
-    assert not inject_noise(alike, 1.0).mismatched.any()
-    same_text = Pairs.from_arrays(["A cat", "a  CAT"] * 10, features=np.eye(20, dtype=np.float32))
-    noise = inject_noise(same_text, 1.0)
-    assert (noise.permutation != np.arange(20)).any() and not noise.mismatched.any()
-    siblings = Pairs.from_arrays(
-        ["a", "b", "B", "c"], features=np.eye(2, dtype=np.float32), image_index=[0, 0, 1, 1]
-    )  # pair 0 shows "B", which is also the text of pair 1 of its own image
-    assert siblings.mismatched_by(np.array([2, 1, 0, 3])).tolist() == [False, False, True, False]
-
-
-@pytest.mark.parametrize("n", [0, 1, 2])
-@pytest.mark.parametrize("per", ["caption", "image"])
-def test_few_pairs(n: int, per: str) -> None:
-    noise = inject_noise(corpus(n), 1.0, per=per)
-    assert sorted(noise.permutation.tolist()) == list(range(n)) and not noise.mismatched[: 1 if n < 2 else 0].any()
-
-
 def test_settings_that_do_not_exist() -> None:
     for rate in (-0.1, 1.1, float("nan")):
         with pytest.raises(ConfigError, match=r"\[0, 1\]"):
@@ -145,15 +107,8 @@ def test_noise_files(tmp_path: Path) -> None:
         np.save(tmp_path / f"{name}.npy", values)
         with pytest.raises(DataError, match=f"{name}.npy"):
             load_noise_file(tmp_path / f"{name}.npy", 3)
-    (tmp_path / "empty.npy").write_bytes(b"")
-    (tmp_path / "zip.npy").write_bytes(b"PK\x03\x04 garbage")
-    (tmp_path / "html.npy").write_bytes(b"<html>")
-    np.savez(tmp_path / "archive.npz", np.arange(3))
-    (tmp_path / "archive.npz").rename(tmp_path / "archive.npy")
-    np.save(tmp_path / "objects.npy", np.array([None] * 3), allow_pickle=True)
-    for name in ("empty", "zip", "html", "archive", "objects", "missing"):
-        with pytest.raises(DataError, match=f"{name}.npy"):
-            load_noise_file(tmp_path / f"{name}.npy", 3)
+    with pytest.raises(DataError, match=r"missing\.npy"):
+        load_noise_file(tmp_path / "missing.npy", 3)
 
 
 @pytest.mark.parametrize("lists", [False, True])

@@ -11,7 +11,7 @@ import pytest
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, load_pairs, normalise_text
-from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise, load_truth
+from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise
 from cleanpairs.repair.plan import truth_after
 
 ALL = (
@@ -73,7 +73,7 @@ def test_rate_seed_and_truth(kind: str, per_image: int, rate: float) -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
-@pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("rate", [0.5, 1.0])
 def test_few_pairs(kind: str, n: int, rate: float) -> None:
     noise = inject_noise(corpus(n), rate, kind=kind, groups=np.zeros(n, int) if kind.endswith(":c") else None)
     assert len(noise.permutation) == len(noise.mismatched) == n
@@ -86,7 +86,7 @@ def test_few_pairs(kind: str, n: int, rate: float) -> None:
 @pytest.mark.parametrize("kind", ALL)
 def test_equal_images_equal_texts_and_faults(kind: str) -> None:
     rng = np.random.default_rng(4)
-    for seed in range(20):
+    for seed in range(8):
         captions = rng.choice(["a b", "B, a b", "a c", "d e f", "", "g h"], 30).tolist()
         pairs = Pairs.from_arrays(captions, features=rng.integers(0, 6, (30, 1)).astype(np.float32))
         assert_truth(pairs, noise_of_kind(pairs, 0.6, kind, seed))
@@ -359,18 +359,6 @@ def test_a_half_wrong_caption_is_matched_nowhere() -> None:
     for text_from, wrong in (([1, 1, 2, 3], [True, True, False, False]), ([0, 0, 2, 3], [False] * 4)):
         truth = truth_after(pairs, np.array(text_from), own)
         assert truth["true_mismatch"].tolist() == wrong
-
-
-def test_a_research_directory(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    np.save(data / "train_ims.npy", np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32))
-    (data / "train_caps.txt").write_text("".join(f"w{i} v{i} u{i}\n" for i in range(100)))
-    for kind in ("shift:2", "collapse", "partial"):
-        noise = corrupt(data, 0.5, kind=kind, out=tmp_path / kind)
-        corrupted = load_pairs(tmp_path / kind)
-        assert corrupted.captions == apply_noise(load_pairs(data), noise).captions
-        np.testing.assert_array_equal(load_truth(tmp_path / kind / "train_truth.parquet", corrupted), noise.mismatched)
 
 
 def test_columns_that_are_no_category(tmp_path: Path) -> None:

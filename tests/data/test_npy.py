@@ -24,27 +24,26 @@ def test_it_is_read_and_not_to_be_written(tmp_path: Path, n: int) -> None:
             found[0, 0] = 1
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_a_damaged_header_is_an_error_of_the_data(tmp_path: Path, seed: int) -> None:
+def test_a_damaged_header_is_an_error_of_the_data(tmp_path: Path) -> None:
     """Numpy reads it as Python's text is read: a bracket too few raises an error of the tokenizer's own."""
-    stream = io.BytesIO()
+    stream, rng = io.BytesIO(), np.random.default_rng(0)
     np.save(stream, np.zeros((4, 2), np.float32))
-    data = bytearray(stream.getvalue())
-    rng = np.random.default_rng(seed)
-    data[int(rng.integers(0, 70))] = int(rng.choice(list(b"({['\"\\\n,0")))
-    (tmp_path / "a.npy").write_bytes(data)
-    with suppress(DataError):  # it may be a header still; any other error is the failure
-        read_npy(tmp_path / "a.npy")
+    for _ in range(200):
+        data = bytearray(stream.getvalue())
+        data[int(rng.integers(0, 70))] = int(rng.choice(list(b"({['\"\\\n,0")))
+        (tmp_path / "a.npy").write_bytes(data)
+        with suppress(DataError):  # it may be a header still; any other error is the failure
+            read_npy(tmp_path / "a.npy")
 
 
-@pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"<html>", b"PK\x03\x04"])
+PICKLED = io.BytesIO()
+np.save(PICKLED, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+ZIPPED = io.BytesIO()
+np.savez(ZIPPED, np.arange(3))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"<html>", b"PK\x03\x04", PICKLED.getvalue(), ZIPPED.getvalue()])
 def test_other_files_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.npy").write_bytes(data)
-    with pytest.raises(DataError, match=r"a\.npy"):
-        read_npy(tmp_path / "a.npy")
-
-
-def test_pickles_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match=r"a\.npy"):
         read_npy(tmp_path / "a.npy")

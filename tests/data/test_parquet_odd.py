@@ -64,27 +64,13 @@ def test_named_columns_go_before_the_usual_ones(tmp_path: Path) -> None:
         (pa.large_string(), pa.large_binary()),
         (pa.string_view(), pa.binary_view()),
         (pa.string(), pa.binary(len(png(1)))),
+        (pa.dictionary(pa.int8(), pa.string()), pa.binary()),
     ],
 )
 def test_types_of_text_and_bytes(tmp_path: Path, text: pa.DataType, image: pa.DataType) -> None:
     columns = {"caption": pa.array(["a", "b"], text), "image": pa.array([png(1), png(2)], image)}
     pairs = load_pairs(write(tmp_path / "in.parquet", columns))
     assert pairs.captions == ["a", "b"] and pairs.reasons == {} and pairs.images.read([1, 0]) == [png(2), png(1)]
-
-
-def test_a_truth_column_that_is_no_truth(tmp_path: Path) -> None:
-    columns = {"caption": ["a", "b"], "image": [png(0), png(1)], "true_mismatch": ["False", "True"]}
-    with pytest.raises(DataError, match=r"'true_mismatch' .*in\.parquet is string"):
-        load_pairs(write(tmp_path / "in.parquet", columns))
-
-
-def test_paths_that_cannot_be_followed(tmp_path: Path) -> None:
-    (tmp_path / "a.png").symlink_to("b.png")
-    (tmp_path / "b.png").symlink_to("a.png")
-    paths = ["a.png", "x" * 5000, "\ud800".encode("utf-8", "replace").decode(), "good.png"]
-    (tmp_path / "good.png").write_bytes(png(1))
-    pairs = load_pairs(write(tmp_path / "in.parquet", {"caption": list("abcd"), "image_path": paths}))
-    assert set(pairs.reasons) == {0, 1, 2} and pairs.images.read(range(4)) == [None, None, None, png(1)]
 
 
 @pytest.mark.parametrize("dictionary", [False, True])
@@ -223,7 +209,8 @@ def test_nulls_among_vectors(tmp_path: Path, fixed: bool) -> None:
     assert set(pairs.reasons) == {1, 3} and array is not None
     np.testing.assert_array_equal(array[:, 0], [[1, 2], [0, 0], [3, 4], [0, 0]])
     kind = pa.list_(pa.list_(pa.float32(), size), size)
-    nested = [[[1.0, 2.0], None], None, [[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, None]]]
+    odd = [[5.0, 6.0], [7.0, None]] if fixed else [[5.0, 6.0], [7.0]]
+    nested = [[[1.0, 2.0], None], None, [[1.0, 2.0], [3.0, 4.0]], odd]
     pairs = load_pairs(
         write(tmp_path / "b.parquet", {"caption": list("abcd"), "image_features": pa.array(nested, kind)})
     )
