@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import io
 import itertools
 from collections.abc import Iterable, Sequence
@@ -17,6 +19,12 @@ from cleanpairs import Pairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 WORDS = [f"word{k}" for k in range(24)]
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a file: several tests sweep all files of the package."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def picture(number: int, form: str = "PNG", size: tuple[int, int] = (8, 8)) -> bytes:
@@ -73,7 +81,7 @@ def embedding_folder(
 ) -> Path:
     """A folder as clip-retrieval leaves one: vectors of images and of captions, and the table, in parts cut there."""
     edges = [0, *cuts, len(table)]
-    for name in ("img_emb", "text_emb", "metadata"):
+    for name in ("img_emb", "metadata", *(() if texts is None else ("text_emb",))):
         (folder / name).mkdir(parents=True)
     for part, (first, last) in enumerate(itertools.pairwise(edges)):
         np.save(folder / "img_emb" / f"img_emb_{part}.npy", images[first:last])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import cleanpairs
+from tests.helpers import tree_of
 
 REPO = Path(__file__).resolve().parents[1]
 PACKAGE = Path(cleanpairs.__file__).resolve().parent
@@ -35,7 +36,7 @@ def room_of(path: Path) -> str:
 
 def imported_names(path: Path, types: bool = False) -> set[tuple[int, str]]:
     """(Line, dotted name) of every import of the package, inside functions too; for ``types`` only where asked for."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     unseen: set[ast.AST] = set()
     for node in ast.walk(tree):
         if (
@@ -113,7 +114,7 @@ def test_the_trainer_alone_steps_an_optimizer() -> None:
 
 def test_only_atomic_renames() -> None:
     for path in modules():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
         if path == PACKAGE / "data" / "atomic.py" or path.name == "run.py":  # a run keeps the old one
             continue

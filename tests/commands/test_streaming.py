@@ -83,15 +83,6 @@ def test_vectors_of_another_size_leave_no_output(model: InfoNCE, tmp_path: Path)
     assert not (tmp_path / "scores.parquet").exists()
 
 
-def test_an_existing_output_is_kept(model: InfoNCE, tmp_path: Path) -> None:
-    data = write(tmp_path / "new.parquet", 5)
-    (tmp_path / "scores.parquet").write_text("mine")
-    with pytest.raises(OutputExistsError):
-        score_stream(model, data, tmp_path / "scores.parquet")
-    assert (tmp_path / "scores.parquet").read_text() == "mine"
-    assert score_stream(model, data, tmp_path / "scores.parquet", overwrite=True).pairs == 5
-
-
 @pytest.fixture
 def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two files of 40 rows in row groups of 10, which become partitions of 20 rows."""

@@ -15,6 +15,7 @@ import pytest
 
 import cleanpairs
 from cleanpairs.core import children
+from tests.helpers import tree_of
 
 PACKAGE = Path(cleanpairs.__file__).resolve().parent
 OPTIONAL = {"cupy", "ray", "faiss", "datasets", "sentencepiece", "sitecustomize", "usercustomize"}
@@ -71,7 +72,7 @@ def test_every_child_is_started_by_one_function() -> None:
     found = {
         (path.relative_to(PACKAGE).as_posix(), ast.unparse(node.func))
         for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if (isinstance(node, ast.Call)
         and ast.unparse(node.func).split(".")[-1]
         in ("Popen", "run_path", "check_output", "check_call", "system", "popen", "get_context", "fork", "spawnv",

@@ -12,6 +12,7 @@ import pytest
 import cleanpairs
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular, open_regular, read_json, read_text, sha256_of
+from tests.helpers import tree_of
 
 PACKAGE = Path(cleanpairs.__file__).parent
 
@@ -84,6 +85,6 @@ def test_paths_of_others_are_opened_by_the_one_function() -> None:
     found = []
     for module in sorted(PACKAGE.rglob("*.py")):
         name = module.relative_to(PACKAGE).as_posix()
-        calls = (n for n in ast.walk(ast.parse(module.read_text(encoding="utf-8"))) if isinstance(n, ast.Call))
+        calls = (n for n in ast.walk(tree_of(module)) if isinstance(n, ast.Call))
         found += [f"{name}:{call.lineno}" for call in calls if name not in OWN and reads(call)]
     assert found == []

@@ -35,7 +35,7 @@ def converted(captions: list[Any], keys: list[Any] | None, first: int, lists: bo
 
 
 @pytest.mark.parametrize("lists", [False, True])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data(), kind=KEYS, first=st.integers(0, 3))
 def test_a_batch_is_its_rows_one_by_one(data: st.DataObject, lists: bool, kind: str, first: int) -> None:
     rows = st.none() | st.lists(CAPTION, max_size=3) if lists else CAPTION

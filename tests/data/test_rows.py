@@ -78,17 +78,13 @@ def flipped(data: bytes, at: int) -> bytes:
     ("name", "harm", "first"),
     [
         ("rows.npy", lambda data: flipped(data, 9), 0),  # in its head
-        ("rows.npy", lambda data: flipped(data, 128), 0),
         ("rows.npy", lambda data: flipped(data, 128 + 24 * 12), 10),
         ("rows.npy", lambda data: flipped(data, len(data) - 1), 20),
         ("rows.npy", lambda data: data[: 128 + 24 * 15] + bytes(8 * 24), 15),
-        ("rows.npy", lambda data: data[: 128 + 24 * 6], 5),
         ("rows.npy", lambda data: b"", 0),
-        ("rows.npy", lambda data: b"not numpy", 0),
         ("rows.npy", None, 0),
         ("state", lambda data: data.replace(b'"6"', b'"7"'), 0),  # another row is said to have failed
         ("state", lambda data: data[:20], 0),
-        ("state", lambda data: b"", 0),
         ("state", None, 0),
     ],
 )  # fmt: skip

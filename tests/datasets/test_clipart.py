@@ -10,7 +10,7 @@ import pytest
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.datasets import CLIPART_SPLITS, clipart_path, load_clipart
 
-SIZES = {"train": 1868, "val": 200, "test": 500}
+SIZES = {"train": 1870, "val": 200, "test": 500}
 
 
 @pytest.mark.parametrize("split", CLIPART_SPLITS)

