@@ -77,17 +77,12 @@ def test_for_a_person(command: Command, data: Path) -> None:
     code, out, _ = command(data)
     assert code == 0
     for words in (
-        "reader       parquet: Parquet",
         "text                       string  <- captions",
         "pairs        10  (3 quarantined, 1 repeat another)",
-        "images       10  (9 distinct)",
         "truth        1 pair wrong",
         "precomputed score  clip_l14_similarity_score  (9 known)",
-        "median 0.500",
         "quarantined  3 of 10 pairs",
-        "there is no image",
         "decoded      7 of 7 images (all): 2 failures",
-        "width 8 to 14",
     ):
         assert words in out, words
 

@@ -17,7 +17,6 @@ import pytest
 
 from cleanpairs.cli import COMMANDS, cli
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, written_and_read
-from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.repair.plan import METADATA_KEY, PLAN_SCHEMA
 
@@ -174,15 +173,10 @@ def test_the_data_of_a_run_is_kept_by_what_reads_the_run(here: Path, in_process:
     (here / "runs" / "latest").symlink_to("../run")
     before = state(here)
     calls = [
-        ("rematch", "run", "--out", "first.parquet"),
-        ("rematch", "file.parquet", "--out", "file.parquet"),
         ("report", "--out", "first.parquet"),
         ("score", "file.parquet", "--out", "first.parquet"),
-        ("export", "--repaired", "first.parquet"),
         ("restore", "kept.parquet", "--out", "dropped"),
-        ("diff", "kept.parquet", "--out", "kept.parquet"),
         ("fit", "run/model/config.json", "--out", "run"),
-        ("fit", "file.parquet", "--val", "folder", "--out", "folder"),
         ("fit", "file.parquet", "--set", "data.val=folder", "--out", "folder/run"),
     ]
     for words in calls:
@@ -222,11 +216,6 @@ def test_images_beside_a_table_are_kept(here: Path, in_process: Command) -> None
 @pytest.mark.usefixtures("here")
 def test_an_output_without_a_name_is_a_usage_error(in_process: Command) -> None:
     assert in_process("report", "run", "--out", "")[0] == 2
-
-
-def test_guard_of_the_library() -> None:
-    with pytest.raises(OutputExistsError, match="is the input"):
-        refuse_inputs([__file__], [__file__])
 
 
 @pytest.mark.parametrize(

@@ -93,16 +93,8 @@ def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["review", "audit"])
 def test_it_serves_until_ctrl_c_and_ends_with_the_result(run: Path, tmp_path: Path, name: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "cleanpairs",
-        name,
-        str(run),
-        "--no-browser",
-        TRUST,
-        *(["--page"] * (name == "audit")),
-    ]
+    more = ["--page"] if name == "audit" else []
+    command = [sys.executable, "-m", "cleanpairs", name, str(run), "--no-browser", TRUST, *more]
     # A shell's job in the background ignores Ctrl-C, and so would its children.
     default = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(

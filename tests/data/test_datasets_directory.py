@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -137,27 +136,6 @@ def test_damaged_directories(tmp_path: Path) -> None:
         state.write_text(text)
         with pytest.raises(DataError, match=r"state\.json"):
             load_pairs(tmp_path / "saved")
-
-
-def test_damaged_arrow_never_ends_the_process(tmp_path: Path) -> None:
-    dataset(20).save_to_disk(tmp_path / "whole")
-    (source,) = (tmp_path / "whole").glob("*.arrow")
-    whole = source.read_bytes()
-    rng = np.random.default_rng(0)
-    shutil.copytree(tmp_path / "whole", tmp_path / "saved")
-    read = 0
-    for _ in range(150):
-        content = bytearray(whole)
-        for at in rng.integers(0, len(whole) - 8, 3).tolist():
-            content[at] = int(rng.integers(256))
-        (tmp_path / "saved" / source.name).write_bytes(content)
-        try:
-            pairs = load_pairs(tmp_path / "saved")
-            pairs.images.read(range(len(pairs)))
-            read += 1
-        except DataError:
-            pass
-    assert 0 < read < 150
 
 
 def test_the_hub_is_asked_only_when_the_name_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from cleanpairs.cli import cli
 from tests.helpers import embedding_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "clip_vectors.md"
-SHORT = {"fit": "--set epochs=2 --set label_epochs=2", "bench": "--seeds 1 --set crcl.epochs=1 --set crcl.refine_epochs=[]"}
+BENCH = "--seeds 1 --set crcl.epochs=1 --set crcl.refine_epochs=[]"
+SHORT = {"fit": "--set epochs=2 --set label_epochs=2", "bench": BENCH}
 N, D = 110, 8
 
 
