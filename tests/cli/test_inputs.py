@@ -26,7 +26,7 @@ from .conftest import Command
 
 N = 40
 FIT = (
-    "--backbone mlp --set image_size=16 --epochs 1 --batch-size 16 --device cpu --seed 1 --quiet --set dim=16 "
+    "--backbone mlp --set image_size=32 --epochs 1 --batch-size 16 --device cpu --seed 1 --quiet --set dim=16 "
     "--method crcl --set dim_word=8 --set refine_epochs=[1] --set freeze=1 --set eval_group_size=8 --set threshold=0.3"
 ).split()
 
@@ -188,11 +188,10 @@ def test_inspect_fit_and_export(write: Any, tmp_path: Path, command: Callable[..
     vectors = KINDS[write] in ("precomp", "clip-retrieval", "npy")
     assert (seen["decoded"] is None) == vectors and (vectors or seen["decoded"]["failures"] == [])
 
-    encoder = [] if vectors else ["--set", "image_size=32"]
     fit = (
         FIT[2:] if KINDS[write] in ("clip-retrieval", "npy") else FIT
     )  # vectors of both sides take the backbone's place
-    command("fit", *data, *encoder, *fit, "--out", "run")
+    command("fit", *data, *fit, "--out", "run")
     command("export", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet")
     out, ledger = pq.read_table("out.parquet"), pq.read_table("ledger.parquet")
     counts = json.loads(Path("out.parquet.manifest.json").read_text())["counts"]

@@ -15,8 +15,8 @@ import pytest
 from cleanpairs import Auto, datasets
 from cleanpairs.cli import main
 
-ROWS = 600
-EPOCHS = {"label_epochs": 2, "epochs": 3}  # of auto: one for the threshold after those for the labels
+ROWS = 1_000
+EPOCHS = {"label_epochs": 3, "epochs": 4}  # of auto: one for the threshold after those for the labels
 
 # What makes `clipart_path` name the first rows alone, here or in the kernel of a notebook.
 FEWER = """
