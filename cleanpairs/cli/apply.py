@@ -85,9 +85,9 @@ repair_options = (
     ),
     option(
         "--set=KEY=VALUE overrides",
-        "Rarer settings: strategy, displaced, targets, donors, max_reuse, min_repair_score, min_confidence, candidates "
-        "(see docs/repair.md); of a model that is asked: prompt, image_size, body, max_words, concurrency, attempts, "
-        "timeout, backoff; where DATA is given, also its reader and encoding. May be repeated.",
+        "Rarer settings: strategy, displaced, dedup, targets, donors, max_reuse, min_repair_score, min_confidence, "
+        "candidates (see docs/repair.md); of a model that is asked: prompt, image_size, body, max_words, concurrency, "
+        "attempts, timeout, backoff; where DATA is given, also its reader and encoding. May be repeated.",
         KeyValues(),
         multiple=True,
     ),

@@ -95,7 +95,8 @@ def export_run(
     export = Export(source, out, ExportSettings(**written, about=card_facts(run, license)))
 
     def decide(outputs: StagedSet) -> Decisions:
-        if export.format.selection and export.one_row_a_pair and not len((scores := run.scores()).moves):
+        whole = settings.dedup or not (export.format.selection and export.one_row_a_pair)
+        if not whole and not len((scores := run.scores()).moves):
             staged = held.enter_context(scratch_directory("plan")) / PLAN
             threshold = float(run.result["threshold"])
             head = plan_selection(scores, source, settings.resolved(threshold), staged)

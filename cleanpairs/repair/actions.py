@@ -57,8 +57,10 @@ REASONS = (
     "undetermined: these scores do not tell how likely a repair is right",
     "no repairs were asked for",
     "a uid list names samples as they are: a repair cannot be expressed in it",
+    "its image is a near duplicate of that of a better pair",
 )
-UNSURE, RIVALLED, COPIED, DIRTIER, UNDETERMINED, NOT_ASKED, NOT_IN_UIDS = range(4, 11)  # numbers of `REASONS`
+# Numbers of `REASONS`.
+UNSURE, RIVALLED, COPIED, DIRTIER, UNDETERMINED, NOT_ASKED, NOT_IN_UIDS, DUPLICATE = range(4, 12)
 # What lends its part to a repair, by number.
 KINDS = ("trusted image", "mismatched image", "pseudo-caption of a trusted pair", "mismatched caption")
 
@@ -70,6 +72,7 @@ def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False) ->
 
     ``listed``: the reader has seen the reasons.
     """
+    reasons = {reason: n for reason, n in reasons.items() if reason != REASONS[DUPLICATE]}
     if not reasons or set(reasons) == {REASONS[NOT_ASKED]}:
         return ""
     told = "" if listed else ": " + ", ".join(f"{reason} ({n:,})" for reason, n in reasons.items())

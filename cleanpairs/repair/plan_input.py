@@ -14,6 +14,7 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError, RefusedError
 from cleanpairs.core.regular import writing
 from cleanpairs.data import Pairs
+from cleanpairs.data.duplicates import VectorSigns, lesser_duplicates, near_vector_groups
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.repair.displaced import MOVE
 from cleanpairs.repair.settings import RepairSettings
@@ -37,6 +38,7 @@ class PlanInput:
     - ``z_image`` (m, d), ``z_text`` (n, d) float32: unit vectors
     - ``image_row``, ``text_row`` (R + T,): rows of the vectors of the mismatched pairs, then of the trusted pairs
     - ``typical``: median cosines of mismatched and trusted pairs
+    - ``duplicates`` (k,) int64, rising: kept pairs that are near duplicates of better ones, where these are not wanted
     - ``texts``: reads the keys and captions of all pairs, in order
     """
 
@@ -53,6 +55,7 @@ class PlanInput:
     reasons: Mapping[int, str]
     texts: Callable[[], Iterable[pa.RecordBatch]]
     moves: np.ndarray = field(default_factory=lambda: np.empty(0, MOVE))
+    duplicates: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.correspondence)
@@ -111,7 +114,7 @@ class PlanInput:
         return cls(
             values, pairs.pair_image_group, np.asarray(pairs.text_group), mismatched, trusted, z_image, z_text,
             index[kept], kept, (_median(cosine(_sampled(mismatched)), 0), _median(cosine(_sampled(above)), 1)),
-            pairs.reasons, lambda: [texts], moves,
+            pairs.reasons, lambda: [texts], moves, _duplicates(pairs, undecided, settings),
         )  # fmt: skip
 
     @classmethod
@@ -142,6 +145,7 @@ class PlanInput:
         image_group, text_group = np.empty(n, np.int64), np.empty(n, np.int64)
         vectors: tuple[list[np.ndarray], list[np.ndarray]] = [], []
         reasons: dict[int, str] = {}
+        signs_of, signs = VectorSigns(), np.empty((n if settings.dedup else 0, 32), np.uint8)
         best = _Best(0 if settings.lenders == "mismatched" else min(settings.max_trusted, n))
         first = 0
         with writing(texts), pa.OSFile(str(texts), "wb") as sink, pa.ipc.new_file(sink, TEXTS) as table:
@@ -152,6 +156,8 @@ class PlanInput:
                     _refuse_non_finite(z, np.flatnonzero(~np.isnan(y)), what)
                 values[s], image_group[s], text_group[s] = y, batch.image_group, batch.text_group
                 cosine[s] = np.einsum("ij,ij->i", z_image, z_text)
+                if settings.dedup and batch.vectors is not None:
+                    signs[s] = signs_of(batch.vectors.mean(axis=1))[batch.row]
                 reasons.update({first + i: why for i, why in batch.faults.items()})
                 below = np.flatnonzero(undecided[s] & (y < settings.resolved_threshold))
                 above = np.flatnonzero(undecided[s] & (y >= settings.resolved_threshold))
@@ -167,10 +173,14 @@ class PlanInput:
         for side, z in zip(vectors, best.vectors, strict=False):
             side.append(z[: len(order)])
         z_image, z_text = map(_joined, vectors)
+        duplicates = np.empty(0, np.int64)
+        if settings.dedup:
+            kept = np.where(undecided & (values >= settings.resolved_threshold), values, np.nan)
+            duplicates = lesser_duplicates(near_vector_groups(signs, settings.duplicate_bits), np.arange(n), kept)
         return cls(
             values, image_group, text_group, mismatched, best.pair[order], z_image, z_text, row, row,
             (_median(cosine[_sampled(mismatched)], 0), _median(cosine[_sampled(above)], 1)), reasons,
-            lambda: _read_texts(texts), moves,
+            lambda: _read_texts(texts), moves, duplicates,
         )  # fmt: skip
 
 
@@ -202,6 +212,18 @@ def _made(moves: np.ndarray | None, settings: RepairSettings) -> np.ndarray:
     if moves is None or not settings.moves_displaced:
         return np.empty(0, MOVE)
     return np.asarray(moves[moves["confidence"] >= settings.min_confidence])
+
+
+def _duplicates(pairs: Pairs, undecided: np.ndarray, settings: RepairSettings) -> np.ndarray:
+    """Kept pairs of other rows than the best with such an image. ``undecided`` (N,): their correspondence."""
+    if not settings.dedup:
+        return np.empty(0, np.int64)
+    kept = np.where(undecided >= settings.resolved_threshold, undecided, np.nan)
+    group, vectors = pairs.pair_image_group, pairs.images.array()
+    if vectors is not None:
+        signs = VectorSigns()(vectors.reshape(len(vectors), -1, vectors.shape[-1]).mean(axis=1))
+        group = near_vector_groups(signs, settings.duplicate_bits)[pairs.image_index]
+    return lesser_duplicates(group, pairs.row, kept)
 
 
 def _without(correspondence: np.ndarray | None, faulty: Iterable[int]) -> np.ndarray:

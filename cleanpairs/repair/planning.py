@@ -32,7 +32,7 @@ from cleanpairs.core.errors import RefusedError
 from cleanpairs.correspondence.pair_probability import PairProbability
 from cleanpairs.ops.columns import one_array, taken
 from cleanpairs.ops.search import TopK, top_k
-from cleanpairs.repair.actions import ACTIONS, COPIED, KINDS, REASONS
+from cleanpairs.repair.actions import ACTIONS, COPIED, DUPLICATE, KINDS, REASONS
 from cleanpairs.repair.candidates import (
     Corpus,
     DonorSearch,
@@ -132,6 +132,7 @@ class Planned:
         action = np.where(quarantined, ACTIONS.index("quarantine"), ACTIONS.index("keep"))
         change = np.where(repairs["is_image"], ACTIONS.index("rematch_image"), ACTIONS.index("rematch_text"))
         action[mismatched] = np.where(repaired, change, ACTIONS.index("drop"))
+        action[self._duplicates_in(s)] = ACTIONS.index("drop")
         takes_text = pa.array(action == ACTIONS.index("rematch_text"))
         gone = pa.array((action == ACTIONS.index("drop")) | quarantined)
         new = pc.if_else(takes_text, spread(lent["caption"]), captions)
@@ -155,6 +156,10 @@ class Planned:
             schema=PLAN_SCHEMA,
         )
 
+    def _duplicates_in(self, s: slice) -> np.ndarray:
+        """Places of near duplicates among the pairs ``s``."""
+        return np.asarray(self.given.duplicates[_within(self.given.duplicates, s)] - s.start)
+
     def _reasons(self, s: slice, repairs: np.ndarray, mismatched: np.ndarray, quarantined: np.ndarray) -> pa.Array:
         """Why the pairs ``s`` are not kept as they were. Parameters as of :meth:`_rows`."""
         faults = {i: self.given.reasons[i] for i in self._faulty[_within(self._faulty, s)].tolist()}
@@ -165,6 +170,7 @@ class Planned:
         why = np.full(len(quarantined), -1, np.int64)
         why[mismatched] = np.where(repairs["donor"] >= 0, len(REASONS) + kind, repairs["reason"])
         why[quarantined] = len(REASONS) + len(KINDS)
+        why[self._duplicates_in(s)] = DUPLICATE
         number = {word: at for at, word in enumerate(words)}
         for i in moved.tolist():
             why[mismatched[i]] = number[rules[int(distance[i])]]

@@ -26,6 +26,8 @@ class RepairSettings:
     - ``max_trusted``: only so many trusted pairs, of the highest correspondence, are searched for donors
     - ``displaced``: captions of displaced rows go back to their images by the rule, before all else. See
       :mod:`cleanpairs.repair.displaced`. Not where only images may be replaced, nor where nothing is repaired
+    - ``dedup``: of near duplicates of an image only the best row is kept, and the kept pairs of the others are dropped.
+      ``duplicate_bits``: of vectors without pictures, bits of 256 in which near duplicates differ at most
     - ``strategy`` {"ot", "nearest", "half-replace", "pseudo-caption", "method"}: see :mod:`cleanpairs.repair.planning`.
       The third and fourth take from trusted pairs only. "method": the method's own, where the paper has one (REPAIR:
       half-replacing, PC2: the most similar predicted pseudo-classes, L2RM: its transport plan), else "nearest"
@@ -44,6 +46,8 @@ class RepairSettings:
     max_trusted: int = whole(100_000, 1)
     strategy: str = choice("ot", "nearest", "half-replace", "pseudo-caption", "method")
     displaced: bool = True
+    dedup: bool = False
+    duplicate_bits: int = whole(36, 0, most=256)
 
     def __post_init__(self) -> None:
         check_settings("rematch", self)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv as pq_csv
 
 from cleanpairs.commands import rematch
 from cleanpairs.commands.fit import fit_run
@@ -200,6 +201,31 @@ def test_streamed_plans_have_the_probabilities_of_memory(
     shown = np.array([row["donor_pair_id" if row["action"] == "rematch_image" else "pair_id"] for row in made])
     right, sure = (captions == shown).mean(), np.mean([row["confidence"] for row in made])
     assert right > 0.8 and abs(right - sure) < 0.1, (right, sure)
+
+
+def test_the_best_of_near_duplicates_is_kept(run: Run, tmp_path: Path) -> None:
+    """In memory and in a stream, and all rows are accounted for."""
+    rng, n = np.random.default_rng(0), 240
+    vectors = rng.normal(size=(n, 64))
+    vectors[:40] = vectors[200:] + 0.1 * rng.normal(size=(40, 64))  # 40 images twice
+    sides = [pa.array(list((vectors + noise).astype(np.float32))) for noise in (0, 0.5 * rng.normal(size=(n, 64)))]
+    captions = [f"a text of number {i}" for i in range(n)]
+    data = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"caption": captions, "image_features": sides[0], "text_features": sides[1]}), data)
+    options = {"train": str(data), "method": "clip-score", "device": "cpu"}
+    recipe = Recipe.resolve(None, overrides=["text_encoder=features", "require_dependence=false"], options=options)
+    fit_run(recipe, out=tmp_path / "run", latest=False)
+    fitted = Run(tmp_path / "run")
+    issues = pq_csv.read_csv(fitted.path / "issues.csv").to_pylist()
+    listed = [row["pair_id"] for row in issues if row["issue"] == "near-duplicate images, different captions"]
+    assert len(listed) == 40 and {i % 200 for i in listed} == set(range(40))
+    expected = in_memory(fitted, None, tmp_path / "expected.parquet", threshold=0.0, dedup=True)
+    found = plan_stream(fitted, None, tmp_path / "plan.parquet", threshold=0.0, dedup=True)
+    assert found.summary.kept == 200 and found.summary.dropped == 40
+    table = RepairPlan.load(tmp_path / "plan.parquet").table
+    same(table, expected.table)
+    y, dropped = table["correspondence"].to_numpy(), np.flatnonzero(pc.equal(table["action"], "drop"))
+    assert all(y[i] <= y[(i + 200) % 400 if i < 40 else i - 200] for i in dropped.tolist())
 
 
 def test_an_output_that_exists_is_not_replaced(run: Run, tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""At how many bits vectors of an image and of its copies are near duplicates, beside the rule for pixels.
+
+    OMP_NUM_THREADS=1 python benchmarks/near_vectors.py DATA_DIR > benchmarks/results/near_vectors.csv
+
+DATA_DIR holds ``webcaptions.parquet``. Its first 300 images are scaled to two thirds, stored in a low quality, and
+cropped by 3 % of each side. The vectors are those of the frozen EfficientNet-Lite.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from PIL import Image
+
+from cleanpairs import Pairs
+from cleanpairs.data.duplicates import VectorSigns, group_near_duplicates, near_vector_groups
+from cleanpairs.features.images import image_matrix
+
+
+def copy_of(data: bytes, kind: int) -> bytes:
+    """An image that is scaled (0), stored in a low quality (1) or cropped (2)."""
+    image, out = Image.open(io.BytesIO(data)).convert("RGB"), io.BytesIO()
+    w, h = image.size
+    if kind == 0:
+        image = image.resize((w * 2 // 3, h * 2 // 3))
+    if kind == 2:
+        image = image.crop((w * 3 // 100, h * 3 // 100, w - w * 3 // 100, h - h * 3 // 100))
+    image.save(out, "JPEG", quality=40 if kind == 1 else 85)
+    return out.getvalue()
+
+
+def main() -> None:
+    """Print a table."""
+    column = pq.read_table(Path(sys.argv[1]) / "webcaptions.parquet", columns=["image"])["image"].to_pylist()[:300]
+    images = [x["bytes"] if isinstance(x, dict) else x for x in column]
+    images += [copy_of(data, kind) for kind in range(3) for data in images]
+    pairs, n = Pairs.from_arrays([f"image {i}" for i in range(len(images))], images=images), len(column)
+    signs = VectorSigns()(np.asarray(image_matrix(pairs, "efficientnet_lite0").array, np.float32).mean(axis=1))
+    rules = {f"{bits} bits of 256": near_vector_groups(signs, bits) for bits in (24, 28, 32, 36, 40, 48)}
+    rules["pixels"] = group_near_duplicates(pairs).pair_image_group
+    print("# OMP_NUM_THREADS=1 python benchmarks/near_vectors.py DATA_DIR > benchmarks/results/near_vectors.csv")
+    print("near duplicates by,scaled copies found,low quality,cropped,other images linked")
+    for name, group in rules.items():
+        found = [f"{(group[:n] == group[n * k : n * (k + 1)]).mean():.3f}".lstrip("0") for k in (1, 2, 3)]
+        print(name, *found, n - len(np.unique(group[:n])), sep=",")
+
+
+if __name__ == "__main__":
+    main()
