@@ -133,9 +133,10 @@ def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any
     "--labels=FILE", "With --calibrate: take the answers of a CSV with pair_id and matched, without a page.", Reads()
 )
 @option(
-    "--judge=MODEL@URL",
-    "With --calibrate: ask this model of a server, such as http://localhost:8000/v1, about 200 pairs in doubt (--n). "
-    "Its errors are measured, and counted. The key is in OPENAI_API_KEY.",
+    "--judge=MODEL[@URL]",
+    "With --calibrate: ask a BLIP for matching (a directory or a hub name), or a model of a server, such as "
+    "NAME@http://localhost:8000/v1 with the key in OPENAI_API_KEY, about 200 pairs in doubt (--n). Its errors are "
+    "measured, and counted.",
     str,
 )
 @option("--plan=FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]", Reads())
@@ -188,22 +189,26 @@ def review(
 
 
 def _ask_judge(run: Any, judge: str, count: int) -> None:
-    """Keep in the run what the model MODEL@URL says of so many pairs."""
+    """Keep in the run what a judge, MODEL or MODEL@URL, says of so many pairs."""
     from cleanpairs.audit import second_opinions
     from cleanpairs.commands.run import OPINIONS
     from cleanpairs.data.atomic import write_whole
     from cleanpairs.repair.chat import ChatJudge
 
     model, scheme, address = judge.partition("@http")
-    if not (model and scheme):
-        raise click.UsageError("--judge is MODEL@URL, such as Qwen/Qwen3-VL-8B-Instruct@http://localhost:8000/v1")
+    asked: Any
+    if scheme:
+        asked = ChatJudge(model, f"http{address}", cache=run.path / "review" / "judge.jsonl")
+    else:
+        from cleanpairs.encoders.pretrained import Matcher
+
+        asked = Matcher(model)
     pairs, y = run.load_input(), run.fitted_scores().correspondence
     answers = {i: label for i, label in _log(run, pairs).labels().items() if label is not None}
-    asked = ChatJudge(model, f"http{address}", cache=run.path / "review" / "judge.jsonl")
     threshold = float(run.info["result"]["threshold"])
     found = second_opinions(pairs, y, asked, threshold=threshold, answers=answers, count=count)
     write_whole(run.path / OPINIONS, json.dumps(found.to_dict()) + "\n")
-    for kind, times in asked.problems.items():
+    for kind, times in asked.problems.items() if scheme else ():
         echo(f"judge: {times:,} {kind}, such as {asked.examples[kind]}", err=True)
 
 

@@ -5,7 +5,7 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 (the extra ``clip``). The pixels are prepared here, by ``preprocessor_config.json``, with Pillow, as in the training.
 
 Captions for pairs that none of the corpus fits are written by BLIP (Li et al., ICML 2022), GIT (Wang et al., TMLR 2022)
-or a ViT with a text decoder.
+or a ViT with a text decoder. BLIP's head for matching judges pairs.
 
 What is read is data only: weights from safetensors, settings from JSON. Code that a model's directory brings is never
 run, and pickled weights are refused.
@@ -166,12 +166,11 @@ class Captioner:
         "git": "GitForCausalLM",
     }
 
+    wanted = "captions are written by {known}: name one of these, like Salesforce/blip-image-captioning-base"
+
     def __init__(self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> None:
         self.name, self.device = str(name_or_path), torch.device(device)
-        folder, kind = folder_and_kind(
-            self.name, revision, self.kinds,
-            "captions are written by {known}: name one of these, like Salesforce/blip-image-captioning-base",
-        )  # fmt: skip
+        folder, kind = folder_and_kind(self.name, revision, self.kinds, self.wanted)
         self.transform, self.tokenizer = load_transform(folder, kind), load_tokenizer(folder)
         self.model = load_network(folder, self.kinds[kind]).eval().requires_grad_(False).to(device)
 
@@ -194,3 +193,24 @@ class Captioner:
             told += [" ".join(text.split()) for text in texts]
         found = dict(zip(map(id, distinct), told, strict=True))
         return [found[id(image)] for image in images]
+
+
+class Matcher(Captioner):
+    """A frozen BLIP whose head for matching sees image and caption together. Made as :class:`Captioner` is."""
+
+    kinds: ClassVar[dict[str, str]] = {"blip": "BlipForImageTextRetrieval"}
+    wanted = "pairs are judged by {known}: name one of these, like Salesforce/blip-itm-base-coco"
+
+    @torch.inference_mode()
+    def predict(self, inputs: Sequence[tuple[Image.Image, str]], batch_size: int = 16) -> np.ndarray:
+        """P(belongs) (n,) of n pairs of an image and a caption."""
+        found = [np.empty(0, np.float32)]
+        longest = self.model.config.text_config.max_position_embeddings
+        for start in range(0, len(inputs), batch_size):
+            images, texts = zip(*inputs[start : start + batch_size], strict=True)
+            clean = [text.encode("utf-8", "replace").decode() for text in texts]  # a lone surrogate is no text
+            tokens = self.tokenizer(clean, padding=True, truncation=True, max_length=longest, return_tensors="pt")
+            asked = {name: tokens[name].to(self.device) for name in ("input_ids", "attention_mask")}
+            score = self.model(pixel_values=self.transform(images).to(self.device), **asked).itm_score  # (b, 2)
+            found.append(score.softmax(dim=1)[:, 1].cpu().numpy())
+        return np.concatenate(found)

@@ -299,7 +299,8 @@ def test_a_judge_gives_second_opinions(on_squares: Callable[..., Any]) -> None:
     code, out, err = on_squares("explain", "run", "pair_id:0", "pair_id:1")
     assert code == 0 and "judge      0: it does not belong" in out and "judge      1: it belongs" in out, err
     assert "opinions of a judge" in on_squares("report", "run", "--out", "r.html")[1] + Path("r.html").read_text()
-    for wrong in ("tiny-vl", "tiny-vl@localhost", "@http://localhost"):
-        code, _, err = on_squares("review", "run", "--calibrate", "--judge", wrong)
-        assert code == 2 and "MODEL@URL" in err
+    Path("empty").mkdir()
+    code, _, err = on_squares("review", "run", "--calibrate", "--judge", "empty")
+    assert code == 3 and "config.json is missing" in err
+    assert on_squares("review", "run", "--calibrate", "--judge", "@http://localhost")[0] == 2
     assert on_squares("review", "run", "--judge", "tiny-vl@http://localhost")[0] == 2

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.encoders.pretrained import Captioner
+from cleanpairs.encoders.pretrained import Captioner, Matcher
 
 WORDS = "a photo of the red cat dog and boat".split()
 
@@ -51,8 +51,9 @@ def save_vit_gpt2(folder: Path) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
 
 
-def save_blip(folder: Path) -> None:
-    from transformers import BlipConfig, BlipForConditionalGeneration
+def save_blip(folder: Path, kind: str = "BlipForConditionalGeneration") -> None:
+    import transformers
+    from transformers import BlipConfig
 
     n = save_tokenizer(folder)
     text = {
@@ -60,7 +61,8 @@ def save_blip(folder: Path) -> None:
         "eos_token_id": 2, "sep_token_id": 2, "pad_token_id": 0, "projection_dim": 16,
     }  # fmt: skip
     vision = {**tower(), "image_size": 32, "patch_size": 8}
-    BlipForConditionalGeneration(BlipConfig(text_config=text, vision_config=vision)).save_pretrained(folder)
+    config = BlipConfig(text_config=text, vision_config=vision, image_text_hidden_size=16)
+    getattr(transformers, kind)(config).save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps({"size": {"height": 32, "width": 32}}))
 
 
@@ -106,6 +108,26 @@ def test_the_same_as_transformers(folders: dict[str, Path]) -> None:
         tokens = model.generate(pixel_values=x, max_new_tokens=6, num_beams=3, do_sample=False)
     texts = captioner.tokenizer.batch_decode(tokens, skip_special_tokens=True)
     assert captioner.caption(pictures(3), max_length=6) == [" ".join(t.split()) for t in texts]
+
+
+def test_blip_judges_pairs_as_transformers_does(tmp_path: Path) -> None:
+    from transformers import BlipForImageTextRetrieval
+
+    save_blip(tmp_path, "BlipForImageTextRetrieval")
+    matcher, model = Matcher(tmp_path), BlipForImageTextRetrieval.from_pretrained(tmp_path).eval()
+    inputs = list(
+        zip(pictures(5), ["a red cat", "the dog", "boat", "a photo of the red boat " * 30, "and"], strict=True)
+    )
+    found = matcher.predict(inputs)
+    assert found.shape == (5,) and np.all((found > 0) & (found < 1)) and len(set(found.tolist())) == 5
+    assert np.allclose(matcher.predict(inputs, batch_size=2), found, atol=1e-5) and not len(matcher.predict([]))
+    tokens = matcher.tokenizer(["a red cat"], return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        score = model(pixel_values=matcher.transform([inputs[0][0]]), input_ids=tokens).itm_score
+    assert found[0] == pytest.approx(float(score.softmax(dim=1)[0, 1]), abs=1e-5)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
+    with pytest.raises(ConfigError, match="pairs are judged by blip"):
+        Matcher(tmp_path)
 
 
 def test_what_is_no_captioning_model(tmp_path: Path) -> None:
