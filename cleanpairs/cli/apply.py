@@ -289,10 +289,10 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     option("--overwrite", "Replace the outputs."),
     option(
         "--format",
-        "Of OUT: Parquet; a directory of tars (img2dataset's layout); a directory for datasets.load_from_disk; a CSV "
-        "that names the images' files; a .npy of the uids kept (DataComp's).  "
-        "[default: by its suffix: .parquet, DIR/{00000..}.tar, .csv, .npy]",
-        ["parquet", "webdataset", "datasets", "csv", "uids"],
+        "Of OUT: Parquet; a directory of tars (img2dataset's layout); a directory for datasets.load_from_disk; Lance; "
+        "a CSV that names the images' files; a .npy of the uids kept (DataComp's).  "
+        "[default: by its suffix: .parquet, DIR/{00000..}.tar, .lance, .csv, .npy]",
+        ["parquet", "webdataset", "datasets", "lance", "csv", "uids"],
     ),
     option("--dropped=FILE", "The pairs that were dropped or quarantined: Parquet, or a .csv.", Writes()),
     option(

@@ -170,6 +170,7 @@ READERS = Registry(
             "formats.datasets_directory:DatasetsReader",
             "`datasets`: a directory of save_to_disk, an .arrow file, hf://owner/name",
         ),
+        "lance": ("formats.lance_dataset:LanceReader", "a directory of Lance"),
         "webdataset": (
             "formats.webdataset:WebDatasetReader",
             "WebDataset tars, img2dataset's too: a tar, a directory, braces, a glob",

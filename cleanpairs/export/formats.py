@@ -46,6 +46,7 @@ FORMATS = Registry(
         "webdataset": ("cleanpairs.export.webdataset_format:WebDatasetOutput", "a directory of tars, as img2dataset's"),
         "datasets": ("cleanpairs.export.datasets_format:DatasetsOutput", "a directory for datasets.load_from_disk"),
         "csv": ("cleanpairs.export.csv_format:CsvOutput", "a CSV that names the files of the images"),
+        "lance": ("cleanpairs.export.lance_format:LanceOutput", "a directory of Lance"),
         "uids": ("cleanpairs.export.uids_format:UidsOutput", "a .npy of the uids kept, as DataComp's resharder reads"),
     },
 )
@@ -56,7 +57,8 @@ def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
     DIR, such as ``DIR/{00000..00009}.tar``, is the directory DIR. ConfigError: these say nothing, or different things.
     """
     out = Path(out)
-    suffixes = {".parquet": "parquet", ".pq": "parquet", ".npy": "uids", ".csv": "csv", ".tar": "webdataset"}
+    suffixes = {f".{name}": name for name in ("parquet", "csv", "lance")}
+    suffixes |= {".pq": "parquet", ".npy": "uids", ".tar": "webdataset"}
     by_suffix = suffixes.get(out.suffix)
     if name is None and by_suffix is None:
         names = ", ".join(FORMATS)

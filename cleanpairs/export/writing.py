@@ -57,7 +57,8 @@ def _refuse_foreign_directory(out: Path) -> None:
     if not out.is_dir() or out.is_symlink():
         return  # what else it may be is for the staging to refuse
     # What the formats that are directories put into them.
-    ours = rf"\d{{5,}}\.(tar|parquet)|data-\d{{5,}}\.arrow|dataset_info\.json|state\.json|{re.escape(CARD)}"
+    of_lance = r"(data|_versions|_transactions)/[^/]+\.(lance|manifest|json|txn)"
+    ours = rf"\d{{5,}}\.(tar|parquet)|data-\d{{5,}}\.arrow|dataset_info\.json|state\.json|{of_lance}|{re.escape(CARD)}"
     refuse_foreign(out, re.compile(ours))
     if holds(out) and not manifest_of(out).is_file():
         raise OutputExistsError(

@@ -26,7 +26,7 @@ FACTS = CardFacts(
 def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
     pairs = make_pairs(7, struct=True)
     out = tmp_path / f"photos{ {'parquet': '.parquet', 'uids': '.npy', 'csv': '.csv'}.get(name, '') }"
-    card = out / "README.md" if name in ("webdataset", "datasets") else tmp_path / "card.md"
+    card = out / "README.md" if name in ("webdataset", "datasets", "lance") else tmp_path / "card.md"
     given = None if card.parent == out else card
     summary = export_pairs(pairs, make_plan(pairs, mixed), out, format=name, card=given, about=FACTS)
     text = card.read_text()
@@ -42,7 +42,7 @@ def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixe
     assert "/secret" not in text and str(tmp_path) not in text
     assert text.startswith("---\n") and "# photos" in text
     header = yaml.safe_load(text.split("---\n")[1])
-    assert ("configs" in header) == (name not in ("uids", "csv"))
+    assert ("configs" in header) == (name not in ("uids", "csv", "lance"))
 
 
 # webdataset leaves the tars that it read to the garbage collector
@@ -54,7 +54,7 @@ def test_the_code_for_loading_runs(make_pairs: Any, make_plan: Any, tmp_path: Pa
     cards = {}
     for name in FORMATS:
         out = Path(f"out-{name}{ {'parquet': '.parquet', 'uids': '.npy', 'csv': '.csv'}.get(name, '') }")
-        given = None if name in ("webdataset", "datasets") else Path(f"{name}.md")
+        given = None if name in ("webdataset", "datasets", "lance") else Path(f"{name}.md")
         export_pairs(pairs, make_plan(pairs), out, format=name, card=given)
         cards[name] = (given or out / "README.md").read_text()
     for name in (
@@ -67,7 +67,7 @@ def test_the_code_for_loading_runs(make_pairs: Any, make_plan: Any, tmp_path: Pa
         found: dict[str, Any] = {}
         exec(code, found)
         rows: Any = found.get("data", found.get("uids"))
-        assert len(list(rows.values if name == "csv" else rows)) == 3
+        assert len(list(rows.values if name == "csv" else rows.to_pylist() if name == "lance" else rows)) == 3
     assert 'data_files="out-parquet.parquet"' in cards["parquet"]
 
 

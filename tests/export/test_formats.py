@@ -26,6 +26,7 @@ from cleanpairs.export.formats import FORMATS, choose_format
         ("out.pq", None, "parquet", "out.pq"),
         ("out.npy", None, "uids", "out.npy"),
         ("out.csv", None, "csv", "out.csv"),
+        ("out.lance", None, "lance", "out.lance"),
         ("shards/{00000..00009}.tar", None, "webdataset", "shards"),
         ("shards/{}.tar", "webdataset", "webdataset", "shards"),
         ("shards/*.tar", None, "webdataset", "shards"),
@@ -41,7 +42,7 @@ def test_the_suffix_or_the_name(out: str, name: str | None, chosen: str, where: 
 @pytest.mark.parametrize(
     ("out", "name", "message"),
     [
-        ("out", None, r"out does not say.*--format \(parquet, webdataset, datasets, csv, uids\)"),
+        ("out", None, r"out does not say.*--format \(parquet, webdataset, datasets, csv, lance, uids\)"),
         ("out.txt", None, "does not say"),
         ("out.parquet", "datasets", "named as parquet, but the format is datasets"),
         ("out.tar", None, "one tar"),
@@ -111,7 +112,7 @@ def test_not_the_directory_that_one_is_in(out: str) -> None:
         choose_format(out, "webdataset")
 
 
-@pytest.mark.parametrize("name", ["webdataset", "datasets"])
+@pytest.mark.parametrize("name", ["webdataset", "datasets", "lance"])
 def test_a_directory_of_somebody_else_is_not_replaced(
     name: str, make_pairs: Any, make_plan: Any, tmp_path: Path
 ) -> None:
@@ -136,7 +137,7 @@ def test_a_directory_of_somebody_else_is_not_replaced(
     assert (out / "notes.txt").exists()
 
 
-@pytest.mark.parametrize("name", ["webdataset", "datasets"])
+@pytest.mark.parametrize("name", ["webdataset", "datasets", "lance"])
 def test_our_readers_read_it_and_it_exports_again(
     name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path
 ) -> None:

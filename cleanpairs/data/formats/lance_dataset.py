@@ -1,0 +1,77 @@
+"""Lance datasets (the extra ``lance``): directories with ``_versions``, read in batches and by row, latest version."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.recipe import DataOptions
+from cleanpairs.core.regular import reading
+from cleanpairs.data.images import encoded_bytes, image_cells
+from cleanpairs.data.rows import Rows
+from cleanpairs.data.source import Source
+from cleanpairs.data.table_reader import TableReader
+from cleanpairs.ops.columns import plain_batch, plain_schema
+
+_ERRORS = "read as Lance", ValueError, RuntimeError, pa.ArrowException
+
+
+def lance_module() -> Any:
+    """The package. ConfigError where it is not installed."""
+    os.environ.setdefault("LANCE_LOG", "error")  # it warns of each dataset that is new
+    try:
+        import lance
+    except ImportError as error:
+        raise ConfigError('a Lance dataset needs pylance, run: pip install "cleanpairs[lance]"') from error
+    return lance
+
+
+class LanceReader(TableReader):
+    """Reads the latest version of a Lance dataset. What is added later is another input."""
+
+    kind = "lance"
+
+    @staticmethod
+    def recognises(data: str) -> bool:
+        """Whether ``data`` is the directory of one."""
+        return Path(data, "_versions").is_dir()
+
+    def open(self, data: str, request: DataOptions) -> Source:
+        """All files below it, its rows and columns."""
+        folder = Path(data).absolute()
+        with reading(folder, *_ERRORS):
+            found = lance_module().dataset(str(folder))
+            rows, version = found.count_rows(), str(found.version)
+        paths = [str(p) for p in sorted(folder.rglob("*")) if p.is_file() and p.suffix in (".lance", ".manifest")]
+        return self.described(data, paths, rows, request, folder=str(folder), version=version)
+
+    def schema(self, source: Source) -> pa.Schema:
+        """See :class:`TableReader`."""
+        with reading(source.options["folder"], *_ERRORS):
+            return plain_schema(_opened(source).schema)
+
+    def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
+        """See :class:`TableReader`."""
+        left, folder = source.n_rows, source.options["folder"]
+        wanted = None if columns is None else list(columns)
+        with reading(folder, *_ERRORS):
+            for batch in _opened(source).to_batches(columns=wanted, batch_size=batch_rows) if left else ():
+                part = plain_batch(batch.slice(0, left))
+                left -= len(part)
+                if len(part):
+                    yield Rows(folder, part)
+
+    def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
+        """See :class:`TableReader`."""
+        name, folder = source.columns["image"], source.options["folder"]
+        with reading(folder, *_ERRORS):
+            found = _opened(source).take(np.asarray(rows, np.int64).tolist(), columns=[name])
+        return [encoded_bytes(cell, folder, source.image_root) for cell in image_cells(found.column(0))]
+
+
+def _opened(source: Source) -> Any:
+    return lance_module().dataset(source.options["folder"], version=int(source.options["version"]))

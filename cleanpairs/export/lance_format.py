@@ -1,0 +1,54 @@
+"""A Lance dataset (the extra ``lance``), one version, for random access to rows."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from cleanpairs.core.regular import writing
+from cleanpairs.data.formats.lance_dataset import lance_module
+from cleanpairs.data.writing import with_image_feature
+from cleanpairs.export.formats import Output
+from cleanpairs.export.layout import Layout
+from cleanpairs.ops.columns import as_schema
+
+
+class LanceOutput(Output):
+    """A directory of Lance. Batches are added as fragments, and one commit makes the dataset of them."""
+
+    directory: ClassVar[bool] = True
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        self._path, self._schema, self.rows = str(path), with_image_feature(layout.out_schema), 0
+        self._lance, self._fragments = lance_module(), list[Any]()
+        self._pending: list[pa.Table] = []
+
+    @staticmethod
+    def count(path: Path) -> int:
+        """Rows of the latest version."""
+        return int(lance_module().dataset(str(path)).count_rows())
+
+    def write(self, data: pa.Table | pa.RecordBatch) -> None:
+        """Add rows. A fragment has some 256 MiB."""
+        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+        self._pending.append(as_schema(table, self._schema))
+        self.rows += len(table)
+        if sum(part.nbytes for part in self._pending) >= 256 * 2**20:
+            self._write_fragment()
+
+    def _write_fragment(self) -> None:
+        table, self._pending = pa.concat_tables(self._pending), []
+        with writing(Path(self._path)):
+            self._fragments += self._lance.fragment.write_fragments(table, self._path, schema=self._schema)
+
+    def _finish(self) -> None:
+        if self._pending:
+            self._write_fragment()
+        with writing(Path(self._path)):
+            made = self._lance.LanceOperation.Overwrite(self._schema, self._fragments)
+            dataset = self._lance.LanceDataset.commit(self._path, made)
+        self.parts = {
+            Path(file.path).name: fragment.count_rows()
+            for fragment in dataset.get_fragments()
+            for file in fragment.metadata.files
+        }
