@@ -69,7 +69,7 @@ def test_options_are_few_and_stand_in_groups(command: Command) -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--column", "txt=a"], "'txt=a' is not ROLE=NAME, with a ROLE of image, text, key, score, text-vectors, captions"),
+        (["--column", "txt=a"], "'txt=a' is not ROLE=NAME, with a ROLE of image, text, key, score, text-vectors"),
         (["--column", "text="], "'text=' is not ROLE=NAME"),
         (["--column", "key=a", "--column", "key=b"], "key is given twice"),
         (["--set", "encodin=cp1252"], "unknown key 'encodin'; did you mean 'encoding'?"),
