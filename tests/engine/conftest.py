@@ -10,9 +10,6 @@ import signal
 from pathlib import Path
 from dataclasses import dataclass
 
-import pyarrow as pa
-import torch
-
 from cleanpairs.core.errors import DataError
 
 
@@ -33,6 +30,9 @@ class Squares:
                 left[0].unlink()
                 path.write_text("half of")
                 os.kill(os.getpid(), signal.SIGKILL)
+        import pyarrow as pa  # a worker that is killed has not waited for them
+        import torch
+
         rows = range(partition.first, partition.first + partition.rows)
         path.write_text(" ".join(str(r * r) for r in rows))
         return {"process": os.getpid(), "threads": [torch.get_num_threads(), pa.cpu_count()]}

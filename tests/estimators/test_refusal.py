@@ -98,14 +98,6 @@ def test_rows_that_are_all_alike_are_refused(kind: str) -> None:
         method("crcl").fit(Pairs.from_arrays(captions, features=features[:, 0]))
 
 
-def test_a_refused_fit_leaves_no_labels() -> None:
-    model = method("crcl").fit(corpus(150))
-    with pytest.raises(RefusedError):
-        model.fit(corpus(150, wrong=1.0))
-    assert not hasattr(model, "correspondence_")
-    assert not hasattr(model, "threshold_")
-
-
 @pytest.mark.parametrize("wrong", [0.0, 0.4, 0.7])
 def test_pairs_that_can_be_told_are_not_refused(wrong: float) -> None:
     model = method("crcl").fit(corpus(300, wrong=wrong))
@@ -126,12 +118,6 @@ def test_of_a_few_pairs_without_a_hint_none_is_flagged(n: int) -> None:
     model = method("crcl").fit(same)
     assert not (model.correspondence_ < model.threshold_).any()
     assert method("crcl", threshold=0.3).fit(same).threshold_ == 0.3
-
-
-@pytest.mark.parametrize("n", [0, 1])
-def test_none_and_one_pair(n: int) -> None:
-    with pytest.raises(DataError if n == 0 else RefusedError):
-        method("crcl").fit(corpus(n))
 
 
 def test_the_share_of_bad_rows_is_a_parameter_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
