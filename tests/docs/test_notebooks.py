@@ -13,7 +13,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
-from .conftest import EPOCHS
+from .conftest import EPOCHS, fewer_repairs
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 
@@ -86,7 +86,7 @@ sentences.PACKAGE = "not_installed"
 
 def shorter(source: str) -> str:
     """The cell, with fewer epochs, and fewer pictures where these are encoded."""
-    return re.sub(r"\bepochs=\d+", "epochs=2", source.replace("arange(1000)", "arange(200)"))
+    return re.sub(r"\bepochs=\d+", "epochs=2", fewer_repairs(source).replace("arange(1000)", "arange(200)"))
 
 
 @pytest.mark.slow

