@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.correspondence.calibration import Estimate, mismatched_by_density, noise_rate_by_tails
+from cleanpairs.correspondence.words import lowest_ratio
 from cleanpairs.ops.normalised_similarity import RIVALS, VectorPairs, among_all, cosines
 
 BLOCK = 1024  # rows at once
@@ -45,6 +46,8 @@ class AgreementNumbers:
         Temperature of the sum of the four agreements, in deviations, among all captions and all images.
     similar_share, similar_rows, ranked : float, int, int
         Share of the pairs that count as similar to one. How many pairs are asked for theirs. Pairs that are compared.
+    word_weight : float
+        Of the lowest word's log likelihood ratio, beside the agreement in deviations of the null.
     many_tau, few_tau : float
         Of the kernels in a joint space: with many neighbours, and with few.
     """
@@ -60,6 +63,7 @@ class AgreementNumbers:
     similar_share: float = 0.05
     similar_rows: int = 2000
     ranked: int = 4096
+    word_weight: float = 0.25
     many_tau: float = 0.07
     few_tau: float = 0.05
 
@@ -195,6 +199,7 @@ def neighbour_agreement(
     pairs: VectorPairs,
     *,
     planted: np.ndarray | None = None,
+    words: Any = None,
     seed: int = 0,
     numbers: AgreementNumbers = NUMBERS,
 ) -> NeighbourAgreement:
@@ -207,6 +212,8 @@ def neighbour_agreement(
     planted : (2, m) int64, optional
         Rows of an image and of another's caption. These mismatched pairs are judged like the null pairs, and nothing
         is predicted from them.
+    words : (N, V) sparse, optional
+        The words of the captions: not 0.
     seed : int
         Of the folds and of the null pairs.
     numbers : AgreementNumbers
@@ -242,6 +249,13 @@ def neighbour_agreement(
         found, of_judged = _joined_agreement(pairs, rows, judged, references, trust, numbers, apart)
         observed[in_fold] = found[in_fold[rows]]
         null[null_here], of_planted[planted_here] = np.split(of_judged, [null_here.sum()])
+    if words is not None:
+        trust = 1 - mismatched_by_density(observed, null, noise_rate_by_tails(observed, null))
+        judged = np.concatenate([np.tile(np.arange(n), (2, 1)), null_rows, planted], axis=1)
+        low = lowest_ratio(pairs.images, words, trust, judged, seed=seed)
+        sums = np.concatenate([observed, null, of_planted]) + numbers.word_weight * low
+        sums /= max(float(sums[n : n + len(null)].std()), 1e-12)
+        observed, null, of_planted = np.split(sums, [n, n + len(null)])
     rate = noise_rate_by_tails(observed, null)
     matched, planted_matched = (1 - mismatched_by_density(observed, null, rate, at) for at in (observed, of_planted))
     return NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])

@@ -10,7 +10,8 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.correspondence.agreement import normalised_agreement, similarity_to_neighbours
 from cleanpairs.correspondence.calibration import Calibration, calibrate, noise_rate, positions
 from cleanpairs.correspondence.mixture import split_in_two
-from cleanpairs.methods.untrained import Untrained, frozen_pairs
+from cleanpairs.correspondence.words import lowest_ratio
+from cleanpairs.methods.untrained import Untrained, frozen_pairs, words_of
 from cleanpairs.objectives import InfoNCEWithRCE
 from cleanpairs.ops.normalised_similarity import VectorPairs, among_all, cosines
 from cleanpairs.ops.search import top_k
@@ -32,6 +33,8 @@ class AutoNumbers:
     similarity_rank_weights : tuple of float
         Of that similarity once more, beside these, tried in this order. The first weight that sets the planted pairs
         as far below the others as the best does is taken. 1e6: the similarity alone.
+    word_weight : float
+        Of the rank of the worst word, among pairs that seem to be matched.
     among_tau : float
         Temperature of the networks' similarity among all captions and all images.
     candidates : int
@@ -43,6 +46,7 @@ class AutoNumbers:
     agreement_weights: tuple[float, float] = (0.5, 1.5)
     similarity_weights: tuple[float, float] = (2.0, 0.15)
     similarity_rank_weights: tuple[float, ...] = (1e6, 4.0, 1.0, 0.0)
+    word_weight: float = 2.0
     among_tau: float = 0.05
     candidates: int = 32
     least_mass: float = 0.1
@@ -67,6 +71,28 @@ def ranks(score: np.ndarray) -> np.ndarray:
     from scipy.stats import rankdata
 
     return np.asarray((rankdata(score) - 0.5) / max(len(score), 1))
+
+
+def reordered(order: np.ndarray, words: np.ndarray, matched: float) -> np.ndarray:
+    """Scores of pairs that seem to be matched, changed by the word that fits worst. None falls below the other pairs.
+
+    Parameters
+    ----------
+    order : (N,) float
+        Scores.
+    words : (N,) float
+        Ranks in (0, 1) of the word of each caption that fits its image worst.
+    matched : float
+        Share of the pairs that seem to be matched: those of the highest scores.
+
+    Returns
+    -------
+    (N,) float
+        The scores.
+    """
+    least = np.quantile(order, 1 - matched)
+    above = np.maximum(order - least, 0)
+    return np.asarray(np.minimum(order, least) + above * (1 + NUMBERS.word_weight * words))
 
 
 def first_within_one_standard_error(scores: list[np.ndarray], planted: np.ndarray) -> int:
@@ -232,8 +258,15 @@ class AutoTraining(TrainingStrategy):
         order = ranks(self.scores) + joint * similarity_to_neighbours(pairs, trust, seed=view.seed(8))
         if not self.known.by_similarity and len(self.known.null):
             # The spaces are made again: kept through the training they are 3 KB a pair.
-            observed, of_planted = normalised_agreement(frozen_pairs(d, seed), weights, planted, seed=seed)
+            frozen, words = frozen_pairs(d, seed), words_of(d.tokens)
+            observed, of_planted = normalised_agreement(frozen, weights, planted, seed=seed)
             observed[planted[0]] = of_planted
+            order += untrained * ranks(observed)
+            if words is None:
+                return order
+            judged = np.stack([np.arange(len(texts)), texts])
+            low = lowest_ratio(frozen.images, words, weights, judged, seed=seed)
+            return reordered(order, ranks(low), float(weights.mean()))
         return order + untrained * ranks(observed)
 
     def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from cleanpairs.correspondence.independence import image_vectors
 from cleanpairs.correspondence.similarity import SimilarityAgreement, similarity_agreement
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.refusal import caption_spaces
+from cleanpairs.ops.matching import token_counts
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.trainer import TrainingData, step_seed
 
@@ -33,6 +34,12 @@ def frozen_spaces(images: np.ndarray, tokens: TokenTable, seed: int) -> tuple[np
     spaces = [reduced(normalize(space), seed) for space in caption_spaces(tokens)]
     texts = normalize(np.concatenate(spaces, axis=1)) if len(spaces) > 1 else spaces[0]
     return reduced(image_vectors(images, np.arange(len(images))), seed), texts
+
+
+def words_of(tokens: TokenTable) -> Any:
+    """How often each of N captions has each word, (N, V) sparse. None where captions are vectors."""
+    most = int(tokens.ids.max(initial=0)) + 1
+    return None if tokens.vectors is not None else token_counts(tokens.ids, tokens.offsets, most)
 
 
 def frozen_pairs(data: TrainingData, seed: int) -> VectorPairs:
@@ -207,8 +214,9 @@ class Untrained:
             weight = np.ones(len(planted))
             return cls(captions, planted, by_similarity, judged.observed, judged.matched, null, similar, weight)
         agreement = neighbour_agreement(
-            frozen_pairs(data, seed), planted=np.stack([planted, captions[planted]]), seed=seed
-        )
+            frozen_pairs(data, seed), planted=np.stack([planted, captions[planted]]), words=words_of(data.tokens),
+            seed=seed,
+        )  # fmt: skip
         observed, matched = agreement.observed.copy(), agreement.matched.copy()
         if len(planted) and len(agreement.planted):
             observed[planted], matched[planted] = agreement.planted, agreement.planted_matched

@@ -1,0 +1,63 @@
+"""Words that do not fit their image: against a loop, and in the evidence."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs.correspondence.agreement import neighbour_agreement
+from cleanpairs.correspondence.words import NUMBERS, lowest_ratio, word_ratios
+from cleanpairs.methods.auto_training import reordered
+from cleanpairs.ops.normalised_similarity import VectorPairs
+from tests.helpers import unit
+
+
+@pytest.mark.parametrize("references", [50, 200])
+def test_ratios_are_those_of_a_loop(references: int) -> None:
+    rng, n = np.random.default_rng(1), 70
+    x, trust, has = unit(rng.normal(size=(n, 4))), rng.random(n), rng.random((n, 6)) < [0.5, 0.3, 0.2, 0.2, 0.1, 0.01]
+    judged = np.stack([rng.integers(0, n, 30), rng.integers(0, n, 30)])
+    found = word_ratios(x, csr_array(3 * has), trust, judged, numbers=replace(NUMBERS, references=references, block=16))
+    some = np.sort(np.random.default_rng(0).permutation(n)[:references])
+    share = (trust[some] @ has[some]) / trust[some].sum()
+
+    def s(i: int, j: int) -> np.ndarray:
+        rows = [r for r in some if r not in (i, j)]
+        K = np.exp((x[rows] @ x[i] - 1) / NUMBERS.tau) * trust[rows]
+        return np.log(K @ has[rows] / K.sum() + NUMBERS.prior * share)
+
+    every = np.array([s(i, i) for i in some])
+    own = (np.array([s(i, i) for i in range(n)]) - every.mean(0)) / every.std(0)
+    expected = np.zeros((30, 6))
+    for k, (i, j) in enumerate(judged.T):
+        for w in np.flatnonzero(has[j] & (has[some].sum(0) >= NUMBERS.least)):
+            holders = [r for r in range(n) if has[r, w] and r != j]
+            h = max(trust[holders] @ own[holders, w], 0) / (trust[holders].sum() + NUMBERS.shrink)
+            expected[k, w] = h * (s(i, j)[w] - every[:, w].mean()) / every[:, w].std() - h**2 / 2
+    np.testing.assert_allclose(found.toarray(), expected, rtol=2e-4, atol=2e-4)
+    assert not found.toarray()[:, 5].any()
+
+
+def test_the_evidence_finds_one_wrong_word() -> None:
+    rng, n = np.random.default_rng(0), 600
+    kind, colour, edited = rng.integers(0, 6, n), rng.integers(0, 6, n), rng.random(n) < 0.2
+    shown = np.where(edited, (colour + rng.integers(1, 6, n)) % 6, colour)
+    words = np.concatenate([np.eye(6)[kind], np.eye(6)[shown], np.ones((n, 1))], axis=1)
+    pictures = np.concatenate([3 * np.eye(6)[kind], np.eye(6)[colour]], axis=1)
+    x = unit(pictures + 0.15 * rng.normal(size=(n, 12)))
+    pairs = VectorPairs(x, unit(words * [*[3] * 6, *[1] * 6, 0]), np.arange(n), np.arange(n))
+    own = np.tile(np.arange(n), (2, 1))
+    lowest = np.asarray(word_ratios(x, csr_array(words), np.ones(n), own).toarray()).argmin(axis=1)
+    assert (lowest[edited] == 6 + shown[edited]).mean() > 0.95
+    assert roc_auc_score(edited, -lowest_ratio(x, csr_array(words), np.ones(n), own)) > 0.95
+    without, with_words = neighbour_agreement(pairs), neighbour_agreement(pairs, words=csr_array(words))
+    first, second = (roc_auc_score(edited, -found.observed) for found in (without, with_words))
+    assert second > first + 0.02 and np.isclose(with_words.null.std(), 1)
+
+
+def test_words_change_the_order_of_matched_pairs_alone() -> None:
+    order, words = np.array([0.1, 0.2, 1.0, 2.0, 2.1]), np.array([0.9, 0.1, 0.9, 0.1, 0.9])
+    found = reordered(order, words, 0.75)
+    assert (found[:2] == order[:2]).all() and (np.argsort(found) == [0, 1, 3, 2, 4]).all()
