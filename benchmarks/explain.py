@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 from truth import read
 
-from cleanpairs import Auto
+from cleanpairs import Auto, Pairs
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.methods import auto_training, untrained
 
@@ -33,28 +33,38 @@ def area(score: np.ndarray, wrong: np.ndarray) -> str:
     return f"{roc_auc_score(~wrong[known], score[known]):.3f}" if wrong.any() else "-"
 
 
-def one_wrong_word(data: Path, corpus: str, kind: str, rate: float, seed: int, out: Path) -> None:
-    """A row: AUROC of the untrained evidence and of `auto`, without and with the words. Edited words that are named."""
+def named_first(model: Auto, clean: Pairs, noisy: Pairs, found: np.ndarray) -> str:
+    """Of the pairs ``found``: the share whose edited word is named first, and whose right word is named instead."""
+    told = model.explainer(noisy).explain(found)
+    edited = [(words(noisy.captions[i]) - words(clean.captions[i])) for i in found]
+    right = [(words(clean.captions[i]) - words(noisy.captions[i])) for i in found]
+    first = np.mean([bool(e.unsupported) and e.unsupported[0] in w for e, w in zip(told, edited, strict=True)])
+    instead = np.mean([e.instead in w for e, w in zip(told, right, strict=True)])
+    return f"{first:.2f}, {instead:.2f}"
+
+
+def one_wrong_word(data: Path, corpus: str, kind: str, rate: float, seed: int, fits: bool) -> None:
+    """A row: AUROC and rate of the untrained evidence and of `auto`, without the words and with them."""
     clean, settings = read(data, corpus)
     noise = inject_noise(clean, rate, kind=kind, seed=seed)
-    noisy, wrong, cells = apply_noise(clean, noise), noise.mismatched, []
+    noisy, wrong, cells, told = apply_noise(clean, noise), noise.mismatched, [], "-"
     settings |= {"backbone": "mlp", "text_encoder": "auto", "random_state": seed, "require_dependence": False}
     fit = Auto(**settings)._prepare(noisy)
-    for words in (lambda tokens: None, untrained.words_of):
-        auto_training.words_of, kept = words, untrained.words_of
-        untrained.words_of = words
-        evidence = untrained.Untrained.of(fit.data, 0.0, similar=False, train=True, seed=seed).agreement
-        file = out / f"{corpus}-{kind}-{rate:g}-{seed}-{len(cells)}"
-        model = Auto.load(file) if file.exists() else Auto(**settings).fit(noisy)
-        if not file.exists():
-            model.save(file)
+    words_of = untrained.words_of
+    for kept in (lambda tokens: None, words_of):
         untrained.words_of = auto_training.words_of = kept
-        low, high = model.noise_rate_interval_
-        found = model.correspondence_
-        cells.append([area(evidence.observed, wrong[fit.usable]), f"{evidence.noise_rate:.3f}", area(found, wrong),
-                      f"{model.noise_rate_:.3f} [{low:.3f}, {high:.3f}]"])  # fmt: skip
-    cells = [cell for both in zip(*cells, strict=True) for cell in both]
-    print(f"| {corpus} | {kind} | {rate:g} | {' | '.join(cells)} |", flush=True)
+        evidence = untrained.Untrained.of(fit.data, 0.0, similar=False, train=True, seed=seed).agreement
+        cells.append([area(evidence.observed, wrong[fit.usable]), f"{evidence.noise_rate:.3f}", "-", "-"])
+        if fits:
+            model = Auto(**settings).fit(noisy)
+            found, (low, high) = model.correspondence_, model.noise_rate_interval_
+            cells[-1][2:] = area(found, wrong), f"{model.noise_rate_:.3f} [{low:.3f}, {high:.3f}]"
+    if fits and kind == "edited":
+        lowest = np.argsort(np.nan_to_num(found, nan=1), kind="stable")[: wrong.sum()]
+        told = named_first(model, clean, noisy, lowest[wrong[lowest]])
+    untrained.words_of = auto_training.words_of = words_of
+    both = [f"{a} / {b}" for a, b in zip(*cells, strict=True)]
+    print(f"| {corpus} | {kind} | {rate:g} | {' | '.join(both)} | {told} |", flush=True)
 
 
 def main() -> None:
@@ -63,14 +73,14 @@ def main() -> None:
     parser.add_argument("--corpora", default="photos,photos-1,titles-2000,web")
     parser.add_argument("--noise", type=float, default=0.3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", help="KIND@RATE, ...: a table of one wrong word in its place, such as edited@0.2")
-    parser.add_argument("--out", type=Path, default=Path("runs/explain"), help="where its fits are kept")
+    parser.add_argument("--kinds", help="KIND@RATE, ...: what the words add to the evidence, such as edited@0.2")
+    parser.add_argument("--fits", action="store_true", help="with --kinds: and to `auto`")
     args = parser.parse_args()
     if args.kinds:
-        args.out.mkdir(parents=True, exist_ok=True)
+        print("| corpus | kind | noise | evidence: AUROC | rate | auto: AUROC | rate | first, instead |\n" + "|---" * 8 + "|")
         for corpus in args.corpora.split(","):
             for kind, rate in (k.split("@") for k in args.kinds.split(",")):
-                one_wrong_word(args.data, corpus, kind, float(rate), args.seed, args.out)
+                one_wrong_word(args.data, corpus, kind, float(rate), args.seed, args.fits)
         return
     heads = (
         "corpus",

@@ -2,6 +2,7 @@
 the worst pairs of a corpus, however few: one ranked list, a row an issue, as cleanlab's tables of issues are.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,13 +59,14 @@ class Neighbours:
 @dataclass(frozen=True)
 class Explanation(Neighbours):
     """Why a pair is doubted, or not: its neighbours are trusted. Words of the caption that those do not support, and
-    that they agree on and it lacks. One sentence. What a judge says, if it was asked. ``correspondence`` is NaN where
-    quarantined.
+    that they agree on and it lacks. What they say in place of the first unsupported word, "" where they say nothing
+    there. One sentence. What a judge says, if it was asked. ``correspondence`` is NaN where quarantined.
     """
 
     flagged: bool
     unsupported: tuple[str, ...]
     expected: tuple[str, ...]
+    instead: str
     why: str
     opinion: str = ""
 
@@ -145,8 +147,8 @@ class Explainer:
         vectors, flagged = self.vectors(ids), self.correspondence[ids] < self.threshold
         known = self._near(ids, vectors, self._by_trusted[:2], neighbours)
         return [
-            Explanation(*(*fields, bool(below), tuple(own), tuple(lacking), self._why(fields[0], own, lacking)))
-            for fields, below, (own, lacking) in zip(known, flagged, self._named(ids, vectors[0]), strict=True)
+            Explanation(*fields, bool(below), tuple(own), tuple(lacking), new, self._why(fields[0], own, lacking, new))
+            for fields, below, (own, lacking, new) in zip(known, flagged, self._named(ids, vectors[0]), strict=True)
         ]
 
     def worst(self, count: int) -> np.ndarray:
@@ -193,7 +195,7 @@ class Explainer:
         named = self._named(ids, self.vectors(ids)[0])
         return [self._why(i, *words) for i, words in zip(ids.tolist(), named, strict=True)]
 
-    def _named(self, ids: np.ndarray, images: np.ndarray) -> list[tuple[list[str], list[str]]]:
+    def _named(self, ids: np.ndarray, images: np.ndarray) -> list[tuple[list[str], list[str], str]]:
         near = self._by_trusted[0].near(images, ids, NEIGHBOURS)[0]
         return self._by_trusted[2].named([self.pairs.captions[i] or "" for i in ids.tolist()], near)
 
@@ -204,14 +206,19 @@ class Explainer:
             Neighbour(j, keys[j], captions[j] or "", s, float(y[j]), bool(y[j] >= self.threshold)) for j, s in found
         )
 
-    def _why(self, i: int, unsupported: list[str], expected: list[str]) -> str:
+    def _why(self, i: int, unsupported: list[str], expected: list[str], instead: str) -> str:
         if np.isnan(self.correspondence[i]):
             return self.pairs.reasons.get(i, "quarantined")
         if not unsupported and not expected:
             return "no word of the caption speaks for or against it"
-        agreed = f"captions of similar images say {_listed(expected)}; " if expected else ""
-        of_them = "of them " if expected else "caption of a similar image "
-        return (agreed + (f"hardly any {of_them}says {_listed(unsupported)}" if unsupported else "")).removesuffix("; ")
+        if instead:
+            found = [f"captions of similar images say “{instead}” in place of “{unsupported[0]}”"]
+            unsupported, expected = unsupported[1:], [word for word in expected if word != instead]
+            found += [f"they also say {_listed(expected)}"] if expected else []
+        else:
+            found = [f"captions of similar images say {_listed(expected)}"] if expected else []
+        of_them = "of them " if found else "caption of a similar image "
+        return "; ".join(found + ([f"hardly any {of_them}says {_listed(unsupported)}"] if unsupported else []))
 
 
 class _Side:
@@ -305,6 +312,9 @@ class WordSupport:
     ) -> None:
         from sklearn.feature_extraction.text import CountVectorizer
 
+        self._words: list[list[list[str]]] = [[] for _ in range(int(image.max(initial=-1)) + 1)]  # of each image
+        for at, caption in zip(image.tolist(), captions, strict=True):
+            self._words[at].append(caption_words(caption))
         self._vectorizer = CountVectorizer(binary=True, analyzer=caption_words, dtype=np.float32)
         try:
             has = csr_array(self._vectorizer.fit_transform(captions))
@@ -342,13 +352,15 @@ class WordSupport:
         row, word = has.tocoo().coords
         return row, word, k[row] * (found[row, word] * self._gain[word] - self._cost[word])
 
-    def named(self, captions: Sequence[str], near: np.ndarray) -> list[tuple[list[str], list[str]]]:
-        """The unsupported words, and the expected ones, of captions (n,), by the trusted images near them (n, K)."""
+    def named(self, captions: Sequence[str], near: np.ndarray) -> list[tuple[list[str], list[str], str]]:
+        """Unsupported words, expected words, and the one in place of the first, of captions (n,), by the trusted images
+        near them (n, K).
+        """
         # Of q_w over p_w. Of the neighbours that agree, and of both rates, for an expected word. Captions at once.
         least_lift, least_share, least_ratio, block = 1.6, 0.2, 20.0, 4096
         if not len(self.names):
-            return [([], [])] * len(captions)
-        said: list[tuple[list[str], list[str]]] = []
+            return [([], [], "")] * len(captions)
+        said: list[tuple[list[str], list[str], str]] = []
         for start in range(0, len(captions), block):
             some = slice(start, start + block)
             has = csr_array(self._vectorizer.transform(captions[some]))
@@ -360,8 +372,26 @@ class WordSupport:
             at, words, support = self._support(has, found, k)
             doubted = (support < self._least) & tells[words]
             low = self._best(at[doubted], words[doubted], -support[doubted], len(k))
-            said += zip(low, self._best(row[new], word[new], value[new], len(k)), strict=True)
+            instead = [
+                self._instead(caption_words(caption), own[0], places[places >= 0], tells) if own else ""
+                for caption, own, places in zip(captions[some], low, near[some], strict=True)
+            ]
+            said += zip(low, self._best(row[new], word[new], value[new], len(k)), instead, strict=True)
         return said
+
+    def _instead(self, said: list[str], word: str, near: np.ndarray, tells: np.ndarray) -> str:
+        """The word that captions of near images (k,) say where a caption says ``word``: behind the same word, or before
+        the same word, most often. It tells something of images. "" where there is none.
+        """
+        at, count = said.index(word), Counter[str]()
+        left, right = ["", *said][at], [*said, ""][at + 1]
+        for caption in (c for i in near.tolist() for c in self._words[i]):
+            for before, other, after in zip(["", *caption], caption, [*caption[1:], ""], strict=False):
+                if before == left or after == right:
+                    count[other] += (before == left) + (after == right)
+        known = self._vectorizer.vocabulary_
+        able = {w: n * self._gain[known[w]] for w, n in count.items() if w not in said and tells[known[w]] and n > 1}
+        return max(able, key=lambda w: (able[w], w), default="")
 
     def _best(self, row: np.ndarray, word: np.ndarray, value: np.ndarray, n: int, most: int = 4) -> list[list[str]]:
         """Of each of n rows the ``most`` words of the largest values."""

@@ -58,6 +58,21 @@ def test_foreign_words_are_named_and_own_words_are_not() -> None:
     assert len(lacking) > 0.9 * wrong.sum() and np.mean(lacking) >= 0.95
 
 
+def test_what_similar_images_say_in_the_place_of_a_wrong_word() -> None:
+    rng = np.random.default_rng(0)
+    colours, things = np.array("red blue green white black".split()), np.array("shirt shoes watch bag".split())
+    colour, thing, wrong = rng.integers(0, 5, N), rng.integers(0, 4, N), rng.random(N) < 0.1
+    shown = np.where(wrong, (colour + rng.integers(1, 5, N)) % 5, colour)
+    captions = [f"Brand {colours[c]} {things[t]} for you" for c, t in zip(shown, thing, strict=True)]
+    images = np.concatenate([np.eye(5)[colour], np.eye(4)[thing]], axis=1) + 0.1 * rng.normal(size=(N, 9))
+    pairs = Pairs.from_arrays(captions, features=images[:, None].astype(np.float32))
+    found = explainer(pairs, np.zeros(N, bool)).explain(np.flatnonzero(wrong))
+    first = [e.unsupported[:1] == (colours[shown[e.pair_id]],) for e in found]
+    instead = [e.instead == colours[colour[e.pair_id]] for e in found]
+    assert np.mean(first) > 0.9 and np.mean(instead) > 0.9
+    assert all(f"say “{e.instead}” in place of “{e.unsupported[0]}”" in e.why for e in found if e.instead)
+
+
 def test_words_of_any_sentence_are_no_evidence_however_often_they_go_with_a_topic() -> None:
     pairs, topic, wrong = corpus()
     often = np.random.default_rng(3).random(N) < np.where(topic == 0, 0.7, 0.4)
