@@ -77,7 +77,8 @@ def main() -> None:
     parser.add_argument("--fits", action="store_true", help="with --kinds: and to `auto`")
     args = parser.parse_args()
     if args.kinds:
-        print("| corpus | kind | noise | evidence: AUROC | rate | auto: AUROC | rate | first, instead |\n" + "|---" * 8 + "|")
+        heads = "corpus | kind | noise | evidence: AUROC | rate | auto: AUROC | rate | first, instead"
+        print(f"| {heads} |\n" + "|---" * 8 + "|")
         for corpus in args.corpora.split(","):
             for kind, rate in (k.split("@") for k in args.kinds.split(",")):
                 one_wrong_word(args.data, corpus, kind, float(rate), args.seed, args.fits)

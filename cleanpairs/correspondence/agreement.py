@@ -250,12 +250,9 @@ def neighbour_agreement(
         observed[in_fold] = found[in_fold[rows]]
         null[null_here], of_planted[planted_here] = np.split(of_judged, [null_here.sum()])
     if words is not None:
-        trust = 1 - mismatched_by_density(observed, null, noise_rate_by_tails(observed, null))
         judged = np.concatenate([np.tile(np.arange(n), (2, 1)), null_rows, planted], axis=1)
-        low = lowest_ratio(pairs.images, words, trust, judged, seed=seed)
-        sums = np.concatenate([observed, null, of_planted]) + numbers.word_weight * low
-        sums /= max(float(sums[n : n + len(null)].std()), 1e-12)
-        observed, null, of_planted = np.split(sums, [n, n + len(null)])
+        scores = observed, null, of_planted
+        observed, null, of_planted = _with_words(pairs.images, words, scores, judged, numbers.word_weight, seed)
     rate = noise_rate_by_tails(observed, null)
     matched, planted_matched = (1 - mismatched_by_density(observed, null, rate, at) for at in (observed, of_planted))
     return NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
@@ -273,6 +270,20 @@ def _folds_and_null(
     rows = np.concatenate([[order, np.roll(order, -1)] for order in orders], axis=1)
     (image, other_image), (text, other_text) = pairs.image_group[rows], pairs.text_group[rows]
     return fold, rows[:, (image != other_image) & (text != other_text)]
+
+
+def _with_words(
+    images: np.ndarray, words: Any, scores: tuple[np.ndarray, ...], judged: np.ndarray, weight: float, seed: int
+) -> list[np.ndarray]:
+    """Observed, null and planted scores with the ratio of the worst word, in deviations of the null.
+
+    ``judged``: rows of images and of captions, of all these in turn.
+    """
+    observed, null = scores[:2]
+    trust = 1 - mismatched_by_density(observed, null, noise_rate_by_tails(observed, null))
+    sums = np.concatenate(scores) + weight * lowest_ratio(images, words, trust, judged, seed=seed)
+    ends = [len(observed), len(observed) + len(null)]
+    return np.split(sums / max(float(sums[slice(*ends)].std()), 1e-12), ends)
 
 
 def normalised_agreement(

@@ -84,7 +84,7 @@ def word_ratios(
     weight = trust[references]
     counted = csr_array(has[references].multiply(weight[:, None]))
     share = np.asarray(counted.sum(axis=0)) / max(float(weight.sum()), 1e-12)
-    asked = np.concatenate([np.tile(np.arange(n), (2, 1)), judged], axis=1)  # how the pairs' own words are found first
+    asked = np.concatenate([np.tile(np.arange(n), (2, 1)), judged], axis=1)  # the pairs' own words first
     of_asked = csr_array(has[asked[1]])
     query, word = np.repeat(np.arange(asked.shape[1]), np.diff(of_asked.indptr)), of_asked.indices
     image, caption = asked[:, query]
@@ -105,7 +105,8 @@ def word_ratios(
     mean, square = moments / max(len(references), 1)
     s = (s - mean[word]) / np.sqrt(np.maximum(square - mean**2, 1e-12))[word]
     first = len(has.indices)  # entries of the pairs' own words
-    total, count = (np.bincount(word[:first], v, has.shape[1]) for v in (trust[query[:first]] * s[:first], trust[query[:first]]))
+    mine, weight = word[:first], trust[query[:first]]
+    total, count = (np.bincount(mine, v, has.shape[1]) for v in (weight * s[:first], weight))
     same = has.indptr[caption] + np.arange(len(word)) - of_asked.indptr[query]
     h = np.maximum(total[word] - trust[caption] * s[same], 0) / (count[word] - trust[caption] + m.shrink)
     return csr_array(((h * s - h**2 / 2)[first:], known[word[first:]], of_asked.indptr[n:] - first), shape=shape)
