@@ -147,8 +147,8 @@ class Explainer:
         vectors, flagged = self.vectors(ids), self.correspondence[ids] < self.threshold
         known = self._near(ids, vectors, self._by_trusted[:2], neighbours)
         return [
-            Explanation(*(*fields, bool(below), tuple(own), tuple(lacking), new, self._why(fields[0], own, lacking, new)))
-            for fields, below, (own, lacking, new) in zip(known, flagged, self._named(ids, vectors[0]), strict=True)
+            Explanation(*(*fields, bool(low), tuple(own), tuple(lacking), new, self._why(fields[0], own, lacking, new)))
+            for fields, low, (own, lacking, new) in zip(known, flagged, self._named(ids, vectors[0]), strict=True)
         ]
 
     def worst(self, count: int) -> np.ndarray:
