@@ -171,7 +171,7 @@ def test_a_model_that_names_the_hub_has_nothing_fetched(tmp_path: Path, network:
     pytest.importorskip("transformers")
     state = {"threshold_": 0.5, "noise_rate_": None, "_separated": True, "_image_encoder": "auto", "_image_size": 64}
     config = {
-        "format": 3, "method": "infonce", "parameters": {role: "someone/some-model"}, "encoders": {},
+        "format": 4, "method": "infonce", "parameters": {role: "someone/some-model"}, "encoders": {},
         "text_encoder": "someone/some-model" if role == "text_encoder" else None,
         "state": {**state, "tau_": 0.07, "_fingerprint": "f"},
     }  # fmt: skip

@@ -47,7 +47,8 @@ class _Remote(NamedTuple):
 
 def is_url(data: str) -> bool:
     """Whether ``data`` is the URL of files, and no path, and not the name of a dataset on the hub."""
-    return "://" in data and not re.fullmatch(rf"{HUB}(datasets/)?[^/*]+/[^/*]+?(@[^*]*)?(?<!\.parquet)", data)
+    of_files = data.startswith(f"{HUB}buckets/") or data.endswith(".parquet") or any(c in data for c in "*?[{")
+    return "://" in data and (of_files or not data.startswith(HUB))
 
 
 def fetch(data: str, allow_urls: bool) -> str:
