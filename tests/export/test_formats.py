@@ -192,7 +192,7 @@ def test_a_write_that_fails_leaves_every_old_output(make_pairs: Any, make_plan: 
 
     def held() -> dict[Path, bytes]:
         return {p: p.read_bytes() for p in tmp_path.rglob("out*") if p.is_file()} | {
-            p: p.read_bytes() for out in outs.values() if out.is_dir() for p in out.iterdir()
+            p: p.read_bytes() for out in outs.values() for p in out.rglob("*") if p.is_file()
         }
 
     before = held()
