@@ -14,6 +14,7 @@ import pyarrow as pa
 from scipy.sparse import csr_array, diags_array
 
 from cleanpairs.core.errors import ConfigError
+from cleanpairs.data.duplicates import group_near_vectors
 from cleanpairs.data.filters import PREFIX, other_scripts
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.ops.search import prepare
@@ -174,7 +175,7 @@ class Explainer:
         worst = np.array(list(dict.fromkeys([*first, *self.worst(count).tolist()]))[:count], np.int64)
         lists: list[list[Found]] = [
             [(i, float(self.correspondence[i]), why) for i, why in zip(worst.tolist(), self.why(worst), strict=True)],
-            sorted(_different(pairs, lambda rows: self.vectors(rows)[1]), key=lambda f: f[1]),
+            sorted(_different(group_near_vectors(pairs), lambda rows: self.vectors(rows)[1]), key=lambda f: f[1]),
             sorted(_repeated(pairs), key=lambda f: f[1]),
             [(i, 0.0, why.removeprefix(PREFIX)) for i, why in sorted(pairs.reasons.items()) if why.startswith(PREFIX)],
             sorted(((i, 1 - share, said) for i, share, said in other_scripts(pairs.captions)), key=lambda f: f[1]),

@@ -9,10 +9,11 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument
 from cleanpairs.cli.terminal import echo, print_result, safe
-from cleanpairs.core.errors import ConfigError, RefusedError
+from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.recipe import read_yaml
 from cleanpairs.core.regular import read_json, reading
 
@@ -97,6 +98,26 @@ def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
     yield ""
 
 
+def _issues(run: Any, count: int, listed: int = 200) -> Any:
+    """The worst pairs. Those that ``fit`` has ``listed`` are read, unless answers have changed the scores."""
+    from cleanpairs.explain import ISSUES, SCHEMA
+    from cleanpairs.repair.editing import read_csv
+
+    run.open_input()  # refuses data that have changed
+    file = run.path / "issues.csv"
+    if count <= listed and file.exists() and run.answered() is None:
+        with contextlib.suppress(DataError):  # a spreadsheet may have written it
+            found = read_csv(file, SCHEMA)
+            if found.schema.equals(SCHEMA):
+                place, rank = [ISSUES.index(name) for name in found["issue"].to_pylist()], found["rank"].to_numpy()
+                order = np.lexsort((rank, place))
+                return found.take(order[rank[order] <= count])
+
+    told = run.result
+    explainer = run.estimator().explainer(run.load_input())
+    return explainer.issues(count, told.get("displaced", ()), told.get("standing_out", ()))
+
+
 @click.command(cls=PathsCommand)
 @run_argument
 @option("--n --limit count", "Of each issue.", click.IntRange(1), default=20)
@@ -113,10 +134,7 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None
     from cleanpairs.explain import ISSUES
     from cleanpairs.repair.editing import write_csv
 
-    opened = existing_run(run)
-    told = opened.result
-    explainer = opened.estimator().explainer(opened.load_input())
-    found = explainer.issues(count, told.get("displaced", ()), told.get("standing_out", ()))
+    found = _issues(existing_run(run), count)
     if out is not None:
         with staged_file(out, overwrite=overwrite) as staged:
             write_csv(found, staged)

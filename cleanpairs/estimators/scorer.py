@@ -20,7 +20,7 @@ from cleanpairs.correspondence.density_minimum import DensityMinimum, find_densi
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.pair_probability import PairProbability, VectorRows
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.data.duplicates import group_near_duplicates, group_near_vectors
+from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
 from cleanpairs.data.text import NO_CAPTION_FILE, NO_DOWNLOAD
 from cleanpairs.encoders.tokenizer import TokenTable
@@ -786,8 +786,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self._fitted()
         pairs, cut, known = load_pairs(pairs), threshold, self.correspondence_
         if correspondence is None and pairs.source.fingerprint == self._fingerprint and len(known) == len(pairs):
-            grouped = group_near_vectors(self._grouped(pairs)) if self.near_duplicates else pairs
-            usable = replace(grouped, reasons=self.quarantined_)
+            usable = replace(self._grouped(pairs), reasons=self.quarantined_)
 
             def of_some(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
                 found = self._embed(pairs, rows)

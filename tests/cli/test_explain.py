@@ -116,6 +116,20 @@ def test_the_run_is_the_latest_where_none_is_named(command: Command, run: Path) 
     assert code == 2 and "'runs/typo', nor is it a run" in err
 
 
+def test_the_list_of_fit_is_read(command: Command, run: Path) -> None:
+    """Without the model, where nobody has spoilt it. It is the list that the model would give."""
+    told = ("worst", run, "--n", 7, "--trust-stored-paths", "--json")
+    listed, model = command(*told)[1], run / "model"
+    assert command("worst", run, "--n", 200, "--out", "listed.csv", "--trust-stored-paths")[0] == 0
+    Path("listed.csv").rename(run / "issues.csv")
+    model.rename(run / "away")
+    _, out, err = command(*told)
+    assert out == listed, err
+    (run / "away").rename(model)
+    (run / "issues.csv").write_text("spoilt")
+    assert json.loads(command(*told)[1]) == json.loads(listed)
+
+
 def test_the_list_goes_to_a_spreadsheet(command: Command, run: Path) -> None:
     code, out, err = command("worst", run, "--n", 90, "--out", "issues.csv", "--trust-stored-paths")
     assert code == 0, err
