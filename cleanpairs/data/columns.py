@@ -147,15 +147,22 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
         )
     if "text" in found and is_list(schema.field(found["text"]).type):
         found.pop("text_features", None)
-    for name in filter(None, (part.strip() for part in (given.get("score_columns") or "").split(","))):
-        if name not in names:
-            raise DataError(f"{where} has no column {name!r}{nearest(name, names)} (columns: {listed})")
+    found |= {SCORE + name: name for name in _named_scores(schema, given.get("score_columns") or "", where)}
+    return found | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in found.values()}
+
+
+def _named_scores(schema: pa.Schema, named: str, where: str) -> list[str]:
+    """The columns of ``named``, which are separated by commas. DataError: one is missing, or holds no numbers."""
+    names = [name.strip() for name in named.split(",") if name.strip()]
+    for name in names:
+        if name not in schema.names:
+            listed = ", ".join(schema.names)
+            raise DataError(f"{where} has no column {name!r}{nearest(name, schema.names)} (columns: {listed})")
         kind = schema.field(name).type
         inner = kind.value_type if is_list(kind) else kind
         if not (pa.types.is_floating(inner) or pa.types.is_integer(inner)):
             raise DataError(f"column {name!r} of {where} is {kind}; a score must be a number")
-        found[SCORE + name] = name
-    return found | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in found.values()}
+    return names
 
 
 def check_truth(schema: pa.Schema, where: str) -> None:
