@@ -280,18 +280,9 @@ def _agreement(
     ``present``: the share of all pairs that these are. As many mismatched pairs have their right partners among them,
     and so have as many null pairs.
     """
-    n = len(pairs)
-    number = np.unique(pairs.image_group, return_inverse=True)[1]
-    fold = np.random.default_rng(seed).permutation(n)[number] % numbers.folds
-    folds = [np.flatnonzero(fold == f) for f in range(numbers.folds)]
-    nulls = [
-        np.stack([rows[r] for r in null_pairs(pairs.image_group[rows], pairs.text_group[rows], seed)]) for rows in folds
-    ]
-    null = np.concatenate(nulls, axis=1)
-    near = _near_pairs(pairs)
-    background = Background.of(pairs)
-    rows = np.arange(n)
-    judged = (np.stack([rows, rows]), null, near)
+    fold, null = _folds_and_null(pairs, seed, numbers.folds)
+    background, rows = Background.of(pairs), np.arange(len(pairs))
+    judged = (np.stack([rows, rows]), null, _near_pairs(pairs))
     alone = _alone(pairs, background, judged, present, seed)
     scores = alone if present < 1 else [_within(pairs, background, *each) for each in judged]
     if null.shape[1] < LEAST_PAIRS or not one_space(scores[0], scores[1]):
@@ -340,6 +331,17 @@ def _agreement(
         near=found is not None,
         similar=of_near if found is None else of_near[:0],
     )
+
+
+def _folds_and_null(pairs: VectorPairs, seed: int, folds: int) -> tuple[np.ndarray, np.ndarray]:
+    """The fold (N,) of each pair, by its image. Null pairs (2, K), both of one fold."""
+    number = np.unique(pairs.image_group, return_inverse=True)[1]
+    fold = np.random.default_rng(seed).permutation(len(pairs))[number] % folds
+    nulls = []
+    for rows in (np.flatnonzero(fold == f) for f in range(folds)):
+        both = null_pairs(pairs.image_group[rows], pairs.text_group[rows], seed)
+        nulls.append(np.stack([rows[side] for side in both]))
+    return fold, np.concatenate(nulls, axis=1)
 
 
 def _within(pairs: VectorPairs, background: Background, image: np.ndarray, text: np.ndarray) -> np.ndarray:

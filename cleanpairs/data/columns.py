@@ -94,6 +94,21 @@ def _unfit(role: str, schema: pa.Schema) -> str:
     return f": {unfit[0].name!r} is {unfit[0].type}, not {_WANTED[role]}" if unfit else ""
 
 
+def _no_images(schema: pa.Schema, where: str, text: str, listed: str) -> DataError:
+    addresses = r"((image|img|photo|picture)_?)?(urls?|links?|uri)"
+    if urls := [n for n in schema.names if re.fullmatch(addresses, n, re.IGNORECASE)]:
+        kind = Path(where).suffix.lstrip(".") or "parquet"
+        return DataError(
+            f"the images of {where} are URLs (column {urls[0]!r}), and nothing is fetched. Download them: "
+            f"img2dataset --url_list {shlex.quote(where)} --input_format {kind} --url_col {shlex.quote(urls[0])} "
+            f"--caption_col {shlex.quote(text)} --output_format webdataset --output_folder shards; then give shards/"
+        )
+    return DataError(
+        f"{where} has no column of images or vectors{_unfit('image', schema)}; name one with --column image=NAME "
+        f"(columns: {listed})"
+    )
+
+
 def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dict[str, str]:
     """Role -> column: text, image, features, text_features, key, and ``score:NAME`` for each column of similarities.
 
@@ -132,19 +147,7 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
             f"{listed})"
         )
     if "image" not in found and "features" not in found:
-        addresses = r"((image|img|photo|picture)_?)?(urls?|links?|uri)"
-        if urls := [n for n in names if re.fullmatch(addresses, n, re.IGNORECASE)]:
-            kind = Path(where).suffix.lstrip(".") or "parquet"
-            raise DataError(
-                f"the images of {where} are URLs (column {urls[0]!r}), and nothing is fetched. Download them: "
-                f"img2dataset --url_list {shlex.quote(where)} --input_format {kind} --url_col {shlex.quote(urls[0])} "
-                f"--caption_col {shlex.quote(found['text'])} --output_format webdataset --output_folder shards; then "
-                "give shards/"
-            )
-        raise DataError(
-            f"{where} has no column of images or vectors{_unfit('image', schema)}; name one with --column image=NAME "
-            f"(columns: {listed})"
-        )
+        raise _no_images(schema, where, found["text"], listed)
     if "text" in found and is_list(schema.field(found["text"]).type):
         found.pop("text_features", None)
     found |= {SCORE + name: name for name in _named_scores(schema, given.get("score_columns") or "", where)}
