@@ -19,6 +19,7 @@ from cleanpairs.data import Pairs, Source
 from cleanpairs.data.readers import load_some
 from cleanpairs.estimators import PairScorer
 from cleanpairs.explain import ISSUES
+from cleanpairs.export.writing import refuse_changed_input
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
@@ -56,6 +57,7 @@ class StreamedFit:
         estimator._fingerprint, model, scores = self.source.fingerprint, run.path / "model", run.path / "scores.parquet"
         estimator.save_pretrained(model, overwrite=True)
         score_stream(model, data, scores, overwrite=True, columns=dict(options), progress=progress)
+        refuse_changed_input(self.source)
         table = pq.read_table(scores, columns=["key", "correspondence", "reason"])
         bad = np.flatnonzero(table["reason"].is_valid())
         some = table.take(pa.array(bad))

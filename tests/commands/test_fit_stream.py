@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from cleanpairs.commands import fit_stream
 from cleanpairs.commands.export import export_run
 from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.fit_stream import StreamedFit
 from cleanpairs.commands.run import Run
 from cleanpairs.commands.score import ScoreWork, score_stream
+from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.engine.local import LocalEngine
 from cleanpairs.repair.settings import RepairSettings
@@ -46,6 +48,20 @@ def fit(data: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) 
     monkeypatch.setattr(ScoreWork, "partition_rows", 500)
     recipe = Recipe.resolve(None, overrides=[], options={"train": str(data), "device": "cpu", "seed": 0})
     return fit_run(recipe, out=out, latest=False, **options)
+
+
+def test_a_part_that_changes_while_it_is_read_ends_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embeddings(tmp_path / "data")
+    part = tmp_path / "data" / "img_emb" / "img_emb_2.npy"
+
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        np.save(part, np.load(part)[:, ::-1])
+        return score_stream(*args, **kwargs)
+
+    monkeypatch.setattr(fit_stream, "score_stream", changed)
+    with pytest.raises(DataError, match="has changed since it was read"):
+        fit(tmp_path / "data", tmp_path / "run", monkeypatch, streamed_from=N)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] != "complete"
 
 
 def test_a_sample_and_a_stream_leave_the_run_that_a_fit_on_all_leaves(

@@ -109,6 +109,35 @@ def test_vectors_that_are_all_the_same_are_refused(side: str, method: Any) -> No
         method(text_encoder="features", device="cpu").fit(pairs)
 
 
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda x: x[:, :6], "img_emb_0.npy has (8,) float32, img_emb_1.npy has (6,) float32"),
+        (lambda x: x[:-1], "img_emb_1.npy with 59 vectors does not go with"),
+        (lambda x: b"cut", "img_emb_1.npy cannot be read as an array"),
+        (lambda x: np.where(np.arange(60)[:, None] == 7, np.nan, x), "its vector is not finite"),
+        (lambda x: np.where(np.arange(60)[:, None] == 7, -np.inf, x), "its vector is not finite"),
+        (lambda x: np.where(np.arange(60)[:, None] == 7, 0, x), "its vector is zero"),
+    ],
+    ids=["width", "rows", "truncated", "NaN", "infinite", "zero"],
+)
+def test_a_spoilt_part_is_named_or_its_row_is_quarantined(tmp_path: Path, spoil: Any, told: str) -> None:
+    image, text = vectors()
+    table = pa.table({"caption": [f"caption {i}" for i in range(N)]})
+    folder = embedding_folder(tmp_path / "folder", image.astype(np.float32), text.astype(np.float32), table, cuts=[60])
+    part = folder / "img_emb" / "img_emb_1.npy"
+    spoilt, whole = spoil(np.load(part)), part.read_bytes()
+    if isinstance(spoilt, bytes):
+        part.write_bytes(whole[:-100])
+    else:
+        np.save(part, spoilt.astype(np.float32))
+    try:
+        found = load_pairs(folder).reasons
+    except DataError as error:
+        found = {67: str(error)}
+    assert list(found) == [67] and told in found[67]
+
+
 def test_noise_moves_the_vectors_with_their_captions() -> None:
     image, text = vectors()
     text[5, 0] = np.inf

@@ -80,10 +80,11 @@ class ClipRetrievalReader(ParquetReader):
         *sides, notes = self.parts(source)
         schema = common_schema(notes)
         for name, parts in zip(VECTORS, sides, strict=True):
-            kinds = {(*array.shape[1:], array.dtype.newbyteorder("=")) for array in map(self._array, parts)}
+            arrays = ((path, self._array(path)) for path in parts)
+            kinds = {(*array.shape[1:], array.dtype.newbyteorder("=")): path for path, array in arrays}
             if len(kinds) > 1:
-                found = ", ".join(sorted(map(str, kinds)))
-                raise DataError(f"the parts of {Path(parts[0]).parent} differ: {found}")
+                found = ", ".join(f"{Path(path).name} has {kind[:-1]} {kind[-1]}" for kind, path in kinds.items())
+                raise DataError(f"the parts of {Path(parts[0]).parent} differ in shape or kind: {found}")
             if kinds and name in schema.names:
                 raise DataError(f"{notes[0]} has a column {name!r}, which vectors of the folder are called: rename it")
             for *sizes, dtype in kinds:
