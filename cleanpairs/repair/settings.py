@@ -47,7 +47,7 @@ class RepairSettings:
     strategy: str = choice("ot", "nearest", "half-replace", "pseudo-caption", "method")
     displaced: bool = True
     dedup: bool = False
-    duplicate_bits: int = whole(36, 0, most=256)
+    duplicate_bits: int = whole(28, 0, most=256)
 
     def __post_init__(self) -> None:
         check_settings("rematch", self)
