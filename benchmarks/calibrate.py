@@ -35,7 +35,7 @@ from vectors import best_f1, f1
 from cleanpairs import Pairs, load_pairs
 from cleanpairs.audit import draw_sample
 from cleanpairs.core.registry import METHODS
-from cleanpairs.correspondence.calibration import calibrate, positions
+from cleanpairs.correspondence.calibration import calibrate_by_labels, positions
 from cleanpairs.data.noise import Noise, apply_noise
 from cleanpairs.methods.auto import Auto
 from cleanpairs.methods.untrained import Untrained
@@ -100,7 +100,7 @@ def asked(y: np.ndarray, order: str, n: int, given: dict[int, bool], rng: np.ran
 
 def labelled(y: np.ndarray, given: dict[int, bool]) -> Any:
     rows = np.array(list(given), dtype=np.int64)
-    return calibrate(y, labels=(rows, ~np.array(list(given.values()), dtype=bool)))
+    return calibrate_by_labels(y, rows, ~np.array(list(given.values()), dtype=bool))
 
 
 def judged(y: np.ndarray, bad: np.ndarray, given: dict[int, bool]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import plain
-from cleanpairs.correspondence.calibration import Calibration, Estimate, calibrate, positions
+from cleanpairs.correspondence.calibration import Calibration, Estimate, calibrate_by_labels, positions
 
 if TYPE_CHECKING:
     from cleanpairs.audit.judge import Opinions
@@ -132,6 +132,4 @@ def next_questions(scores: ArrayLike, answers: Mapping[int, bool], count: int, *
 
 def _calibrated(y: np.ndarray, rows: np.ndarray, matched: np.ndarray, wrong: np.ndarray | float = 0.02) -> Calibration:
     known = np.isfinite(y)
-    found = calibrate(y[known], labels=((np.cumsum(known) - 1)[rows], matched), wrong=wrong)
-    assert found is not None  # by labels there is always one
-    return found
+    return calibrate_by_labels(y[known], (np.cumsum(known) - 1)[rows], matched, wrong)

@@ -226,10 +226,7 @@ def neighbour_agreement(
         return nothing_known(n, m)
     references = np.sort(rng.permutation(n)[: numbers.references])
     fold, null_rows = _folds_and_null(pairs, rng, numbers)
-    rows, others = similar_pairs(pairs, rng, numbers)
-    usable = (others >= 0) & (fold[others] == fold[rows, None])
-    similar = np.stack([rows, others[np.arange(len(others)), usable.argmax(axis=1)]])
-    planted = np.concatenate([planted, similar[:, usable.any(axis=1)]], axis=1)
+    planted = np.concatenate([planted, _similar_in_fold(similar_pairs(pairs, rng, numbers), fold)], axis=1)
     if null_rows.shape[1] < numbers.least_pairs:  # nearly all rows are alike
         return nothing_known(n, m)
     observed, null, of_planted = np.zeros(n), np.zeros(null_rows.shape[1]), np.zeros(planted.shape[1])
@@ -256,6 +253,13 @@ def neighbour_agreement(
     rate = noise_rate_by_tails(observed, null)
     matched, planted_matched = (1 - mismatched_by_density(observed, null, rate, at) for at in (observed, of_planted))
     return NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
+
+
+def _similar_in_fold(candidates: tuple[np.ndarray, np.ndarray], fold: np.ndarray) -> np.ndarray:
+    """Rows (2, k) of images and of the first similar caption of the same fold, of those that have one."""
+    rows, others = candidates
+    usable = (others >= 0) & (fold[others] == fold[rows, None])
+    return np.stack([rows, others[np.arange(len(others)), usable.argmax(axis=1)]])[:, usable.any(axis=1)]
 
 
 def _folds_and_null(

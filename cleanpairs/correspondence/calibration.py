@@ -274,15 +274,34 @@ def _entropy(p: np.ndarray) -> np.ndarray:
     return np.asarray(-p * np.log(p) - (1 - p) * np.log1p(-p))
 
 
-def _by_labels(quantile: np.ndarray, matched: np.ndarray, wrong: np.ndarray, draws: int = 200) -> Calibration:
+def calibrate_by_labels(
+    observed: np.ndarray, rows: np.ndarray, matched: np.ndarray, wrong: np.ndarray | float = 0.02, draws: int = 200
+) -> Calibration:
     """The posterior of g by k labels, over two grids: all that is likely beforehand, and what the first one leaves.
 
-    ``wrong`` (m, k, 2): how probable it is that the label is wrong, of a matched pair and of a mismatched one, in each
-    of m cases that are equally likely beforehand.
+    Parameters
+    ----------
+    observed : (N,) float
+        Scores of the pairs.
+    rows : (k,) int
+        Which pairs are labelled.
+    matched : (k,) bool
+        Whether these pairs are matched.
+    wrong : float, (k, 2) float, or (m, k, 2)
+        How probable it is that a label is wrong, of a matched pair and of a mismatched one. Or m such cases, of which
+        one is right, and which are equally likely beforehand.
+    draws : int
+        Of the posterior.
+
+    Returns
+    -------
+    Calibration
+        The posterior mean, and the draws.
     """
     from scipy.special import expit, softmax
 
-    quantile, matched = np.asarray(quantile, dtype=np.float64), np.asarray(matched, dtype=bool)
+    wrong = np.broadcast_to(wrong, np.broadcast_shapes(np.shape(wrong), (1, len(rows), 2)))
+    quantile, matched = positions(observed[rows], observed), np.asarray(matched, dtype=bool)
     q = np.clip(quantile, EDGE, 1 - EDGE)
     odds = np.log(q / (1 - q))
     least, most = np.array([0.0, 0.005, 0.02, 0.07]), np.array([1.0, 0.85, 0.7, 0.5, 0.0])
@@ -296,11 +315,8 @@ def _by_labels(quantile: np.ndarray, matched: np.ndarray, wrong: np.ndarray, dra
         g = low + (high - low) * expit(z)  # (P, k)
         said = (some[:, 0] + (1 - some.sum(axis=1)) * g for some in wrong)  # that the pair is mismatched
         likelihood = np.stack([np.where(matched, np.log1p(-x), np.log(x)).sum(axis=1) for x in said])
-        prior = (
-            np.tile(likely, len(g) // len(likely))
-            - ((at - 1.6)[:, 0] / 2.6) ** 2 / 2
-            - ((log_s - 0.3)[:, 0] / 0.8) ** 2 / 2
-        )
+        normal = ((at - 1.6)[:, 0] / 2.6) ** 2 / 2 + ((log_s - 0.3)[:, 0] / 0.8) ** 2 / 2
+        prior = np.tile(likely, len(g) // len(likely)) - normal
         weight = softmax(likelihood + prior).sum(axis=0)
         mean = points @ weight
         spread = np.sqrt((points - mean[:, None]) ** 2 @ weight)
@@ -372,29 +388,22 @@ def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
 
 def calibrate(
     observed: np.ndarray,
-    null: np.ndarray | None = None,
+    null: np.ndarray,
     *,
-    labels: tuple[np.ndarray, np.ndarray] | None = None,
-    wrong: np.ndarray | float = 0.02,
     known: np.ndarray | None = None,
     weight: np.ndarray | None = None,
     by_score: bool = False,
     draws: int = 100,
     seed: int = 0,
 ) -> Calibration | None:
-    """Fit g to scores, by null scores or by labels. The higher a score, the better matched a pair.
+    """Fit g to scores, by null scores. The higher a score, the better matched a pair.
 
     Parameters
     ----------
     observed : (N,) float
         Scores of the pairs.
-    null : (m,) float, optional
+    null : (m,) float
         Scores of pairs that are known to be mismatched.
-    labels : (k,) int and (k,) bool, optional
-        Rows of ``observed``, and whether these pairs are matched.
-    wrong : (k, 2) float, or (m, k, 2)
-        How probable it is that a label is wrong, of a matched pair and of a mismatched one. Or m such cases, of which
-        one is right.
     known : (m,) float in (0, 1), optional
         Of the null pairs, the quantile of another figure in its null distribution, which is known exactly.
     weight : (m,) float, optional
@@ -409,12 +418,9 @@ def calibrate(
     Returns
     -------
     Calibration or None
-        None without labels, where there are fewer than 30 scores or null scores.
+        None where there are fewer than 30 scores or null scores.
     """
-    if labels is not None:
-        wrong = np.broadcast_to(wrong, np.broadcast_shapes(np.shape(wrong), (1, len(labels[0]), 2)))
-        return _by_labels(positions(observed[labels[0]], observed), labels[1], wrong)
-    if null is None or min(len(observed), len(null)) < LEAST:
+    if min(len(observed), len(null)) < LEAST:
         return None
     rng, found = np.random.default_rng(seed), np.empty((draws, 3))
     order = np.argsort(null)  # sorted numbers are found sooner among others

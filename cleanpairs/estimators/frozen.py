@@ -376,15 +376,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         self._begin()
         pairs = load_pairs(pairs)
         self._background, self._of_fit, self._later = None, None, None
-        model = self._model = self._source(self._model_name)
-        if isinstance(model, FrozenPair):
-            refuse_without_captions(pairs, model.name)
-        elif (learned := model.learn(pairs)) is not None:
-            self._captions = learned
-        elif pairs.has_both_vectors:
-            self._text_encoder, self._captions = GIVEN, "vectors of the data, both sides"
-        elif self.text_encoder is None and model.correspondence(pairs) is None:
-            raise self._no_model()
+        model = self._learned(pairs)
         images, texts, self.quarantined_ = self._encode(pairs, on_encode, on_encode_texts)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         self._refuse_mostly_bad(pairs, len(usable))
@@ -393,9 +385,7 @@ class FrozenScorer(_FrozenState, PairScorer):
         groups, index = (pairs.pair_image_group[usable], pairs.text_group[usable]), pairs.image_index[usable]
         given = self._given(pairs)
         if self.require_dependence and given is None:
-            sides = images.vectors[:, None], texts.vectors[usable], index, *groups
-            found = independence_of(*sides, seed=self.random_state_)
-            refuse_independent(found, len(usable), self.method_name, sides, seed=self.random_state_)
+            self._refuse_independent(images.vectors[:, None], texts.vectors[usable], index, *groups)
         self.correspondence_ = np.full(len(pairs), np.nan, np.float32)
         self.correspondence_[usable] = (
             self._calibrate(_vector_pairs(pairs, images, texts).take(usable)) if given is None else given[usable]
@@ -408,6 +398,23 @@ class FrozenScorer(_FrozenState, PairScorer):
         if val is not None:
             self.best_val_rsum_ = self.evaluate(val).rsum
         return self
+
+    def _learned(self, pairs: Pairs) -> Any:
+        """What encodes or scores the pairs, which has learned from them what it needs. Sets what captions become."""
+        model = self._model = self._source(self._model_name)
+        if isinstance(model, FrozenPair):
+            refuse_without_captions(pairs, model.name)
+        elif (learned := model.learn(pairs)) is not None:
+            self._captions = learned
+        elif pairs.has_both_vectors:
+            self._text_encoder, self._captions = GIVEN, "vectors of the data, both sides"
+        elif self.text_encoder is None and model.correspondence(pairs) is None:
+            raise self._no_model()
+        return model
+
+    def _refuse_independent(self, *sides: np.ndarray) -> None:
+        found = independence_of(*sides, seed=self.random_state_)
+        refuse_independent(found, len(sides[1]), self.method_name, sides, seed=self.random_state_)
 
     def _given(self, pairs: Pairs) -> np.ndarray | None:
         """The correspondence (N,) that the data brings, where it is taken."""

@@ -673,21 +673,16 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             threshold = self._applied_threshold(unseen)
         chosen = asked.resolved(threshold)
         usable = replace(found.pairs, reasons=found.quarantined)
-        moves = None
-        if chosen.moves_displaced:
-            moves = moves_of(usable, found.displaced_rows(), found.quarantined)
+        moves = moves_of(usable, found.displaced_rows(), found.quarantined) if chosen.moves_displaced else None
         given = PlanInput.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen, moves)
-        judge = self._judge(given, chosen, found.take, fitted=of_fit, unseen=unseen)
+        by_method = asked.strategy == "method"
         plan = plan_repairs(
-            given,
-            self.bank_.bound(found.images, found.texts),
-            chosen,
-            fingerprint=found.pairs.source.fingerprint,
-            temperature=self.bank_.tau,
-            judge=judge,
-            donor_search=self._search(found.pairs, found.images, found.texts) if asked.strategy == "method" else None,
+            given, self.bank_.bound(found.images, found.texts), chosen,
+            fingerprint=found.pairs.source.fingerprint, temperature=self.bank_.tau,
+            judge=self._judge(given, chosen, found.take, fitted=of_fit, unseen=unseen),
+            donor_search=self._search(found.pairs, found.images, found.texts) if by_method else None,
             neighbour_search=neighbour_search,
-        ).plan()
+        ).plan()  # fmt: skip
         return plan if recaption is None else self.recaption(found.pairs, plan, recaption, max_reuse=chosen.max_reuse)
 
     def _judge(

@@ -98,8 +98,7 @@ class PlanInput:
         moves = _made(moves, settings)
         moves = moves[np.isfinite(values[moves["pair"]] + values[moves["donor"]])]
         undecided = _without(values, moves["pair"])
-        mismatched = np.flatnonzero(undecided < settings.resolved_threshold)
-        above = np.flatnonzero(undecided >= settings.resolved_threshold)
+        mismatched, above = map(np.flatnonzero, _parted(undecided, settings))
         best = _Best(settings.max_trusted)
         best.add(above, values[above])
         trusted = np.sort(best.pair)
@@ -114,7 +113,7 @@ class PlanInput:
         return cls(
             values, pairs.pair_image_group, np.asarray(pairs.text_group), mismatched, trusted, z_image, z_text,
             index[kept], kept, (_median(cosine(_sampled(mismatched)), 0), _median(cosine(_sampled(above)), 1)),
-            pairs.reasons, lambda: [texts], moves, _duplicates(pairs, undecided, settings),
+            pairs.reasons, lambda: [texts], moves, _lesser(_groups(pairs, settings), pairs.row, undecided, settings),
         )  # fmt: skip
 
     @classmethod
@@ -159,28 +158,24 @@ class PlanInput:
                 if settings.dedup and batch.vectors is not None:
                     signs[s] = signs_of(batch.vectors.mean(axis=1))[batch.row]
                 reasons.update({first + i: why for i, why in batch.faults.items()})
-                below = np.flatnonzero(undecided[s] & (y < settings.resolved_threshold))
-                above = np.flatnonzero(undecided[s] & (y >= settings.resolved_threshold))
+                below, above = (np.flatnonzero(undecided[s] & x) for x in _parted(y, settings))
                 for side, z in zip(vectors, (z_image, z_text), strict=True):
                     side.append(z[below])
                 best.add(first + above, y[above], z_image[above], z_text[above])
                 table.write_batch(pa.RecordBatch.from_arrays([batch.keys, batch.captions], schema=TEXTS))
                 first = s.stop
-        mismatched = np.flatnonzero(undecided & (values < settings.resolved_threshold))
+        mismatched, above = (np.flatnonzero(undecided & x) for x in _parted(values, settings))
         order = np.argsort(best.pair)
         row = np.concatenate([np.arange(len(mismatched)), len(mismatched) + order])
-        above = np.flatnonzero(undecided & (values >= settings.resolved_threshold))
         for side, z in zip(vectors, best.vectors, strict=False):
             side.append(z[: len(order)])
         z_image, z_text = map(_joined, vectors)
-        duplicates = np.empty(0, np.int64)
-        if settings.dedup:
-            kept = np.where(undecided & (values >= settings.resolved_threshold), values, np.nan)
-            duplicates = lesser_duplicates(near_vector_groups(signs, settings.duplicate_bits), np.arange(n), kept)
+        group = near_vector_groups(signs, settings.duplicate_bits) if settings.dedup else None
+        left = np.where(undecided, values, np.nan)
         return cls(
             values, image_group, text_group, mismatched, best.pair[order], z_image, z_text, row, row,
             (_median(cosine[_sampled(mismatched)], 0), _median(cosine[_sampled(above)], 1)), reasons,
-            lambda: _read_texts(texts), moves, duplicates,
+            lambda: _read_texts(texts), moves, _lesser(group, np.arange(n), left, settings),
         )  # fmt: skip
 
 
@@ -214,16 +209,25 @@ def _made(moves: np.ndarray | None, settings: RepairSettings) -> np.ndarray:
     return np.asarray(moves[moves["confidence"] >= settings.min_confidence])
 
 
-def _duplicates(pairs: Pairs, undecided: np.ndarray, settings: RepairSettings) -> np.ndarray:
-    """Kept pairs of other rows than the best with such an image. ``undecided`` (N,): their correspondence."""
-    if not settings.dedup:
+def _parted(values: np.ndarray, settings: RepairSettings) -> tuple[np.ndarray, np.ndarray]:
+    """Which correspondences (N,) are below the threshold, and which are not. Neither where NaN."""
+    return values < settings.resolved_threshold, values >= settings.resolved_threshold
+
+
+def _groups(pairs: Pairs, settings: RepairSettings) -> np.ndarray | None:
+    """Group (N,) of near duplicates of each pair's image, where they are not wanted."""
+    vectors = pairs.images.array() if settings.dedup else None
+    if vectors is None:
+        return pairs.pair_image_group if settings.dedup else None
+    signs = VectorSigns()(vectors.reshape(len(vectors), -1, vectors.shape[-1]).mean(axis=1))
+    return near_vector_groups(signs, settings.duplicate_bits)[pairs.image_index]
+
+
+def _lesser(group: np.ndarray | None, row: np.ndarray, undecided: np.ndarray, settings: RepairSettings) -> np.ndarray:
+    """Kept pairs of other rows than the best of their group. ``undecided`` (N,): correspondence, NaN where decided."""
+    if group is None:
         return np.empty(0, np.int64)
-    kept = np.where(undecided >= settings.resolved_threshold, undecided, np.nan)
-    group, vectors = pairs.pair_image_group, pairs.images.array()
-    if vectors is not None:
-        signs = VectorSigns()(vectors.reshape(len(vectors), -1, vectors.shape[-1]).mean(axis=1))
-        group = near_vector_groups(signs, settings.duplicate_bits)[pairs.image_index]
-    return lesser_duplicates(group, pairs.row, kept)
+    return lesser_duplicates(group, row, np.where(undecided >= settings.resolved_threshold, undecided, np.nan))
 
 
 def _without(correspondence: np.ndarray | None, faulty: Iterable[int]) -> np.ndarray:

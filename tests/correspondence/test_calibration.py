@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from cleanpairs.correspondence.calibration import Calibration, calibrate, noise_rate, positions, rate_in_words
+from cleanpairs.correspondence.calibration import (
+    Calibration,
+    calibrate,
+    calibrate_by_labels,
+    noise_rate,
+    positions,
+    rate_in_words,
+)
 
 
 def scores(
@@ -83,8 +90,7 @@ def answered(observed: np.ndarray, wrong: np.ndarray, n: int, seed: int) -> Cali
     """By n answers about the pairs that tell most, ten at once; one of fifty is wrong."""
     rng, labels, q = np.random.default_rng(seed), dict[int, bool](), positions(observed, observed)
     while True:
-        found = calibrate(observed, labels=(np.array(list(labels), int), np.array(list(labels.values()), bool)))
-        assert found is not None
+        found = calibrate_by_labels(observed, np.array(list(labels), int), np.array(list(labels.values()), bool))
         if len(labels) == n:
             return found
         free = np.setdiff1d(np.arange(len(observed)), list(labels))
