@@ -137,7 +137,7 @@ def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any
     "With --calibrate: ask a BLIP for matching (a directory or a hub name), or a model of a server, such as "
     "NAME@http://localhost:8000/v1 with the key in OPENAI_API_KEY, about 200 pairs in doubt (--n). Its errors are "
     "measured, and counted.",
-    str,
+    Reads(),
 )
 @option("--plan=FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]", Reads())
 @option("--write only_write", "Write the plan with what was decided, without a page.")

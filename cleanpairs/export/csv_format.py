@@ -38,9 +38,12 @@ class CsvSink(Sink):
     @staticmethod
     def count(path: Path) -> int:
         """Of its records, less the names of the columns."""
-        csv.field_size_limit(2**31 - 1)
-        with path.open(encoding="utf-8", newline="") as file:
-            return sum(1 for _ in csv.reader(file)) - 1
+        limit = csv.field_size_limit(2**31 - 1)  # of the whole process, where inputs have another
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                return sum(1 for _ in csv.reader(file)) - 1
+        finally:
+            csv.field_size_limit(limit)
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows."""

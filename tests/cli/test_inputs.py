@@ -51,6 +51,12 @@ def as_parquet(root: Path, table: pa.Table) -> list[str]:
     return [str(root / "in.parquet")]
 
 
+def as_lance(root: Path, table: pa.Table) -> list[str]:
+    lance = pytest.importorskip("lance", reason="pylance is not installed")
+    lance.write_dataset(table.drop_columns("image_features"), root / "in.lance")
+    return [str(root / "in.lance")]
+
+
 def as_url(root: Path, table: pa.Table) -> list[str]:
     sink = io.BytesIO()
     pq.write_table(table.drop_columns("image_features"), sink)
@@ -154,7 +160,7 @@ def as_now(root: Path, table: pa.Table) -> list[str]:
 
 
 KINDS: dict[Callable[[Path, pa.Table], list[str]], str] = {
-    as_parquet: "parquet", as_url: "parquet", as_datasets: "datasets", as_img2dataset: "webdataset",
+    as_parquet: "parquet", as_lance: "lance", as_url: "parquet", as_datasets: "datasets", as_img2dataset: "webdataset",
     as_webdataset: "webdataset", as_images: "images", as_csv: "folder", as_jsonl: "folder", as_coco: "coco",
     as_karpathy: "coco", as_embeddings: "clip-retrieval", as_arrays: "npy", as_research: "precomp", as_now: "precomp",
 }  # fmt: skip

@@ -55,7 +55,8 @@ def test_rows_of_tables_are_taken_in_one_place(folder: str) -> None:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 named = f"{file.name}:{node.lineno}"
-                assert node.func.attr not in ("take", "filter"), (
+                own = "lance_dataset.py:"  # Lance's method, which takes rows of its own files
+                assert node.func.attr not in ("take", "filter") or named.startswith(own), (
                     f"{named}: use cleanpairs.ops.columns.taken or filtered"
                 )
 
