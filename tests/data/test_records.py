@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cleanpairs.core.errors import DataError
@@ -322,6 +322,7 @@ def test_every_caption_of_json_is_a_pair_or_has_a_reason(values: list[Any], kind
     captions=st.lists(st.text('ab ",;\\\'', max_size=6), min_size=1, max_size=6),
     ending=st.sampled_from(["csv", "tsv", "token"]),
 )  # fmt: skip
+@example(captions=[',"', '"'], ending="csv")
 def test_no_quote_swallows_a_row(captions: list[str], ending: str, folder: Path) -> None:
     delimiter = "," if ending == "csv" else "\t"
     head = [] if ending == "token" else [f"image{delimiter}caption"]

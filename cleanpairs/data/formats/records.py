@@ -203,7 +203,7 @@ def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
                 fields.pop()  # separators at the end of a line
             if len(fields) != len(names):
                 fault = f"line {line} has {len(fields)} fields, the header {len(names)}"
-            if reader.line_num > line and _holds_rows(fields, before or fields, delimiter):
+            if reader.line_num > line and _holds_rows(fields, before or fields[: len(names)], delimiter):
                 raise _run_on(path, line, reader.line_num)
             if any(not field.isascii() and _SPOILT.search(field) for field in fields):
                 fault = fault or f"line {line} is not {encoding or f'UTF-8; the file may be {_likely_encoding(path)}'}"
