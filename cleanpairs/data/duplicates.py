@@ -6,6 +6,7 @@ of Perceptual Image Hash Functions", 2010), which sees shapes and no colours, an
 """
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -50,8 +51,6 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     mean c|, |c' - mean c'|)``: a white background does not make two ties alike.
     """
     import faiss
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
 
     rows = np.flatnonzero(signatures[:, 200])
     group = np.arange(len(signatures))
@@ -65,18 +64,31 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     index.nflip = most_bits // 4
     index.add(codes)
     edges = []
-    for start in range(0, len(codes), 16):  # few at once: thousands may share a hash
-        ends, _, near = index.range_search(codes[start : start + 16], most_bits + 1)  # strictly nearer
-        asking = np.repeat(np.arange(start, start + len(ends) - 1), np.diff(ends).astype(np.int64))
+    for asking, near in _links(index, codes, most_bits, at_once=16):  # few: thousands may share a hash
         apart = np.linalg.norm(colours[asking] - colours[near], axis=1)
         alike = apart <= most_colour * np.minimum(contrast[asking], contrast[near])
         edges.append(np.stack([asking, near])[:, alike])
-    asking, near = np.concatenate(edges, axis=1)
-    graph = coo_array((np.ones(len(near), bool), (asking, near)), shape=(len(codes),) * 2)
-    label = connected_components(graph, directed=False)[1][inverse]
-    _, first = np.unique(label, return_index=True)
-    group[rows] = rows[first[label]]
+    group[rows] = rows[_first_linked(edges, len(codes), inverse)]
     return group
+
+
+def _links(index: Any, codes: np.ndarray, most_bits: int, at_once: int) -> Iterator[np.ndarray]:
+    """Numbers (2, e) of codes (K, b) that differ in at most ``most_bits``, of ``at_once`` codes at a time."""
+    for start in range(0, len(codes), at_once):
+        ends, _, near = index.range_search(codes[start : start + at_once], most_bits + 1)  # strictly nearer
+        yield np.stack([np.repeat(np.arange(start, start + len(ends) - 1), np.diff(ends).astype(np.int64)), near])
+
+
+def _first_linked(edges: Iterable[np.ndarray], count: int, code: np.ndarray) -> np.ndarray:
+    """The first (M,) whose code is linked to that of each, by ``edges`` (2, e) of ``count`` codes. ``code`` (M,)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    asking, near = np.concatenate([np.empty((2, 0), np.int64), *edges], axis=1)
+    graph = coo_array((np.ones(len(near), bool), (asking, near)), shape=(count, count))
+    label = connected_components(graph, directed=False)[1][code]
+    _, first = np.unique(label, return_index=True)
+    return np.asarray(first[label])
 
 
 class VectorSigns:
@@ -101,32 +113,21 @@ def near_vector_groups(signs: np.ndarray, most_bits: int = 28) -> np.ndarray:
     of more than 50,000 vectors one in 15.
     """
     import faiss
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
 
-    known, first, inverse = np.unique(signs, axis=0, return_index=True, return_inverse=True)
+    known, inverse = np.unique(signs, axis=0, return_inverse=True)
     parts = (21, 12) if len(known) <= 50_000 else (16, 16)  # how many, and bits of each: linked ones have one in common
     index = faiss.IndexBinaryMultiHash(256, *parts)
     index.add(np.ascontiguousarray(known))
-    edges = [np.empty((2, 0), np.int64)]
-    for start in range(0, len(known), 256):
-        ends, _, near = index.range_search(known[start : start + 256], most_bits + 1)  # strictly nearer
-        edges.append(np.stack([np.repeat(np.arange(start, start + len(ends) - 1), np.diff(ends).astype(int)), near]))
-    asking, near = np.concatenate(edges, axis=1)
-    graph = coo_array((np.ones(len(near), bool), (asking, near)), shape=(len(known),) * 2)
-    label = connected_components(graph, directed=False)[1]
-    lowest = np.full(label.max(initial=-1) + 1, len(signs))
-    np.minimum.at(lowest, label, first)
-    return np.asarray(lowest[label[inverse]])
+    return _first_linked(_links(index, known, most_bits, at_once=256), len(known), inverse)
 
 
-def group_near_vectors(pairs: Pairs) -> Pairs:
+def group_near_vectors(pairs: Pairs, most_bits: int = 28) -> Pairs:
     """``pairs`` with one ``image_group`` for all near duplicates of an image, where images are vectors alone."""
     vectors = pairs.images.array()
     if vectors is None or not len(vectors):
         return pairs
     signs = VectorSigns()(vectors.reshape(len(vectors), -1, vectors.shape[-1]).mean(axis=1))
-    return replace(pairs, image_group=pairs.image_group[near_vector_groups(signs)])
+    return replace(pairs, image_group=pairs.image_group[near_vector_groups(signs, most_bits)])
 
 
 def lesser_duplicates(group: np.ndarray, row: np.ndarray, score: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError, RefusedError
 from cleanpairs.core.regular import writing
 from cleanpairs.data import Pairs
-from cleanpairs.data.duplicates import VectorSigns, lesser_duplicates, near_vector_groups
+from cleanpairs.data.duplicates import VectorSigns, group_near_vectors, lesser_duplicates, near_vector_groups
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.repair.displaced import MOVE
 from cleanpairs.repair.settings import RepairSettings
@@ -216,11 +216,7 @@ def _parted(values: np.ndarray, settings: RepairSettings) -> tuple[np.ndarray, n
 
 def _groups(pairs: Pairs, settings: RepairSettings) -> np.ndarray | None:
     """Group (N,) of near duplicates of each pair's image, where they are not wanted."""
-    vectors = pairs.images.array() if settings.dedup else None
-    if vectors is None:
-        return pairs.pair_image_group if settings.dedup else None
-    signs = VectorSigns()(vectors.reshape(len(vectors), -1, vectors.shape[-1]).mean(axis=1))
-    return near_vector_groups(signs, settings.duplicate_bits)[pairs.image_index]
+    return group_near_vectors(pairs, settings.duplicate_bits).pair_image_group if settings.dedup else None
 
 
 def _lesser(group: np.ndarray | None, row: np.ndarray, undecided: np.ndarray, settings: RepairSettings) -> np.ndarray:
