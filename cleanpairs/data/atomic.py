@@ -237,6 +237,19 @@ def staged_file(target: AnyPath, *, overwrite: bool = False, inputs: Paths = ())
         yield outputs.file(target, overwrite=overwrite, inputs=inputs)
 
 
+def opened_for_lines(path: AnyPath, mode: int = 0o666) -> int:
+    """A file descriptor of ``path`` for :func:`append_line`, which can be read too. ``mode``: of a new file.
+
+    Raises OSError: it cannot be opened. OutputError: it is no regular file.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    file = os.open(path, flags, mode)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OutputError(f"{os.fspath(path)} is no regular file: nothing is written there")
+    return file
+
+
 def append_line(file: int, path: AnyPath, what: Mapping[str, Any]) -> None:
     """Append an object as a line of JSON to a file descriptor of ``path``, opened with O_APPEND, on the disk at once.
 

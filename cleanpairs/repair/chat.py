@@ -26,7 +26,7 @@ from PIL import Image
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.parameters import check_settings, number, whole
 from cleanpairs.core.regular import open_regular, read_text, reading, writing
-from cleanpairs.data.atomic import append_line
+from cleanpairs.data.atomic import append_line, opened_for_lines
 
 if TYPE_CHECKING:
     from cleanpairs.repair.endpoint import Endpoint
@@ -256,9 +256,8 @@ class ChatWriter:
         assert endpoint is not None
         with ExitStack() as closing:
             if self.cache is not None:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
                 with writing(self.cache):
-                    file = os.open(self.cache, flags, 0o666)
+                    file = opened_for_lines(self.cache)
                 closing.callback(os.close, file)
             executor = ThreadPoolExecutor(self.settings.concurrency, "recaption")
             closing.callback(executor.shutdown, cancel_futures=True)

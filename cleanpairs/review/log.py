@@ -5,7 +5,6 @@ A line is on the disk before the answer counts. Several processes may write at o
 
 import json
 import os
-import stat
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import writing
-from cleanpairs.data.atomic import append_line
+from cleanpairs.data.atomic import append_line, opened_for_lines
 from cleanpairs.repair.actions import WRITTEN
 
 CHOICES = (*WRITTEN, "drop", "unsure")
@@ -93,11 +92,8 @@ class DecisionLog:
         self._read, self._rest, self._begun = 0, b"", False
         with writing(f"the decisions {self.path}"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            self._fd = os.open(self.path, flags, 0o600)
+            self._fd = opened_for_lines(self.path, 0o600)
         try:
-            if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-                raise OutputError(f"{self.path} is no regular file: decisions are not written there")
             self.refresh()
             if not self._begun:
                 self._append(self._about)
