@@ -320,16 +320,14 @@ class Run:
         from cleanpairs.audit import Answered
         from cleanpairs.review.log import DecisionLog
 
-        least = 20
-        opinions = self.opinions()
-        if not ((self.path / ANSWERS).exists() or opinions):
+        least, known = 20, [self.path / name for name in (ANSWERS, OPINIONS)]
+        if not any(file.exists() for file in known):
             return None
-        known = (self.path / name for name in (ANSWERS, OPINIONS, "scores.parquet"))
-        files = [file for file in known if file.exists()]
+        files = [file for file in (*known, self.path / "scores.parquet") if file.exists()]
         state = [(about.st_ino, about.st_size, about.st_mtime_ns) for about in map(os.stat, files)]
         if self._answered is not None and self._answered[0] == state:
             return self._answered[1]
-        y = (scores or self.fitted_scores()).correspondence
+        y, opinions = (scores or self.fitted_scores()).correspondence, self.opinions()
         labels: dict[int, bool] = {}
         if (self.path / ANSWERS).exists():
             with closing(DecisionLog(self.path / ANSWERS, str(self.info["input"]["fingerprint"]), len(y))) as log:

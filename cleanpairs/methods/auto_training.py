@@ -255,19 +255,17 @@ class AutoTraining(TrainingStrategy):
         joint, untrained = NUMBERS.similarity_weights if self.known.by_similarity else NUMBERS.agreement_weights
         image, text = self.joint(view, d.image_index, texts)
         pairs = VectorPairs(image, text, d.image_group, d.text_group[texts])
-        order = ranks(self.scores) + joint * similarity_to_neighbours(pairs, trust, seed=view.seed(8))
+        order, words = ranks(self.scores) + joint * similarity_to_neighbours(pairs, trust, seed=view.seed(8)), None
         if not self.known.by_similarity and len(self.known.null):
             # The spaces are made again: kept through the training they are 3 KB a pair.
             frozen, words = frozen_pairs(d, seed), words_of(d.tokens)
             observed, of_planted = normalised_agreement(frozen, weights, planted, seed=seed)
             observed[planted[0]] = of_planted
-            order += untrained * ranks(observed)
-            if words is None:
-                return order
-            judged = np.stack([np.arange(len(texts)), texts])
-            low = lowest_ratio(frozen.images, words, weights, judged, seed=seed)
-            return reordered(order, ranks(low), float(weights.mean()))
-        return order + untrained * ranks(observed)
+        order += untrained * ranks(observed)
+        if words is None:
+            return order
+        low = lowest_ratio(frozen.images, words, weights, np.stack([np.arange(len(texts)), texts]), seed=seed)
+        return reordered(order, ranks(low), float(weights.mean()))
 
     def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Vectors of all networks side by side.
