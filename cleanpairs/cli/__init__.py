@@ -10,7 +10,10 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -153,6 +156,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
             signal.signal(number, _terminate)
+    if getattr(sys.unraisablehook, "func", None) is not _again:
+        sys.unraisablehook = partial(_again, sys.unraisablehook)
     with guard_std_streams() as written:
         if not sys.stderr.isatty():  # quiet when not a terminal: the bars of libraries too
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -241,6 +246,14 @@ def _classify(error: Exception) -> tuple[type[CleanpairsError], str]:
 def _terminate(number: int, frame: Any) -> None:
     """SIGTERM or SIGHUP as an exception: by itself it runs no ``finally``, and leaves staging directories behind."""
     raise Terminated(number)
+
+
+def _again(otherwise: Callable[[Any], None], found: Any) -> None:
+    """Send a signal once more whose exception Python has dropped, as it does within a destructor."""
+    if not isinstance(found.exc_value, KeyboardInterrupt):
+        return otherwise(found)
+    number = getattr(found.exc_value, "number", signal.SIGINT)
+    threading.Timer(0.05, os.kill, (os.getpid(), number)).start()  # when the destructor has ended
 
 
 def _color() -> bool | None:

@@ -440,6 +440,19 @@ def test_resume_in_another_folder_says_where_the_run_was_begun(
     assert command("fit", "--quiet", "--resume", "--out", "run").code == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_a_destructor_ends_the_command_too(tmp_path: Path, number: int) -> None:
+    """Python drops what is raised there, as in the one of a lock's file."""
+    (tmp_path / "late.py").write_text(
+        "import signal, threading\nfrom cleanpairs import cli\n"
+        f"class Held:\n    def __del__(self):\n        signal.raise_signal({int(number)})\n"
+        "def command(name):\n    Held()\n    threading.Event().wait(600)\n"
+        "cli.periodic_progress = command\ncli.main()\n"
+    )
+    done = subprocess.run([sys.executable, tmp_path / "late.py", "methods"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (128 + number, "", False), done.stderr
+
+
 @pytest.mark.parametrize(
     ("number", "there"), [(signal.SIGTERM, "run.json"), (signal.SIGHUP, "metrics.jsonl")], ids=["before", "while"]
 )
