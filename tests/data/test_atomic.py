@@ -22,54 +22,41 @@ from cleanpairs.data.atomic import scratch_directory, staged_directory, staged_f
 FORK = multiprocessing.get_context("fork")  # a new process imports for a second
 
 
-def _write_and_raise(path: Path, error: BaseException) -> None:
-    path.write_text("new")
-    raise error
+def inner(stage: Callable[..., Any], path: Path) -> Path:
+    """Of a staged file itself, of a directory a file within."""
+    return path / "a" if stage is staged_directory else path
 
 
-def _both_write(path: Path, target: Path) -> None:
-    path.write_text("mine")
-    target.write_text("theirs")
+BOTH = pytest.mark.parametrize("stage", [staged_file, staged_directory])
 
 
 def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
-def test_a_file_appears_when_the_block_ends(tmp_path: Path) -> None:
-    target = tmp_path / "new" / "out.bin"
-    with staged_file(target) as path:
-        path.write_bytes(b"1")
-        assert not target.exists() and path.parent.parent == target.parent
-    assert target.read_bytes() == b"1" and names(target.parent) == ["out.bin"]
-    with pytest.raises(OutputExistsError, match="overwrite"), staged_file(target):
+@BOTH
+def test_an_output_appears_when_the_block_ends_and_is_replaced_whole(tmp_path: Path, stage: Callable[..., Any]) -> None:
+    target = tmp_path / "new" / "out"
+    for text, overwrite in (("1", False), ("2", True)):
+        with stage(target, overwrite=overwrite) as path:
+            (path if stage is staged_file else path / text).write_text(text)
+            assert target.exists() == overwrite and path.parent.parent == target.parent
+        assert target.read_text() == text if stage is staged_file else names(target) == [text]
+        assert names(target.parent) == ["out"]
+    with pytest.raises(OutputExistsError, match="overwrite"), stage(target):
         raise AssertionError("never entered")
-    with staged_file(target, overwrite=True) as path:
-        path.write_bytes(b"2")
-        assert target.read_bytes() == b"1"
-    assert target.read_bytes() == b"2" and names(target.parent) == ["out.bin"]
 
 
-def test_a_directory_appears_whole_and_is_replaced_whole(tmp_path: Path) -> None:
+@BOTH
+def test_an_exception_leaves_what_was(tmp_path: Path, stage: Callable[..., Any]) -> None:
     target = tmp_path / "out"
-    for number, overwrite in ((1, False), (2, True)):
-        with staged_directory(target, overwrite=overwrite) as folder:
-            (folder / "sub").mkdir()
-            (folder / "sub" / f"file{number}").write_text("x")
-        assert names(target / "sub") == [f"file{number}"] and names(tmp_path) == ["out"]
-    with pytest.raises(OutputExistsError), staged_directory(target):
-        pass
-
-
-@pytest.mark.parametrize("staged", [staged_file, staged_directory])
-def test_an_exception_leaves_what_was(tmp_path: Path, staged: Callable[..., Any]) -> None:
-    target = tmp_path / "out"
-    with staged(target) as path:
-        (path if staged is staged_file else path / "a").write_text("old")
+    with stage(target) as path:
+        inner(stage, path).write_text("old")
     for error in (RuntimeError, KeyboardInterrupt, CleanpairsError):
-        with pytest.raises(error), staged(target, overwrite=True) as path:
-            _write_and_raise(path if staged is staged_file else path / "a", error("stop"))
-    assert (target if staged is staged_file else target / "a").read_text() == "old" and names(tmp_path) == ["out"]
+        with pytest.raises(error), stage(target, overwrite=True) as path:  # noqa: PT012
+            inner(stage, path).write_text("new")
+            raise error("stop")
+    assert inner(stage, target).read_text() == "old" and names(tmp_path) == ["out"]
 
 
 def test_nothing_written_is_a_bug_and_not_an_empty_file(tmp_path: Path) -> None:
@@ -116,25 +103,22 @@ def test_an_empty_directory_is_no_output(tmp_path: Path, filled: str | None) -> 
     assert names(out) == (["mine"] if filled else ["ours"]) and names(tmp_path) == ["out"]
 
 
-def test_a_target_that_appears_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
-    for staged in (staged_file, staged_directory):
-        target = tmp_path / staged.__name__
-        with pytest.raises(OutputExistsError, match="meanwhile"), staged(target) as path:
-            _both_write(path if staged is staged_file else path / "a", target)
-        assert target.read_text() == "theirs"
-    assert names(tmp_path) == ["staged_directory", "staged_file"]
+@BOTH
+def test_a_target_that_appears_meanwhile_is_left_as_it_is(tmp_path: Path, stage: Callable[..., Any]) -> None:
+    target = tmp_path / "out"
+    with pytest.raises(OutputExistsError, match="meanwhile"), stage(target) as path:  # noqa: PT012
+        inner(stage, path).write_text("mine")
+        target.write_text("theirs")
+    assert target.read_text() == "theirs" and names(tmp_path) == ["out"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
-def test_a_full_disk_is_an_output_error_that_names_the_target(
-    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_named_by_the_target(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
     with pytest.raises(OutputError, match=r"out\.bin cannot be written"), staged_file(tmp_path / "out.bin"):
-        raise OSError(number, os.strerror(number))
-
-    def fail(fd: int) -> None:
-        raise OSError(number, os.strerror(number))
-
+        fail()
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OutputError, match=r"out\.bin"), staged_file(tmp_path / "out.bin") as path:
         path.write_text("x")
@@ -169,9 +153,7 @@ def test_a_directory_that_holds_the_input_is_not_replaced(tmp_path: Path) -> Non
         ("out[1]-of-mine", [".lock"], False),
     ],
 )
-def test_only_dead_staging_of_the_same_target_is_collected(
-    tmp_path: Path, name: str, inside: list[str], goes: bool
-) -> None:
+def test_only_dead_staging_of_its_target_is_collected(tmp_path: Path, name: str, inside: list[str], goes: bool) -> None:
     folder = tmp_path / f".cleanpairs-{name}"
     folder.mkdir()
     for file in inside:
@@ -208,28 +190,29 @@ def test_without_renameat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         with staged_file(tmp_path / "file", overwrite=text == "2") as path:
             path.write_text(text)
         assert (tmp_path / "file").read_text() == text
-    with staged_directory(tmp_path / "folder") as path:
+    with staged_directory(folder := tmp_path / "folder") as path:
         (path / "a").write_text("1")
-    with (
-        pytest.raises(OutputExistsError, match="one step"),
-        staged_directory(tmp_path / "folder", overwrite=True) as path,
-    ):
+    with pytest.raises(OutputExistsError, match="one step"), staged_directory(folder, overwrite=True) as path:
         (path / "a").write_text("2")
-    assert (tmp_path / "folder" / "a").read_text() == "1" and names(tmp_path) == ["file", "folder"]
+    assert (folder / "a").read_text() == "1" and names(tmp_path) == ["file", "folder"]
 
 
-def test_what_is_replaced_keeps_its_permissions(tmp_path: Path) -> None:
-    file, folder = tmp_path / "file", tmp_path / "folder"
-    file.write_text("old")
-    folder.mkdir()
-    file.chmod(0o600)
-    folder.chmod(0o700)
-    with staged_file(file, overwrite=True) as staged:
-        staged.write_text("new")
-    with staged_directory(folder, overwrite=True) as staged:
-        (staged / "a").write_text("new")
-    assert file.read_text() == "new" and (folder / "a").read_text() == "new"
-    assert (file.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o600, 0o700)
+@pytest.mark.parametrize(("old", "modes"), [(False, [0o640, 0o750, 0o640]), (True, [0o600, 0o700, 0o640])])
+def test_the_umask_is_honoured_and_what_is_replaced_keeps_its_permissions(
+    tmp_path: Path, old: bool, modes: list[int]
+) -> None:
+    if old:
+        (tmp_path / "file").touch(0o600)
+        (tmp_path / "folder").mkdir(0o700)
+    before = os.umask(0o027)
+    try:
+        with staged_file(tmp_path / "file", overwrite=True) as path:
+            path.touch(0o600)
+        with staged_directory(tmp_path / "folder", overwrite=True) as path:
+            (path / "a").touch(0o600)
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder", "folder/a")] == modes
 
 
 def test_an_error_about_another_file_is_not_blamed_on_an_output(tmp_path: Path) -> None:
@@ -238,37 +221,14 @@ def test_an_error_about_another_file_is_not_blamed_on_an_output(tmp_path: Path) 
     assert "elsewhere/temporary: No such file" in str(caught.value) and str(tmp_path / "out") not in str(caught.value)
 
 
-def test_the_umask_is_honoured(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        with staged_file(tmp_path / "file") as path:
-            path.touch(0o600)
-        with staged_directory(tmp_path / "folder") as path:
-            (path / "a").touch(0o600)
-    finally:
-        os.umask(before)
-    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder", "folder/a")]
-    assert modes == [0o640, 0o750, 0o640]
-
-
-def in_a_child(function: Callable[[], object]) -> int:
-    """How the process ends that is forked to call it: a killed one has a negative number."""
-    child = FORK.Process(target=function)
-    child.start()
-    child.join()
-    return int(child.exitcode or 0)
-
-
-@pytest.mark.parametrize("kind", ["file", "directory"])
+@BOTH
 @pytest.mark.parametrize("where", ["block", "sync", "rename", "remove"])
-def test_a_kill_leaves_the_old_output_or_the_new_one(tmp_path: Path, kind: str, where: str) -> None:
+def test_a_kill_leaves_the_old_output_or_the_new_one(tmp_path: Path, stage: Callable[..., Any], where: str) -> None:
     target = tmp_path / "out"
-    stage = staged_directory if kind == "directory" else staged_file
-    inner = target / "a" if kind == "directory" else target
 
     def write(text: str, overwrite: bool = True) -> None:
         with stage(target, overwrite=overwrite) as path:
-            (path / "a" if kind == "directory" else path).write_text(text)
+            inner(stage, path).write_text(text)
             if text == "new" and where == "block":
                 kill()
 
@@ -282,24 +242,27 @@ def test_a_kill_leaves_the_old_output_or_the_new_one(tmp_path: Path, kind: str, 
         write("new")
 
     write("old", overwrite=False)
-    assert in_a_child(killed) == -signal.SIGKILL
-    assert inner.read_text() == ("new" if where == "remove" else "old")
+    child = FORK.Process(target=killed)
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert inner(stage, target).read_text() == ("new" if where == "remove" else "old")
     assert len(names(tmp_path)) == 2  # what the dead writer left
     with stage(target, overwrite=True) as path:
         assert len(names(tmp_path)) == 2  # its staging is collected, and ours is there
         write("second")  # a living writer's is not
-        (path / "a" if kind == "directory" else path).write_text("third")
-    assert inner.read_text() == "third" and names(tmp_path) == ["out"]
+        inner(stage, path).write_text("third")
+    assert inner(stage, target).read_text() == "third" and names(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize("stage", [staged_file, staged_directory])
+@BOTH
 def test_of_two_processes_on_one_name_exactly_one_wins(tmp_path: Path, stage: Callable[..., Any]) -> None:
     target, together = tmp_path / "out", FORK.Barrier(2)
 
     def write(number: int) -> None:
         try:
             with stage(target) as path:
-                (path / "a" if stage is staged_directory else path).write_text(str(number))
+                inner(stage, path).write_text(str(number))
                 together.wait()  # both are inside the block, with everything written
         except OutputExistsError:
             sys.exit(5)
@@ -311,8 +274,7 @@ def test_of_two_processes_on_one_name_exactly_one_wins(tmp_path: Path, stage: Ca
         writer.join()
     codes = [writer.exitcode for writer in writers]
     assert sorted(codes) == [0, 5]
-    written = target / "a" if stage is staged_directory else target
-    assert written.read_text() == str(codes.index(0)) and names(tmp_path) == ["out"]
+    assert inner(stage, target).read_text() == str(codes.index(0)) and names(tmp_path) == ["out"]
 
 
 def _three(folder: Path, text: str, **options: Any) -> None:
@@ -334,44 +296,42 @@ def _missing(*_: Any) -> None:
 
 @pytest.mark.parametrize("old", ["old", ""])
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "disk"), KeyboardInterrupt()])
-@pytest.mark.parametrize("function", ["_renameat2", "_sync"])
 @pytest.mark.parametrize("late", [False, True])  # it comes when the call has done its work, as a signal may
-@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize(("function", "most"), [("_renameat2", 3), ("_sync", 7)])  # four files and folders, 3 parents
 def test_a_fault_on_the_way_leaves_every_file_of_a_set_as_it_was(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     old: str,
     error: BaseException,
-    function: str,
-    number: int,
     late: bool,
+    function: str,
+    most: int,
 ) -> None:
     if old:
         _three(tmp_path, old)
-    real, calls = getattr(atomic, function), []
+    real, left = getattr(atomic, function), 0
 
     def fails_once(*args: Any) -> Any:
-        calls.append(args)
-        if len(calls) == number:
+        nonlocal left
+        left -= 1
+        if left == 0:
             if late:
                 real(*args)
             raise error
         return real(*args)
 
-    wanted: Any = OutputError if isinstance(error, OSError) else KeyboardInterrupt
-    with monkeypatch.context() as patch:
-        patch.setattr(atomic, function, fails_once)
-        if number > (3 if function == "_renameat2" else 7):  # three renames; four files and folders, three parents
+    monkeypatch.setattr(atomic, function, fails_once)
+    for number in range(1, most + 1):
+        left = number
+        with pytest.raises(OutputError if isinstance(error, OSError) else KeyboardInterrupt):
             _three(tmp_path, "new", overwrite=True)
-            assert _texts(tmp_path) == ["new"] * 3
-        else:
-            with pytest.raises(wanted):
-                _three(tmp_path, "new", overwrite=True)
-            assert _texts(tmp_path) == [old] * 3
-    assert names(tmp_path) == (["a", "b", "c"] if old or len(calls) < number else [])
+        assert _texts(tmp_path) == [old] * 3 and names(tmp_path) == (["a", "b", "c"] if old else [])
+    left = most + 1
+    _three(tmp_path, "new", overwrite=True)
+    assert _texts(tmp_path) == ["new"] * 3 and names(tmp_path) == ["a", "b", "c"] and left == 1
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", [5, 6, 7])  # the parents, when all has been renamed
 def test_without_renameat2_a_new_set_is_taken_back_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -380,7 +340,7 @@ def test_without_renameat2_a_new_set_is_taken_back_too(
 
     def fails_once(path: Path) -> None:
         calls.append(path)
-        if len(calls) == 4 + number:  # the parents, when all has been renamed
+        if len(calls) == number:
             raise OSError(errno.EIO, "disk")
         real(path)
 
@@ -391,14 +351,10 @@ def test_without_renameat2_a_new_set_is_taken_back_too(
 
 
 def test_a_set_stops_at_a_target_that_appears_meanwhile(tmp_path: Path) -> None:
-    def write() -> None:
-        with staged_set() as outputs:
-            for name in ("a", "c"):
-                outputs.file(tmp_path / name).write_text("mine")
-            (tmp_path / "a").write_text("theirs")  # it is renamed last
-
-    with pytest.raises(OutputExistsError, match="meanwhile"):
-        write()
+    with pytest.raises(OutputExistsError, match="meanwhile"), staged_set() as outputs:  # noqa: PT012
+        for name in ("a", "c"):
+            outputs.file(tmp_path / name).write_text("mine")
+        (tmp_path / "a").write_text("theirs")  # it is renamed last
     assert _texts(tmp_path) == ["theirs", "", ""] and names(tmp_path) == ["a"]
     with staged_set():
         pass

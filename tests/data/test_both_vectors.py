@@ -51,11 +51,9 @@ def run(*arguments: str) -> str:
 @pytest.mark.parametrize(
     "names",
     [
-        ("image_embedding", "text_embeddings"),
-        ("img_emb", "caption_embedding"),
-        ("Image_Vector", "txt_vectors"),
+        ("image_embedding", "text_embeddings"), ("img_emb", "caption_embedding"), ("Image_Vector", "txt_vectors"),
     ],
-)
+)  # fmt: skip
 def test_columns_of_vectors_are_found_by_their_usual_names(tmp_path: Path, names: tuple[str, str]) -> None:
     data = table(caption=[f"caption {i}" for i in range(N)])
     pq.write_table(data.rename_columns(["uid", *names, "caption"]), tmp_path / "a.parquet")
@@ -124,7 +122,7 @@ def test_vectors_that_are_all_the_same_are_refused(side: str, method: Any) -> No
 def test_a_spoilt_part_is_named_or_its_row_is_quarantined(tmp_path: Path, spoil: Any, told: str) -> None:
     image, text = vectors()
     table = pa.table({"caption": [f"caption {i}" for i in range(N)]})
-    folder = embedding_folder(tmp_path / "folder", image.astype(np.float32), text.astype(np.float32), table, cuts=[60])
+    folder = embedding_folder(tmp_path / "folder", image, text, table, cuts=[60])
     part = folder / "img_emb" / "img_emb_1.npy"
     spoilt, whole = spoil(np.load(part)), part.read_bytes()
     if isinstance(spoilt, bytes):
@@ -153,26 +151,21 @@ def test_noise_moves_the_vectors_with_their_captions() -> None:
     assert inject_noise(Pairs.from_arrays(image_vectors=image, text_vectors=text), 0.5).mismatched.mean() > 0.4
 
 
-@pytest.mark.parametrize("captioned", [True, False])
-def test_corrupt_keeps_the_vectors_of_captions(tmp_path: Path, captioned: bool) -> None:
-    more = {"caption": [f"caption {i}" for i in range(N)]} if captioned else {}
-    data = table(similarity=np.linspace(0, 1, N), **more)
-    pq.write_table(data, tmp_path / "a.parquet")
-    noise = corrupt(tmp_path / "a.parquet", 0.4, out=tmp_path / "b.parquet")
+@pytest.mark.parametrize("kind", ["captions", "vectors alone", "folder"])
+def test_corrupt_keeps_the_vectors_of_captions(tmp_path: Path, kind: str) -> None:
+    image, text = vectors()
+    more = {"caption": [f"caption {i}" for i in range(N)]} if kind == "captions" else {}
+    data, scores = tmp_path / "in.parquet", np.linspace(0, 1, N)
+    if kind == "folder":
+        embedding_folder(data, image, text, table().select(["uid"]).append_column("similarity", pa.array(scores)))
+    else:
+        pq.write_table(table(similarity=scores, **more), data)
+    noise = corrupt(data, 0.4, out=tmp_path / "b.parquet")
     pairs = load_pairs(tmp_path / "b.parquet")
     assert pairs.text_vectors is not None and noise.mismatched.sum() > 30
-    np.testing.assert_array_equal(pairs.text_vectors, vectors()[1][noise.permutation])
-    np.testing.assert_array_equal(
-        np.isnan(pairs.precomputed_scores["similarity"]), noise.moved
-    )  # that of the old caption
-
-
-def test_corrupt_of_an_embedding_folder(tmp_path: Path) -> None:
-    image, text = vectors()
-    embedding_folder(tmp_path / "e", image.astype(np.float16), text.astype(np.float16), table().select(["uid"]))
-    noise = corrupt(tmp_path / "e", 0.4, out=tmp_path / "b.parquet")
-    pairs = load_pairs(tmp_path / "b.parquet")
-    np.testing.assert_array_equal(pairs.text_vectors, text.astype(np.float16)[noise.permutation])
+    np.testing.assert_array_equal(pairs.text_vectors, text[noise.permutation])
+    known = np.isfinite(pairs.precomputed_scores["similarity"])
+    np.testing.assert_array_equal(known, ~noise.moved)  # that of the old caption
 
 
 def test_which_captions_are_taken() -> None:

@@ -126,10 +126,3 @@ def test_other_json(tmp_path: Path, content: str, words: str) -> None:
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(DataError, match=words):
         load_pairs(tmp_path / "a.json")
-
-
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_images(tmp_path: Path, n: int) -> None:
-    pairs = load_pairs(write_coco(tmp_path, n))
-    assert len(pairs) == 2 * n and len(pairs.images) == n
-    assert sum(map(len, iter_tables(pairs.source))) == n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleanpairs.data import iter_tables, load_pairs
-from tests.helpers import picture
+from cleanpairs.data import Pairs, iter_tables, load_pairs
+from tests.helpers import embedding_folder, picture
 
 FAULTS = ("no image", "no caption", "empty image", "blank caption", "not UTF-8", "NUL")
 Row = tuple[str, bytes | None, bytes | None]  # what is wrong, image, caption
@@ -106,25 +107,62 @@ def as_research(root: Path, rows: list[Row]) -> Path:
     return root
 
 
+def as_csv(root: Path, rows: list[Row]) -> Path:
+    with open(root / "in.csv", "wb") as file:
+        file.write(b"image,caption\n")
+        for i, (_, image, caption) in enumerate(rows):
+            (root / f"{i}.png").write_bytes(image or b"")
+            file.write((b"" if image is None else f"{i}.png".encode()) + b',"' + (caption or b"") + b'"\n')
+    return root / "in.csv"
+
+
+def as_coco(root: Path, rows: list[Row]) -> Path:
+    images, told = list[Any](), list[Any]()
+    for i, (_, image, caption) in enumerate(rows):
+        (root / f"{i}.png").write_bytes(image or b"")
+        images.append({"id": i, "file_name": None if image is None else f"{i}.png"})
+        told += [] if caption is None else [{"image_id": i, "caption": caption.decode("utf-8", "replace")}]
+    (root / "in.json").write_text(json.dumps({"images": images, "annotations": told}))
+    return root / "in.json"
+
+
+def as_embeddings(root: Path, rows: list[Row]) -> Path:
+    return embedding_folder(root / "e", vectors(rows), None, pa.table({"caption": texts(rows)}))
+
+
 READ = {as_arrays: {"captions": "rows.parquet"}}
-NOTHING = {as_datasets: {"not UTF-8"}, as_research: {"not UTF-8"}}  # faults that the format cannot hold
+NOTHING = {write: {"not UTF-8"} for write in (as_datasets, as_research, as_coco)}  # what the format cannot hold
+WRITERS = [
+    as_tar, as_files, as_downloads, as_parquet, as_datasets, as_arrays, as_research, as_csv, as_coco, as_embeddings
+]  # fmt: skip
+EVERY = pytest.mark.parametrize("write", WRITERS, ids=lambda f: f.__name__)
 
 
-@pytest.mark.parametrize(
-    "write", [as_tar, as_files, as_downloads, as_parquet, as_datasets, as_arrays, as_research], ids=lambda f: f.__name__
-)
+def read(write: Callable[[Path, list[Row]], Path], rows: list[Row], root: Path) -> Pairs:
+    datasets.disable_progress_bars()
+    options: dict[str, Any] = {name: root / file for name, file in READ.get(write, {}).items()}
+    pairs = load_pairs(write(root, rows), **options)
+    assert len(pairs) == pairs.source.n_rows == len(rows) == sum(map(len, iter_tables(pairs.source)))
+    return pairs
+
+
+@EVERY
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_rows(write: Callable[[Path, list[Row]], Path], n: int, tmp_path: Path) -> None:
+    if n or write not in (as_files, as_downloads):  # without an image such a folder is no input
+        pairs = read(write, [row(i, "") for i in range(n)], tmp_path)
+        assert len(pairs.images) == n and not pairs.reasons
+
+
+@EVERY
 @settings(max_examples=15, deadline=None)
 @given(faults=st.lists(st.sampled_from(["", "", *FAULTS]), min_size=1, max_size=9))
 def test_every_row_is_a_pair_or_has_a_reason(
     write: Callable[[Path, list[Row]], Path], faults: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    root = tmp_path_factory.mktemp("input")
     rows = [row(i, fault) for i, fault in enumerate(["", *faults])]
-    datasets.disable_progress_bars()
-    options: dict[str, Any] = {name: root / file for name, file in READ.get(write, {}).items()}
-    pairs = load_pairs(write(root, rows), **options)
+    pairs = read(write, rows, tmp_path_factory.mktemp("input"))
     wrong = [i for i, (fault, _, _) in enumerate(rows) if fault and fault not in NOTHING.get(write, ())]
-    assert len(pairs) == pairs.source.n_rows == len(rows) == sum(map(len, iter_tables(pairs.source)))
     assert len(pairs.reasons) == len(wrong) and all(pairs.reasons.values())
     good = [f"caption {i}" for i, (fault, _, _) in enumerate(rows) if not fault]
     assert set(good) <= {pairs.captions[i] for i in range(len(rows)) if i not in pairs.reasons}

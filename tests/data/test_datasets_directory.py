@@ -94,14 +94,6 @@ def test_arrays_of_datasets_are_vectors(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pairs.images.array(), vectors)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_rows(tmp_path: Path, n: int) -> None:
-    dataset(n).save_to_disk(tmp_path / "saved")
-    pairs = load_pairs(tmp_path / "saved")
-    assert len(pairs) == len(pairs.images) == n
-    assert sum(map(len, iter_tables(pairs.source))) == n
-
-
 def test_one_arrow_file_of_a_cache(tmp_path: Path) -> None:
     dataset(3).to_parquet(tmp_path / "in.parquet")
     cached = datasets.Dataset.from_parquet(str(tmp_path / "in.parquet"), cache_dir=str(tmp_path / "cache"))

@@ -178,13 +178,6 @@ def test_the_truth_may_be_in_the_csv(folder: Path) -> None:
     assert pairs.true_mismatch is not None and pairs.true_mismatch.tolist() == [True, False, False]
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_rows(folder: Path, n: int) -> None:
-    (folder / "in.csv").write_text("image,caption\n" + "".join(f"{i}.png,c\n" for i in range(n)))
-    pairs = load_pairs(folder)
-    assert len(pairs) == len(pairs.images) == n and sum(map(len, iter_tables(pairs.source))) == n
-
-
 def test_numbers_that_do_not_go_together_are_text(folder: Path) -> None:
     lines = [{"image": "0.png", "caption": "c", "n": n} for n in (0.5, 2**60 + 1)]
     (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

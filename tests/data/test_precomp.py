@@ -71,13 +71,6 @@ def test_vectors_that_are_not_finite(tmp_path: Path) -> None:
     assert np.isnan(table["image_features"][1].as_py()[1][2])
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_rows(tmp_path: Path, n: int) -> None:
-    pairs = load_pairs(research(tmp_path / "data", np.ones((n, 3), np.float32)))
-    assert len(pairs) == n and array_of(pairs).shape == (n, 1, 3)
-    assert sum(len(b) for b in iter_tables(pairs.source)) == n
-
-
 def test_captions_with_odd_lines(tmp_path: Path) -> None:
     folder = research(tmp_path / "data", np.ones((4, 3), np.float32))
     (folder / "train_caps.txt").write_bytes("a\r\n\nc\u2028d\x0be\nlast without newline".encode())

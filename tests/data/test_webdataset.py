@@ -292,15 +292,6 @@ def test_a_sidecar_with_a_key_twice_is_refused(tmp_path: Path) -> None:
         load_pairs(folder)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_samples(tmp_path: Path, n: int) -> None:
-    path = write_tar(tmp_path / "a.tar", [m for i in range(n) for m in sample(str(i), i)])
-    pairs = load_pairs(path)
-    assert len(pairs) == len(pairs.images) == n
-    tables = list(iter_tables(pairs.source))
-    assert sum(map(len, tables)) == n and tables[0].schema.names[:3] == ["key", "image", "caption"]
-
-
 def test_random_bytes_never_crash(tmp_path: Path) -> None:
     whole = bytearray(write_tar(tmp_path / "a.tar", [m for i in range(4) for m in sample(str(i), i)]).read_bytes())
     rng = np.random.default_rng(0)
