@@ -7,6 +7,11 @@ from pathlib import PurePath
 from typing import Any
 
 
+def plain_text(text: str) -> str:
+    """Without halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def plain(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
     """``value`` in what JSON knows: NaN and infinities become null, paths text, arrays lists, dataclasses objects.
     ``other`` makes something of what is none of these, else TypeError.

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cleanpairs.core.plain import plain_text
 from cleanpairs.data.columns import USUAL_NAMES
 
 Faults = dict[tuple[int, int], str]  # (row, place in its captions) -> why that is no caption
@@ -91,8 +92,3 @@ def spelt_out(text: Any) -> list[Any] | dict[str, Any] | None:
         items = (match[0] for match in re.finditer(one, text))
         return [None if item in ("None", "nan") else ast.literal_eval(item) for item in items]
     return None
-
-
-def plain_text(text: str) -> str:
-    """Without halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
-    return text.encode("utf-8", "replace").decode()

@@ -31,15 +31,16 @@ class ResidualHead(nn.Module):
         return l2_normalise(x + self.mlp(x))
 
 
-class JointHead(DualEncoder):
-    """Images and captions that are vectors (E = ``dim_image``) of one space, through a :class:`ResidualHead` each."""
+class JointSpace(DualEncoder):
+    """Images and captions that are vectors (E = ``dim_image``) of one space. Nothing is trained."""
 
-    registered = "joint_head"
+    registered = "joint_space"
 
     def __init__(self, dim_image: int) -> None:
         super().__init__()
         self.dim, self.config = dim_image, {"dim_image": dim_image}
-        self.image, self.text = ResidualHead(dim_image), ResidualHead(dim_image)
+        self.image: Any = l2_normalise
+        self.text: Any = l2_normalise
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
         """Unit vectors (B, E) of vectors (B, R, E). Those of several regions are averaged."""
@@ -49,27 +50,19 @@ class JointHead(DualEncoder):
         """Unit vectors (B, E) of B captions, each of which is one vector."""
         return self.text(tokens.ids)
 
+
+class JointHead(JointSpace):
+    """Images and captions that are vectors (E = ``dim_image``) of one space, through a :class:`ResidualHead` each."""
+
+    registered = "joint_head"
+
+    def __init__(self, dim_image: int) -> None:
+        super().__init__(dim_image)
+        self.image, self.text = ResidualHead(dim_image), ResidualHead(dim_image)
+
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """What is learned, as an optimizer takes it, for a training at ``lr``."""
         return [{"params": list(self.parameters()), "lr": lr * HEAD_RATE}]
-
-
-class JointSpace(DualEncoder):
-    """Images and captions that are vectors (E = ``dim_image``) of one space. Nothing is trained."""
-
-    registered = "joint_space"
-
-    def __init__(self, dim_image: int) -> None:
-        super().__init__()
-        self.dim, self.config = dim_image, {"dim_image": dim_image}
-
-    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Unit vectors (B, E) of vectors (B, R, E). Those of several regions are averaged."""
-        return l2_normalise(images.mean(dim=1))
-
-    def encode_texts(self, tokens: PackedTokens) -> Tensor:
-        """Unit vectors (B, E) of B captions, each of which is one vector."""
-        return l2_normalise(tokens.ids)
 
 
 class VectorTowers(DualEncoder):

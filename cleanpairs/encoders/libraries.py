@@ -16,7 +16,8 @@ from PIL import Image
 from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.regular import read_json, sha256_of
+from cleanpairs.core.plain import plain_text
+from cleanpairs.core.regular import error_text, read_json, sha256_of
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import INSTALL, FrozenPair, download, need_device, settings_of
 from cleanpairs.encoders.pretrained import MODELS, PretrainedCLIP
@@ -72,7 +73,7 @@ class _Library(FrozenPair):
         """See :meth:`FrozenPair.encode_texts`."""
         out, at_once = np.empty((len(texts), self.dim), np.float32), 256
         for start in range(0, len(texts), at_once):
-            clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts[start : start + at_once]]
+            clean = list(map(plain_text, texts[start : start + at_once]))
             out[start : start + at_once] = self.text_vectors(clean).float().cpu().numpy()
         return out
 
@@ -96,8 +97,7 @@ class SentenceTransformers(_Library):
                 model_kwargs={"use_safetensors": True},
             )  # fmt: skip
         except Exception as error:  # every module of a model raises its own
-            reason = " ".join(str(error).split())[:300]
-            raise DataError(f"sentence-transformers cannot load {name}: {reason}") from error
+            raise DataError(f"sentence-transformers cannot load {name}: {error_text(error)}") from error
         self.model.eval().requires_grad_(False)
         if not (self.model.supports("image") and self.model.supports("text")):
             raise ConfigError(
@@ -110,18 +110,13 @@ class SentenceTransformers(_Library):
             digest.update(f"{file.relative_to(folder)}\0{sha256_of(file)}\n".encode())
         self.fingerprint = digest.hexdigest()
 
-    def vectors(self, x: list[Image.Image]) -> Tensor:
-        """See :class:`FrozenImages`."""
-        return self._encoded(x)
-
-    def text_vectors(self, texts: list[str]) -> Tensor:
-        """See :class:`_Library`."""
-        return self._encoded(texts)
-
-    def _encoded(self, inputs: list[Any]) -> Tensor:
+    def vectors(self, x: list[Any]) -> Tensor:
+        """See :class:`FrozenImages`. Of captions too."""
         how = {"convert_to_tensor": True, "normalize_embeddings": True, "show_progress_bar": False}
-        found: Tensor = self.model.encode(inputs, **how)
+        found: Tensor = self.model.encode(x, **how)
         return found
+
+    text_vectors = vectors  # type: ignore[assignment]
 
 
 def _refuse_code(folder: Path) -> None:
@@ -166,7 +161,7 @@ class OpenCLIP(_Library):
             self.model, prepare = open_clip.create_model_from_pretrained(kind, str(file), device=device, **how)
             self.tokenizer = open_clip.get_tokenizer(kind)
         except Exception as error:  # each of the models there raises its own
-            raise DataError(f"open_clip cannot load {name}: {' '.join(str(error).split())[:300]}") from error
+            raise DataError(f"open_clip cannot load {name}: {error_text(error)}") from error
         self.model.eval().requires_grad_(False)
         self.prepare = lambda images: torch.stack([prepare(image) for image in images])
         self.temperature = 1 / float(self.model.logit_scale.exp())

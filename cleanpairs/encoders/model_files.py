@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.hub import hub_allowed
-from cleanpairs.core.regular import read_object, sha256_of
+from cleanpairs.core.regular import error_text, read_object, sha256_of
 from cleanpairs.core.torch_state import seeded
 from cleanpairs.encoders.image_transform import ImageTransform, to_rgb
 
@@ -59,10 +59,9 @@ def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
                 f"there is no model {name} on this machine, neither as a directory nor in the hub's cache, and what a "
                 f"file names is never fetched: if you trust it, `hf download {name}`, then again"
             ) from error
-        reason = " ".join(str(error).split())[:300]
         raise DataError(
-            f"there is no directory {name}, and the model could not be had from the hub: {reason}; give the directory "
-            f"of a model (as transformers' save_pretrained writes it), or check name and network"
+            f"there is no directory {name}, and the model could not be had from the hub: {error_text(error)}; give the "
+            "directory of a model (as transformers' save_pretrained writes it), or check name and network"
         ) from error
     return Path(found)
 
@@ -93,25 +92,20 @@ class FrozenImages:
         """(n, *shape) of what was prepared of n images: pixels (n, 3, H, W) float32, standardised, of ``transform``."""
         raise NotImplementedError
 
-    def encode_images(self, images: Sequence[Image.Image], batch_size: int | None = None) -> np.ndarray:
+    def encode_images(self, images: Sequence[Image.Image]) -> np.ndarray:
         """(n, *shape) float32 of n decoded images of any mode and size. DataError: one without pixels."""
-        return self._in_batches(self.prepare or self.transform, [to_rgb(image) for image in images], batch_size)
+        return self._in_batches(self.prepare or self.transform, [to_rgb(image) for image in images])
 
-    def encode_pixels(self, pixels: Sequence[np.ndarray], batch_size: int | None = None) -> np.ndarray:
+    def encode_pixels(self, pixels: Sequence[np.ndarray]) -> np.ndarray:
         """As :meth:`encode_images`, of n times pixels (3, H, W) uint8 that ``transform.pixels`` has made."""
-        prepare = self.prepare
-        if prepare is None:
-            return self._in_batches(self._standardised, pixels, batch_size)
-        return self._in_batches(
-            lambda some: prepare([Image.fromarray(x.transpose(1, 2, 0)) for x in some]), pixels, batch_size
-        )
-
-    def _standardised(self, pixels: Sequence[np.ndarray]) -> Tensor:
-        return self.transform.standardise(torch.from_numpy(np.stack(pixels)))
+        if self.prepare is not None:
+            return self.encode_images([Image.fromarray(x.transpose(1, 2, 0)) for x in pixels])
+        standardise = self.transform.standardise
+        return self._in_batches(lambda some: standardise(torch.from_numpy(np.stack(some))), pixels)
 
     @torch.inference_mode()
-    def _in_batches(self, prepare: Callable[[Any], Tensor], images: Any, batch_size: int | None) -> np.ndarray:
-        size = batch_size or self.batch_size
+    def _in_batches(self, prepare: Callable[[Any], Any], images: Sequence[Any]) -> np.ndarray:
+        size = self.batch_size
         parts = (self.vectors(prepare(images[s : s + size])).float().cpu().numpy() for s in range(0, len(images), size))
         return np.concatenate([np.empty((0, *self.shape), np.float32), *parts])
 
@@ -220,10 +214,9 @@ def text_tokens(folder: Path, limit: int) -> Any:
 
 
 def _no_tokenizer(folder: Path, error: Exception) -> DataError:
-    said = " ".join(str(error).split())[:300]
     return DataError(
-        f"{folder} has no tokenizer.json that can be used ({said}): save the tokenizer again with transformers' "
-        "save_pretrained, or take a revision that has it"
+        f"{folder} has no tokenizer.json that can be used ({error_text(error)}): save the tokenizer again with "
+        "transformers' save_pretrained, or take a revision that has it"
     )
 
 

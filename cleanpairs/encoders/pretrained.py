@@ -24,18 +24,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.plain import plain_text
+from cleanpairs.encoders import model_files as files
 from cleanpairs.encoders.image_transform import ImageTransform
-from cleanpairs.encoders.model_files import (
-    INSTALL,
-    FrozenPair,
-    fingerprint_of,
-    folder_and_kind,
-    load_network,
-    load_tokenizer,
-    load_transform,
-    need_device,
-    settings_of,
-)
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, pack
 
 MODELS = {  # model_type of config.json -> class of transformers
@@ -43,7 +34,7 @@ MODELS = {  # model_type of config.json -> class of transformers
 }  # fmt: skip
 
 
-class PretrainedCLIP(FrozenPair):
+class PretrainedCLIP(files.FrozenPair):
     """A frozen CLIP or SigLIP with its tokenizer and its image preparation.
 
     NaFlex, of type ``siglip2``, takes pictures in their own shape, so transformers prepares them.
@@ -62,8 +53,8 @@ class PretrainedCLIP(FrozenPair):
 
     def __init__(self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> None:
         self.name, self.device = str(name_or_path), torch.device(device)
-        need_device(device)
-        folder, self.model_type = folder_and_kind(
+        files.need_device(device)
+        folder, self.model_type = files.folder_and_kind(
             self.name, revision, MODELS, "only {known} can be used: name a CLIP or SigLIP model, like "
             "openai/clip-vit-large-patch14, or a model of sentence-transformers",
         )  # fmt: skip
@@ -72,8 +63,8 @@ class PretrainedCLIP(FrozenPair):
         if flexible:
             self.prepare = _flexible(folder)
         else:
-            self.transform = load_transform(folder, self.model_type)
-        model, self.tokenizer = load_network(folder, MODELS[self.model_type]), load_tokenizer(folder)
+            self.transform = files.load_transform(folder, self.model_type)
+        model, self.tokenizer = files.load_network(folder, MODELS[self.model_type]), files.load_tokenizer(folder)
         config, text = model.config, model.config.text_config
         edge = 0 if flexible else config.vision_config.image_size
         sizes, takes = (*self.transform.output_size, len(self.tokenizer)), (edge, edge, text.vocab_size)
@@ -82,14 +73,14 @@ class PretrainedCLIP(FrozenPair):
                 f"the files of {self.name} are not of one model: they prepare images and tokens of {sizes}, it takes "
                 f"{takes}"
             )
-        self.model, self.fingerprint = model.eval().requires_grad_(False).to(device), fingerprint_of(folder)
+        self.model, self.fingerprint = model.eval().requires_grad_(False).to(device), files.fingerprint_of(folder)
         self.max_length = int(text.max_position_embeddings)
         self._siglip = self.model_type.startswith("siglip")
         self.dim = int(text.projection_size or text.hidden_size if self._siglip else config.projection_dim)
         self.temperature = 1 / float(model.logit_scale.exp())
         # SigLIP learned from small letters, its first version without punctuation. Its sentencepiece tokenizer makes
         # them so, a tokenizer.json does not always. To do it twice changes nothing.
-        own = settings_of(folder / "tokenizer_config.json").get("tokenizer_class")
+        own = files.settings_of(folder / "tokenizer_config.json").get("tokenizer_class")
         self._bare = self._siglip and own == "SiglipTokenizer"
         pad = text.pad_token_id if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
         self._pad = int(pad or 0)
@@ -133,7 +124,7 @@ class PretrainedCLIP(FrozenPair):
 
     def _tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers of captions, at most ``max_length`` each, with the marks of start and end."""
-        clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # a lone surrogate is no text
+        clean = list(map(plain_text, texts))
         if self._siglip:
             clean = [text.lower() for text in clean]
         if self._bare:
@@ -149,9 +140,9 @@ def _flexible(folder: Path) -> Any:
     try:
         from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
     except ImportError as error:
-        raise ConfigError(f"a model of type siglip2 needs a newer transformers: {INSTALL}, with --upgrade") from error
+        raise ConfigError(f"a siglip2 model needs a newer transformers: {files.INSTALL}, with --upgrade") from error
     file = folder / "preprocessor_config.json"
-    config = settings_of(file) or settings_of(folder / "processor_config.json").get("image_processor", {})
+    config = files.settings_of(file) or files.settings_of(folder / "processor_config.json").get("image_processor", {})
     fields = "resample", "image_mean", "image_std", "rescale_factor", "patch_size", "max_num_patches"
     processor = Siglip2ImageProcessorPil(**{name: config[name] for name in fields if config.get(name) is not None})
     return lambda images: processor(list(images), return_tensors="pt")
@@ -170,9 +161,9 @@ class Captioner:
 
     def __init__(self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> None:
         self.name, self.device = str(name_or_path), torch.device(device)
-        folder, kind = folder_and_kind(self.name, revision, self.kinds, self.wanted)
-        self.transform, self.tokenizer = load_transform(folder, kind), load_tokenizer(folder)
-        self.model = load_network(folder, self.kinds[kind]).eval().requires_grad_(False).to(device)
+        folder, kind = files.folder_and_kind(self.name, revision, self.kinds, self.wanted)
+        self.transform, self.tokenizer = files.load_transform(folder, kind), files.load_tokenizer(folder)
+        self.model = files.load_network(folder, self.kinds[kind]).eval().requires_grad_(False).to(device)
 
     @torch.inference_mode()
     def caption(
@@ -208,7 +199,7 @@ class Matcher(Captioner):
         longest = self.model.config.text_config.max_position_embeddings
         for start in range(0, len(inputs), batch_size):
             images, texts = zip(*inputs[start : start + batch_size], strict=True)
-            clean = [text.encode("utf-8", "replace").decode() for text in texts]  # a lone surrogate is no text
+            clean = list(map(plain_text, texts))
             tokens = self.tokenizer(clean, padding=True, truncation=True, max_length=longest, return_tensors="pt")
             asked = {name: tokens[name].to(self.device) for name in ("input_ids", "attention_mask")}
             score = self.model(pixel_values=self.transform(images).to(self.device), **asked).itm_score  # (b, 2)

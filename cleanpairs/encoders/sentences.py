@@ -23,17 +23,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.plain import plain_text
 from cleanpairs.core.regular import read_object, sha256_of
-from cleanpairs.encoders.model_files import (
-    PRETRAINED,
-    download,
-    fingerprint_of,
-    load_network,
-    package_folders,
-    require_extra,
-    settings_of,
-    text_tokens,
-)
+from cleanpairs.encoders import model_files as files
 from cleanpairs.encoders.pretrained import MODELS
 
 POOLING, LIMITS = "1_Pooling/config.json", "sentence_bert_config.json"
@@ -45,7 +37,8 @@ WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # 
 
 def shipped() -> Path | None:
     """The directory of :data:`SHIPPED`, if its package is installed. Nothing of the package is run."""
-    return next((path.parent for f in package_folders(PACKAGE) for path in f.glob("model/model.safetensors")), None)
+    found = (path.parent for f in files.package_folders(PACKAGE) for path in f.glob("model/model.safetensors"))
+    return next(found, None)
 
 
 def fast_precision(device: str) -> torch.dtype:
@@ -129,7 +122,7 @@ class SentenceEncoder:
     ) -> None:  # fmt: skip
         self.name = name = str(name_or_path)
         folder = _found(name, revision)
-        config = read_object(folder / "config.json", PRETRAINED)
+        config = read_object(folder / "config.json", files.PRETRAINED)
         if config.get("model_type") in MODELS:
             raise ConfigError(f"{name} has two towers, and text_encoder takes one of text: name it as the encoder")
         if config.get("is_encoder_decoder") or "max_position_embeddings" not in config:
@@ -139,28 +132,29 @@ class SentenceEncoder:
             )
         self.pooling = _pooling(folder)
         limit = int(config["max_position_embeddings"])
-        limit = min(limit, int(settings_of(folder / LIMITS).get("max_seq_length") or limit))
+        limit = min(limit, int(files.settings_of(folder / LIMITS).get("max_seq_length") or limit))
         if config.get("model_type") in ("roberta", "xlm-roberta", "camembert"):
             limit = min(limit, int(config["max_position_embeddings"]) - 2)  # whose positions begin behind the pad's
         plain = (
             config.get("model_type") == "bert" and config.get("hidden_act", "gelu") == "gelu"
             and config.get("position_embedding_type", "absolute") == "absolute"
         )  # fmt: skip
-        self._device, self._tokenizer = torch.device(device), text_tokens(folder, limit)
+        self._device, self._tokenizer = torch.device(device), files.text_tokens(folder, limit)
         self._states: Callable[[Tensor], Tensor]
         if plain and (folder / "model.safetensors").exists():
             precision = precision or fast_precision(device)
             self._states = Bert(folder, config, device, precision)
         else:
-            require_extra()
+            files.require_extra()
             precision = torch.float32
-            network = load_network(folder, "AutoModel", optional=("pooler.",)).to(device)
+            network = files.load_network(folder, "AutoModel", optional=("pooler.",)).to(device)
             network.eval().requires_grad_(False)
             self._states = lambda ids: network(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
         if self._tokenizer.get_vocab_size() > int(config["vocab_size"]):
             raise DataError(f"the tokenizer of {name} makes more tokens than the model takes: not files of one model")
         self._pad = self._tokenizer.token_to_id("[PAD]") or self._tokenizer.token_to_id("<pad>") or 0
-        self.dim, self.fingerprint = int(config["hidden_size"]), fingerprint_of(folder) + self.pooling + str(limit)
+        self.dim = int(config["hidden_size"])
+        self.fingerprint = files.fingerprint_of(folder) + self.pooling + str(limit)
         self.cache_key = self.fingerprint + ("" if precision == torch.float32 else f"-{precision}")
 
     def tokens(self, texts: list[str]) -> list[list[int]]:
@@ -173,7 +167,7 @@ class SentenceEncoder:
         out = np.empty((len(texts), self.dim), np.float32)
         by_length: dict[int, list[int]] = {}
         at_once = 16  # captions of one length, always so many: a vector does not depend on its company
-        ids = self.tokens([text.encode("utf-8", "replace").decode("utf-8") for text in texts])  # surrogates are no text
+        ids = self.tokens(list(map(plain_text, texts)))
         for i, row in enumerate(ids):
             by_length.setdefault(len(row), []).append(i)
         for rows in by_length.values():
@@ -194,14 +188,14 @@ def _found(name: str, revision: str | None) -> Path:
         if sha256_of(folder / "model.safetensors") != WEIGHTS:
             raise DataError(f"{folder / 'model.safetensors'} is not {SHIPPED} (SHA-256 {WEIGHTS[:12]}...): {INSTALL}")
         return folder
-    return Path(name) if Path(name).is_dir() else download(name, revision, (POOLING, LIMITS))
+    return Path(name) if Path(name).is_dir() else files.download(name, revision, (POOLING, LIMITS))
 
 
 def _pooling(folder: Path) -> str:
     file = folder / POOLING
     if not file.exists():
         return "mean"
-    config = read_object(file, PRETRAINED)
+    config = read_object(file, files.PRETRAINED)
     on = sorted(key for key, value in config.items() if key.startswith("pooling_mode_") and value is True)
     known = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
     if len(on) == 1 and on[0] in known:

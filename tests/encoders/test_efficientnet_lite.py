@@ -89,10 +89,13 @@ def test_regions_are_means_of_the_cells_row_by_row(photos: list[Image.Image]) ->
             np.testing.assert_allclose(features[:, r * grid + c], expected, atol=1e-5)
 
 
-def test_batches_do_not_change_features(small: EfficientNetLite0, photos: list[Image.Image]) -> None:
+def test_batches_do_not_change_features(
+    small: EfficientNetLite0, photos: list[Image.Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = [photos[0], photos[1], photos[0].rotate(90), photos[1].rotate(180), photos[0].rotate(45)]
     one_by_one = np.concatenate([small.encode_images([image]) for image in images])
-    np.testing.assert_allclose(small.encode_images(images, batch_size=2), one_by_one, atol=1e-4)
+    monkeypatch.setattr(small, "batch_size", 2)
+    np.testing.assert_allclose(small.encode_images(images), one_by_one, atol=1e-4)
     assert small.encode_images([]).shape == (0, 9, 1280)
 
 

@@ -26,9 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.plain import plain_text
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with, cached_by_file, read_json, reading
-from cleanpairs.data.captions import captions_of, plain_text
+from cleanpairs.data.captions import captions_of
 from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.records import ENDINGS, file_kind, read_records
 from cleanpairs.data.image_paths import found_root, with_images

@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
+from cleanpairs.core.plain import plain_text
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import cached_by_file, open_regular, read_json, reading
-from cleanpairs.data.captions import caption_column, caption_field, plain_text
+from cleanpairs.data.captions import caption_column, caption_field
 from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.folder import Listing, ListingReader, annotation_files
