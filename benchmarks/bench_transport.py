@@ -24,7 +24,7 @@ from side_by_side import Machine, Row, one_thread
 
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
-from cleanpairs.repair.assignment import Greedy, Members
+from cleanpairs.repair.assignment import Members, assign
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -55,9 +55,9 @@ def greedy(row: np.ndarray, column: np.ndarray, weight: np.ndarray, n: int) -> n
     members = Members(np.arange(n), np.arange(n + 1))
     order = np.argsort(-weight)
     order = order[weight[order] > 0]
-    done = Greedy(n_rows=n, n_pairs=len(row), row_member=np.arange(n), members=members, n_members=n, capacity=1)
-    done.take(order, row[order], np.zeros(len(order), bool), column[order], order)
-    return np.where(done.edge >= 0, column[np.maximum(done.edge, 0)], -1)
+    edges = row[order], np.zeros(len(order), bool), column[order], order
+    place, _ = assign(*edges, row_member=np.arange(n), members=members, text_uses=np.zeros(n, np.int32), capacity=1)
+    return np.append(column[order], -1)[place]
 
 
 @dataclass(frozen=True)

@@ -26,64 +26,40 @@ class Members:
         return cls(member[np.argsort(group, kind="stable")].astype(np.int32), start.astype(np.int32))
 
 
-class Greedy:
-    """An assignment that grows as edges come, best first. Rows, pairs of image and text, and members are numbered from
-    0.
+def assign(
+    row: np.ndarray, is_image: np.ndarray, group: np.ndarray, pair: np.ndarray, *, row_member: np.ndarray,
+    members: Members, text_uses: np.ndarray, capacity: int,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Take of E edges, best first, those that are still possible.
 
-    ``row_member`` (R,): the member that each row is itself. ``members``: of every donor group. Text and image groups
-    share one numbering. ``capacity``: how many rows one member's caption may serve, and as many its image. At least 1.
-    ``text_uses`` (n_members,): how many rows the caption of each serves already.
+    Of each edge: the ``row`` that it repairs, whether it replaces the image, the donor ``group``, and the number of the
+    ``pair`` of image and text that it makes. Text and image groups share one numbering. ``row_member`` (R,): the member
+    that each row is itself. ``text_uses`` (M,): how many rows the caption of each member serves already. ``capacity``:
+    how many it may serve, and as many its image. At least 1.
+
+    Returns (R,) int64 each: the place of the edge that each row has taken, and the member that gives its part. -1 where
+    it has none.
     """
-
-    def __init__(
-        self,
-        *,
-        n_rows: int,
-        n_pairs: int,
-        row_member: np.ndarray,
-        members: Members,
-        n_members: int,
-        capacity: int,
-        text_uses: np.ndarray | None = None,
-    ) -> None:
-        # Whole numbers that both Python and NumPy see: a list would hold an object for each.
-        used = np.zeros(n_members, np.int32) if text_uses is None else text_uses.astype(np.int32)
-        self._uses = array("i", used.tobytes()), array("i", bytes(4 * n_members))  # of texts, of images
-        self._chosen, self._donor = array("q", [-1]) * n_rows, array("i", [-1]) * n_rows
-        self._cursor = array("i", members.start[:-1].astype(np.int32).tobytes())
-        self._owner, self._stop, self._holder = (
-            np.ascontiguousarray(part, np.int32).data for part in (row_member, members.start[1:], members.member)
-        )
-        self._capacity = capacity
-        # What is over for good: a bit a pair, and bytes.
-        self._made = bytearray(n_pairs // 8 + 1)
-        self._done, self._empty = bytearray(n_rows), bytearray(len(self._cursor))
-
-    def take(
-        self, edge: np.ndarray, row: np.ndarray, is_image: np.ndarray, group: np.ndarray, pair: np.ndarray
-    ) -> None:
-        """The next edges (b,): take those that are still possible. Of each: its number, the row that it repairs,
-        whether it replaces the image, the donor group, and the number of the pair of image and text that it makes.
-        """
-        row_done, group_empty = (np.frombuffer(x, np.uint8) for x in (self._done, self._empty))
-        step = 1 << 16  # edges between two looks at what is over
-        for first in range(0, len(edge), step):
-            s = slice(first, first + step)
-            open_ = np.flatnonzero((row_done[row[s]] | group_empty[group[s]]) == 0)
-            if len(open_):  # few of them, further down the order
-                self._walk(*(column[s][open_].tolist() for column in (edge, row, is_image, group, pair)))
-
-    def _walk(
-        self, edges: list[int], rows: list[int], are_image: list[bool], groups: list[int], pairs: list[int]
-    ) -> None:
-        text_uses, image_uses = self._uses
-        chosen, donor, owner, capacity = self._chosen, self._donor, self._owner, self._capacity
-        cursor, stop, holder = self._cursor, self._stop, self._holder
-        made, done, empty = self._made, self._done, self._empty
-        for e, r, replaces_image, g, p in zip(edges, rows, are_image, groups, pairs, strict=True):
+    # Whole numbers that both Python and NumPy see: a list would hold an object for each.
+    uses = text_uses.astype(np.int32).tobytes()
+    of_texts, of_images = array("i", uses), array("i", bytes(len(uses)))
+    chosen, donor = array("q", [-1]) * len(row_member), array("i", [-1]) * len(row_member)
+    cursor = array("i", members.start[:-1].astype(np.int32).tobytes())
+    owner, stop, holder = (
+        np.ascontiguousarray(part, np.int32).data for part in (row_member, members.start[1:], members.member)
+    )
+    # What is over for good: a bit a pair, and bytes.
+    made, done, empty = bytearray(int(pair.max(initial=0)) // 8 + 1), bytearray(len(chosen)), bytearray(len(cursor))
+    row_done, group_empty = (np.frombuffer(x, np.uint8) for x in (done, empty))
+    step = 1 << 16  # edges between two looks at what is over
+    for first in range(0, len(row), step):
+        s = slice(first, first + step)
+        free = first + np.flatnonzero((row_done[row[s]] | group_empty[group[s]]) == 0)  # few, further down the order
+        columns = (column[free].tolist() for column in (row, is_image, group, pair))
+        for e, r, replaces_image, g, p in zip(free.tolist(), *columns, strict=True):
             if done[r] or made[p >> 3] >> (p & 7) & 1:
                 continue
-            given, kept = (image_uses, text_uses) if replaces_image else (text_uses, image_uses)
+            given, kept = (of_images, of_texts) if replaces_image else (of_texts, of_images)
             if kept[owner[r]] >= capacity:
                 continue
             at, end = cursor[g], stop[g]
@@ -98,13 +74,4 @@ class Greedy:
             kept[owner[r]] += 1
             made[p >> 3] |= 1 << (p & 7)
             done[r] = 1
-
-    @property
-    def edge(self) -> np.ndarray:
-        """(R,) int64: the edge that each row has taken so far, -1 where it has none."""
-        return np.array(self._chosen, np.int64)
-
-    @property
-    def donor(self) -> np.ndarray:
-        """(R,) int64: the member that gives each row its part, -1 where it has none."""
-        return np.array(self._donor, np.int64)
+    return np.array(chosen, np.int64), np.array(donor, np.int64)

@@ -54,7 +54,7 @@ class Corpus:
     pools: list[tuple[np.ndarray, bool]]
     taken: np.ndarray
     typical: tuple[float, float]
-    text_uses: np.ndarray | None = None
+    text_uses: np.ndarray
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from cleanpairs.ops.search import SearchNote, top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.actions import DIRTIER, NOT_ASKED, RIVALLED, UNDETERMINED, UNSURE
-from cleanpairs.repair.assignment import Greedy
+from cleanpairs.repair.assignment import assign
 from cleanpairs.repair.candidates import (
     Corpus,
     DonorSearch,
@@ -90,17 +90,12 @@ def decide_repairs(
         share = transport_shares(edges, paired, corpus, settings, temperature)[paired.number[good]]
         share[edges.trusted[good]] = np.nan
     good = good[_best_first(edges, paired, good, share, settings)]
-    greedy = Greedy(
-        n_rows=len(mismatched),
-        n_pairs=paired.count,
-        row_member=mismatched,
-        members=edges.members,
-        n_members=len(corpus.image.index),
-        capacity=settings.max_reuse,
-        text_uses=corpus.text_uses,
-    )
-    greedy.take(good, edges.row[good], edges.is_image[good], edges.donor_group[good], paired.number[good])
-    decided = _decided(greedy, edges, paired, confidence, reason)
+    place, donor = assign(
+        edges.row[good], edges.is_image[good], edges.donor_group[good], paired.number[good], row_member=mismatched,
+        members=edges.members, text_uses=corpus.text_uses, capacity=settings.max_reuse,
+    )  # fmt: skip
+    edge = np.append(good, -1)[place]
+    decided = _decided(edge, donor, edges, paired, confidence, reason)
     if probable and probability is not None:
         dirtier = ~_as_pure(decided["confidence"], probability) & (decided["donor"] >= 0)
         decided[dirtier] = no_repairs(1, DIRTIER)
@@ -141,15 +136,17 @@ def _best_first(
 
 
 def _decided(
-    greedy: Greedy, edges: Edges, paired: Paired, confidence: np.ndarray | None, reason: np.ndarray
+    edge: np.ndarray, donor: np.ndarray, edges: Edges, paired: Paired, confidence: np.ndarray | None, reason: np.ndarray
 ) -> np.ndarray:
-    """What each row has taken, with ``confidence`` by number of pair. ``reason`` (R,) of those that have nothing."""
-    edge = greedy.edge
+    """What each row gets by the ``edge`` and from the ``donor`` (R,) that it has taken, -1 where it has none.
+
+    ``confidence``: by number of pair. ``reason`` (R,): of those that have nothing.
+    """
     repaired = np.flatnonzero(edge >= 0)
     chosen = edge[repaired]
     out, pair = no_repairs(len(edge), reason), np.full(len(edge), -1, np.int64)
     pair[repaired] = paired.number[chosen]
-    out["donor"][repaired] = greedy.donor[repaired]
+    out["donor"][repaired] = donor[repaired]
     out["is_image"][repaired], out["trusted"][repaired] = edges.is_image[chosen], edges.trusted[chosen]
     out["score"][repaired] = paired.score[chosen]
     if confidence is not None:
