@@ -28,9 +28,7 @@ NAMES = {
 @click.argument("export", metavar="OUT", type=Reads())
 @ledger_option
 @option(
-    "--n=N --limit limit",
-    "Changes at most.  [default: 20; all of them with --json or --out]",
-    click.IntRange(min=0),
+    "--n=N --limit limit", "Changes at most.  [default: 20; all of them with --json or --out]", click.IntRange(min=0)
 )
 @option(
     "--action actions",

@@ -223,10 +223,7 @@ def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
             )
     return [
         *found,
-        (
-            "Answer forty questions, for figures that rest on a person",
-            f"cleanpairs review {name} --calibrate",
-        ),
+        ("Answer forty questions, for figures that rest on a person", f"cleanpairs review {name} --calibrate"),
     ]
 
 

@@ -22,15 +22,7 @@ from cleanpairs.core.progress import Silent
 from cleanpairs.core.recipe import DataOptions, Recipe
 from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.correspondence.displacement import in_words
-from cleanpairs.data import (
-    Pairs,
-    Source,
-    check_recorded,
-    load_pairs,
-    open_recorded,
-    open_source,
-    remember_user_path,
-)
+from cleanpairs.data import Pairs, Source, check_recorded, load_pairs, open_recorded, open_source, remember_user_path
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.display import visible
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters

@@ -291,12 +291,7 @@ def _with_words(
 
 
 def normalised_agreement(
-    pairs: VectorPairs,
-    trust: np.ndarray,
-    others: np.ndarray,
-    *,
-    seed: int = 0,
-    numbers: AgreementNumbers = NUMBERS,
+    pairs: VectorPairs, trust: np.ndarray, others: np.ndarray, *, seed: int = 0, numbers: AgreementNumbers = NUMBERS
 ) -> tuple[np.ndarray, np.ndarray]:
     """Agreement of pairs less what both sides share with all others.
 

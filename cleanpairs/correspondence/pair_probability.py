@@ -362,10 +362,7 @@ class PairProbability:
         self._coefficients, self._intercept = fit.coef_[0].astype(np.float32), float(fit.intercept_[0])
 
     def _calibrate(
-        self,
-        predictors: list[_Predictor],
-        held: list[tuple[np.ndarray, np.ndarray]],
-        rng: np.random.Generator | None,
+        self, predictors: list[_Predictor], held: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator | None
     ) -> bool:
         """4. of the module's head. False where too few right edges are seen.
 

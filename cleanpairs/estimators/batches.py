@@ -23,8 +23,8 @@ LEAST = 64  # rows of a matrix product
 class RowScorer:
     """Scores batches of rows by vectors of their images, and of their captions where the model takes those."""
 
-    hashes: bool  # whether it needs their ``image_group``
-    compares_vectors: bool  # whether it compares no more than one vector an image with one a caption
+    hashes = True  # whether it needs their ``image_group``
+    compares_vectors = True  # whether it compares no more than one vector an image with one a caption
 
     def __call__(self, batch: RowBatch, data: str) -> np.ndarray:
         """Correspondence (k,) float32 of a batch's pairs, NaN where one is faulty. ``data`` names it in messages."""
@@ -62,6 +62,17 @@ class RowScorer:
         (k,) float32
             The correspondence, NaN where a pair is faulty.
         """
+        n = len(images)
+        if not n:
+            return np.empty(0, np.float32)
+        groups = (batch.image_group[batch.row], batch.text_group) if self.hashes else (np.arange(n),) * 2
+        rows = filled(np.arange(n))
+        scores = self._judged(images.take(rows), texts.take(rows), *(group[rows] for group in groups))[:n]
+        scores[list(batch.faults)] = np.nan
+        return scores
+
+    def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
+        """The correspondence (k,) float32 of k pairs, with the groups (k,) of their images and texts."""
         raise NotImplementedError
 
 
@@ -82,24 +93,14 @@ class VectorScorer(RowScorer):
         Whether the rows have pictures too, whose near duplicates are one image.
     """
 
-    hashes = True
-
     def __init__(
         self, network: DualEncoder, bank: Bank, tokenizer: Captions, *, text_vectors: bool, pictures: bool = False
     ) -> None:
         self.network, self.bank, self.tokenizer, self.text_vectors = network, bank, tokenizer, text_vectors
         self.compares_vectors = not network.local and not pictures
 
-    def compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """See :class:`RowScorer`."""
-        n = len(images)
-        if not n:
-            return np.empty(0, np.float32)
-        rows = filled(np.arange(n))
-        groups = batch.image_group[batch.row][rows], batch.text_group[rows]
-        scores = np.asarray(self.bank(images.take(rows), texts.take(rows), *groups))[:n]
-        scores[list(batch.faults)] = np.nan
-        return scores
+    def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
+        return np.asarray(self.bank(images, texts, *groups))
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
         """See :class:`RowScorer`. DataError where the vectors have another size than the model's."""
@@ -125,20 +126,11 @@ class VectorScorer(RowScorer):
 class SpaceScorer(RowScorer):
     """Vectors of ``dim`` dimensions, of both sides and of one space, which ``judge`` scores."""
 
-    hashes = compares_vectors = True
-
     def __init__(self, dim: int, judge: Callable[[VectorPairs], np.ndarray]) -> None:
         self.dim, self.judge = dim, judge
 
-    def compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """See :class:`RowScorer`."""
-        n = len(images)
-        if not n:
-            return np.empty(0, np.float32)
-        groups = batch.image_group[batch.row], batch.text_group
-        scores = self.judge(VectorPairs(*map(filled, (images.vectors, texts.vectors, *groups))))[:n]
-        scores[list(batch.faults)] = np.nan
-        return scores
+    def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
+        return self.judge(VectorPairs(images.vectors, texts.vectors, *groups))
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
         """See :class:`RowScorer`. DataError where the vectors have another size than the model's."""

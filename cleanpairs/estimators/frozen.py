@@ -23,7 +23,7 @@ from cleanpairs.data.images import ImageSource
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.model_files import FrozenPair
-from cleanpairs.estimators.batches import RowScorer, filled
+from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.encoders import GIVEN, check_vectors, refuse_without_captions
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import independence_of, refuse_independent
@@ -597,19 +597,11 @@ class FrozenScorer(_FrozenState, PairScorer):
 class FrozenRows(RowScorer):
     """Scores given vectors, batch by batch. See :class:`cleanpairs.estimators.batches.RowScorer`."""
 
-    compares_vectors = True
-
     def __init__(self, scorer: FrozenScorer) -> None:
         self.scorer, self.hashes = scorer, not scorer._alone
 
-    def compared(self, batch: RowBatch, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """See :class:`cleanpairs.estimators.batches.RowScorer`."""
-        n = len(images)
-        groups = (batch.image_group[batch.row], batch.text_group) if self.hashes else (np.arange(n),) * 2
-        rows = (filled(x) if n else x for x in (images.vectors, texts.vectors, *groups))
-        scores = self.scorer.score_vectors(VectorPairs(*rows))[:n]
-        scores[list(batch.faults)] = np.nan
-        return scores
+    def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
+        return self.scorer.score_vectors(VectorPairs(images.vectors, texts.vectors, *groups))
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
         """See :class:`RowScorer`. A caption whose vector is zero is a fault."""

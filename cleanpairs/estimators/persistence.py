@@ -31,7 +31,7 @@ from cleanpairs.scoring import Bank, Embeddings
 FORMAT = 4
 MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
 _SIDES = ("images", "texts")  # of the bank
-_STATE = ("threshold_", "noise_rate_", "_separated", "_image_encoder", "_image_size", "tau_", "_fingerprint")
+_STATE = ("threshold_", "noise_rate_", "_image_encoder", "_image_size", "tau_", "_fingerprint")
 
 
 @dataclass(frozen=True)

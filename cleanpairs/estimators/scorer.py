@@ -219,7 +219,6 @@ class Fitted:
     _fingerprint: str
     _image_encoder: str
     _image_size: int | None
-    _separated: bool
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -445,7 +444,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _set_threshold(self, y: np.ndarray) -> None:
         density_minimum = find_density_minimum(y)
-        self._separated = density_minimum.separated
         self.noise_rate_ = density_minimum.noise_rate if density_minimum.separated else float("nan")
         if self.threshold == "auto":
             if not density_minimum.separated and not density_minimum.right:
@@ -815,11 +813,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return self.explainer(pairs).explain(pair_ids)
 
     def recaption(
-        self,
-        pairs: Any,
-        plan: RepairPlan,
-        writer: "CaptionWriter | str | Path",
-        **settings: Any,
+        self, pairs: Any, plan: RepairPlan, writer: "CaptionWriter | str | Path", **settings: Any
     ) -> RepairPlan:
         """Write captions for the pairs that a plan drops, and use those that fit better than the old ones.
 

@@ -68,14 +68,12 @@ def counted(column: pa.ChunkedArray) -> Counter[str]:
 
 @dataclass(frozen=True)
 class PlanSummary(ActionCounts):
-    """Counts of a plan. ``str`` of it is a small table. ``mean_repair_score`` is NaN without a repair,
-    ``mean_confidence`` also where undetermined. ``reasons`` counts why pairs were dropped. ``displaced``: new captions
-    by the rule of displaced rows.
+    """Counts of a plan. ``str`` of it is a small table. ``mean_confidence``: of the repairs, NaN where undetermined.
+    ``reasons`` counts why pairs were dropped. ``displaced``: new captions by the rule of displaced rows.
     """
 
     threshold: float
     min_repair_score: float
-    mean_repair_score: float
     mean_confidence: float
     reasons: Mapping[str, int]
     displaced: int = 0
@@ -258,25 +256,20 @@ class RepairPlan:
 
 
 def _summary(plan: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
-    actions, reasons, known = (Counter[str]() for _ in range(3))
-    displaced = 0
-    sums = {"repair_score": 0.0, "confidence": 0.0}
+    actions, reasons, displaced, judged, confidence = Counter[str](), Counter[str](), 0, 0, 0.0
     for table in tables:
         actions += counted(table["action"])
         reasons += counted(filtered(table, pc.equal(table["action"], "drop"))["reason"])
         displaced += pc.sum(pc.starts_with(table["reason"], DISPLACED)).as_py() or 0
-        for name in sums:
-            sums[name] += pc.sum(table[name].cast(pa.float64())).as_py() or 0.0
-            known[name] += pc.count(table[name]).as_py()
-    score, confidence = (total / known[name] if known[name] else float("nan") for name, total in sums.items())
+        confidence += pc.sum(table["confidence"].cast(pa.float64())).as_py() or 0.0
+        judged += pc.count(table["confidence"]).as_py()
     return PlanSummary(
         pairs=actions.total(),
         **count_actions(actions),
         threshold=plan.threshold,
         min_repair_score=plan.min_repair_score,
         reasons=dict(reasons.most_common()),
-        mean_repair_score=score,
-        mean_confidence=confidence,
+        mean_confidence=confidence / judged if judged else float("nan"),
         displaced=displaced,
     )
 

@@ -20,14 +20,7 @@ from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.actions import REPAIRED, acted
 from cleanpairs.repair.plan import RepairPlan, wrong_in_output
-from cleanpairs.report.gallery import (
-    Cards,
-    compare_scores,
-    donors,
-    duplicates,
-    galleries,
-    precomputed_scores,
-)
+from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, galleries, precomputed_scores
 from cleanpairs.report.outcome import Outcome, caption_lengths, outcome_of, slice_tables
 from cleanpairs.report.plots import drawn, plot_scores, plot_training, precision_recall, series
 
@@ -237,10 +230,7 @@ def story(
 ) -> list[tuple[str, str]]:
     """(Heading, sentence) of what is known, by a run.json ``info`` and the estimator's ``settings``."""
     result = info.get("result") or {}
-    told = [
-        ("Method", _method(info, settings, result)),
-        ("Threshold", _threshold(settings, result, outcome)),
-    ]
+    told = [("Method", _method(info, settings, result)), ("Threshold", _threshold(settings, result, outcome))]
     if plan is not None:
         known = {k: v for k, v in plan.settings.items() if isinstance(v, str | int | float)}  # no records of searches
         parts = "".join(f"{k.replace('_', ' ')} {v}; " for k, v in known.items())

@@ -90,13 +90,7 @@ class Bank:
 
     @torch.inference_mode()
     def _log_sums(
-        self,
-        encoded: Encoded,
-        rows: np.ndarray,
-        group: np.ndarray,
-        bank_group: np.ndarray,
-        *,
-        by_image: bool,
+        self, encoded: Encoded, rows: np.ndarray, group: np.ndarray, bank_group: np.ndarray, *, by_image: bool
     ) -> np.ndarray:
         """log sum_j exp(S_j / tau) of each bank group, (rows, G) float64, without entries of the row's group."""
         B = len(self)

@@ -169,7 +169,7 @@ def test_a_run_that_does_not_say_what_it_is_of(tmp_path: Path, told: Any) -> Non
 @pytest.mark.parametrize("role", ["encoder", "text_encoder"])
 def test_a_model_that_names_the_hub_has_nothing_fetched(tmp_path: Path, network: list[Any], role: str) -> None:
     pytest.importorskip("transformers")
-    state = {"threshold_": 0.5, "noise_rate_": None, "_separated": True, "_image_encoder": "auto", "_image_size": 64}
+    state = {"threshold_": 0.5, "noise_rate_": None, "_image_encoder": "auto", "_image_size": 64}
     config = {
         "format": 4, "method": "infonce", "parameters": {role: "someone/some-model"}, "encoders": {},
         "text_encoder": "someone/some-model" if role == "text_encoder" else None,
