@@ -11,20 +11,19 @@ import click
 from click.core import ParameterSource
 
 from cleanpairs.cli.options import (
-    KeyValues,
     PathsCommand,
     Reads,
     Writes,
     column_options,
-    data_keys,
     data_options,
-    data_settings,
     existing_run,
     group,
     ledger_option,
     option,
     run_and_data,
     run_argument,
+    set_option,
+    set_values,
 )
 from cleanpairs.cli.terminal import asked, echo, print_result, say
 from cleanpairs.core.parameters import check_number
@@ -83,25 +82,23 @@ repair_options = (
         ["probable", "plausible", "none"],
         default="probable",
     ),
-    option(
-        "--set=KEY=VALUE overrides",
+    set_option(
         "Rarer settings: strategy, displaced, dedup, targets, donors, max_reuse, min_repair_score, min_confidence, "
         "candidates (see docs/repair.md); of a model that is asked: prompt, image_size, body, max_words, concurrency, "
-        "attempts, timeout, backoff; where DATA is given, also its reader and encoding. May be repeated.",
-        KeyValues(),
-        multiple=True,
+        "attempts, timeout, backoff; where DATA is given, also its reader and encoding."
     ),
 )
 
 
-def repair_settings(options: dict[str, Any], run: Any) -> tuple[Any, str | None]:
-    """The :class:`cleanpairs.repair.settings.RepairSettings` of the options, and what to tell of their threshold."""
+def repair_settings(options: dict[str, Any], run: Any, given: dict[str, Any]) -> tuple[Any, str | None]:
+    """The :class:`cleanpairs.repair.settings.RepairSettings` of the options, and what to tell of their threshold.
+
+    ``given``: those of ``--set``.
+    """
     from cleanpairs.commands.rematch import chosen_cut
     from cleanpairs.repair.settings import RepairSettings
 
     threshold, expected = chosen_cut(options["threshold"], options["max_wrong"], options["keep"], run)
-    sections = other_sections() | {"data": data_keys()} if "columns" in options else {"repair": repair_keys()}
-    given = override_values(options["overrides"], **sections)["repair"]
     return RepairSettings(threshold=threshold, repairs=options["repairs"], **given), expected
 
 
@@ -112,20 +109,13 @@ def repair_keys() -> list[str]:
     return [name for name in vars(RepairSettings()) if name not in ("threshold", "repairs")]
 
 
-def other_sections() -> dict[str, list[str]]:
-    """The sections of the ``--set`` of ``rematch``, beside that of the data, with their keys."""
-    from cleanpairs.repair.chat import ChatSettings
-
-    return {"repair": repair_keys(), "recaption": [name for name in vars(ChatSettings()) if name != "model"]}
-
-
 @contextmanager
-def caption_writer(out: str, options: dict[str, Any]) -> Iterator[Any]:
-    """What writes captions, by the options of ``rematch``: None, a name, or a
-    :class:`cleanpairs.repair.chat.ChatWriter`, whose report is printed at the end.
+def caption_writer(out: str, options: dict[str, Any], chosen: dict[str, Any]) -> Iterator[Any]:
+    """What writes captions, by the options of ``rematch`` and the settings that are ``chosen`` by ``--set``.
+
+    None, a name, or a :class:`cleanpairs.repair.chat.ChatWriter`, whose report is printed at the end.
     """
     requests, answers, url = options["recaption_requests"], options["captions"], options["recaption_url"]
-    chosen = override_values(options["overrides"], data=data_keys(), **other_sections())["recaption"]
     if requests and url:
         raise click.UsageError(
             "--recaption-requests and --recaption-url exclude each other: the server is asked at once"
@@ -177,12 +167,11 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     if data is None:
         raise click.UsageError("give the DATA to score; the scores of the pairs of a fit are in RUN/scores.parquet")
     run = existing_run(run_path)
-    chosen = override_values(options["overrides"], data=data_keys(), score=["max_unknown"])["score"]
-    if (most := chosen.get("max_unknown")) is not None:
+    chosen = set_values(options, score=["max_unknown"])
+    if (most := chosen["score"].get("max_unknown")) is not None:
         check_number("score", "max_unknown", most, least=0, most=1)
-    how = {"columns": data_settings(options, score=["max_unknown"]), "engine": chosen_engine(options), **chosen}
-    how["overwrite"] = options["overwrite"]
-    result = score_stream(run.model_folder, data, out, **how)
+    how = {"columns": chosen["data"], "engine": chosen_engine(options), **chosen["score"]}
+    result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], **how)
     if (result.unknown_words or 0) > 0.2:
         echo(
             f"warning: the model does not know {result.unknown_words:.0%} of the words of {data}: it was fitted on "
@@ -249,15 +238,18 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     from cleanpairs.commands.rematch import rematch_run
     from cleanpairs.ops.search import SearchNote
     from cleanpairs.repair.actions import COUNTED
+    from cleanpairs.repair.chat import ChatSettings
 
     run, data = run_and_data(paths)
     if data is not None and options["max_wrong"] is not None:
         raise click.UsageError("--max-wrong goes by the scores of the data that RUN was fitted on: leave DATA out")
     opened = existing_run(run)
-    settings, expected = repair_settings(options, opened)
-    how = {"overwrite": options["overwrite"]} | data_settings(options, **other_sections())
-    with caption_writer(out, options) as writer:
-        planned = rematch_run(opened, out, settings, data, recaption=writer, engine=chosen_engine(options), **how)
+    asking = [name for name in vars(ChatSettings()) if name != "model"]
+    chosen = set_values(options, repair=repair_keys(), recaption=asking)
+    settings, expected = repair_settings(options, opened, chosen["repair"])
+    how = {"overwrite": options["overwrite"], "engine": chosen_engine(options), **chosen["data"]}
+    with caption_writer(out, options, chosen["recaption"]) as writer:
+        planned = rematch_run(opened, out, settings, data, recaption=writer, **how)
     summary = planned.summary
     if data is not None and settings.threshold is None:
         flagged = summary.pairs - summary.kept - summary.quarantined
@@ -340,7 +332,8 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
         summary = export_plan(options["plan"], out, trusted=asked("trust-stored-paths"), **written)
     else:
         opened = existing_run(run)
-        settings, expected = repair_settings(options, opened)
+        given = override_values(options["overrides"], repair=repair_keys())["repair"]
+        settings, expected = repair_settings(options, opened, given)
         if expected is not None:
             say(f"{expected}\n")
         summary = export_run(opened, out, settings, **written)

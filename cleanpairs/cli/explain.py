@@ -218,13 +218,10 @@ def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
     for most in (0.05, 0.02, 0.01) if len(y) else ():
         with contextlib.suppress(RefusedError):
             cut = cut_at(y, calibration, str(run.info["method"]), max_wrong=most, keep=None)
-            found.append(
-                (f"… of which at most {most:.0%} are mismatched: keeps {cut.kept:,}", f"{command} --max-wrong {most:g}")
-            )
-    return [
-        *found,
-        ("Answer forty questions, for figures that rest on a person", f"cleanpairs review {name} --calibrate"),
-    ]
+            told = f"… of which at most {most:.0%} are mismatched: keeps {cut.kept:,}"
+            found.append((told, f"{command} --max-wrong {most:g}"))
+    found.append(("Answer forty questions, for figures that rest on a person", f"cleanpairs review {name} --calibrate"))
+    return found
 
 
 def _audit_result(run: Any) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import (
-    KeyValues,
     PathsCommand,
     Reads,
     Writes,
@@ -19,6 +18,7 @@ from cleanpairs.cli.options import (
     join_arrays,
     limit_option,
     option,
+    set_option,
 )
 from cleanpairs.cli.terminal import Progress, asked, echo, flag, print_result
 from cleanpairs.core.errors import ConfigError
@@ -51,12 +51,8 @@ from cleanpairs.core.recipe import Recipe
     option("--device", what=["auto", "cpu", "cuda"]),
     option("--seed=N", what=int),
     option("--recipe=FILE|NAME", "Settings from a YAML file, or from one that ships.", Reads()),
-    option(
-        "--set=KEY=VALUE overrides",
-        "One setting: of the method (`methods --settings` lists them), or of the data, as data.encoding=cp1252. May be "
-        "repeated.",
-        KeyValues(),
-        multiple=True,
+    set_option(
+        "One setting: of the method (`methods --settings` lists them), or of the data, as data.encoding=cp1252."
     ),
 )
 @group(

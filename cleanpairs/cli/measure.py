@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import (
-    KeyValues,
     PathsCommand,
     Reads,
     Writes,
@@ -20,6 +19,7 @@ from cleanpairs.cli.options import (
     option,
     per_option,
     run_and_data,
+    set_option,
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, print_result
 from cleanpairs.core.plain import plain
@@ -118,13 +118,8 @@ def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, **
     wrong, n = int(result.mismatched.sum()), len(result.mismatched)
     reached = f"{wrong / max(n, 1):.1%}" + (f" of the {noise:.1%} asked for, {kind}" if str(kind) != "uniform" else "")
     text = f"{n:,} pairs, {wrong:,} of them now mismatched ({reached}) -> {out}"
-    figures = {
-        "pairs": n,
-        "mismatched": wrong,
-        "kind": "file" if noise is None else str(kind),
-        "noise": noise,
-        "out": out,
-    }
+    named = "file" if noise is None else str(kind)
+    figures = {"pairs": n, "mismatched": wrong, "kind": named, "noise": noise, "out": out}
     print_result(figures, text)
 
 
@@ -176,12 +171,8 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
     "Model",
     option("--methods=all|A,B", default="all"),
     option("--recipe=FILE|NAME", "A recipe; or R, for each method that has a recipe METHOD-R.", Reads()),
-    option(
-        "--set=KEY=VALUE overrides",
-        "For all methods that have it, as backbone=sgr or device=cpu; METHOD.KEY for one; data.KEY for the data. May "
-        "be repeated.",
-        KeyValues(),
-        multiple=True,
+    set_option(
+        "For all methods that have it, as backbone=sgr or device=cpu; METHOD.KEY for one; data.KEY for the data."
     ),
 )
 @group("Output", option("--out=DIR", "Where the table goes, and grows.  [default: runs/bench-<data>]", Writes()))

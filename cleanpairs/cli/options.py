@@ -185,13 +185,18 @@ column_options: tuple[Decorator, ...] = (
     option("--split=NAME", "Split, where the data has splits.  [default: train]"),
     option("--image-root=DIR", "Image paths are relative to it, and may not leave it.", Reads()),
 )
-set_data_option = option(
-    "--set=KEY=VALUE overrides",
-    "Rarer settings: reader (see `inspect`), encoding (of text files that are not UTF-8). May be repeated.",
-    KeyValues(),
-    multiple=True,
+
+
+def set_option(help: str) -> Decorator:
+    """``--set``, which is about what ``help`` says."""
+    return option("--set=KEY=VALUE overrides", f"{help} May be repeated.", KeyValues(), multiple=True)
+
+
+data_options = group(
+    "Data",
+    *column_options,
+    set_option("Rarer settings: reader (see `inspect`), encoding (of text files that are not UTF-8)."),
 )
-data_options = group("Data", *column_options, set_data_option)
 limit_option = option("--limit=N", "Only the first N rows.", int)
 per_option = option("--per", "What is mismatched: single captions, or images with all their captions.",
                     ["caption", "image"], default="caption")  # fmt: skip
@@ -199,19 +204,22 @@ run_argument = click.argument("run", required=False, type=Reads())
 ledger_option = option("--ledger=FILE", "Where the ledger is, if it is not where it was written.", Reads())
 
 
-def data_settings(options: dict[str, Any], **others: list[str]) -> dict[str, Any]:
-    """How DATA is read, by the options of :data:`data_options`: parameters of :func:`cleanpairs.load_pairs`.
+def set_values(options: dict[str, Any], **others: list[str]) -> dict[str, dict[str, Any]]:
+    """The values of ``--set`` by section: ``data``, with what other options say of it, and ``others``, with their keys.
 
-    ``others``: the other sections of ``--set``, with their keys.
+    Those of ``data`` are parameters of :func:`cleanpairs.load_pairs`.
     """
-    given = {name: options[name] for name in ("split", "image_root") if options.get(name) is not None}
-    given |= {"allow_urls": True} if asked("allow-urls") else {}
-    return override_values(options["overrides"], data=data_keys(), **others)["data"] | options["columns"] | given
+    keys = [f.name for f in fields(DataOptions) if f.name not in ("train", "val", "limit")]
+    found = override_values(options["overrides"], data=keys, **others)
+    found["data"] |= options["columns"]
+    found["data"] |= {name: options[name] for name in ("split", "image_root") if options.get(name) is not None}
+    found["data"] |= {"allow_urls": True} if asked("allow-urls") else {}
+    return found
 
 
-def data_keys() -> list[str]:
-    """The keys of ``--set data.KEY=VALUE``."""
-    return [f.name for f in fields(DataOptions) if f.name not in ("train", "val", "limit")]
+def data_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """How DATA is read, by the options of :data:`data_options`."""
+    return set_values(options)["data"]
 
 
 def existing_run(run: str | None) -> Any:
