@@ -195,13 +195,14 @@ def exact(folder: Path) -> None:
     """All pairs compared with each other."""
     from dataclasses import replace
 
-    from cleanpairs.correspondence.similarity import NUMBERS, similarity_agreement
+    from cleanpairs.correspondence import similarity
     from cleanpairs.ops.normalised_similarity import VectorPairs
 
     sides = [np.concatenate([np.load(f) for f in parts(folder, side)]) for side in ("img_emb", "text_emb")]
     began, n = time.process_time(), len(sides[0])
     pairs = VectorPairs(*sides, np.arange(n), np.load(folder / "at.npy"))
-    found = similarity_agreement(pairs, numbers=replace(NUMBERS, exact=n))
+    similarity.NUMBERS = replace(similarity.NUMBERS, exact=n)
+    found = similarity.similarity_agreement(pairs)
     assert found is not None
     compare("exact", folder, found.observed, found.noise_rate)
     print(f"{'exact':10} {time.process_time() - began:.1f} CPU s", flush=True)

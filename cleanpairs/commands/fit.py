@@ -178,21 +178,12 @@ def _val_options(data: DataOptions) -> dict[str, Any]:
 
 def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed_from: int) -> FitInput:
     """What :func:`fit_run` reads, by its parameters."""
-    streamed = None
-    alone = recipe.data.val is None and distributed.world_size() == 1
-    if alone and estimator._fits_sample({"features", "text_features"}):
-        source = open_source(str(recipe.data.train), **_options(recipe.data))
-        streamed = StreamedFit.of(estimator, source, streamed_from)
-    return FitInput(*_read(recipe, estimator, backbone_named, None if streamed is None else streamed.pairs), streamed)
-
-
-def _read(
-    recipe: Recipe, estimator: PairScorer, backbone_named: bool, some: Pairs | None
-) -> tuple[Pairs, Pairs | None]:
-    data = recipe.data
+    data, options, streamed = recipe.data, _options(recipe.data), None
     assert data.train is not None
-    options = _options(data)
-    pairs = load_pairs(data.train, **options) if some is None else some
+    alone = data.val is None and distributed.world_size() == 1
+    if alone and estimator._fits_sample({"features", "text_features"}):
+        streamed = StreamedFit.of(estimator, open_source(data.train, **options), streamed_from)
+    pairs = load_pairs(data.train, **options) if streamed is None else streamed.pairs
     remember_user_path(data.train, options)
     if (
         backbone_named
@@ -212,10 +203,11 @@ def _read(
                 "pairs to --val, or leave it out (of a research directory the dev split is read then)"
             )
         remember_user_path(data.val, _val_options(data))
-        return pairs, val
+        return FitInput(pairs, val)
     known = splits_of(Path(data.train)) if pairs.source.kind == "precomp" and data.split in (None, "train") else []
     own = next((split for split in ("dev", "val") if split in known), None)
-    return pairs, None if own is None else load_pairs(data.train, split=own, text_column=data.text_column)
+    dev = None if own is None else load_pairs(data.train, split=own, text_column=data.text_column)
+    return FitInput(pairs, dev, streamed)
 
 
 def _fit(

@@ -162,9 +162,7 @@ def nothing_known(n: int, planted: int = 0) -> NeighbourAgreement:
     return NeighbourAgreement(np.zeros(n), np.zeros(0), 0.0, np.ones(n), np.zeros(planted), np.ones(planted))
 
 
-def similar_pairs(
-    pairs: VectorPairs, rng: np.random.Generator, numbers: AgreementNumbers = NUMBERS
-) -> tuple[np.ndarray, np.ndarray]:
+def similar_pairs(pairs: VectorPairs, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draw pairs, and for each some of the pairs that are most like it.
 
     Parameters
@@ -173,8 +171,6 @@ def similar_pairs(
         N pairs.
     rng : numpy.random.Generator
         Of the draw.
-    numbers : AgreementNumbers
-        Of the algorithm.
 
     Returns
     -------
@@ -183,14 +179,14 @@ def similar_pairs(
         cosines in both spaces, each in its deviations. In random order. -1 where there are no more.
     """
     n = len(pairs)
-    rows, others = rng.permutation(n)[: numbers.similar_rows], np.sort(rng.permutation(n)[: numbers.ranked])
+    rows, others = rng.permutation(n)[: NUMBERS.similar_rows], np.sort(rng.permutation(n)[: NUMBERS.ranked])
     likeness = np.zeros((len(rows), len(others)), np.float32)
     for vectors in (pairs.images, pairs.texts):
         cosine = vectors[rows] @ vectors[others].T
         likeness += (cosine - cosine.mean()) / max(float(cosine.std()), 1e-12)
     image, text = pairs.image_group, pairs.text_group
     likeness[(image[rows, None] == image[others]) | (text[rows, None] == text[others])] = -np.inf
-    top = np.argpartition(-likeness, k := max(1, int(numbers.similar_share * len(others))), axis=1)[:, :k]
+    top = np.argpartition(-likeness, k := max(1, int(NUMBERS.similar_share * len(others))), axis=1)[:, :k]
     found = np.where(np.isfinite(np.take_along_axis(likeness, top, 1)), others[top], -1)
     return rows, rng.permuted(found, axis=1)
 
@@ -201,7 +197,6 @@ def neighbour_agreement(
     planted: np.ndarray | None = None,
     words: Any = None,
     seed: int = 0,
-    numbers: AgreementNumbers = NUMBERS,
 ) -> NeighbourAgreement:
     """Agreement of N pairs. See the module's head.
 
@@ -216,40 +211,38 @@ def neighbour_agreement(
         The words of the captions: not 0.
     seed : int
         Of the folds and of the null pairs.
-    numbers : AgreementNumbers
-        Of the algorithm.
     """
     n = len(pairs)
     planted = np.zeros((2, 0), np.int64) if planted is None else planted
     rng, m = np.random.default_rng(seed), planted.shape[1]
-    if n < numbers.least_pairs:
+    if n < NUMBERS.least_pairs:
         return nothing_known(n, m)
-    references = np.sort(rng.permutation(n)[: numbers.references])
-    fold, null_rows = _folds_and_null(pairs, rng, numbers)
-    planted = np.concatenate([planted, _similar_in_fold(similar_pairs(pairs, rng, numbers), fold)], axis=1)
-    if null_rows.shape[1] < numbers.least_pairs:  # nearly all rows are alike
+    references = np.sort(rng.permutation(n)[: NUMBERS.references])
+    fold, null_rows = _folds_and_null(pairs, rng)
+    planted = np.concatenate([planted, _similar_in_fold(similar_pairs(pairs, rng), fold)], axis=1)
+    if null_rows.shape[1] < NUMBERS.least_pairs:  # nearly all rows are alike
         return nothing_known(n, m)
     observed, null, of_planted = np.zeros(n), np.zeros(null_rows.shape[1]), np.zeros(planted.shape[1])
-    for f in range(numbers.folds):
+    for f in range(NUMBERS.folds):
         in_fold = fold == f
         trust = np.ones(n)
         outside = references[~in_fold[references]]
-        for _ in range(numbers.rounds - 1):
+        for _ in range(NUMBERS.rounds - 1):
             trust_outside = np.where(in_fold, 0, trust)
-            found, of_null = _joined_agreement(pairs, np.arange(n), null_rows, outside, trust_outside, numbers)
+            found, of_null = _joined_agreement(pairs, np.arange(n), null_rows, outside, trust_outside)
             wrong = mismatched_by_density(found, of_null, noise_rate_by_tails(found, of_null))
             trust = (trust + 1 - wrong) / 2
         null_here, planted_here = in_fold[null_rows[0]], in_fold[planted[0]]
         rows = np.union1d(np.flatnonzero(in_fold), planted[1, planted_here])
         judged = np.concatenate([null_rows[:, null_here], planted[:, planted_here]], axis=1)
         apart = int(planted_here[m:].sum())
-        found, of_judged = _joined_agreement(pairs, rows, judged, references, trust, numbers, apart)
+        found, of_judged = _joined_agreement(pairs, rows, judged, references, trust, apart)
         observed[in_fold] = found[in_fold[rows]]
         null[null_here], of_planted[planted_here] = np.split(of_judged, [null_here.sum()])
     if words is not None:
         judged = np.concatenate([np.tile(np.arange(n), (2, 1)), null_rows, planted], axis=1)
         scores = observed, null, of_planted
-        observed, null, of_planted = _with_words(pairs.images, words, scores, judged, numbers.word_weight, seed)
+        observed, null, of_planted = _with_words(pairs.images, words, scores, judged, seed)
     rate = noise_rate_by_tails(observed, null)
     matched, planted_matched = (1 - mismatched_by_density(observed, null, rate, at) for at in (observed, of_planted))
     return NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
@@ -262,14 +255,12 @@ def _similar_in_fold(candidates: tuple[np.ndarray, np.ndarray], fold: np.ndarray
     return np.stack([rows, others[np.arange(len(others)), usable.argmax(axis=1)]])[:, usable.any(axis=1)]
 
 
-def _folds_and_null(
-    pairs: VectorPairs, rng: np.random.Generator, numbers: AgreementNumbers
-) -> tuple[np.ndarray, np.ndarray]:
+def _folds_and_null(pairs: VectorPairs, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """The fold (N,) of each pair, by its image. Random wrong pairs (2, K) of image and caption, both of one fold."""
     number = np.unique(pairs.image_group, return_inverse=True)[1]
-    fold = rng.permutation(number.max() + 1)[number] % numbers.folds
+    fold = rng.permutation(number.max() + 1)[number] % NUMBERS.folds
     orders = [
-        rng.permutation(np.flatnonzero(fold == f)) for f in range(numbers.folds) for _ in range(numbers.null_pairs)
+        rng.permutation(np.flatnonzero(fold == f)) for f in range(NUMBERS.folds) for _ in range(NUMBERS.null_pairs)
     ]
     rows = np.concatenate([[order, np.roll(order, -1)] for order in orders], axis=1)
     (image, other_image), (text, other_text) = pairs.image_group[rows], pairs.text_group[rows]
@@ -277,7 +268,7 @@ def _folds_and_null(
 
 
 def _with_words(
-    images: np.ndarray, words: Any, scores: tuple[np.ndarray, ...], judged: np.ndarray, weight: float, seed: int
+    images: np.ndarray, words: Any, scores: tuple[np.ndarray, ...], judged: np.ndarray, seed: int
 ) -> list[np.ndarray]:
     """Observed, null and planted scores with the ratio of the worst word, in deviations of the null.
 
@@ -285,13 +276,13 @@ def _with_words(
     """
     observed, null = scores[:2]
     trust = 1 - mismatched_by_density(observed, null, noise_rate_by_tails(observed, null))
-    sums = np.concatenate(scores) + weight * lowest_ratio(images, words, trust, judged, seed=seed)
+    sums = np.concatenate(scores) + NUMBERS.word_weight * lowest_ratio(images, words, trust, judged, seed=seed)
     ends = [len(observed), len(observed) + len(null)]
     return np.split(sums / max(float(sums[slice(*ends)].std()), 1e-12), ends)
 
 
 def normalised_agreement(
-    pairs: VectorPairs, trust: np.ndarray, others: np.ndarray, *, seed: int = 0, numbers: AgreementNumbers = NUMBERS
+    pairs: VectorPairs, trust: np.ndarray, others: np.ndarray, *, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Agreement of pairs less what both sides share with all others.
 
@@ -305,8 +296,6 @@ def normalised_agreement(
         Rows of images and of captions that are judged too.
     seed : int
         Of the samples.
-    numbers : AgreementNumbers
-        Of the algorithm.
 
     Returns
     -------
@@ -319,9 +308,9 @@ def normalised_agreement(
     :func:`cleanpairs.ops.normalised_similarity.among_all`.
     """
     n, rng = len(pairs), np.random.default_rng(seed)
-    references, sample = (np.sort(rng.permutation(n)[:most]) for most in (numbers.references, RIVALS))
+    references, sample = (np.sort(rng.permutation(n)[:most]) for most in (NUMBERS.references, RIVALS))
     of_image, of_text = (
-        _Prediction(x, t, group, references, trust, sample, numbers.tau) for x, t, group in _directions(pairs)
+        _Prediction(x, t, group, references, trust, sample, NUMBERS.tau) for x, t, group in _directions(pairs)
     )
 
     def summed(rows: np.ndarray) -> VectorPairs:
@@ -329,7 +318,7 @@ def normalised_agreement(
         text = np.concatenate([np.tile(of_image.space.vectors[rows], 2), of_text(rows)], axis=1)
         return VectorPairs(image, text, pairs.image_group[rows], pairs.text_group[rows])
 
-    observed, shared = among_all(summed, n, tau=numbers.sum_tau, seed=seed)
+    observed, shared = among_all(summed, n, tau=NUMBERS.sum_tau, seed=seed)
     found = -(shared[0, others[0]] + shared[1, others[1]]) / 2
     for side, (asking, shown) in ((of_image, others), (of_text, others[::-1])):
         found += cosines(side(asking, shown), np.tile(side.space.vectors[shown], 2))
@@ -371,7 +360,7 @@ class _Prediction:
 
 def _joined_agreement(
     pairs: VectorPairs, rows: np.ndarray, null_rows: np.ndarray, references: np.ndarray, trust: np.ndarray,
-    numbers: AgreementNumbers, apart: int = 0,
+    apart: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Agreement of ``rows`` (R,) and of wrong pairs ``null_rows`` (2, K), in deviations of the null.
 
@@ -383,7 +372,7 @@ def _joined_agreement(
     for (x, t, group), (asking, shown) in zip(_directions(pairs), (null_rows, null_rows[::-1]), strict=True):
         # Image i predicts the caption of j, or the caption of j the image i. The judged pair is left out.
         space, ridge = Centred(t), _Ridge(x, t, trust)
-        kernel = _KernelRegression(x, t, group, references, trust, numbers.tau)
+        kernel = _KernelRegression(x, t, group, references, trust, NUMBERS.tau)
         for predicted, null_predicted in (
             kernel.without(rows, asking, shown),
             (ridge.without(rows), ridge.without(asking, shown)),
@@ -391,15 +380,15 @@ def _joined_agreement(
             mean = predicted.mean(axis=0)
             observed.append(space.standardised(predicted - mean, rows))
             null.append(space.standardised(null_predicted - mean, shown))
-    return _discriminant(np.stack(observed), np.stack(null), null_rows.shape[1] - apart, numbers.shrink)
+    return _discriminant(np.stack(observed), np.stack(null), null_rows.shape[1] - apart)
 
 
-def _discriminant(observed: np.ndarray, null: np.ndarray, count: int, shrink: float) -> tuple[np.ndarray, np.ndarray]:
+def _discriminant(observed: np.ndarray, null: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """One score (R,), (K,) of (C, R), (C, K), in deviations of the first ``count`` null ones: Fisher's discriminant."""
     scale = np.maximum(null[:, :count].std(axis=1, keepdims=True), 1e-12)
     observed, null, known = observed / scale, null / scale, null[:, :count] / scale
     apart = np.maximum(observed.mean(axis=1) - known.mean(axis=1), 0)
-    weight = np.maximum(np.linalg.solve(np.cov(known) + shrink * np.eye(len(null)), apart), 0)
+    weight = np.maximum(np.linalg.solve(np.cov(known) + NUMBERS.shrink * np.eye(len(null)), apart), 0)
     if not weight.any():
         weight = np.ones(len(null))
     spread = max(float((weight @ known).std()), 1e-12)
@@ -580,9 +569,7 @@ class Centred:
         return np.asarray(np.einsum("ij,ij->i", self.scaled(c), self.vectors[rows]))
 
 
-def similarity_to_neighbours(
-    pairs: VectorPairs, trust: np.ndarray, *, seed: int = 0, numbers: AgreementNumbers = NUMBERS
-) -> np.ndarray:
+def similarity_to_neighbours(pairs: VectorPairs, trust: np.ndarray, *, seed: int = 0) -> np.ndarray:
     """How well each caption suits the mean caption of its image's trusted neighbours, and the other way round.
 
     Parameters
@@ -593,8 +580,6 @@ def similarity_to_neighbours(
         Weights of the pairs.
     seed : int
         Of the sample of references.
-    numbers : AgreementNumbers
-        Of the algorithm.
 
     Returns
     -------
@@ -609,9 +594,9 @@ def similarity_to_neighbours(
     from scipy.stats import rankdata
 
     n, rng = len(pairs), np.random.default_rng(seed)
-    references, others = (np.sort(rng.permutation(n)[:most]) for most in (numbers.references, numbers.ranked))
+    references, others = (np.sort(rng.permutation(n)[:most]) for most in (NUMBERS.references, NUMBERS.ranked))
     weight, above, nearer = trust.astype(np.float32), np.zeros(n), np.zeros(n)
-    taus = numbers.many_tau, numbers.few_tau
+    taus = NUMBERS.many_tau, NUMBERS.few_tau
     for x, t, group in _directions(pairs):
         many, few = kernel_sums(x, t, group, np.arange(n), references, weight, taus)[0]
         for mean in (many, few):

@@ -226,9 +226,7 @@ def _in_spread(c: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     return np.asarray(c / np.sqrt(np.maximum(np.einsum("ij,ij->i", c @ covariance, c), 1e-20))[:, None])
 
 
-def similarity_agreement(
-    pairs: VectorPairs, *, seed: int = 0, numbers: SimilarityNumbers = NUMBERS, sample_of: int = 0
-) -> SimilarityAgreement | None:
+def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample_of: int = 0) -> SimilarityAgreement | None:
     """Agreement of pairs of vectors that may lie in one space. See the module's head.
 
     Parameters
@@ -237,8 +235,6 @@ def similarity_agreement(
         N pairs, of vectors of any length.
     seed : int
         Of folds, null pairs and samples.
-    numbers : SimilarityNumbers
-        Of the algorithm.
     sample_of : int
         Of how many pairs these are a sample, where they are one.
 
@@ -251,10 +247,10 @@ def similarity_agreement(
     whole = max(n, sample_of)
     if pairs.images.shape != pairs.texts.shape or n < LEAST_PAIRS:
         return None
-    if n <= numbers.exact:
-        return _agreement(_unit(pairs), seed, numbers, present=n / whole)
-    rows = np.sort(np.random.default_rng(seed).permutation(n)[: numbers.exact])
-    found = _agreement(_unit(pairs.take(rows)), seed, numbers, present=len(rows) / whole)
+    if n <= NUMBERS.exact:
+        return _agreement(_unit(pairs), seed, present=n / whole)
+    rows = np.sort(np.random.default_rng(seed).permutation(n)[: NUMBERS.exact])
+    found = _agreement(_unit(pairs.take(rows)), seed, present=len(rows) / whole)
     if found is None:
         return None
     observed, matched = np.empty(n), np.empty(n)
@@ -272,15 +268,13 @@ def _unit(pairs: VectorPairs) -> VectorPairs:
     return replace(pairs, images=unit_rows(pairs.images), texts=unit_rows(pairs.texts))
 
 
-def _agreement(
-    pairs: VectorPairs, seed: int, numbers: SimilarityNumbers, present: float = 1.0
-) -> SimilarityAgreement | None:
+def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> SimilarityAgreement | None:
     """Of N pairs of unit vectors, which are compared with each other.
 
     ``present``: the share of all pairs that these are. As many mismatched pairs have their right partners among them,
     and so have as many null pairs.
     """
-    fold, null = _folds_and_null(pairs, seed, numbers.folds)
+    fold, null = _folds_and_null(pairs, seed)
     background, rows = Background.of(pairs), np.arange(len(pairs))
     judged = (np.stack([rows, rows]), null, _near_pairs(pairs))
     alone = _alone(pairs, background, judged, present, seed)
@@ -294,9 +288,9 @@ def _agreement(
     scales = np.stack([_scale(each[1]) for each in (alone, predicted)])
     (mean, spread), (mean_of_map, spread_of_map) = _scale(scores[1]), scales[1]
     scores, predicted = [(s - mean) / spread for s in scores], [(p - mean_of_map) / spread_of_map for p in predicted]
-    joined = [[s + c * p for s, p in zip(scores, predicted, strict=True)] for c in numbers.weights]
+    joined = [[s + c * p for s, p in zip(scores, predicted, strict=True)] for c in NUMBERS.weights]
     best = _first_within_two_standard_errors(
-        [matched * (_above(o, c) + numbers.near_share * _above(o, near)) for o, c, near in joined]
+        [matched * (_above(o, c) + NUMBERS.near_share * _above(o, near)) for o, c, near in joined]
     )
     observed, of_null, of_near = joined[best]
     calibration = calibrate(observed, of_null, by_score=True, seed=seed)
@@ -304,10 +298,10 @@ def _agreement(
     rate = calibration.rate
     apart = _corrected(area(observed, of_null), rate)
     found = None
-    if rate < numbers.few_random and apart >= numbers.apart:
+    if rate < NUMBERS.few_random and apart >= NUMBERS.apart:
         found = _near(observed, of_near, of_null, rate, seed)
     calibration = found or calibration
-    correction, matched = numbers.weights[best], 1 - calibration.mismatched(positions(observed, observed))
+    correction, matched = NUMBERS.weights[best], 1 - calibration.mismatched(positions(observed, observed))
     added_alone = (alone[0] - scales[0, 0]) / scales[0, 1] + correction * predicted[0]
     model = SimilarityModel(
         background,
@@ -326,19 +320,19 @@ def _agreement(
         matched,
         calibration=calibration,
         model=model,
-        separation=apart if calibration.rate < numbers.few_wrong else calibration.separation,
+        separation=apart if calibration.rate < NUMBERS.few_wrong else calibration.separation,
         correction=correction,
         near=found is not None,
         similar=of_near if found is None else of_near[:0],
     )
 
 
-def _folds_and_null(pairs: VectorPairs, seed: int, folds: int) -> tuple[np.ndarray, np.ndarray]:
+def _folds_and_null(pairs: VectorPairs, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The fold (N,) of each pair, by its image. Null pairs (2, K), both of one fold."""
     number = np.unique(pairs.image_group, return_inverse=True)[1]
-    fold = np.random.default_rng(seed).permutation(len(pairs))[number] % folds
+    fold = np.random.default_rng(seed).permutation(len(pairs))[number] % NUMBERS.folds
     nulls = []
-    for rows in (np.flatnonzero(fold == f) for f in range(folds)):
+    for rows in (np.flatnonzero(fold == f) for f in range(NUMBERS.folds)):
         both = null_pairs(pairs.image_group[rows], pairs.text_group[rows], seed)
         nulls.append(np.stack([rows[side] for side in both]))
     return fold, np.concatenate(nulls, axis=1)
@@ -466,16 +460,15 @@ def _near(observed: np.ndarray, near: np.ndarray, null: np.ndarray, random: floa
 
     ``random``: the share of pairs that look like random ones, by ``null``, whose part of the lower tail is none of it.
     """
-    numbers = NUMBERS
     if len(near) < LEAST_PAIRS:
         return None
-    cut = np.quantile(near, numbers.tail)
+    cut = np.quantile(near, NUMBERS.tail)
     tail, null_tail = (float((s < cut).mean()) for s in (observed, null))
-    share = (tail - random * null_tail) / numbers.tail
-    if share - np.sqrt(tail / len(observed)) / numbers.tail < numbers.least_tail:
+    share = (tail - random * null_tail) / NUMBERS.tail
+    if share - np.sqrt(tail / len(observed)) / NUMBERS.tail < NUMBERS.least_tail:
         return None
     drawn = np.random.default_rng(seed).choice(null, int(len(near) * random / share))
     found = calibrate(observed, np.concatenate([near, drawn]), by_score=True, seed=seed)
-    if found is None or found.rate - random < numbers.least_near or found.rate > numbers.most_near:
+    if found is None or found.rate - random < NUMBERS.least_near or found.rate > NUMBERS.most_near:
         return None
-    return found if _corrected(area(observed, near), found.rate) >= numbers.near_apart else None
+    return found if _corrected(area(observed, near), found.rate) >= NUMBERS.near_apart else None

@@ -217,15 +217,8 @@ def _vector_pairs(pairs: Pairs, images: Embeddings, texts: Embeddings) -> Vector
     return VectorPairs(images.vectors[index], texts.vectors, pairs.image_group[index], pairs.text_group)
 
 
-class _FrozenState:
-    _model: FrozenPair | GivenVectors
-    _background: VectorPairs | None  # some pairs of the fit
-    _of_fit: ScoreProbability | None  # what the scores of the fit mean
-    _later: ScoreProbability | None  # what scores by the background mean
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class FrozenScorer(_FrozenState, PairScorer):
+class FrozenScorer(PairScorer):
     """Base of the methods that train nothing.
 
     Parameters
@@ -301,6 +294,12 @@ class FrozenScorer(_FrozenState, PairScorer):
     def _model_name(self) -> str | Path | None:
         return self.encoder if self.model is None else self.model
 
+    def _begin(self) -> None:
+        super()._begin()
+        self._background: VectorPairs | None = None  # some pairs of the fit
+        self._of_fit: ScoreProbability | None = None  # what the scores of the fit mean
+        self._later: ScoreProbability | None = None  # what scores by the background mean
+
     def _validate(self) -> None:
         super()._validate()
         check_choice(self.method_name, "image_encoder", self.image_encoder, ("auto", "features"))
@@ -375,7 +374,6 @@ class FrozenScorer(_FrozenState, PairScorer):
         self.validate()
         self._begin()
         pairs = load_pairs(pairs)
-        self._background, self._of_fit, self._later = None, None, None
         model = self._learned(pairs)
         images, texts, self.quarantined_ = self._encode(pairs, on_encode, on_encode_texts)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
@@ -577,7 +575,6 @@ class FrozenScorer(_FrozenState, PairScorer):
         name, fingerprint = (saved.config["pretrained"][key] for key in ("name", "fingerprint"))
         arrays = saved.tensors("bank.safetensors")
         self.bank_ = saved.bank(arrays)
-        self._background, self._of_fit, self._later = None, None, None
         if "background.images" in arrays:
             self._background = VectorPairs(*(arrays[f"background.{f.name}"] for f in fields(VectorPairs)))
         if "calibration.knots" in arrays:

@@ -38,12 +38,8 @@ from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.trainer import TrainingData, step_seed
 
 
-class _Judged:
-    _similarity: SimilarityModel | None  # what scores vectors of one space, where nothing is trained
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class Auto(_Judged, PairCleaner):
+class Auto(PairCleaner):
     """The method that asks for no setting: neighbours' agreement, four networks, weights that are probabilities.
 
     Parameters
@@ -172,7 +168,7 @@ class Auto(_Judged, PairCleaner):
 
     def _begin(self) -> None:
         super()._begin()
-        self._similarity = None
+        self._similarity: SimilarityModel | None = None  # what scores vectors of one space, where nothing is trained
 
     def _builder(self, fit: Fit) -> Callable[[], Any]:
         found = _training(fit).known.similarity

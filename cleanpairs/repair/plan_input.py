@@ -110,10 +110,11 @@ class PlanInput:
         texts = pa.RecordBatch.from_arrays(
             [pa.array(c, pa.string()) for c in (pairs.keys, pairs.captions)], schema=TEXTS
         )
+        group = group_near_vectors(pairs, settings.duplicate_bits).pair_image_group if settings.dedup else None
         return cls(
             values, pairs.pair_image_group, np.asarray(pairs.text_group), mismatched, trusted, z_image, z_text,
-            index[kept], kept, (_median(cosine(_sampled(mismatched)), 0), _median(cosine(_sampled(above)), 1)),
-            pairs.reasons, lambda: [texts], moves, _lesser(_groups(pairs, settings), pairs.row, undecided, settings),
+            index[kept], kept, (_typical(cosine, mismatched, 0.0), _typical(cosine, above, 1.0)), pairs.reasons,
+            lambda: [texts], moves, _lesser(group, pairs.row, undecided, settings),
         )  # fmt: skip
 
     @classmethod
@@ -174,7 +175,7 @@ class PlanInput:
         left = np.where(undecided, values, np.nan)
         return cls(
             values, image_group, text_group, mismatched, best.pair[order], z_image, z_text, row, row,
-            (_median(cosine[_sampled(mismatched)], 0), _median(cosine[_sampled(above)], 1)), reasons,
+            (_typical(cosine.__getitem__, mismatched, 0.0), _typical(cosine.__getitem__, above, 1.0)), reasons,
             lambda: _read_texts(texts), moves, _lesser(group, np.arange(n), left, settings),
         )  # fmt: skip
 
@@ -214,11 +215,6 @@ def _parted(values: np.ndarray, settings: RepairSettings) -> tuple[np.ndarray, n
     return values < settings.resolved_threshold, values >= settings.resolved_threshold
 
 
-def _groups(pairs: Pairs, settings: RepairSettings) -> np.ndarray | None:
-    """Group (N,) of near duplicates of each pair's image, where they are not wanted."""
-    return group_near_vectors(pairs, settings.duplicate_bits).pair_image_group if settings.dedup else None
-
-
 def _lesser(group: np.ndarray | None, row: np.ndarray, undecided: np.ndarray, settings: RepairSettings) -> np.ndarray:
     """Kept pairs of other rows than the best of their group. ``undecided`` (N,): correspondence, NaN where decided."""
     if group is None:
@@ -251,12 +247,9 @@ def _read_texts(path: Path) -> Iterator[pa.RecordBatch]:
             yield reader.get_batch(i)
 
 
-def _median(cosines: np.ndarray, otherwise: float) -> float:
-    return float(np.median(cosines)) if len(cosines) else float(otherwise)
-
-
-def _sampled(rows: np.ndarray) -> np.ndarray:
-    return rows[:: max(1, len(rows) // 20_000)]
+def _typical(cosine: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, otherwise: float) -> float:
+    """The median of some of the rows. ``otherwise`` of none."""
+    return float(np.median(cosine(rows[:: max(1, len(rows) // 20_000)]))) if len(rows) else otherwise
 
 
 def _refuse_non_finite(z: np.ndarray, rows: np.ndarray, what: str) -> None:

@@ -53,8 +53,6 @@ def _owner(image_index: np.ndarray, m: int) -> np.ndarray:
     owner = np.asarray(image_index, dtype=np.int64)
     if m == 0 or not len(owner):
         raise DataError("recall needs at least one image and one caption")
-    if owner.min() < 0 or owner.max() >= m:
-        raise DataError(f"image_index names the image rows 0 to {m - 1}, found {owner.min()} to {owner.max()}")
     return owner
 
 
@@ -66,8 +64,6 @@ def _recall(m: int, owner: np.ndarray, own: np.ndarray, blocks: Iterable[np.ndar
     rounding = np.float32(1e-6)  # of the similarity of two unit vectors. A matrix product and a sum differ by less
     rank_i, rank_t, s = np.full(m, miss), np.zeros(len(owner), np.int64), 0
     for S in blocks:
-        if S.shape[1:] != owner.shape:
-            raise DataError(f"similarities are (images, {len(owner)}), found {S.shape}")
         right = owner == np.arange(s, s + len(S))[:, None]  # (b, N)
         best = np.where(right, S, -np.inf).max(axis=1)  # NaN stays
         with np.errstate(invalid="ignore"):

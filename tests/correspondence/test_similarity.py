@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from cleanpairs.correspondence.similarity import NUMBERS, SimilarityModel, _near, similarity_agreement
+from cleanpairs.correspondence import similarity
+from cleanpairs.correspondence.similarity import SimilarityModel, _near, similarity_agreement
 from cleanpairs.ops.normalised_similarity import VectorPairs, normalised_similarity
 from tests.helpers import unit
 
@@ -84,13 +85,14 @@ def test_near_captions_that_are_nearly_right_say_nothing(apart: float) -> None:
     assert _near(rng.normal(size=3000) + apart, near, near - 3, 0.0) is None
 
 
-def test_a_sample_tells_of_all_pairs_what_their_comparison_does() -> None:
+def test_a_sample_tells_of_all_pairs_what_their_comparison_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sample's own pairs keep their scores; those of half precision and any length score as the others do."""
     images, texts, at, truth = corpus(1600, 0.3, hubs=3.0, seed=2)
     pairs = VectorPairs(images, texts, np.arange(1600) * 7, at)
-    whole, numbers = similarity_agreement(pairs), replace(NUMBERS, exact=800)
+    whole = similarity_agreement(pairs)
+    monkeypatch.setattr(similarity, "NUMBERS", replace(similarity.NUMBERS, exact=800))
     large = VectorPairs((3 * images).astype(np.float16), texts.astype(np.float16), pairs.image_group, at)
-    found = similarity_agreement(large, numbers=numbers)
+    found = similarity_agreement(large)
     assert whole is not None and found is not None and len(found.observed) == len(found.matched) == 1600
     areas = [roc_auc_score(~truth, each.observed) for each in (whole, found)]
     assert areas[1] > areas[0] - 0.005 and abs(found.noise_rate - whole.noise_rate) < 0.02

@@ -118,13 +118,6 @@ def test_a_models_recall_in_folds_is_the_mean_over_its_parts(backbone: str) -> N
 
 
 def test_what_recall_cannot_use_is_refused() -> None:
-    z_image, z_text, owner = noisy_corpus(4, 2, seed=0)
-    S = z_image @ z_text.T
-    for wrong in (owner + 1, owner - 1):
-        with pytest.raises(DataError, match="image rows 0 to 3"):
-            recall(z_image, z_text, wrong)
-        with pytest.raises(DataError, match="image rows 0 to 3"):
-            recall_of_similarity(S, wrong)
     with pytest.raises(DataError, match="at least one"):
         recall_of_similarity(np.empty((0, 0), np.float32), np.empty(0, np.int64))
     with pytest.raises(DataError, match="at least one"):
