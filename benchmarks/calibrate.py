@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/calibrate.py DATA_DIR --corpora clipart,photos-1,titles-2000 --out DIR
 
-DATA_DIR and the corpora: those of truth.py; mini: ``mini_image.npy``, ``mini_text.npy`` and ``mini_captions.txt``;
+DATA_DIR and the corpora: those of truth.py; mini: CLIP's vectors in ``clip/mini_*``;
 attributes: 2,000 products with their attributes as captions. Scores are those of the untrained evidence, or of
 ``--method auto``, and stay in DIR. Kinds of noise: ``within:category`` where there are categories, else cluster:4;
 cluster:16, partial, uniform, none.
@@ -47,8 +47,8 @@ ORDERS = ("telling", 0.0), ("telling", 0.05), ("random", 0.0), ("lowest", 0.0), 
 
 def clean(folder: Path, corpus: str, out: Path) -> Pairs:
     if corpus == "mini":
-        sides = {side: str(folder / f"mini_{side}.npy") for side in ("image", "text")}
-        return load_pairs(sides["image"], text_vectors=sides["text"], captions=str(folder / "mini_captions.txt"))
+        image, text, captions = (f"{folder}/clip/mini_{name}" for name in ("image.npy", "text.npy", "captions.txt"))
+        return load_pairs(image, text_vectors=text, captions=captions)
     if corpus == "attributes":
         file, table = out / "attributes.parquet", pq.read_table(folder / "fashion_train.parquet").slice(6000, 2000)
         names = {"key": "key", "image": "image", "text": "attributes", "category": "category"}

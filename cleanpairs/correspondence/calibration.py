@@ -26,7 +26,7 @@ labelled may depend on their scores. The next ones to label (:meth:`Calibration.
 lower the variance of pi, and tell most of the parameters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,10 +107,12 @@ class Calibration:
         -------
         (k,) or (B, k) float
         """
+        return self._mismatched(quantile, _features(quantile, self.scores), self.theta if theta is None else theta)
+
+    def _mismatched(self, quantile: np.ndarray, features: np.ndarray, theta: np.ndarray) -> np.ndarray:
         from scipy.special import expit
 
-        theta = self.theta if theta is None else theta
-        odds = theta[..., :3] @ _features(quantile, self.scores).T
+        odds = theta[..., :3] @ features.T
         least, most = (theta[..., 3:4], theta[..., 4:]) if theta.shape[-1] > 3 else (0.0, 1.0)
         g = expit(np.clip(odds, -SUREST, SUREST) + ORDER * (0.5 - np.asarray(quantile)))
         return np.asarray(least + (most - least) * g)
@@ -141,7 +143,7 @@ class Calibration:
         """
         q = -np.sort(-self.quantile(1 - np.asarray(matched, dtype=np.float64)))
         at = np.asarray(counts, dtype=np.int64)
-        drawn = [_mismatch_count_quantile(self.mismatched(q, theta), at, z) / at for theta, z in self._drawn()]
+        drawn = [_mismatch_count_quantile(p, at, z) / at for p, z in self._drawn(q)]
         value = np.cumsum(self.mismatched(q))[at - 1] / at
         low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
         ends = np.stack([value, np.minimum(low, value), np.maximum(high, value)], axis=1)
@@ -163,8 +165,7 @@ class Calibration:
         """
         q, drawn = self.quantile(1 - np.asarray(matched, dtype=np.float64)), []
         last = np.array([int(flagged.sum()), int((~flagged).sum())])
-        for theta, z in self._drawn():
-            p = self.mismatched(q, theta)
+        for p, z in self._drawn(q):
             hit, missed = (
                 float(_mismatch_count_quantile(p[some], n[None], z)[0]) if n else 0.0
                 for some, n in zip((flagged, ~flagged), last, strict=True)
@@ -175,12 +176,13 @@ class Calibration:
         precision, recall = zip(*drawn, strict=True)
         return with_interval(hit / max(last[0], 1), precision), with_interval(hit / max(total, 1e-12), recall)
 
-    def _drawn(self) -> list[tuple[np.ndarray, float]]:
-        """The bootstrap's parameters, each with a normal deviate of its own."""
-        order = np.random.default_rng(0).permutation(len(self.draws))
+    def _drawn(self, quantile: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
+        """P(mismatched) (k,) of quantiles by each draw of the bootstrap, with a normal deviate of its own."""
         from scipy.special import ndtri
 
-        return list(zip(self.draws, ndtri((order + 0.5) / max(len(order), 1)).tolist(), strict=True))
+        order, features = np.random.default_rng(0).permutation(len(self.draws)), _features(quantile, self.scores)
+        for theta, z in zip(self.draws, ndtri((order + 0.5) / max(len(order), 1)).tolist(), strict=True):
+            yield self._mismatched(quantile, features, theta), z
 
     def purest(self, matched: np.ndarray, most: float) -> int:
         """The largest number of best pairs of which few are mismatched.
@@ -247,12 +249,16 @@ class Calibration:
 
     def shifted(self, rate: float) -> "Calibration":
         """With another a, for which the mean of g is ``rate``. Without intervals."""
-        low, high = -200.0, 200.0
-        for _ in range(60):
-            a = (low + high) / 2
+        from scipy.optimize import brentq
+
+        low, high, features = -200.0, 200.0, _features(_MIDDLE, self.scores)
+
+        def above(a: float, least: float = 0.0) -> float:
             theta = np.array([a, *self.theta[1:]])
-            low, high = (a, high) if self.mismatched(_MIDDLE, theta).mean() < rate else (low, a)
-        return replace(self, theta=theta, draws=np.empty((0, 3)))
+            return float(self._mismatched(_MIDDLE, features, theta).mean()) - least
+
+        a = brentq(above, low, high, args=(np.clip(rate, above(low), above(high)),), xtol=1e-13)
+        return replace(self, theta=np.array([a, *self.theta[1:]]), draws=np.empty((0, 3)))
 
     def moved(self, rate: float) -> "Calibration":
         """As :meth:`shifted`, with the intervals moved as far."""
@@ -306,17 +312,21 @@ def calibrate_by_labels(
     odds = np.log(q / (1 - q))
     least, most = np.array([0.0, 0.005, 0.02, 0.07]), np.array([1.0, 0.85, 0.7, 0.5, 0.0])
     likely = np.log(np.multiply.outer([0.4, 0.35, 0.2, 0.05], [0.36, 0.22, 0.18, 0.14, 0.1])).ravel()
+    first, slope = wrong[..., 0], 1 - wrong.sum(axis=-1)  # of the probability that a pair is called mismatched
+    first, slope = np.where(matched, 1 - first, first), np.where(matched, -slope, slope)
+    few = np.arange(0, len(rows), 32)  # so many probabilities have a product above 0
     axes: tuple[np.ndarray, ...] = np.linspace(-6.0, 9.0, 21), np.linspace(-1.5, 2.5, 11)  # l and log s
     for _ in range(2):
         points = np.stack([x.ravel() for x in np.meshgrid(*axes, least, most, indexing="ij")])  # (4, P)
         points[3] = points[2:].max(axis=0)
-        at, log_s, low, high = points[:, :, None]
+        at, log_s = points[:2, :: len(likely), None]
         z = np.clip(-np.exp(log_s) * (odds + at), -SUREST, SUREST) + ORDER * (0.5 - quantile)
-        g = low + (high - low) * expit(z)  # (P, k)
-        said = (some[:, 0] + (1 - some.sum(axis=1)) * g for some in wrong)  # that the pair is mismatched
-        likelihood = np.stack([np.where(matched, np.log1p(-x), np.log(x)).sum(axis=1) for x in said])
-        normal = ((at - 1.6)[:, 0] / 2.6) ** 2 / 2 + ((log_s - 0.3)[:, 0] / 0.8) ** 2 / 2
-        prior = np.tile(likely, len(g) // len(likely)) - normal
+        low, high = points[2:, : len(likely), None]
+        g = low + (high - low) * expit(z)[:, None]  # (curves, ends, k)
+        told = (a + b * g for a, b in zip(first, slope, strict=True))  # the probability of each label
+        likelihood = np.stack([np.log(np.multiply.reduceat(p, few, axis=2)).sum(axis=2).ravel() for p in told])
+        normal = ((points[0] - 1.6) / 2.6) ** 2 / 2 + ((points[1] - 0.3) / 0.8) ** 2 / 2
+        prior = np.tile(likely, len(at)) - normal
         weight = softmax(likelihood + prior).sum(axis=0)
         mean = points @ weight
         spread = np.sqrt((points - mean[:, None]) ** 2 @ weight)
