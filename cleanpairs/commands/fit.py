@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.commands.fit_stream import StreamedFit
+from cleanpairs.commands.fit_stream import Streamed, StreamedFit
 from cleanpairs.commands.run import Run, default_run_path, is_latest, write_scores
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
@@ -233,7 +233,7 @@ def _fit(
 
 def _train(
     run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, progress: Any, resume: bool, info: dict[str, Any]
-) -> tuple[pa.Table, dict[int, str]] | None:
+) -> Streamed | None:
     """What a streamed fit returns (:meth:`StreamedFit.finish`). What ends the training is noted in the run, or takes
     the run with it.
     """
@@ -302,21 +302,19 @@ def _about(recipe: Recipe, estimator: PairScorer, source: Source, pairs: int) ->
     }
 
 
-def _leave(
-    run: Run, method: str, estimator: PairScorer, pairs: Pairs, scored: tuple[pa.Table, dict[int, str]] | None
-) -> dict[str, Any]:
+def _leave(run: Run, method: str, estimator: PairScorer, pairs: Pairs, scored: Streamed | None) -> dict[str, Any]:
     """Write what a fit leaves in its run. Returns what was found. ``scored``: as of :meth:`StreamedFit.finish`."""
     run.write_metrics(estimator.history_)
     blocks: list[dict[str, Any]] = []
     out: list[int] = []
     if scored is not None:
-        issues, keys = scored
+        issues, keys, blocks = scored
     else:
         estimator.save_pretrained(run.path / "model", overwrite=True)
         explainer = estimator.explainer(pairs)
         known = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
         displaced = estimator.displaced_rows(pairs)
-        moves = moves_of(pairs, displaced, estimator.quarantined_)
+        moves = moves_of(pairs.row, pairs.text_group, displaced, estimator.quarantined_)
         write_scores(run.path / "scores.parquet", *known, explainer.sentences(), moves, overwrite=True)
         first = [int(np.searchsorted(pairs.row, np.unique(pairs.row)[block.first])) for block in displaced.blocks]
         blocks = [{"pair_id": i, "why": str(block)} for i, block in zip(first, displaced.blocks, strict=True)]

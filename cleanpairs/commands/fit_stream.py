@@ -1,28 +1,35 @@
 """A fit on many vectors of one space: a sample of them tells how to score a pair, and all rows are scored in a stream.
 
-Memory does not grow with the rows, but for one number of each. A fit that was killed goes on from the scores that are
-finished.
+Memory does not grow with the rows, but for a few numbers of each. A fit that was killed goes on from the scores that
+are finished.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.commands.run import Run
-from cleanpairs.commands.score import roles_of, score_stream
+from cleanpairs.commands.run import Run, write_scores
+from cleanpairs.commands.score import ScoreWork, roles_of, score_stream
+from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.similarity import null_pairs, one_space
 from cleanpairs.data import Pairs, Source
-from cleanpairs.data.readers import load_some
+from cleanpairs.data.readers import load_some, reader_of
+from cleanpairs.engine import plan_partitions
 from cleanpairs.estimators import PairScorer
 from cleanpairs.explain import ISSUES
 from cleanpairs.export.writing import refuse_changed_input
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
+from cleanpairs.repair.displaced import moves_of
+
+# The table of the worst pairs, the key of each quarantined row, and the blocks of displaced rows.
+Streamed = tuple[pa.Table, dict[int, str], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -49,11 +56,8 @@ class StreamedFit:
 
     def finish(
         self, run: Run, estimator: PairScorer, data: str, options: Mapping[str, Any], progress: Progress
-    ) -> tuple[pa.Table, dict[int, str]]:
-        """Score all rows, and take over what that tells of the noise rate.
-
-        Returns the table of the worst pairs, and the key of each quarantined row.
-        """
+    ) -> Streamed:
+        """Score all rows, take over what that tells of the noise rate, and look for displaced rows."""
         estimator._fingerprint, model, scores = self.source.fingerprint, run.path / "model", run.path / "scores.parquet"
         estimator.save_pretrained(model, overwrite=True)
         score_stream(model, data, scores, overwrite=True, columns=dict(options), progress=progress)
@@ -64,19 +68,70 @@ class StreamedFit:
         estimator._judge_all(table["correspondence"].to_numpy())
         estimator.quarantined_ = dict(zip(bad.tolist(), some["reason"].to_pylist(), strict=True))
         estimator.save_pretrained(model, overwrite=True)
-        return self._worst(estimator, table["key"]), dict(zip(bad.tolist(), some["key"].to_pylist(), strict=True))
+        displaced, text_group = self._displaced(table["reason"].is_null().to_numpy())
+        blocks = [{"pair_id": block.first, "why": str(block)} for block in displaced.blocks]
+        if blocks:
+            moves = moves_of(np.arange(len(table)), text_group, displaced, estimator.quarantined_)
+            known = table["key"].to_pylist(), estimator.correspondence_, estimator.threshold_, estimator.quarantined_
+            write_scores(scores, *known, {}, moves, overwrite=True)
+        keys = dict(zip(bad.tolist(), some["key"].to_pylist(), strict=True))
+        return self._worst(estimator, table["key"], blocks), keys, blocks
 
-    def _worst(self, estimator: PairScorer, keys: pa.ChunkedArray, count: int = 200) -> pa.Table:
-        """Of the worst pairs, explained by the sample."""
+    def _displaced(self, usable: np.ndarray) -> tuple[Displacement, np.ndarray]:
+        """What is displaced among n rows, of which some are ``usable`` (n,), and the groups (n,) of equal captions."""
+        reader, n = reader_of(self.source), self.source.n_rows
+        parts = plan_partitions(reader.row_groups(self.source), n, target=ScoreWork.partition_rows)
+        text_group = np.zeros(n, np.int64)
+
+        @lru_cache(maxsize=2)  # so many parts are in memory
+        def part(k: int) -> tuple[np.ndarray, np.ndarray]:
+            where = parts[k].first, parts[k].rows, ScoreWork.batch_rows
+            batches = list(reader.iter_range(self.source, *where, hash_vectors=False))
+            text_group[where[0] : where[0] + where[1]] = np.concatenate([batch.text_group for batch in batches])
+            sides = zip(*((batch.vectors[:, 0], batch.text_vectors) for batch in batches), strict=True)
+            images, texts = (np.concatenate(side) for side in sides)
+            return images, texts
+
+        array, texts = self.pairs.images.array(), self.pairs.text_vectors
+        assert array is not None and texts is not None
+        sample = self.rows, unit_rows(array[self.pairs.image_index, 0]), unit_rows(texts)
+        sides = (_Side(part, side, np.array([part.first for part in parts]), n) for side in (0, 1))
+        return find_displaced_rows(*sides, usable=usable, sample=sample), text_group
+
+    def _worst(
+        self, estimator: PairScorer, keys: pa.ChunkedArray, blocks: list[dict[str, Any]], count: int = 200
+    ) -> pa.Table:
+        """Of the worst pairs, explained by the sample, and of displaced rows."""
         y = estimator.correspondence_
         known = np.flatnonzero(np.isfinite(y))
-        rows = np.union1d(self.rows, known[np.argsort(y[known], kind="stable")[:count]])
+        worst, first = known[np.argsort(y[known], kind="stable")[:count]], [block["pair_id"] for block in blocks]
+        rows = np.union1d(self.rows, np.concatenate([worst, np.array(first, np.int64)]))
         pairs = replace(load_some(self.source, rows), keys=keys.take(pa.array(rows)).to_pylist())
         explainer = estimator.explainer(pairs, correspondence=y[rows], threshold=estimator.threshold_)
-        found = explainer.issues(count)
-        found = found.filter(pa.array([issue == ISSUES[0] for issue in found["issue"].to_pylist()], pa.bool_()))
+        at = np.searchsorted(rows, first).tolist()
+        found = explainer.issues(count, [block | {"pair_id": i} for block, i in zip(blocks, at, strict=True)])
+        told = pa.array([issue in (ISSUES[0], ISSUES[-1]) for issue in found["issue"].to_pylist()], pa.bool_())
+        found = found.filter(told)
         place = found.schema.get_field_index("pair_id")
         return found.set_column(place, found.schema.field(place), pa.array(rows[found["pair_id"].to_numpy()]))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Vectors of the images (``side`` 0) or the captions of n rows. Parts that begin at ``first`` give them."""
+
+    part: Callable[[int], tuple[np.ndarray, ...]]
+    side: int
+    first: np.ndarray
+    n: int
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        at = np.searchsorted(self.first, rows, side="right") - 1
+        found = [self.part(k)[self.side][rows[at == k] - self.first[k]] for k in np.unique(at).tolist()]
+        return unit_rows(np.concatenate(found))
 
 
 def _in_one_space(pairs: Pairs) -> bool:

@@ -14,6 +14,7 @@ at one of m starts with probability at most m a, which gives the bound below.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -80,10 +81,11 @@ def in_words(blocks: Sequence[str], most: int = 3) -> str:
 
 
 def find_displaced_rows(
-    images: Floats,
-    texts: Floats,
+    images: Any,
+    texts: Any,
     *,
     usable: Floats | None = None,
+    sample: tuple[Floats, Floats, Floats] | None = None,
     reach: int = 64,
     false_alarm: float = 1e-3,
     random_state: int = 0,
@@ -93,9 +95,11 @@ def find_displaced_rows(
     Parameters
     ----------
     images, texts : (n, d) float32
-        Vectors of the image and the caption of each row, in one space.
+        Vectors of the image and the caption of each row, in one space. Or what gives those of rows that lie together.
     usable : (n,) bool, optional
         Rows that can be compared. Others count neither for nor against a distance.
+    sample : (m,) int64, (m, d) and (m, d), optional
+        Rows, rising, with their vectors, that tell what random pairs are like. None: at most 20,000 are drawn.
     reach : int
         Distances up to this are all tried. Larger ones are tried where enough rows have their nearest caption there.
     false_alarm : float
@@ -116,7 +120,7 @@ def find_displaced_rows(
     usable = np.ones(n, bool) if usable is None else np.asarray(usable, bool)
     if usable.sum() < 20:
         return nothing
-    compared = _Rows(images, texts, usable, np.random.default_rng(random_state), reach)
+    compared = _Rows(images, texts, usable, sample, np.random.default_rng(random_state), reach)
     states = compared.distances_that_beat_chance(reach, np.log(n * (2 * reach + 1) / false_alarm))
     if not len(states):
         return nothing
@@ -134,24 +138,39 @@ def find_displaced_rows(
 class _Rows:
     """Similarities of images and captions at a distance, in units of those of random pairs."""
 
-    def __init__(self, images: Floats, texts: Floats, usable: Floats, rng: np.random.Generator, reach: int) -> None:
-        self.images, self.texts, self.usable, self.n = images, texts, usable, len(images)
+    def __init__(
+        self, images: Any, texts: Any, usable: Floats, sample: tuple[Floats, Floats, Floats] | None,
+        rng: np.random.Generator, reach: int,
+    ) -> None:  # fmt: skip
+        self.sides, self.usable, self.n = (images, texts), usable, len(images)
         rows = np.flatnonzero(usable)
-        some = rows if len(rows) <= 20_000 else np.sort(rng.choice(rows, 20_000, replace=False))
+        if sample is None:
+            some = rows if len(rows) <= 20_000 else np.sort(rng.choice(rows, 20_000, replace=False))
+            vectors = [np.asarray(x[some], np.float32) for x in self.sides]
+        else:
+            some = sample[0][usable[sample[0]]]
+            vectors = [x[usable[sample[0]]] for x in sample[1:]]
         # Centred, so that a caption that fits everything fits nothing well.
-        self.means = [np.asarray(x[some], np.float32).mean(axis=0) for x in (images, texts)]
-        i, j = rng.choice(some, (2, 20_000))
-        far = np.abs(i - j) > min(reach, len(rows) // 4)
+        self.means = [x.mean(axis=0) for x in vectors]
+        self._some, self._vectors = some, [self._centred(side, x) for side, x in enumerate(vectors)]
+        i, j = rng.choice(len(some), (2, 20_000))
+        far = np.abs(some[i] - some[j]) > min(reach, len(rows) // 4)
         self._random, self._rng, self._level = (i[far], j[far]), rng, np.zeros((2, self.n), np.float32)
-        self.null = np.sort(self._similarity(*self._random))
+        self._draw_null()
 
-    def _similarity(self, i: Floats, j: Floats) -> Floats:
+    def _draw_null(self) -> None:
+        """Take the similarities of random pairs, and the quantiles that they give to others, on a normal scale."""
+        from scipy.special import ndtri
+
+        i, j = self._random
         parts = [
-            np.einsum("nd,nd->n", self._unit(0, i[a : a + 4096]), self._unit(1, j[a : a + 4096]))
+            np.einsum("nd,nd->n", *(x[k[a : a + 4096]] for x, k in zip(self._vectors, self._random, strict=True)))
             for a in range(0, len(i), 4096)
         ]
-        level = self._level[0, i] + self._level[1, j]
-        return np.concatenate(parts) - level if parts else level
+        self.null = np.sort(np.concatenate(parts) - self._level[0, self._some[i]] - self._level[1, self._some[j]])
+        self._grid = np.linspace(self.null[0], self.null[-1], 2**14, dtype=np.float32)
+        below = np.searchsorted(self.null, self._grid, side="right")
+        self._normal = ndtri((below + 0.5) / (len(self.null) + 1)).astype(np.float32)
 
     def normalise(self, states: Floats, most: int = 1024, temperature: float = 0.3) -> None:
         """From now on take off each similarity what image and caption have with random captions and images.
@@ -159,11 +178,11 @@ class _Rows:
         That is half of each log-sum-exp over ``most`` of them, other than those at the distances that are looked at.
         ``temperature`` is in standard deviations of random pairs.
         """
-        tau, usable = temperature * max(float(self.null.std()), 1e-12), np.flatnonzero(self.usable)
+        tau, count = temperature * max(float(self.null.std()), 1e-12), len(self._some)
         for side, sign in ((0, 1), (1, -1)):
-            rivals = np.sort(self._rng.choice(usable, min(most, len(usable)), replace=False))
-            among, place = self._unit(1 - side, rivals), np.full(self.n, -1)
-            place[rivals] = np.arange(len(rivals))
+            rivals = np.sort(self._rng.choice(count, min(most, count), replace=False))
+            among, place = self._vectors[1 - side][rivals], np.full(self.n, -1)
+            place[self._some[rivals]] = np.arange(len(rivals))
             for a in range(0, self.n, 4096):
                 rows = np.arange(a, min(a + 4096, self.n))
                 S = self._unit(side, rows) @ among.T / tau
@@ -173,11 +192,14 @@ class _Rows:
                     S[np.flatnonzero(at >= 0), at[at >= 0]] = -np.inf
                 top = S.max(axis=1, initial=-1e6)
                 self._level[side, rows] = tau / 2 * (top + np.log(np.exp(S - top[:, None]).mean(axis=1) + 1e-12))
-        self.null = np.sort(self._similarity(*self._random))
+        self._draw_null()
 
-    def _unit(self, side: int, rows: Floats | slice) -> Floats:
-        x = np.asarray((self.images, self.texts)[side][rows], np.float32) - self.means[side]
-        return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+    def _unit(self, side: int, rows: Floats) -> Floats:
+        return self._centred(side, np.asarray(self.sides[side][rows], np.float32))
+
+    def _centred(self, side: int, x: Floats) -> Floats:
+        x = x - self.means[side]
+        return x / np.maximum(np.sqrt(np.einsum("nd,nd->n", x, x)), 1e-12)[:, None]
 
     def evidence(self, similarity: Floats, *, local: bool = False) -> Floats:
         """Log likelihood ratio of "belongs together" by the quantile among random pairs.
@@ -187,9 +209,9 @@ class _Rows:
         With ``local``, it must also lie so far above the other captions near the row (axis 1). In a sorted file these
         are of the same kind.
         """
-        from scipy.special import ndtri
-
-        z = ndtri((np.searchsorted(self.null, similarity) + 0.5) / (len(self.null) + 1))
+        low, high = self._grid[[0, -1]]
+        place = np.nan_to_num((similarity - low) * ((len(self._grid) - 1) / max(high - low, 1e-12)))
+        z = self._normal[np.clip(place, 0, len(self._grid) - 1).astype(np.int32)]
         if local:
             known = np.isfinite(similarity)
             count = np.maximum(known.sum(axis=1, keepdims=True), 1)
@@ -202,10 +224,11 @@ class _Rows:
     def at(self, distance: int) -> Floats:
         """Similarity (n,) of image i and caption i + distance. NaN where there is none, or one is unusable."""
         found = np.full(self.n, np.nan, np.float32)
-        for a in range(0, self.n, 16_384):
-            i = np.arange(max(a, -distance), min(a + 16_384, self.n - max(distance, 0)))
+        for a in range(0, self.n, 4096):
+            i = np.arange(max(a, -distance), min(a + 4096, self.n - max(distance, 0)))
             if len(i):
-                found[i] = self._similarity(i, i + distance)
+                similarity = np.einsum("nd,nd->n", self._unit(0, i), self._unit(1, i + distance))
+                found[i] = similarity - self._level[0, i] - self._level[1, i + distance]
         partner = np.clip(np.arange(self.n) + distance, 0, self.n - 1)
         found[~(self.usable & self.usable[partner])] = np.nan
         return found
@@ -216,7 +239,7 @@ class _Rows:
             b = min(size, self.n - a)
             beside = np.arange(a - reach, a + b + reach)
             inside = np.clip(beside, 0, self.n - 1)
-            S = self._unit(0, slice(a, a + b)) @ self._unit(1, inside).T  # (b, b + 2 reach)
+            S = self._unit(0, np.arange(a, a + b)) @ self._unit(1, inside).T  # (b, b + 2 reach)
             S[:, (beside != inside) | ~self.usable[inside]] = np.nan
             S[~self.usable[a : a + b]] = np.nan
             step, one = S.strides
@@ -248,14 +271,14 @@ class _Rows:
         """Distances beyond ``reach`` at which more nearest captions stand than chance explains."""
         from scipy.special import pdtrc
 
-        rows = np.flatnonzero(self.usable & (in_place < 0))
-        if not len(rows):
+        asked = np.flatnonzero(in_place[self._some] < 0)
+        if not len(asked):
             return []
-        rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), queries)).astype(int)]
+        asked = asked[np.linspace(0, len(asked) - 1, min(len(asked), queries)).astype(int)]
+        rows, query = self._some[asked], self._vectors[0][asked]
         best, nearest = np.full(len(rows), -np.inf, np.float32), np.zeros(len(rows), np.int64)
-        query = self._unit(0, rows)
         for a in range(0, self.n, 16_384):
-            S = query @ self._unit(1, slice(a, a + 16_384)).T
+            S = query @ self._unit(1, np.arange(a, min(a + 16_384, self.n))).T
             S[:, ~self.usable[a : a + 16_384]] = -np.inf
             at = S.argmax(axis=1)
             better = S[np.arange(len(rows)), at] > best
@@ -318,8 +341,20 @@ def _log_ratio(matched: Floats, weight: Floats, null: Floats, at: Floats) -> Flo
 
 
 def _viterbi(emission: Floats, change: float = 1e-4, end: float = 1e-3) -> Floats:
-    """The likeliest states (n,): a row changes its state with probability ``change``, and ends a block with ``end``."""
+    """The likeliest states (n,): a row changes its state with probability ``change``, and ends a block with ``end``.
+
+    A block is worth more than its end costs. Rows that lie in no such run are in place, and only their first and last
+    ones are looked at.
+    """
+    total = np.concatenate([[0], np.cumsum(emission[:, 1:].max(axis=1) - emission[:, 0])])
+    worth = np.maximum.accumulate(total[::-1])[::-1][1:] - np.minimum.accumulate(total)[:-1]
+    inside = worth > -np.log(end) - 1
+    rows = np.flatnonzero(np.convolve(inside, [1, 1, 1], "same"))
+    emission = np.where(inside[rows, None] | (np.arange(emission.shape[1]) == 0), emission[rows], -np.inf)
+    states = np.zeros(len(inside), np.int64)
     n, k = emission.shape
+    if not n:
+        return states
     move = np.full((k, k), np.log(change / k))
     move[1:, 0] = np.log(end)
     np.fill_diagonal(move, np.log1p(-end))
@@ -332,4 +367,5 @@ def _viterbi(emission: Floats, change: float = 1e-4, end: float = 1e-3) -> Float
     state[-1] = score.argmax()
     for i in range(n - 1, 0, -1):
         state[i - 1] = back[i, state[i]]
-    return state
+    states[rows] = state
+    return states

@@ -671,7 +671,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             threshold = self._applied_threshold(unseen)
         chosen = asked.resolved(threshold)
         usable = replace(found.pairs, reasons=found.quarantined)
-        moves = moves_of(usable, found.displaced_rows(), found.quarantined) if chosen.moves_displaced else None
+        moves = None
+        if chosen.moves_displaced:
+            moves = moves_of(usable.row, usable.text_group, found.displaced_rows(), found.quarantined)
         given = PlanInput.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen, moves)
         by_method = asked.strategy == "method"
         plan = plan_repairs(

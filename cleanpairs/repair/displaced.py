@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.correspondence.displacement import Displacement
-from cleanpairs.data import Pairs
 from cleanpairs.repair.actions import DISPLACED
 
 # A pair that gets the caption of the pair ``donor``, so many rows further on, and the probability that it is its own.
@@ -18,13 +17,13 @@ MOVE = np.dtype([("pair", np.int64), ("donor", np.int64), ("distance", np.int64)
 COLUMNS = pa.schema([("displaced_from", pa.int64()), ("displaced_confidence", pa.float32())])  # of a table of scores
 
 
-def moves_of(pairs: Pairs, found: Displacement, quarantined: Container[int]) -> np.ndarray:
+def moves_of(row: np.ndarray, text_group: np.ndarray, found: Displacement, quarantined: Container[int]) -> np.ndarray:
     """Which captions the rule moves.
 
     Parameters
     ----------
-    pairs : Pairs
-        N pairs of the rows that were searched.
+    row, text_group : (N,) int64
+        Of the pairs of the rows that were searched. Equal groups are one text.
     found : Displacement
         What was found in these rows.
     quarantined : container of int
@@ -40,8 +39,8 @@ def moves_of(pairs: Pairs, found: Displacement, quarantined: Container[int]) -> 
     The j-th caption of a row moves to the j-th place of another row. Where that row has fewer places, it stays.
     A caption goes to one image, the likeliest. A pair that shows its own caption already stays as it is.
     """
-    _, first, row = np.unique(pairs.row, return_index=True, return_inverse=True)
-    count = np.diff(first, append=len(pairs))
+    _, first, row = np.unique(row, return_index=True, return_inverse=True)
+    count = np.diff(first, append=len(row))
     pair = np.flatnonzero(found.probability[row] > 0.5)
     lender, place = row[pair] + found.distance[row[pair]], pair - first[row[pair]]
     there = place < count[lender]
@@ -49,7 +48,7 @@ def moves_of(pairs: Pairs, found: Displacement, quarantined: Container[int]) -> 
     out = np.empty(len(pair), MOVE)
     out["pair"], out["donor"] = pair, first[lender] + place
     out["distance"], out["confidence"] = found.distance[row[pair]], found.probability[row[pair]]
-    out = out[pairs.text_group[out["donor"]] != pairs.text_group[pair]]
+    out = out[text_group[out["donor"]] != text_group[pair]]
     out = out[[not (i in quarantined or j in quarantined) for i, j in zip(out["pair"], out["donor"], strict=True)]]
     out = out[np.argsort(-out["confidence"], kind="stable")]
     return np.sort(out[np.unique(out["donor"], return_index=True)[1]], order="pair")
