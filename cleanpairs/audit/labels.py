@@ -15,9 +15,9 @@ from cleanpairs.audit.sample import AuditSample
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import read_bytes, reading
 from cleanpairs.data.atomic import staged_directory, updated_file
+from cleanpairs.data.decoding import thumbnails
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.thumbnails import thumbnails
 from cleanpairs.repair.editing import same_key, write_csv
 
 COLUMNS = ("pair_id", "key", "stratum", "matched")  # that are read back

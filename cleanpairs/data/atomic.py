@@ -172,18 +172,12 @@ class StagedSet:
     def __init__(self, stack: ExitStack) -> None:
         self._stack, self._outputs = stack, list[_Output]()
 
-    def file(self, target: AnyPath, *, overwrite: bool = False, inputs: Paths = ()) -> Path:
-        """A path to write a file to, as of :func:`staged_file`."""
-        return self._add(target, overwrite, inputs, False, None)
-
-    def directory(
-        self, target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), ours: Names | None = None
-    ) -> Path:
-        """An empty directory to fill, as of :func:`staged_directory`."""
-        return self._add(target, overwrite, inputs, True, ours)
-
-    def _add(self, *how: Any) -> Path:
-        self._outputs.append(_Output(self._stack, *how))
+    def add(
+        self, target: AnyPath, *, directory: bool = False, overwrite: bool = False, inputs: Paths = (),
+        ours: Names | None = None,
+    ) -> Path:  # fmt: skip
+        """A path to write a file to, or a directory to fill, as of :func:`staged_file`, :func:`staged_directory`."""
+        self._outputs.append(_Output(self._stack, target, overwrite, inputs, directory, ours))
         return self._outputs[-1].staged
 
     def _publish(self) -> None:
@@ -234,7 +228,7 @@ def staged_file(target: AnyPath, *, overwrite: bool = False, inputs: Paths = ())
     OutputError: it cannot be written: full disk, permissions.
     """
     with staged_set() as outputs:
-        yield outputs.file(target, overwrite=overwrite, inputs=inputs)
+        yield outputs.add(target, overwrite=overwrite, inputs=inputs)
 
 
 def opened_for_lines(path: AnyPath, mode: int = 0o666) -> int:
@@ -286,4 +280,4 @@ def staged_directory(
 ) -> Iterator[Path]:
     """As :func:`staged_file`, an empty directory to fill. One with files whose names ``ours`` does not fit stays."""
     with staged_set() as outputs:
-        yield outputs.directory(target, overwrite=overwrite, inputs=inputs, ours=ours)
+        yield outputs.add(target, directory=True, overwrite=overwrite, inputs=inputs, ours=ours)

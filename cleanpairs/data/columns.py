@@ -44,14 +44,23 @@ def is_bytes(kind: pa.DataType) -> bool:
     return bool(plain or pa.types.is_fixed_size_binary(kind))
 
 
+def _inner_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a value, or of the values in a list of them."""
+    return kind.value_type if is_list(kind) else kind
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
 def _fits(role: str, kind: pa.DataType) -> bool:
-    inner = kind.value_type if is_list(kind) else kind
+    inner = _inner_type(kind)
     if role == "text":
         return is_text(inner)
     if role == "key":
         return is_text(kind) or bool(pa.types.is_integer(kind))
     if role in ("features", "text_features"):
-        inner = inner.value_type if is_list(inner) and role == "features" else inner
+        inner = _inner_type(inner) if role == "features" else inner
         return is_list(kind) and bool(pa.types.is_floating(inner))
     if pa.types.is_struct(inner):
         return any(inner.field(i).name in ("bytes", "path") for i in range(inner.num_fields))
@@ -60,11 +69,9 @@ def _fits(role: str, kind: pa.DataType) -> bool:
 
 def is_score(name: str, kind: pa.DataType) -> bool:
     """Whether a column is one of given similarities, by its name and type: numbers, or lists of them."""
-    inner = kind.value_type if is_list(kind) else kind
     # similarity (LAION), clip_similarity_vitb32 (COYO), clip_l14_similarity_score (DataComp), clip_score
     names = r"similarity|(cosine|clip)_?(similarity|score)|clip_\w*(similarity|score)\w*"
-    numbers = pa.types.is_floating(inner) or pa.types.is_integer(inner)
-    return bool(numbers and re.fullmatch(names, name, re.IGNORECASE))
+    return bool(_is_number(_inner_type(kind)) and re.fullmatch(names, name, re.IGNORECASE))
 
 
 def number_of(value: Any) -> float | None:
@@ -162,8 +169,7 @@ def _named_scores(schema: pa.Schema, named: str, where: str) -> list[str]:
             listed = ", ".join(schema.names)
             raise DataError(f"{where} has no column {name!r}{nearest(name, schema.names)} (columns: {listed})")
         kind = schema.field(name).type
-        inner = kind.value_type if is_list(kind) else kind
-        if not (pa.types.is_floating(inner) or pa.types.is_integer(inner)):
+        if not _is_number(_inner_type(kind)):
             raise DataError(f"column {name!r} of {where} is {kind}; a score must be a number")
     return names
 
@@ -172,6 +178,6 @@ def check_truth(schema: pa.Schema, where: str) -> None:
     """DataError where the column ``true_mismatch`` holds no booleans: the text "False" would pass for true."""
     if "true_mismatch" in schema.names:
         kind = schema.field("true_mismatch").type
-        inner = kind.value_type if is_list(kind) else kind
+        inner = _inner_type(kind)
         if not (pa.types.is_boolean(inner) or pa.types.is_null(inner)):
             raise DataError(f"column 'true_mismatch' of {where} is {kind}; it must be bool, or a list of bool")

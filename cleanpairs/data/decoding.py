@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +33,7 @@ from cleanpairs.core import children
 from cleanpairs.core.errors import DataError, ResourceError
 from cleanpairs.core.limits import hold_memory, limit, memory_is_capped
 from cleanpairs.core.registry import load_target
-from cleanpairs.data.images import read_image
+from cleanpairs.data.images import ImageSource, read_image
 
 MISSING = "there is no image"
 REPLY = struct.Struct("<BB3I")  # 0 an array, 1 a reason. Dimensions and their sizes. Behind it the bytes of either
@@ -160,6 +161,34 @@ def _gather(start: int, decoded: Iterable[Result]) -> DecodedBatch:
     failures = {row: " ".join(found.split()) for row, found in enumerate(results, start) if isinstance(found, str)}
     rows = np.array([row for row in range(start, start + len(results)) if row not in failures], dtype=np.int64)
     return DecodedBatch(start, len(results), rows, [r for r in results if not isinstance(r, str)], failures)
+
+
+def thumbnails(images: ImageSource, rows: np.ndarray, size: int) -> Iterator[bytes | None]:
+    """A small JPEG of each of the images `rows` (k,), without the original's metadata. None where there is none."""
+    parts = (rows[start : start + 32].tolist() for start in range(0, len(rows), 32))
+    with Decoder(_shrunk(size), workers_for(len(rows))) as decoder:
+        for batch in decoder.batches((0, images.read(part)) for part in parts):
+            made = dict(zip(batch.rows.tolist(), batch.arrays, strict=True))
+            yield from (made[i].tobytes() if i in made else None for i in range(batch.size))
+
+
+def thumbnail(data: bytes, size: int) -> bytes | None:
+    """The small JPEG of one image. The process that decodes lives on, for the next call."""
+    with _ONE_AT_A_TIME:
+        (batch,) = _shrinking(size).batches([(0, [data])])
+    return batch.arrays[0].tobytes() if batch.arrays else None
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@cache
+def _shrinking(size: int) -> Decoder:
+    return Decoder(_shrunk(size), min(1, workers_for(1)))
+
+
+def _shrunk(size: int) -> Preparation:
+    return Preparation("cleanpairs.data.images:small_jpeg", {"size": size}, about=size)
 
 
 class _LostError(Exception):

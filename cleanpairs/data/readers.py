@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from itertools import chain
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -133,12 +134,14 @@ def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
 
 def _opened(data: str | Path, **options: Any) -> Source:
     given = DataOptions(**options)
-    reader, encoding, captions, text_vectors = given.reader, given.encoding, given.captions, given.text_vectors
+    reader, encoding, text_vectors = given.reader, given.encoding, given.text_vectors
     if given.limit is not None and not (isinstance(given.limit, Integral) and given.limit >= 0):
         raise ConfigError(f"limit is a number of rows, 0 or more; found {given.limit}")
-    if text_vectors is not None:
-        given = replace(given, text_vectors=_fetched(str(text_vectors), given.allow_urls))
-    path = _fetched(str(data), given.allow_urls)
+    beside = {name: getattr(given, name) for name in ("text_vectors", "captions")}
+    fetched: dict[str, Any] = {
+        name: _fetched(str(path), given.allow_urls) for name, path in beside.items() if path is not None
+    }
+    given, path = replace(given, **fetched), _fetched(str(data), given.allow_urls)
     kind = sniff(path) if reader is None else READERS[reader].name
     if reader is not None and kind not in (fits := list(fitting(path))):
         raise ConfigError(f"the reader {reader!r} is not one for {data}: {', '.join(fits) or 'none'} would be")
@@ -152,10 +155,8 @@ def _opened(data: str | Path, **options: Any) -> Source:
             raise ConfigError(
                 f"unknown encoding: {encoding}; give one like utf-16, cp1252, shift_jis or gb18030"
             ) from error
-    if captions is not None:
-        if kind != "npy":
-            raise ConfigError(f"captions beside the data go with arrays of vectors (.npy), and {data} is {kind}")
-        given = replace(given, captions=_fetched(str(captions), given.allow_urls))
+    if given.captions is not None and kind != "npy":
+        raise ConfigError(f"captions beside the data go with arrays of vectors (.npy), and {data} is {kind}")
     chosen = READERS.load(kind)()
     if given.split is not None and not chosen.splits:
         raise DataError(f"{data} ({kind}) has no splits; leave --split (split) out")
@@ -310,16 +311,16 @@ def _written(data: Any, split: str | None, text: str | None) -> Path:
 
 
 def _with_captions(data: Any, text: str | None) -> Any:
-    """A DataFrame, a dict of columns or a list of dicts with captions that are texts, or lists of texts where one value
-    is a list. Raises DataError: one is something else.
+    """A DataFrame or a dict of columns, of a list of dicts too, with captions that are texts, or lists of texts where
+    one value is a list. Raises DataError: one is something else.
     """
-    rows = isinstance(data, list) and all(isinstance(row, Mapping) for row in data)
-    if type(data).__module__.startswith("datasets") or not (
-        rows or isinstance(data, Mapping) or hasattr(data, "assign")
-    ):
+    what = type(data).__name__
+    if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
+        data = {name: [row.get(name) for row in data] for name in dict.fromkeys(chain.from_iterable(data))}
+    if type(data).__module__.startswith("datasets") or not (isinstance(data, Mapping) or hasattr(data, "assign")):
         return data
-    for name in dict.fromkeys(name for row in data for name in row) if rows else list(data):
-        values = [row.get(name) for row in data] if rows else data[name]
+    for name in list(data):
+        values = data[name]
         if not (name == text or str(name).lower() in USUAL_NAMES["text"]) or not hasattr(values, "__len__"):
             continue
         cells = [getattr(value, "tolist", lambda value=value: value)() for value in values]
@@ -331,12 +332,9 @@ def _with_captions(data: Any, text: str | None) -> Any:
         column, faults = caption_column(cells)
         if faults:
             (row, _), why = min(faults.items())
-            raise DataError(f"the {type(data).__name__}, row {row}, column {name!r}: {why}")
-        found = column.to_pylist()
-        if rows:
-            data = [{**row, name: cell} for row, cell in zip(data, found, strict=True)]
-        else:
-            data = {**data, name: found} if isinstance(data, Mapping) else data.assign(**{name: found})
+            raise DataError(f"the {what}, row {row}, column {name!r}: {why}")
+        found = {name: column.to_pylist()}
+        data = {**data, **found} if isinstance(data, Mapping) else data.assign(**found)
     return data
 
 
@@ -361,10 +359,12 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
             f"{type(odd[0]).__name__}; two lists go as {{'image': images, 'caption': captions}}, files as a glob"
         )
     try:
-        return datasets.Dataset.from_dict(dict(data)) if isinstance(data, Mapping) else datasets.Dataset.from_list(data)
+        return datasets.Dataset.from_dict(dict(data))  # an empty list holds no rows
     except (pa.ArrowException, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
-        of = "; a dict holds columns, of one value a pair (in Dataset.map: batched=True)" * isinstance(data, Mapping)
-        raise DataError(f"the {type(data).__name__} cannot be taken as a table: {error}{of}") from error
+        raise DataError(
+            f"the data cannot be taken as a table: {error}; a dict holds columns, of one value a pair (in Dataset.map: "
+            "batched=True)"
+        ) from error
 
 
 def dataset_tables(dataset: Any) -> Iterator[pa.Table]:

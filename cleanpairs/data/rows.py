@@ -14,8 +14,7 @@ from cleanpairs.data.captions import Faults
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import cell_bytes, image_cells, vector_faults, vector_groups
 from cleanpairs.data.text import NO_DOWNLOAD, NOT_FINITE, NOT_UTF8, caption_fault, content_hash, text_groups
-from cleanpairs.ops.cells import decoded, list_lengths, readable
-from cleanpairs.ops.columns import grouped, is_list, taken
+from cleanpairs.ops.columns import decoded, grouped, is_list, list_lengths, readable, taken
 
 Shape = tuple[int, int, np.dtype[Any]]  # (R, D, dtype)
 Vectors = tuple[np.ndarray, dict[int, str]]

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from cleanpairs.core.errors import CleanpairsError
 from cleanpairs.core.regular import open_regular, read_bytes, reading, sha256_of, writing
@@ -44,18 +45,6 @@ class Source:
         """The files that are never written: ``paths``, and those that they are a copy of."""
         return self.paths + (() if self.original is None else self.original.inputs)
 
-    def is_unchanged(self) -> bool:
-        """Whether the files are as they were when they were opened. They are hashed again only where that is not seen.
-
-        Raises DataError: one cannot be read.
-        """
-        seen = []
-        for path in self.paths if self.fingerprint in _hashed else ():
-            with reading(path), open_regular(path) as file:
-                seen.append(_seen(file.fileno()))
-        known = bool(seen) and _digest_of_states(seen) == _hashed[self.fingerprint]
-        return known or fingerprint_of(self) == self.fingerprint
-
     @property
     def files(self) -> tuple[str, ...]:
         """The user's own files, without the tables in the cache directory. These where there are no others."""
@@ -77,19 +66,10 @@ def fingerprint_of(source: Source) -> str:
         return source.fingerprint
     text = f"{source.kind}|{sorted(source.columns.items())}|{source.n_rows}|{source.image_root}"
     total = hashlib.sha256((text + (f"|{sorted(source.options.items())}" if source.options else "")).encode())
-    seen = []
     for path in source.paths:
         with reading(path):
-            digest, state = _digest_and_state(path)
-        total.update(digest)
-        seen.append(state)
-    if None not in seen:
-        _hashed[total.hexdigest()] = _digest_of_states(seen)
+            total.update(digest_of(path))
     return total.hexdigest()
-
-
-def _digest_of_states(seen: Sequence[dict[str, int] | None]) -> str:
-    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 
 
 def cache_dir() -> Path:
@@ -146,33 +126,29 @@ LARGE = 64 * 2**20  # bytes: smaller files are hashed sooner than it is worth to
 SETTLED = 2.0  # seconds
 
 
-_hashed: dict[str, str] = {}  # fingerprint -> what was seen of the files, as a digest, where that is settled
+_known: dict[str, dict[str, Any]] = {}  # path -> what was seen of the file, and its SHA-256
 
 
 def digest_of(path: str | os.PathLike[str]) -> bytes:
-    """SHA-256 (32 bytes) of a file. Of a large one remembered in the cache directory, and believed while device, inode,
-    size and the times of modification and change are the same, which must be two seconds old: the clock may not tell
-    another.
+    """SHA-256 (32 bytes) of a file. It is remembered by this process, that of a large file in the cache directory too,
+    and believed while device, inode, size and the times of modification and change are the same, which must be two
+    seconds old: the clock may not tell another.
     """
-    return _digest_and_state(path)[0]
-
-
-def _digest_and_state(path: str | os.PathLike[str]) -> tuple[bytes, dict[str, int] | None]:
-    """The digest, and what is seen of the file while it is the same. None where another file might be seen so."""
     with open_regular(path) as file:
-        begun, seen = time.time(), _seen(file.fileno())
-        note = cache_dir() / "digests" / f"{hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()}.json"
-        if seen["size"] >= LARGE:
+        begun, name, seen = time.time(), os.path.abspath(path), _seen(file.fileno())
+        note = cache_dir() / "digests" / f"{hashlib.sha256(os.fsencode(name)).hexdigest()}.json"
+        known = _known.get(name, {})
+        if known.get("seen") != seen and seen["size"] >= LARGE:
             known = json.loads(read_cached(note) or b"{}")
-            if known.get("seen") == seen:
-                return bytes.fromhex(known["sha256"]), seen
+        if known.get("seen") == seen:
+            return bytes.fromhex(known["sha256"])
         digest = hashlib.file_digest(file, "sha256").digest()
-        if max(seen["modified"], seen["changed"]) >= (begun - SETTLED) * 1e9 or _seen(file.fileno()) != seen:
-            return digest, None
-        if seen["size"] >= LARGE:
+        if max(seen["modified"], seen["changed"]) < (begun - SETTLED) * 1e9 and _seen(file.fileno()) == seen:
+            _known[name] = {"seen": seen, "sha256": digest.hex()}
             with suppress(OSError, CleanpairsError):
-                write_cached(note, json.dumps({"seen": seen, "sha256": digest.hex()}).encode())
-        return digest, seen
+                if seen["size"] >= LARGE:
+                    write_cached(note, json.dumps(_known[name]).encode())
+        return digest
 
 
 def _seen(fd: int) -> dict[str, int]:

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.parquet_io import common_schema
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, Decided, Layout
-from cleanpairs.ops.cells import list_lengths
-from cleanpairs.ops.columns import nullable_type, recast, taken
+from cleanpairs.ops.columns import list_lengths, nullable_type, recast, taken
 from cleanpairs.repair.actions import NEW_CAPTION, WRITTEN, acted
 
 LEDGER_SCHEMA = pa.schema(

@@ -22,8 +22,7 @@ from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
-from cleanpairs.ops.cells import readable
-from cleanpairs.ops.columns import as_schema, fresh_names
+from cleanpairs.ops.columns import as_schema, fresh_names, readable
 
 KEY = "key"
 

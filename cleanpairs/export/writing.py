@@ -20,7 +20,7 @@ import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.core.parameters import check_whole
 from cleanpairs.core.regular import read_json, reading, writing
-from cleanpairs.data import Pairs, ParquetSink, Source, iter_tables, staged_set
+from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, iter_tables, staged_set
 from cleanpairs.data.atomic import StagedSet, scratch_directory
 from cleanpairs.data.columns import TRUTH
 from cleanpairs.data.guard import holds, refuse_foreign, require_own_file
@@ -44,7 +44,7 @@ from cleanpairs.repair.plan import RepairPlan, counted
 
 def refuse_changed_input(source: Source) -> None:
     """Raise :class:`DataError` if the input is not as it was read."""
-    if not source.is_unchanged():
+    if fingerprint_of(source) != source.fingerprint:
         raise DataError(
             f"the input {', '.join(source.files)} has changed since it was read: read it, score it and plan again"
         )
@@ -276,8 +276,10 @@ class Export:
         with staged_set() as outputs:  # renamed in the opposite order: out is the last
             staged: dict[str, Path] = {}
             for role, path in self.targets.items():
-                stage = outputs.directory if role == "out" and self.format.directory else outputs.file
-                staged[role] = Path(stage(path, overwrite=settings.overwrite, inputs=source.inputs))
+                is_folder = role == "out" and self.format.directory
+                staged[role] = outputs.add(
+                    path, directory=is_folder, overwrite=settings.overwrite, inputs=source.inputs
+                )
             plan = decide(outputs)
             known = plan.truth.column_names if isinstance(plan, PlanInMemory) else ()
             truth = tuple(name for name in known if name in self.schema.names)

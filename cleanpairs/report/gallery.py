@@ -13,9 +13,9 @@ from scipy.stats import rankdata, spearmanr
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.data.decoding import thumbnails
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.thumbnails import thumbnails
 from cleanpairs.report.outcome import Outcome, scores_table
 from cleanpairs.report.plots import DASHED, drawn
 

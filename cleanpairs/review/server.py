@@ -25,7 +25,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError
-from cleanpairs.data.thumbnails import thumbnail
+from cleanpairs.data.decoding import thumbnail
 from cleanpairs.review.session import Session
 
 FILES = {"": "page.html", "page.js": "page.js", "page.css": "page.css"}

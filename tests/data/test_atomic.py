@@ -280,8 +280,8 @@ def test_of_two_processes_on_one_name_exactly_one_wins(tmp_path: Path, stage: Ca
 def _three(folder: Path, text: str, **options: Any) -> None:
     """A file, a directory and another file, published together."""
     with staged_set() as outputs:
-        first, second = outputs.file(folder / "a", **options), outputs.directory(folder / "b", **options)
-        outputs.file(folder / "c", **options).write_text(text)
+        first, second = outputs.add(folder / "a", **options), outputs.add(folder / "b", directory=True, **options)
+        outputs.add(folder / "c", **options).write_text(text)
         first.write_text(text)
         (second / "inner").write_text(text)
 
@@ -353,7 +353,7 @@ def test_without_renameat2_a_new_set_is_taken_back_too(
 def test_a_set_stops_at_a_target_that_appears_meanwhile(tmp_path: Path) -> None:
     with pytest.raises(OutputExistsError, match="meanwhile"), staged_set() as outputs:  # noqa: PT012
         for name in ("a", "c"):
-            outputs.file(tmp_path / name).write_text("mine")
+            outputs.add(tmp_path / name).write_text("mine")
         (tmp_path / "a").write_text("theirs")  # it is renamed last
     assert _texts(tmp_path) == ["theirs", "", ""] and names(tmp_path) == ["a"]
     with staged_set():

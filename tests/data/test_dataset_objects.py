@@ -56,7 +56,7 @@ def test_every_kind_of_object_is_the_same_corpus(dataset: datasets.Dataset) -> N
     assert load_pairs(dataset.select([4, 2])).captions == ["a picture 4", "a picture 2"]
     with pytest.raises(ConfigError, match=r"no split 'val' \(splits: test, train\)"):
         load_pairs(both, split="val")
-    with pytest.raises(DataError, match="the dict cannot be taken as a table"):
+    with pytest.raises(DataError, match="the data cannot be taken as a table"):
         load_pairs({"caption": ["a"], "image": [b"", b""]})
 
 

@@ -15,10 +15,9 @@ from PIL import Image
 
 from cleanpairs.core.errors import ResourceError
 from cleanpairs.data import Pairs, decoding
-from cleanpairs.data.decoding import RGB, DecodedBatch, Decoder, Preparation, workers_for
+from cleanpairs.data.decoding import RGB, DecodedBatch, Decoder, Preparation, thumbnail, thumbnails, workers_for
 from cleanpairs.data.duplicates import SIGNATURE
 from cleanpairs.data.inspection import inspect_pairs
-from cleanpairs.data.thumbnails import thumbnail, thumbnails
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.report.plots import plot_pairs
 from tests.data.decoders import CRASH, FILL, HANG, ONCE

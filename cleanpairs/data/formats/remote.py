@@ -155,18 +155,7 @@ def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
 
 def _mark_of(about: dict[str, Any]) -> str:
     """What tells whether a file is as it was, of what fsspec says of it. Empty where that is too little."""
-    marks = (
-        "ETag",
-        "etag",
-        "generation",
-        "LastModified",
-        "last_modified",
-        "mtime",
-        "created",
-        "updated",
-        "blob_id",
-        "xet_hash",
-    )
+    marks = "ETag etag generation LastModified last_modified mtime created updated blob_id xet_hash".split()
     known = [str(about[name]) for name in marks if about.get(name) is not None]
     return "|".join([str(about.get("size")), *known]) if known else ""
 
