@@ -293,15 +293,15 @@ def caption_words(caption: str) -> list[str]:
 class WordSupport:
     """What B captions of U images, of trusted pairs, say of others.
 
-    Of the K nearest images of trusted pairs, n show a word w in their captions. An image like those that have w has it
-    with the rate q_w (the mean share among the neighbours of the trusted images whose captions hold w), any image with
-    the rate p_w. The evidence that w belongs to the image is the log likelihood ratio of two Poisson rates,
+    Of the K nearest images of trusted pairs, n show a word w in their captions. Any image has w with the rate p_w. An
+    image like those that have w has it with the rate q_w: the mean share among the neighbours of trusted images whose
+    captions hold w. The evidence that w belongs to the image is the log likelihood ratio of two Poisson rates,
 
         L = n log(q_w / p_w) - K (q_w - p_w),
 
     about 0 for words that say nothing about an image, or that are too rare to tell. A word is *unsupported* where L is
-    below what one word in twenty of the trusted pairs has. *expected* are the words with the largest L, of ln 20 at
-    least, that the caption lacks. Neither is one with q_w < 1.6 p_w, as "of" and "and".
+    below what one word in twenty of the trusted pairs has. *expected* words are those with the largest L, at least ln
+    20, that the caption lacks. Neither is one with q_w < 1.6 p_w, as "of" and "and".
 
     ``image`` (B,) int64: of each caption, in 0 .. U - 1. ``asked`` (S,): images that the rates are learned from.
     ``near`` (S, K): images that are near to each of them, -1 where there are fewer. ``shrink``: so many captions more

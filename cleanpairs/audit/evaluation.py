@@ -230,8 +230,9 @@ def expected_quality(
 ) -> ExpectedQuality:
     """Precision and recall to expect at several thresholds, the run's among them, before anybody has labelled anything.
 
-    With p_i the calibrated probability that pair i is mismatched (:mod:`cleanpairs.correspondence.calibration`),
-    precision(t) is the mean of p_i below t, recall(t) the sum of p_i below t by that of all. With its intervals.
+    p_i is the calibrated probability that pair i is mismatched (:mod:`cleanpairs.correspondence.calibration`).
+    precision(t) is the mean of p_i below t. recall(t) is the sum of p_i below t, divided by the sum over all pairs.
+    With its intervals.
 
     ``correspondence`` (N,) float in [0, 1]: P(matched), NaN left out. ``calibration``: of the fitted method.
     Raises ConfigError: the threshold is not in [0, 1]. DataError: a value is outside [0, 1]. RefusedError: the scores

@@ -128,8 +128,8 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     """Run the cells that are not in the log yet. Write ``bench.jsonl``, ``table.md``, ``table.csv``, ``plot.png``.
 
     A cell is known by method, settings, noise, seed and data. One that failed with a CleanpairsError is logged with its
-    reason and tried again by the next call. ``progress`` is told by ``note(text)``, ``step(done, total, loss)`` and
-    ``cell(at, total, row, done_before=)``.
+    reason and tried again by the next call. ``progress`` has the methods ``note(text)``, ``step(done, total, loss)``
+    and ``cell(at, total, row, done_before=)``.
 
     Raises CleanpairsError: settings, data or noise that cannot be used. Another benchmark writes to the directory. Not
     one cell has a result: the first cell's error.

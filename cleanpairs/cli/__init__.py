@@ -1,8 +1,7 @@
 """The command line: thin commands that parse, call the library, and print.
 
-Results go to standard output, everything else to standard error. An error is one line, ``Error [kind]: which thing:
-what; what to do``, and its exit code that of :mod:`cleanpairs.core.errors`. 130, 143 and 129 on SIGINT, SIGTERM and
-SIGHUP.
+Results go to standard output, everything else to standard error. An error is one line: ``Error [kind]: which thing:
+what; what to do``. :mod:`cleanpairs.core.errors` has the exit codes. SIGINT, SIGTERM and SIGHUP give 130, 143 and 129.
 """
 
 import errno

@@ -1,5 +1,5 @@
-"""The one way in which child processes are started: the kernel kills them when the thread that started them ends, and
-the working directory is not on their path, where a stranger's ``json.py`` may lie beside the data.
+"""The one way in which child processes are started. The kernel kills them when the thread that started them ends. The
+working directory is not on their path: a stranger's ``json.py`` may lie beside the data.
 """
 
 import ctypes

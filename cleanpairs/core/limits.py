@@ -78,8 +78,8 @@ def cap_memory(size: str | None = None) -> None:
 
 
 def memory_is_capped() -> bool:
-    """Whether this process has a limit of memory, by whomever: then work is done one after the other, as Python waits
-    for ever for a thread that found no memory for its own start.
+    """Whether this process has a limit of memory. Then we start no thread: Python waits for ever for one that
+    finds no memory for its start.
     """
     kinds = (resource.RLIMIT_DATA, resource.RLIMIT_AS)
     return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in kinds)

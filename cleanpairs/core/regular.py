@@ -123,8 +123,8 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 
 
 def cached_by_file(most: int) -> Callable[[F], F]:
-    """Decorates a function of a file and hashable arguments: for the last ``most`` it is called again only where the
-    file has changed, by its size and the time of its change. Raises DataError: the file cannot be looked at.
+    """A decorator that keeps the last ``most`` results of a function of a file and hashable arguments. The function
+    runs again only if the file's size or time of change is another. Raises DataError: the file cannot be looked at.
     """
 
     def decorated(function: F) -> F:

@@ -1,9 +1,9 @@
 r"""Neighbour agreement: whether a pair's caption is what other pairs predict from its image, and the other way round.
 
-No network is trained. In the spaces of frozen vectors x (images) and t (captions) each pair is predicted from the
-others: by kernel regression over its neighbours, and by ridge regression, from images to captions and back. Both leave
-the pair out. Fisher's discriminant of observed and random wrong pairs joins the four agreements. The random wrong
-pairs' agreements are the null, which gives the noise rate and the probabilities without a label.
+No network is trained. x and t are frozen vectors of images and captions. Each pair is predicted from the others by
+kernel regression over its neighbours and by ridge regression. Both go from images to captions and back. Both leave the
+pair out. Fisher's discriminant of observed and random wrong pairs joins the four agreements. The random wrong pairs'
+agreements are the null, which gives the noise rate and the probabilities without a label.
 
 Once networks have told which pairs to trust, :func:`normalised_agreement` predicts again, and compares each pair with
 all others. In the joint space of trained networks (:func:`similarity_to_neighbours`) there is no honest null.
@@ -532,8 +532,8 @@ class _Ridge:
         self.stays = 1 - np.einsum("ij,ij->i", self.solved, x) * weight  # 1 - H_ii
 
     def without(self, asking: np.ndarray, shown: np.ndarray | None = None) -> np.ndarray:
-        """Predictions (R, e) at the rows ``asking`` (R,) of regressions that have seen neither these pairs nor those of
-        the rows ``shown`` (R,): the residuals e of the pairs S that are left out were (I - H_SS)^-1 e_S.
+        """Predictions (R, e) at the rows ``asking`` (R,). The regressions have seen neither these pairs nor those of
+        the rows ``shown`` (R,). The residuals of the left-out pairs S are (I - H_SS)^-1 e_S.
         """
         if shown is None:
             return np.asarray(self.t[asking] - self.residual[asking] / self.stays[asking, None])

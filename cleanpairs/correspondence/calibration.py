@@ -14,8 +14,8 @@ Its log odds end at 7 either way. The lowest scores are taken to be mismatched p
 upper estimate. Of a score whose scale means something the score at q may take the place of log(1 - q) (``by_score``).
 Null pairs are weighted by another figure's known moments: raking (Deville and Saerndal, JASA 1992).
 
-Intervals: the bootstrap of observed pairs and null, spread 1.3 times since scores of one model share its luck, and in
-each draw the chance by which a given number of pairs holds more or fewer mismatched ones.
+Intervals come from the bootstrap of observed pairs and null. They are widened 1.3 times, since one model's scores share
+its errors. Each draw adds the chance by which so many pairs hold more or fewer mismatched ones.
 
 Labels say of some pairs whether they are matched. They give the posterior of
 

@@ -6,8 +6,8 @@ Networks know their training pairs by heart. So everything here is linear or unt
    and an image's from a caption, by ridge regression and by two means over neighbours. Vectors of one space are
    compared directly, too.
 2. A logistic regression of held-out trusted pairs against random ones makes one log likelihood ratio l of them.
-3. l - log sum of exp(l) over the image's other captions, and over the caption's other images, both scaled to the
-   number of those that are to be repaired, say how much better than the others it is.
+3. l - log sum of exp(l) tells how much better a pair is than the image's other captions, and than the caption's other
+   images. Both sums are scaled to the number of pairs to repair.
 4. Held-out trusted pairs, taken apart, are repairs whose truth is known, and go through 1 to 3 as the mismatched pairs
    do. A logistic regression of right on l and both differences gives the probability.
 
@@ -15,8 +15,8 @@ Of more than :attr:`PairNumbers.most_exact` pairs to be repaired one predictor j
 of the trusted pairs, and sums are taken over samples. Vectors of one space are then looked up where they lie, and
 predicted by ridge regression alone: nothing but some numbers is held of a pair.
 
-Prior: both pairs that a right repair takes apart are mismatched (the product of their probabilities), and the caption's
-image is there at all (``present``, which the scores cannot tell: dev/LOG.md).
+The prior has two factors. A right repair takes two mismatched pairs apart: the product of their probabilities. The
+caption's image must be in the data: ``present``, which the scores cannot tell (dev/LOG.md).
 """
 
 from collections.abc import Iterator, Sequence

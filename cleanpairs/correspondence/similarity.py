@@ -1,10 +1,10 @@
 r"""What vectors of one space tell before any training: normalised similarity, and what a linear map adds to it.
 
-The normalised similarity n (:func:`cleanpairs.ops.normalised_similarity.balanced`) and a ridge regression r between the
-sides, on pairs of other folds, are joined as n + c r, each in deviations of its null. c is the least within two
-standard errors of the largest area of observed pairs that seem matched against null ones. Rate and probability come
-from the null. Where it shows few mismatches, near null pairs, with the captions most like theirs, tell of others.
-Reasons: docs/methods/auto.md.
+n is the normalised similarity (:func:`cleanpairs.ops.normalised_similarity.balanced`). r is a ridge regression between
+the sides, trained on other folds. The score is n + c r, each in standard deviations of its null. AUC compares observed
+pairs that seem matched with null pairs. c is the least weight within two standard errors of the largest AUC. Rate and
+probability come from the null. Where it shows few mismatches, near null pairs, with the captions most like theirs, tell
+of others. Reasons: docs/methods/auto.md.
 
 All this is computed of some thousand pairs. Of more pairs a sample is taken, and the result scores the others, one by
 one, as it scores pairs of other data (:class:`SimilarityModel`).

@@ -1,10 +1,10 @@
 """Encoded images to small arrays, in processes that may die without taking the run along.
 
-A decoder is C code that is fed with whatever the web holds: it may crash, hang, or take more memory than there is. So
-each image is decoded, and brought to the size that its reader wants, in a worker process (:func:`serve`) with a limit
-of memory and of time, which sends bytes over a pipe: nothing is pickled. A worker that dies or hangs is replaced, and
-its image gets one more try. What fails twice is set aside with the reason. The results do not depend on the number of
-workers, to the bit. Where memory is capped no thread is started, and one worker at a time is asked.
+A decoder is C code that is fed with whatever the web holds: it may crash, hang, or take more memory than there is. So a
+worker process (:func:`serve`) with a limit of memory and of time decodes each image and resizes it. It sends bytes over
+a pipe. Nothing is pickled. A worker that dies or hangs is replaced, and its image gets one more try. What fails twice
+is set aside with the reason. The results do not depend on the number of workers, to the bit. Where memory is capped no
+thread is started, and one worker at a time is asked.
 """
 
 import json

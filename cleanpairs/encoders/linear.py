@@ -48,8 +48,8 @@ def _vectors(x: np.ndarray, at_once: int = 1024) -> Iterator[Tensor]:
 
 
 class Linear(DualEncoder):
-    """What ridge regression of captions on images, and of images on captions, predicts, beside what it is compared
-    with: the dot product of an image's state with a caption's is the mean cosine of both predictions.
+    """Ridge regression of captions on images, and of images on captions. A state holds the prediction beside what it is
+    compared with. So the dot product of two states is the mean cosine of both predictions.
 
     An image is its mean region. A caption its words, by their rarity, the vector of a frozen encoder, or both side by
     side. The sizes of the inputs may be 0. ``dims``: directions of the images, the words and the vectors.

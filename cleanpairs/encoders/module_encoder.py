@@ -22,8 +22,8 @@ def IMAGENET(size: int = 224) -> ImageTransform:  # noqa: N802 - a preset, named
 
 
 class ModuleEncoder(FrozenImages):
-    """A module that makes (B, D) vectors or (B, R, D) regions of pixels (B, 3, H, W), as ``prepare`` makes them of RGB
-    images (:func:`IMAGENET` when None), in evaluation mode. ConfigError: it makes something else.
+    """A module in evaluation mode that turns pixels (B, 3, H, W) into vectors (B, D) or regions (B, R, D). ``prepare``
+    turns RGB images into pixels (:func:`IMAGENET` when None). ConfigError: it makes something else.
 
     ``fingerprint``: SHA-256 over its class, its weights, and ``prepare`` by its fields, or its name if a function.
     """

@@ -4,8 +4,8 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 "Sigmoid Loss for Language Image Pre-Training", ICCV 2023. The networks and the tokenizers are those of ``transformers``
 (the extra ``clip``). The pixels are prepared here, by ``preprocessor_config.json``, with Pillow, as in the training.
 
-Captions for pairs that none of the corpus fits are written by BLIP (Li et al., ICML 2022), GIT (Wang et al., TMLR 2022)
-or a ViT with a text decoder. BLIP's head for matching judges pairs.
+BLIP (Li et al., ICML 2022), GIT (Wang et al., TMLR 2022) or a ViT with a text decoder write captions for images that no
+caption fits. BLIP's head for matching judges pairs.
 
 What is read is data only: weights from safetensors, settings from JSON. Code that a model's directory brings is never
 run, and pickled weights are refused.

@@ -1,14 +1,14 @@
 """A pretrained text encoder, frozen: captions to one unit vector each, as sentence-transformers makes them.
 
-Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", EMNLP 2019: the mean of the last
-layer's states over the tokens, or that of the first token, as ``1_Pooling/config.json`` says (the mean, where the file
-is not there). Read as in :mod:`cleanpairs.encoders.pretrained`: safetensors and JSON, no code of the model's directory.
-A BERT (Devlin et al., NAACL 2019) is computed here, as importing ``transformers`` takes longer than encoding a thousand
-captions. The names of its weights are those of ``BertModel``.
+Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", EMNLP 2019. The vector is the
+mean of the last layer's states over the tokens, or the state of the first token. ``1_Pooling/config.json`` says which.
+Without that file it is the mean. Read as in :mod:`cleanpairs.encoders.pretrained`: safetensors and JSON, no code of the
+model's directory. A BERT (Devlin et al., NAACL 2019) is computed here, as importing ``transformers`` takes longer than
+encoding a thousand captions. The names of its weights are those of ``BertModel``.
 
 :data:`SHIPPED` is a package of data beside this one: Wang et al., "MiniLM: Deep Self-Attention Distillation for
-Task-Agnostic Compression of Pre-Trained Transformers", NeurIPS 2020, six layers, trained on 1.17 billion sentence pairs
-by the sentence-transformers project (Apache-2.0). Its files are found without importing it.
+Task-Agnostic Compression of Pre-Trained Transformers", NeurIPS 2020. It has six layers. The sentence-transformers
+project trained it on 1.17 billion sentence pairs (Apache-2.0). Its files are found without importing it.
 """
 
 from collections.abc import Callable, Sequence

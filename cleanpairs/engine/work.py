@@ -45,8 +45,8 @@ class Partition:
 
 
 def plan_partitions(groups: Sequence[int], rows: int, *, target: int = 65_536) -> list[Partition]:
-    """Cut the first ``rows`` rows of an input, whose ``groups`` of rows are so large, into parts of ``target`` or more:
-    minutes of work for a slow model, seconds for a fast one.
+    """Cut the first ``rows`` rows of an input into parts of ``target`` rows or more. ``groups`` are the sizes of its
+    row groups. A part is minutes of work for a slow model, seconds for a fast one.
 
     A cut is where a row group ends, since it is read as a whole. One of more than ``2 * target`` rows is cut evenly.
     """

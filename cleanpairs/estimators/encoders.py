@@ -1,9 +1,9 @@
 """The pretrained networks of an estimator: what stands before the trained model, or within it.
 
-Whether a sentence encoder knows the language of some captions is told by how its tokenizer cuts their words: it keeps
-those of the language that it was made for whole, and cuts others into pieces or gives them up as unknown. Of captions
-and titles in English all-MiniLM-L6-v2 makes 1.04 to 1.33 pieces a word, of part numbers 1.6, of French 1.9, German 2.8,
-Russian 5.4. Of Japanese a third of the pieces is unknown, of Chinese 72 % (docs/encoders.md).
+The tokenizer of a sentence encoder shows whether it knows the language of some captions. It keeps words of its own
+language whole. It cuts other words into pieces or calls them unknown. Of captions and titles in English
+all-MiniLM-L6-v2 makes 1.04 to 1.33 pieces a word, of part numbers 1.6, of French 1.9, German 2.8, Russian 5.4. Of
+Japanese a third of the pieces is unknown, of Chinese 72 % (docs/encoders.md).
 """
 
 import functools

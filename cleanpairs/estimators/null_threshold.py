@@ -1,14 +1,14 @@
 """Thresholds by a null: by the scores of pairs that are known to be mismatched.
 
 For pairs that a trained model has not seen: they score lower than those that it was trained on, whose threshold flags
-most of them. Random pairs of the same images and captions are mismatched, and as unseen as the observed ones: their
-scores are the null of :mod:`cleanpairs.correspondence.calibration`, and the threshold is where a pair is as likely
-mismatched as not. Data that hold pairs of the training (more than one in a hundred of them in the bank) have none.
+most of them. Random pairs of the same images and captions are mismatched, and as unseen as the observed ones. Their
+scores are the null of :mod:`cleanpairs.correspondence.calibration`. At the threshold a pair is as likely mismatched as
+not. Data that hold pairs of the training (more than one in a hundred of them in the bank) have none.
 
-For what is trained on vectors of one space: a head on such vectors ranks wrong pairs below right ones, but on a scale
-that depends on the model that made the vectors: the best threshold of CRCL's labels is .62 on one and .91 on another,
-and its own .1 finds a tenth of the wrong pairs there (dev/LOG.md). Their similarities before any training, and those
-of pairs known to be wrong, tell the noise rate. The pairs of the lowest labels, so many of them, are flagged.
+A head that is trained on vectors of one space ranks wrong pairs below right ones. But its scale depends on the model
+that made the vectors. The best threshold of CRCL's labels is .62 on one and .91 on another. Its own .1 finds a tenth of
+the wrong pairs there (dev/LOG.md). Their similarities before any training, and those of pairs known to be wrong, tell
+the noise rate. The pairs of the lowest labels, so many of them, are flagged.
 """
 
 from dataclasses import dataclass
@@ -125,9 +125,9 @@ def null_threshold(
     Returns
     -------
     (float, float) or None
-        Threshold and noise rate. None where there are too few pairs, where the similarities tell nothing, or where
-        method and similarities do not agree: the flagged sets share less than half of what goes beyond chance, or too
-        many labels are equal.
+        Threshold and noise rate. None where there are too few pairs, where the similarities tell nothing, or where too
+        many labels are equal. None where method and similarities disagree: the flagged sets share less than half of
+        what goes beyond chance.
     """
     if len(y) < LEAST_PAIRS:
         return None

@@ -1,8 +1,9 @@
 """The ledger: one line a pair, and with the lines whatever of the input the cleaned file does not hold any more.
 
-A row of the input is had back from its first row in the cleaned file, and from ``original_row``, in the line of its
-first pair, for the columns that ``original_columns`` names: all where none of its captions was written. Images, and
-captions with their vectors, where one was replaced or left out. Given similarities where either. The truth always.
+A row of the input comes back from its first row in the cleaned file. For the columns that ``original_columns`` names it
+comes from ``original_row``, in the line of its first pair. These are all columns where none of its captions was
+written. Images, and captions with their vectors, where one was replaced or left out. Given similarities where either.
+The truth always.
 """
 
 import base64

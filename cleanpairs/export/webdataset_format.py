@@ -28,8 +28,8 @@ KEY = "key"
 
 
 def sample_key(key: str) -> str:
-    """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``, of which one ``_`` at most begins it, as
-    two say that it is no sample. Empty where nothing of it is left.
+    """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``. At most one ``_`` begins it, since two
+    mean that it is no sample. Empty where nothing of it is left.
     """
     safe = re.sub(r"^_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]", "_", key))[:80]  # a plain tar header has room for 100
     return safe if safe.strip("_") else ""
@@ -53,10 +53,10 @@ def image_suffix(data: bytes) -> str:
 class WebDatasetOutput(Output):
     """Shards of at most ``shard_rows`` samples.
 
-    A sample's key, the column ``key`` of .json and Parquet, is the row's own, with ``_`` for what is not a letter of
-    ASCII, a digit, ``_`` or ``-``, and a number behind it where it occurs already. Shard and place where the input has
-    no keys. Images are the encoded bytes as they were. In .json bytes are base64 and NaN is null. Vectors of images are
-    in Parquet only. Raises ConfigError: there are no images, or rows hold lists of captions.
+    A sample's key, the column ``key`` of .json and Parquet, is the row's own. ``_`` stands for what is not a letter of
+    ASCII, a digit, ``_`` or ``-``. A key that occurs already gets a number behind it. Shard and place where the input
+    has no keys. Images are the encoded bytes as they were. In .json bytes are base64 and NaN is null. Vectors of images
+    are in Parquet only. Raises ConfigError: there are no images, or rows hold lists of captions.
     """
 
     directory: ClassVar[bool] = True

@@ -78,8 +78,8 @@ def encoded_matrix(
 def pixel_matrix(
     pairs: Pairs, transform: ImageTransform, name: str = "pretrained", *, progress: Progress | None = None
 ) -> ImageMatrix:
-    """All images of ``pairs`` as pixels (M, 3, H, W) uint8, for towers that are trained on: decoded and resized once,
-    150 kB an image of 224 x 224 in the cache directory. ConfigError: the data has vectors only.
+    """All images of ``pairs`` as pixels (M, 3, H, W) uint8, for towers that are trained further. They are decoded and
+    resized once. The cache directory holds 150 kB for an image of 224 x 224. ConfigError: the data has vectors only.
     """
     _need_images(pairs, "of pixels")
     key = f"pixels-{digest(repr(transform))}"

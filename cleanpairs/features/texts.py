@@ -15,8 +15,8 @@ from cleanpairs.features.rows import Chunk, Progress, compute_rows, digest
 
 
 class Captions:
-    """What makes tables of captions: learned ``words`` (or a pretrained model that is trained on, for its numbers), a
-    ``frozen`` encoder of one vector a caption, or both, or the data's vectors, of ``dim`` dimensions.
+    """What makes tables of captions: learned ``words``, a ``frozen`` encoder of one vector a caption, or both, or the
+    data's vectors, of ``dim`` dimensions. ``words`` may be a pretrained model that is trained further.
     """
 
     def __init__(

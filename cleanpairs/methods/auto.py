@@ -4,8 +4,8 @@ A share of the pairs exchange their captions before any training. These *planted
 through all that follows as if nobody knew (target-decoy competition: Elias and Gygi, Nature Methods 2007). Untrained
 agreement gives every pair a first probability w of being matched. Networks train on all pairs, weighted by w. Their
 scores, with neighbours predicted again, are calibrated by those of the planted pairs: this gives w and the noise rate.
-Then the planted pairs get their captions back, sparse transport repairs pairs with w < 1/2 for the training (L2RM's
-idea), fresh networks judge all pairs once more, and a ridge regression joins them. Equations, sources and reasons:
+Then the planted pairs get their captions back. Sparse transport repairs pairs with w < 1/2 for the training (L2RM's
+idea). Fresh networks judge all pairs once more, and a ridge regression joins them. Equations, sources and reasons:
 docs/methods/auto.md.
 """
 

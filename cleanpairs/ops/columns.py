@@ -26,8 +26,8 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 def taken(data: Data, rows: np.ndarray | pa.Array) -> Data:
     """The ``rows`` (k,) int64 of a column or a table, in any order, null where a row is. Itself, where these are all.
 
-    Rows are taken out of Arrow data here and in :func:`filtered` only: pyarrow 26 takes the values of other rows, or of
-    no row at all, out of a slice of fixed-size lists of fixed-size lists.
+    Rows are taken out of Arrow data here and in :func:`filtered` only. From a slice of fixed-size lists of fixed-size
+    lists, pyarrow 26 takes the values of other rows or of none.
     """
     if isinstance(rows, np.ndarray):
         n = len(data)

@@ -3,14 +3,14 @@ r"""Similarity of a pair less what its image and its caption have with everybody
     softmax    n_i = s_ii - tau / 2 (log sum_j exp(s_ij / tau) + log sum_j exp(s_ji / tau))
     csls       n_i = s_ii - (mean of the 10 largest s_ij + mean of the 10 largest s_ji) / 2
 
-"softmax" is negCLIPLoss (Wang et al., NeurIPS 2024, arXiv 2405.19547), tau times the mean log probability with which
-the image finds its caption and the caption its image. "csls" is half of Conneau et al.'s (ICLR 2018). j runs over the
-pair itself and a background of others: the image's own are all captions but those that read the same, the caption's all
-images but those that are equal. An image's other captions count, and are what tells a wrong one beside them.
+"softmax" is negCLIPLoss (Wang et al., NeurIPS 2024, arXiv 2405.19547): tau times the mean log probability with which
+the image finds its caption and the caption its image. "csls" is half of that of Conneau et al. (ICLR 2018). The index j
+is over the pair itself and a background of others. An image's background is all captions but those that read the same.
+A caption's is all images but equal ones. An image's other captions count, and are what tells a wrong one beside them.
 
-Up to :data:`EXACT_UP_TO` background pairs all similarities are computed, in blocks. Above, the 256 largest
-are searched for (:mod:`cleanpairs.ops.search`), and the rest of the sum is estimated by a random sample of the
-background, without bias: exp(s / .01) falls by e with every hundredth, so that the nearest hold nearly all of it.
+Up to :data:`EXACT_UP_TO` background pairs all similarities are computed, in blocks. Above, the 256 largest are searched
+for (:mod:`cleanpairs.ops.search`). A random sample of the background estimates the rest of the sum without bias. exp(s
+/ .01) falls by e with every hundredth, so that the nearest hold nearly all of it.
 
 The softmax asks how an image's captions compare as if no caption had a better image. Its iteration does not,
 

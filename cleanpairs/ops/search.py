@@ -273,8 +273,8 @@ def _faiss() -> Any:
 
 
 def _choose_openblas_kernel() -> None:
-    """Name the kernel for the OpenBLAS inside FAISS's wheel, unless the user has: processors that it does not know by
-    name (AMD Zen among them in some builds) otherwise get a generic kernel that is several times slower.
+    """Name the kernel for the OpenBLAS inside FAISS's wheel, unless the user has. It does not know all processors by
+    name (AMD Zen in some builds). Those get a generic kernel, which is several times slower.
     """
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:

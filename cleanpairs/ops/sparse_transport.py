@@ -8,14 +8,14 @@ that is just as good as none:
 
 with A, B the sums of a, b and H(p) = -sum p log p. s is the mass that stays with a row and t with a column, so that
 nobody must take what does not fit. R is what is left of the slack node. That is balanced transport with one more row
-and column (Chapel, Alaya and Gasso, NeurIPS 2020, the dustbin of Sarlin et al., SuperGlue, CVPR 2020, with a fixed
-price), and of its dense form ``ot.sinkhorn`` is the oracle of the tests. Sinkhorn's scaling, an edge list for a kernel:
+and column (Chapel, Alaya and Gasso, NeurIPS 2020). It is the dustbin of SuperGlue (Sarlin et al., CVPR 2020) with a
+fixed price. The tests compare its dense form with ``ot.sinkhorn``. Sinkhorn's scaling, an edge list for a kernel:
 
     u_i = a_i / (sum_j K_ij v_j + v_0),    u_0 = B / (sum_j v_j + v_0),    K = exp((xi - C) / lambda)
     v_j = b_j / (sum_i K_ij u_i + u_0),    v_0 = A / (sum_i u_i + u_0)
 
-The scalings u and v are what a nearest neighbour lacks: a caption that is near to everything gets a small v_j and no
-longer wins everywhere (hubs), and an image whose neighbours are all wanted elsewhere keeps its mass.
+The scalings u and v are what a nearest neighbour lacks. A caption that is near to everything (a hub) gets a small v_j
+and no longer wins everywhere. An image whose neighbours are all wanted elsewhere keeps its mass.
 
 An iteration is two sparse matrix-vector products. Memory some 24 bytes an edge. A few bring the plan near. The last
 digits take thousands where lambda is far below the differences of the costs.

@@ -2,8 +2,8 @@
 
 A *text* edge keeps a row's image and takes a caption from a donor group of equal ones, an *image* edge the reverse. A
 member's part serves at most ``capacity`` rows, and so does the part that a repaired row keeps of its own. No two rows
-come to the same pair of image and text. Greedy is a 1/2-approximation of the maximum-weight matching, and unlike it
-needs only a sort and one pass, of about a million edges a second, over those whose row and donor are still free.
+come to the same pair of image and text. Greedy is a 1/2-approximation of the maximum-weight matching. It needs only a
+sort and one pass over the edges whose row and donor are still free, about a million a second.
 """
 
 from array import array

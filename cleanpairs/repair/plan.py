@@ -214,8 +214,8 @@ class RepairPlan:
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the plan, whole or not at all: Parquet, or CSV for a spreadsheet where ``path`` ends in ``.csv``. The
-        name of its last column, which is empty, is what a plan holds beside its rows, as JSON, and a caption that would
-        be taken for a formula gets an apostrophe in front, which :meth:`load` does not mind.
+        last column is empty. Its name is JSON, and has what a plan holds beside its rows. A caption that a spreadsheet
+        would take for a formula gets an apostrophe in front, which :meth:`load` ignores.
 
         Raises OutputExistsError: it exists and ``overwrite`` is False.
         """
@@ -398,7 +398,8 @@ def truth_after(
     pairs: Pairs, text_from: np.ndarray, image_from: np.ndarray, written: np.ndarray | None = None
 ) -> dict[str, Any]:
     """The columns :data:`TRUTH` of N pairs whose texts and images come from the pairs ``text_from`` and ``image_from``
-    (N,): whether they are mismatched, (N,) bool, and the N keys that the captions came with. Empty where not known.
+    (N,). They hold whether a pair is mismatched, (N,) bool, and the key that its caption came with. Empty where not
+    known.
 
     A caption is matched beside the image that it came with, and where it was ``written`` (N,) bool for it, without a
     key (""). One that is mismatched though its key is its pair's own has other words mixed in, and is matched nowhere.

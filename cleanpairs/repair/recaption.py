@@ -1,6 +1,5 @@
-"""Captions written anew for pairs that no caption of the corpus fits: CapFilt (Li et al., BLIP, ICML 2022) with a
-filter, the matching model, that was trained to resist wrong pairs and has never seen the words of the model that
-writes.
+"""Captions written anew for images that no caption of the corpus fits. It is CapFilt (Li et al., BLIP, ICML 2022) with
+another filter. The filter is the fitted model, which resists wrong pairs and has never seen the captioner's words.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -13,8 +13,8 @@ class RepairSettings:
     """What is repaired, how, and how sure one must be. ConfigError where a setting is out of its range.
 
     - ``threshold``: pairs at or above it are trusted and kept. That of the model when None
-    - ``repairs`` {"probable", "plausible", "none"}: probable: those likelier right than wrong, surest first, as long as
-      the expected share of mismatched pairs stays within .02 of that of the kept ones. None where it cannot be judged.
+    - ``repairs`` {"probable", "plausible", "none"}: probable: those likelier right than wrong, surest first. The
+      expected share of mismatched pairs stays within .02 of that of the kept ones. None where it cannot be judged.
       plausible: what fits best, right or near, as the strategy has it
     - ``min_confidence`` float in [0, 1]: of probable repairs, and of displaced rows, the least probability
     - ``min_repair_score`` float in [0, 1]: a repair that scores lower is not made, and the pair is dropped

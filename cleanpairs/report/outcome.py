@@ -56,8 +56,8 @@ class Outcome:
         return np.isfinite(self.correspondence)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a kind: how many pairs ``n``, which add up to N, how many of them are known to be ``wrong``, None
-        without a truth, and its place in the bar (thousandths of the width).
+        """One row a kind. ``n`` pairs are of it, and they add up to N. ``wrong`` of them are known to be mismatched,
+        None without a truth. Its place in the bar is in thousandths of the width.
         """
         found, start, rows = Counter(self.kind.tolist()), 0.0, []
         wrong = None if self.truth is None else Counter(self.kind[self.truth].tolist())

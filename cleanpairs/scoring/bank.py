@@ -1,7 +1,7 @@
 """Trusted pairs that every score is measured against.
 
-A probability is a mean over fixed mini-batches, the bank's groups with the pair in question added: in a group p_i =
-(P_ii + Q_ii) / 2 of :mod:`cleanpairs.ops.matching`.
+A probability is a mean over fixed mini-batches: the bank's groups, with the pair in question added. In a group it is
+p_i = (P_ii + Q_ii) / 2 of :mod:`cleanpairs.ops.matching`.
 """
 
 from collections.abc import Callable

@@ -165,8 +165,8 @@ def in_groups(
     """Mean over ``rounds`` random partitions into groups of ``figure(S, excluded)`` -> (B,), for N pairs: (N,) float32.
 
     The papers take it from the mini-batch that a pair happens to be trained in. Here dropout, augmentation and a
-    batch's company do not enter. ``excluded`` (B, B) bool, or None: what is no negative, by ``groups``, the content
-    hashes (N,) of images and of captions. ``image_index`` (N,) int64.
+    batch's company do not enter. ``excluded`` (B, B) bool, or None, marks what is no negative. ``groups`` are the
+    content hashes (N,) of images and of captions. ``image_index`` (N,) int64.
     """
     n = len(image_index)
     total = np.zeros(n, dtype=np.float64)

@@ -7,8 +7,8 @@ Learning Batch Size under Memory Limited Setup").
 
 dL/dz is computed once, from the embeddings of the whole batch. Those of a piece are computed without a graph, and once
 more with one when dL/dz is known. The same dropout is drawn, and only the second pass moves batch norm's statistics.
-Of several processes each embeds its share, all compute the same loss of all embeddings, each takes the gradient of its
-own share into the towers, and the weights' gradients are summed.
+Several processes embed a share each. All compute the same loss of all embeddings. Each takes the gradient of its own
+share into the towers. The weights' gradients are summed.
 """
 
 import operator

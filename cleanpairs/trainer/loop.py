@@ -1,8 +1,8 @@
 """The training loop: the only caller of ``optimizer.step``.
 
 A training is a list of stages. Each starts from fresh weights and a fresh optimiser, and the labels carry over (CRCL's
-self-refining). All randomness is derived from (seed, stage, epoch, step), so a checkpoint, which is tensors and plain
-JSON, needs no state of a generator, and a resumed run on the same CPU is the same to the bit.
+self-refining). All randomness is derived from (seed, stage, epoch, step). So a checkpoint is tensors and plain JSON,
+and needs no state of a generator. A resumed run on the same CPU is the same to the bit.
 
 A training that has diverged goes back once to the last good checkpoint, or its beginning, and goes on at half the
 learning rate. A second time it is refused. Signs are (dev/LOG.md has the figures of all recipes):

@@ -1,7 +1,7 @@
 """Inputs behind a URL: fetched into the cache directory, where their reader finds them.
 
-Parquet of an object store is read where it lies. A small file in the cache directory stands for it, a JSON object of
-its URL, its size and its mark (ETag, time of change), by which it is known whether it is still the same. One that lies
+Parquet of an object store is read where it lies. A small file in the cache directory stands for it: a JSON object of
+its URL, its size and its mark (ETag, time of change). The mark tells whether the file is still the same. One that lies
 anywhere else, or was itself fetched, is no such file: a stranger's data cannot make this machine ask the network.
 
 ``http(s)://``, and of what fsspec knows the object stores (see :func:`fetch`): others would reach this machine's files,

@@ -2,8 +2,8 @@
 
 - Embedding folders of clip-retrieval: ``img_emb/img_emb_0.npy`` (n, D) holds the vectors of the images,
   ``text_emb/text_emb_0.npy`` those of the captions, ``metadata/metadata_0.parquet`` the rows. Part 10 after part 9.
-- Loose arrays: ``.npy`` files (n, D) of the images and of the captions, each side perhaps in several, and captions one
-  a line (.txt) or from Parquet, whose other columns come along. Without Parquet a row's key is its number.
+- Loose arrays: ``.npy`` files (n, D) of the images and of the captions. Each side may have several files. Captions come
+  one a line (.txt) or from Parquet, with its other columns. Without Parquet a row's key is its number.
 - The research layout: ``{split}_ims.npy``, (n, D) or (n, R, D), and ``{split}_caps.txt``, one caption a line, as many
   for each image, in order. NoW (Noise of Web) has ``{split}_caps_{bpe,bert,jieba}.txt`` instead, with the numbers of
   the captions' tokens, ``17,5,230``, which are read as words, ``17 5 230``.
