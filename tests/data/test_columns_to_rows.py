@@ -75,7 +75,6 @@ def test_vectors_that_are_not_finite_become_zero_in_every_precision(kind: Any) -
 def test_vectors_of_captions_are_read_with_their_faults(
     large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(table_reader, "IN_MEMORY", 0 if large else 1 << 20)
     zeros = [0.0] * 1000  # of all five more than a page, below which there is no file
     texts = [[1.0, 2.0, *zeros], None, [3.0], [np.inf, 1.0, *zeros], [4.0, 5.0, *zeros]]

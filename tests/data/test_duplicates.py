@@ -124,7 +124,6 @@ def test_signatures_of_a_file_are_kept(tmp_path, monkeypatch) -> None:
     from cleanpairs import load_pairs
     from cleanpairs.data import duplicates
 
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
     table = pa.table({"image": copies(picture(0)), "caption": list("abcd")})
     pq.write_table(table, tmp_path / "data.parquet")
     first = group_near_duplicates(load_pairs(tmp_path / "data.parquet"))

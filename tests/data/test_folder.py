@@ -38,9 +38,8 @@ def table_of(pairs: Any) -> pa.Table:
 
 def test_a_csv_of_pandas(folder: Path) -> None:
     captions = ["plain", 'a "quoted" one', "with, comma", "two\nlines", "日本語", "é"]
-    frame = pd.DataFrame(
-        {"filepath": [f"{i}.png" for i in range(6)], "title": captions, "similarity": np.arange(6) / 10}
-    )
+    names = [f"{i}.png" for i in range(6)]
+    frame = pd.DataFrame({"filepath": names, "title": captions, "similarity": np.arange(6) / 10})
     frame.to_csv(folder / "pairs.csv")
     for data in (folder, folder / "pairs.csv"):
         pairs = load_pairs(data)
@@ -51,7 +50,7 @@ def test_a_csv_of_pandas(folder: Path) -> None:
     assert [x for _, chunk in pairs.images.iter_encoded(4) for x in chunk] == [picture(i) for i in range(6)]
     table = table_of(pairs)
     assert table.column_names == ["unnamed", "filepath", "title", "similarity"]
-    assert table["filepath"].to_pylist() == [{"bytes": picture(i), "path": f"{i}.png"} for i in range(6)]
+    assert table["filepath"].to_pylist() == [{"bytes": picture(i), "path": name} for i, name in enumerate(names)]
     assert load_pairs(folder, limit=2).captions == captions[:2]
 
 
@@ -114,25 +113,18 @@ def test_json_lines_keep_their_types(folder: Path) -> None:
 
 
 def test_lines_that_cannot_be_used_are_set_aside_with_their_number(folder: Path) -> None:
-    lines = [
-        b"image,caption", b"0.png,fine", b"1.png", b"2.png,a,b", b"", b"3.png,caf\xe9", b'4.png,"a" b', b"9.png,gone",
-        b"../secret.png,out", b"/etc/passwd,out", b"https://example.org/a.png,far", b",none", b"5.png,last",
-    ]  # fmt: skip
+    lines = {
+        b"0.png,fine": None, b"1.png": "line 3 has 1 fields, the header 2", b"2.png,a,b": "line 4 has 3 fields, the ",
+        b"3.png,caf\xe9": "line 5 is not UTF-8; the file may be ", b'4.png,"a" b': "line 6 cannot be read",
+        b"9.png,gone": "missing", b"../secret.png,out": "leaves the image root", b",none": "there is no image",
+        b"/etc/passwd,out": "leaves the image root", b"https://example.org/a.png,far": "URL", b"5.png,last": None,
+    }  # fmt: skip
     (folder.parent / "secret.png").write_bytes(picture(9))
-    (folder / "in.csv").write_bytes(b"\r\n".join(lines) + b"\r\n")
+    (folder / "in.csv").write_bytes(b"\r\n".join([b"image,caption", *lines, b""]))
     pairs = load_pairs(folder)
-    reasons = {pairs.captions[i]: why for i, why in pairs.reasons.items()}
-    assert len(pairs) == 11 and [i for i in range(11) if i not in pairs.reasons] == [0, 10]
-    assert (
-        pairs.reasons[1] == "line 3 has 1 fields, the header 2"
-        and pairs.reasons[2] == "line 4 has 3 fields, the header 2"
-    )
-    assert pairs.reasons[3].startswith("line 6 is not UTF-8; the file may be ") and pairs.reasons[4].startswith(
-        "line 7 cannot be read"
-    )
-    assert "missing" in reasons["gone"] and "leaves the image root" in reasons["out"] and "URL" in reasons["far"]
-    assert all("leaves the image root" in pairs.reasons[i] for i in (6, 7)) and reasons["none"] == "there is no image"
-    assert pairs.images.read(range(5, 11)) == [None] * 5 + [picture(5)]
+    for i, why in enumerate(lines.values()):
+        assert pairs.reasons.get(i) is None if why is None else why in pairs.reasons[i], i
+    assert pairs.images.read(range(5, 11)) == [None] * 5 + [picture(5)] and len(pairs) == 11
     assert table_of(pairs)["image"][6].as_py()["bytes"] is None
 
 
@@ -146,16 +138,12 @@ def test_lines_that_cannot_be_used_are_set_aside_with_their_number(folder: Path)
         ("in.csv", b"\x89PNG\r\n\x1a\n\0\0", "no header"),
         (
             "in.csv",
-            b'image,caption\n0.png,fine\n1.png,"never closed\n2.png,b\n',
-            r"in\.csv, line 3: a quoted field is not closed",
+            b'image,caption\n0.png,fine\n1.png,"b\n2.png,b\n',
+            r"in\.csv, line 3: a quoted field is not clo",
         ),
         ("in.csv", b"image,caption\n0.png," + b"x" * 2**25 + b"\n", r"line 2: .*longer than"),
         ("in.csv", b"image,caption\nnowhere.png,a\n", "none of the first 1 images .*'nowhere.png'.*--image-root"),
-        (
-            "in.csv",
-            b"image,caption,true_mismatch\n0.png,a,maybe\n",
-            "true_mismatch cannot be read as true or false: .*maybe",
-        ),
+        ("in.csv", b"image,caption,true_mismatch\n0.png,a,maybe\n", "true_mismatch cannot be read as true or.*: .*may"),
         ("in.jsonl", b"{\n", "line 1 is no JSON"),
         ("in.jsonl", b"[1]\n", "line 1 is no JSON object"),
         ("in.jsonl", b"\xff\xfe{}\n", "cannot be read as UTF-16"),
@@ -170,33 +158,23 @@ def test_a_file_that_cannot_be_read_is_refused(folder: Path, name: str, content:
         load_pairs(folder / name)
 
 
-def test_the_truth_may_be_in_the_csv(folder: Path) -> None:
-    (folder / "in.csv").write_text(
-        "image,caption,true_mismatch,true_key\n0.png,a,True,1\n1.png,b,False,0\n2.png,c,,2\n"
-    )
-    pairs = load_pairs(folder)
+def test_the_truth_in_a_csv_and_a_folder_with_several_files(folder: Path) -> None:
+    rows = "image,caption,true_mismatch,true_key\n0.png,a,True,1\n1.png,b,False,0\n2.png,c,,2\n"
+    for name in ("a.csv", "b.csv"):
+        (folder / name).write_text(rows)
+    with pytest.raises(DataError, match=r"a\.csv, b\.csv.*give one of them"):
+        load_pairs(folder)
+    pairs = load_pairs(folder / "a.csv")
     assert pairs.true_mismatch is not None and pairs.true_mismatch.tolist() == [True, False, False]
 
 
-def test_numbers_that_do_not_go_together_are_text(folder: Path) -> None:
-    lines = [{"image": "0.png", "caption": "c", "n": n} for n in (0.5, 2**60 + 1)]
+def test_vectors_in_json_lines_and_numbers_that_do_not_go_together(folder: Path) -> None:
+    lines = [{"features": [i, i + 0.5], "caption": "c", "n": n} for i, n in enumerate((0.5, 2**60 + 1, None))]
     (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert table_of(load_pairs(folder))["n"].to_pylist() == ["0.5", str(2**60 + 1)]
-
-
-def test_vectors_in_json_lines(folder: Path) -> None:
-    lines = [{"caption": f"c{i}", "features": [i, i + 0.5]} for i in range(3)]
-    (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    array = load_pairs(folder).images.array()
+    pairs = load_pairs(folder)
+    array = pairs.images.array()
     assert array is not None and array[:, 0, 1].tolist() == [0.5, 1.5, 2.5]
-
-
-def test_a_folder_with_several_files_is_not_guessed_at(folder: Path) -> None:
-    for name in ("a.csv", "b.csv"):
-        (folder / name).write_text("image,caption\n0.png,a\n")
-    with pytest.raises(DataError, match=r"a\.csv, b\.csv.*give one of them"):
-        load_pairs(folder)
-    assert len(load_pairs(folder / "a.csv")) == 1
+    assert table_of(pairs)["n"].to_pylist() == ["0.5", str(2**60 + 1), None]
 
 
 CAPTIONS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20), max_size=8)
@@ -204,9 +182,7 @@ CAPTIONS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_cha
 
 @settings(max_examples=60, deadline=None)
 @given(captions=CAPTIONS, ending=st.sampled_from(["csv", "tsv", "jsonl"]))
-def test_what_python_writes_is_read_back(
-    captions: list[str], ending: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_what_python_writes_is_read_back(captions: list[str], ending: str, tmp_path_factory: Any) -> None:
     folder = tmp_path_factory.mktemp("round")
     (folder / "0.png").write_bytes(picture(0))
     with open(folder / f"in.{ending}", "w", newline="", encoding="utf-8") as file:
@@ -222,16 +198,13 @@ def test_what_python_writes_is_read_back(
 @settings(max_examples=150, deadline=None)
 @given(content=st.binary(max_size=60), ending=st.sampled_from(["csv", "tsv", "jsonl", "json"]))
 @example(content=b",\x80,", ending="csv")  # too many fields, and one that is not UTF-8
-def test_whatever_bytes_are_read_or_refused(
-    content: bytes, ending: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_whatever_bytes_are_read_or_refused(content: bytes, ending: str, tmp_path_factory: Any) -> None:
     folder = tmp_path_factory.mktemp("bytes")
     (folder / "0.png").write_bytes(picture(0))
     begin = {"json": b'[{"image":"0.png","caption":"a"},', "jsonl": b'{"image":"0.png","caption":"a"}\n'}
+    begin |= {"csv": b"image,caption\n0.png,a\n", "tsv": b"image\tcaption\n0.png\ta\n"}
     path = folder / f"in.{ending}"
-    path.write_bytes(
-        begin.get(ending, b"image,caption\n0.png,a\n".replace(b",", b"\t" if ending == "tsv" else b",")) + content
-    )
+    path.write_bytes(begin[ending] + content)
     said = f"in.{ending}"
     try:
         pairs = load_pairs(path)

@@ -90,11 +90,9 @@ def test_the_truth_is_what_a_plain_recount_finds(pairs: Pairs, rate: float, per:
 
 
 def test_settings_that_do_not_exist() -> None:
-    for rate in (-0.1, 1.1, float("nan")):
-        with pytest.raises(ConfigError, match=r"\[0, 1\]"):
-            inject_noise(corpus(3), rate)
-    with pytest.raises(ConfigError, match="'row'"):
-        inject_noise(corpus(3), 0.5, per="row")
+    for rate, per, words in ((-0.1, "caption", r"\[0, 1\]"), (float("nan"), "image", r"\[0, 1\]"), (1, "row", "'row'")):
+        with pytest.raises(ConfigError, match=words):
+            inject_noise(corpus(3), rate, per=per)
 
 
 def test_noise_files(tmp_path: Path) -> None:
@@ -161,20 +159,16 @@ def test_rows_that_noise_does_not_touch_stay_as_they_are(tmp_path: Path, kind: p
             assert got[i].as_py() == captions[j] if i == j else got[i].as_py() == (captions[j] or "")
 
 
-def test_lists_that_noise_does_not_touch_stay_as_they_are(tmp_path: Path) -> None:
+def test_lists_and_what_is_not_utf8_stay_as_they_are(tmp_path: Path) -> None:
     captions = [["a", "b"], None, [], [None], ["c", None], ["d"]]
-    pq.write_table(pa.table({"image": [png(i) for i in range(6)], "captions": captions}), tmp_path / "in.parquet")
-    corrupt(tmp_path / "in.parquet", 0.0, out=tmp_path / "out.parquet")
-    assert pq.read_table(tmp_path / "out.parquet")["captions"].to_pylist() == captions
-    clean, corrupted = load_pairs(tmp_path / "in.parquet"), load_pairs(tmp_path / "out.parquet")
-    assert clean.reasons == corrupted.reasons and not corrupted.true_mismatch_mask().any()
-
-
-def test_text_that_is_not_utf8_is_not_made_good_by_noise(tmp_path: Path) -> None:
-    raw = pa.Array.from_buffers(pa.string(), 3, pa.array([b"a", b"\xff", b"c"]).buffers())
-    pq.write_table(pa.table({"image": [png(i) for i in range(3)], "caption": raw}), tmp_path / "in.parquet")
-    corrupt(tmp_path / "in.parquet", 0.0, out=tmp_path / "out.parquet")
-    assert set(load_pairs(tmp_path / "out.parquet").reasons) == {1}
+    raw = pa.Array.from_buffers(pa.string(), 6, pa.array([b"a", b"\xff", b"c", b"d", b"e", b"f"]).buffers())
+    for column in (pa.array(captions), raw):
+        pq.write_table(pa.table({"image": [png(i) for i in range(6)], "captions": column}), tmp_path / "in.parquet")
+        corrupt(tmp_path / "in.parquet", 0.0, out=tmp_path / "out.parquet", overwrite=True)
+        clean, corrupted = load_pairs(tmp_path / "in.parquet"), load_pairs(tmp_path / "out.parquet")
+        assert clean.reasons == corrupted.reasons and not corrupted.true_mismatch_mask().any()
+        assert column is raw or pq.read_table(tmp_path / "out.parquet")["captions"].to_pylist() == captions
+    assert list(corrupted.reasons) == [1]
 
 
 def test_a_corrupted_research_directory(tmp_path: Path) -> None:
@@ -213,19 +207,18 @@ def test_a_corrupted_research_directory(tmp_path: Path) -> None:
 
 def test_a_noise_file_of_images_makes_its_pairs(tmp_path: Path) -> None:
     """NCR's form: entry i is the image that caption i is shown with, several captions an image."""
-    rng = np.random.default_rng(3)
+    rng, file = np.random.default_rng(3), tmp_path / "n.npy"
     owner = np.repeat(np.arange(6), 5)
     shown_with = owner.copy()
     chosen = rng.choice(30, 14, replace=False)
     shown_with[chosen] = shown_with[rng.permutation(chosen)]
-    np.save(tmp_path / "n.npy", shown_with)
-    permutation = load_noise_file(tmp_path / "n.npy", 30, owner)
-    assert sorted(zip(owner[np.arange(30)], permutation, strict=True)) == sorted(
-        zip(shown_with, np.arange(30), strict=True)
-    )
+    np.save(file, shown_with)
+    permutation = load_noise_file(file, 30, owner)
+    shown = sorted(zip(shown_with, np.arange(30), strict=True))
+    assert sorted(zip(owner, permutation, strict=True)) == shown
     with pytest.raises(DataError, match="as often"):
-        load_noise_file(tmp_path / "n.npy", 30)
+        load_noise_file(file, 30)
     shown_with[0] = (shown_with[0] + 1) % 6
-    np.save(tmp_path / "bad.npy", shown_with)
+    np.save(file, shown_with)
     with pytest.raises(DataError, match="as often"):
-        load_noise_file(tmp_path / "bad.npy", 30, owner)
+        load_noise_file(file, 30, owner)

@@ -33,16 +33,8 @@ def array_of(pairs: Pairs) -> np.ndarray:
 
 def test_a_row_of_bytes_and_text(tmp_path: Path) -> None:
     n = 7
-    path = write(
-        tmp_path / "in.parquet",
-        {
-            "ID": [f"k{i}" for i in range(n)],
-            "JPG": [png(i % 5) for i in range(n)],
-            "TEXT": [f"Text {i}" for i in range(n)],
-        },
-        row_group_size=3,
-    )
-    pairs = load_pairs(path)
+    columns = {"ID": [f"k{i}" for i in range(n)], "JPG": [png(i % 5) for i in range(n)], "TEXT": ["text"] * n}
+    pairs = load_pairs(write(tmp_path / "in.parquet", columns, row_group_size=3))
     assert len(pairs) == n and repr(pairs) == "Pairs(7 pairs of 7 images (bytes))"
     assert pairs.source.columns == {"text": "TEXT", "image": "JPG", "key": "ID"}
     assert pairs.keys == [f"k{i}" for i in range(n)] and pairs.reasons == {}
@@ -50,8 +42,6 @@ def test_a_row_of_bytes_and_text(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pairs.image_index, np.arange(n))
     same = pairs.image_group[:, None] == pairs.image_group
     np.testing.assert_array_equal(same, np.arange(n)[:, None] % 5 == np.arange(n) % 5)
-    assert pairs.images.read([6, 0, 6]) == [png(1), png(0), png(1)]
-    assert [x for _, chunk in pairs.images.iter_encoded(4) for x in chunk] == [png(i % 5) for i in range(n)]
     assert fingerprint_of(pairs.source) == pairs.source.fingerprint
 
 
@@ -96,25 +86,18 @@ def test_vectors_of_every_type(tmp_path: Path, kind: pa.DataType, fixed: bool, r
 
 def test_bad_vectors_are_quarantined_and_zero(tmp_path: Path) -> None:
     rows = [[1.0], [1.0, 2.0], [np.nan, 2.0], None, [np.inf, 0.0], [3.0, None], [1e300, 1.0], [4.0, 5.0], []]
-    path = write(tmp_path / "in.parquet", vectors(pa.array(rows, pa.list_(pa.float64()))))
+    path = write(tmp_path / "in.parquet", vectors(pa.array([*rows, *[None] * 700], pa.list_(pa.float64()))))
     pairs = load_pairs(path)
-    assert set(pairs.reasons) == {0, 2, 3, 4, 5, 6, 8}
+    assert set(pairs.reasons) == {0, 2, 3, 4, 5, 6, 8, *range(9, 709)}
     assert "1 values, not 2" in pairs.reasons[0] and "finite" in pairs.reasons[2] and "no vector" in pairs.reasons[3]
     np.testing.assert_array_equal(array_of(pairs)[[1, 7], 0], [[1, 2], [4, 5]])
     assert not array_of(pairs)[sorted(pairs.reasons)].any()
+    for nulls, rest in ((700, [[1.0, 2.0]]), (3, [])):
+        cells = pa.array([*[None] * nulls, *rest], pa.list_(pa.float32()))
+        assert len(load_pairs(write(path, vectors(cells))).reasons) == nulls
 
 
-def test_vectors_that_start_with_many_nulls(tmp_path: Path) -> None:
-    rows = [None] * 700 + [[1.0, 2.0]] * 3
-    pairs = load_pairs(write(tmp_path / "in.parquet", vectors(pa.array(rows, pa.list_(pa.float32())))))
-    assert len(pairs.reasons) == 700 and array_of(pairs).shape == (703, 1, 2)
-    none = load_pairs(write(tmp_path / "none.parquet", vectors(pa.array([None] * 3, pa.list_(pa.float32())))))
-    assert len(none.reasons) == 3
-
-
-def test_large_vectors_are_mapped_from_the_cache(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_vectors_are_mapped_from_the_cache(tmp_path: Path, own_cache: Path, monkeypatch: Any) -> None:
     want = np.random.default_rng(1).normal(size=(1300, 2, 3)).astype(np.float16)
     flat = pa.FixedSizeListArray.from_arrays(pa.array(want.reshape(-1)), 3)
     path = write(tmp_path / "in.parquet", vectors(pa.FixedSizeListArray.from_arrays(flat, 2)))
@@ -122,10 +105,9 @@ def test_large_vectors_are_mapped_from_the_cache(
     monkeypatch.setattr(table_reader, "IN_MEMORY", 100)
     mapped = load_pairs(path)
     assert isinstance(array_of(mapped), np.memmap)
-    np.testing.assert_array_equal(array_of(mapped), want)
-    np.testing.assert_array_equal(array_of(plain), want)
+    for pairs in (plain, mapped, load_pairs(path)):
+        np.testing.assert_array_equal(array_of(pairs), want)
     np.testing.assert_array_equal(mapped.image_group, plain.image_group)
-    np.testing.assert_array_equal(array_of(load_pairs(path)), want)
     assert list(own_cache.rglob("*")) == [own_cache / "vectors"]  # the file has no name: it goes with the array
 
 
@@ -158,12 +140,10 @@ def test_a_wrong_column_name_lists_the_columns(tmp_path: Path) -> None:
 
 
 def test_several_files_are_one_input_in_order(tmp_path: Path) -> None:
-    for k in range(3):
-        write(
-            tmp_path / f"part-{k}.parquet",
-            {"caption": [f"{k}.{i}" for i in range(k)], "image": [png(i) for i in range(k)]},
-        )
-    pairs = load_pairs(tmp_path)  # an empty list has the type null
+    for k in range(3):  # an empty list has the type null
+        columns = {"caption": [f"{k}.{i}" for i in range(k)], "image": [png(i) for i in range(k)]}
+        write(tmp_path / f"part-{k}.parquet", columns)
+    pairs = load_pairs(tmp_path)
     assert pairs.captions == ["1.0", "2.0", "2.1"] and pairs.images.read([2, 0]) == [png(1), png(0)]
     assert load_pairs(str(tmp_path / "part-[12].parquet")).captions == pairs.captions
     for limit in (1.5, -1):
@@ -182,29 +162,24 @@ def test_several_files_are_one_input_in_order(tmp_path: Path) -> None:
         (pa.array([[1.0]], pa.list_(pa.float16())), pa.array([[2.0]], pa.list_(pa.float32())), [[1.0], [2.0]]),
         (pa.array([{"x": 1}]), pa.array([{"x": 1, "y": "z"}]), [{"x": 1, "y": None}, {"x": 1, "y": "z"}]),
         (pa.array(["x"]).dictionary_encode(), pa.array(["y"]), ["x", "y"]),
-        (pa.array([1.5]), pa.array([2**60 + 1]), None),
-        (pa.array([b"x"]), pa.array([1]), None),
+        (pa.array([1.5]), pa.array([2**60 + 1]), r"1152921504606846977"),
+        (pa.array([b"x"]), pa.array([1]), r"column 'note'.*(binary|int64).*\.parquet.*(binary|int64).*\.parquet"),
     ],
 )
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_column_takes_the_wider_type_of_the_files(
-    a: pa.Array, b: pa.Array, whole: list[Any] | None, turned: bool, tmp_path: Path
-) -> None:
+def test_a_column_takes_the_wider_type(a: pa.Array, b: pa.Array, whole: Any, turned: bool, tmp_path: Path) -> None:
     """Also where the columns come in another order. No value is changed for it: then the files are refused."""
     for k, (value, text) in enumerate(zip((b, a) if turned else (a, b), ("one", "two"), strict=True)):
         columns = {"image": [png(k)], "caption": [text], "note": value}
         names = ["caption", "note", "image"] if k else list(columns)
-        pq.write_table(pa.table({name: columns[name] for name in names}), tmp_path / f"{k}.parquet")
-    if whole is None:
-        with pytest.raises(DataError, match=r"column 'note'|1152921504606846977"):
+        write(tmp_path / f"{k}.parquet", {name: columns[name] for name in names})
+    if isinstance(whole, str):
+        with pytest.raises(DataError, match=whole):
             list(iter_tables(load_pairs(tmp_path).source))
         return
     found = pa.Table.from_batches(iter_tables(load_pairs(tmp_path).source))
-    assert found["note"].to_pylist() == (whole[::-1] if turned else whole) and found["caption"].to_pylist() == [
-        "one",
-        "two",
-    ]
-    assert found.column_names == ["image", "caption", "note"]
+    assert found["note"].to_pylist() == (whole[::-1] if turned else whole)
+    assert found["caption"].to_pylist() == ["one", "two"] and found.column_names == ["image", "caption", "note"]
 
 
 def test_parquet_in_folders_below(tmp_path: Path) -> None:
@@ -229,22 +204,17 @@ def test_parquet_in_folders_below(tmp_path: Path) -> None:
         load_pairs(tmp_path / "hub", split="test")
 
 
-def test_files_with_other_columns_are_refused(tmp_path: Path) -> None:
+def test_a_column_that_one_file_lacks_is_named(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", {"caption": ["a"], "image": [png(0)], "width": [1]})
-    write(tmp_path / "b.parquet", {"caption": ["b"], "image": [png(1)], "width": ["1"]})
-    with pytest.raises(DataError, match=r"'width'.*int64.*a\.parquet.*string.*b\.parquet"):
-        load_pairs(tmp_path)
     write(tmp_path / "b.parquet", {"caption": ["b"], "image": [png(1)]})
     with pytest.raises(DataError, match=r"'width'.*missing.*b\.parquet"):
         load_pairs(tmp_path)
 
 
-@pytest.mark.parametrize("fault", ["truncated", "empty", "html"])
-def test_a_corrupt_file_is_named(tmp_path: Path, fault: str) -> None:
-    path = tmp_path / "broken.parquet"
-    columns = {"caption": [f"caption number {i}" for i in range(500)], "image": [png(i) for i in range(500)]}
-    write(path, columns, compression="none", use_dictionary=False, write_page_checksum=True, row_group_size=100)
-    path.write_bytes({"truncated": path.read_bytes()[:-100], "empty": b"", "html": b"<html>" * 99}[fault])
+@pytest.mark.parametrize("fault", [lambda data: data[:-100], lambda _: b"", lambda _: b"<html>" * 99])
+def test_a_corrupt_file_is_named(tmp_path: Path, fault: Any) -> None:
+    path = write(tmp_path / "broken.parquet", {"caption": ["a"] * 500, "image": [png(i) for i in range(500)]})
+    path.write_bytes(fault(path.read_bytes()))
     with pytest.raises(DataError, match=r"broken\.parquet"):
         load_pairs(path)
 
@@ -255,27 +225,6 @@ def test_what_is_no_input(tmp_path: Path) -> None:
             load_pairs(data)
     with pytest.raises(DataError, match="not of int"):
         load_pairs([1, 2])
-
-
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_rows(tmp_path: Path, n: int) -> None:
-    schema = pa.schema(
-        [
-            ("caption", pa.string()), ("image", pa.binary()), ("image_features", pa.list_(pa.float32(), 2)),
-            ("similarity", pa.float32()),
-        ]
-    )  # fmt: skip
-    rows = [{"caption": "same", "image": png(0), "image_features": [1.0, 2.0], "similarity": 0.5}] * n
-    path = tmp_path / "in.parquet"
-    pq.write_table(pa.Table.from_pylist(rows, schema), path)
-    for options in ({}, {"image_column": "image"}):
-        pairs = load_pairs(path, **options)
-        assert len(pairs) == len(pairs.images) == n and pairs.image_index.dtype == np.int64
-        assert pairs.precomputed_scores["similarity"].shape == (n,)
-        assert len(set(pairs.image_group.tolist())) == len(set(pairs.text_group.tolist())) == min(n, 1)
-        tables = list(iter_tables(pairs.source))
-        assert len(tables) == 1 and tables[0].schema.names == schema.names and len(tables[0]) == n
-        assert pairs.images.read([]) == []
 
 
 def test_iter_tables_gives_every_column_back(tmp_path: Path) -> None:
@@ -299,17 +248,15 @@ def test_batches_of_large_rows_are_small(tmp_path: Path) -> None:
 
 
 def test_truth_columns_are_read_and_not_used(tmp_path: Path) -> None:
-    images = [png(i) for i in range(3)]
+    images, path = [png(i) for i in range(3)], tmp_path / "in.parquet"
     flat = {"image": images, "caption": list("abc"), "true_mismatch": [True, False, None], "true_key": ["1", "1", None]}
-    pairs = load_pairs(write(tmp_path / "flat.parquet", flat))
+    pairs = load_pairs(write(path, flat))
     assert pairs.true_mismatch_mask().tolist() == [True, False, False] and pairs.true_key == ["1", "1", ""]
     lists = {"image": images, "captions": [["a", "b"], ["c"], []], "true_mismatch": [[False, True], [True], []]}
-    lists["true_key"] = [["x", "y"], ["z"], []]
-    pairs = load_pairs(write(tmp_path / "lists.parquet", lists))
+    pairs = load_pairs(write(path, lists | {"true_key": [["x", "y"], ["z"], []]}))
     assert pairs.true_mismatch_mask().tolist() == [False, True, True, False] and pairs.true_key == ["x", "y", "z", ""]
-    words = {"image": images, "caption": list("abc"), "true_mismatch": ["False"] * 3}
     with pytest.raises(DataError, match=r"'true_mismatch' .*in\.parquet is string"):
-        load_pairs(write(tmp_path / "in.parquet", words))
+        load_pairs(write(path, flat | {"true_mismatch": ["False"] * 3}))
 
 
 def test_tables_and_frames_are_inputs(tmp_path: Path) -> None:
@@ -331,27 +278,19 @@ SCORE_NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SCORE_NAMES)
-def test_similarities_that_the_data_brings_are_recognised(tmp_path: Path, name: str) -> None:
+def test_similarities_that_the_data_brings_are_recognised(tmp_path: Path) -> None:
+    """One a row, or one a caption."""
     columns = {
-        "image": [png(0), png(1)],
-        "captions": pa.array([["a", "b"], ["c"]]),
-        name: pa.array([0.25, None], pa.float64()),
-        "similarity_of_shops": pa.array([1.0, 1.0]),
-        "clip_model": pa.array(["b32", "b32"]),
-    }
-    pairs = load_pairs(write(tmp_path / "in.parquet", columns))
-    assert pairs.source.columns[f"score:{name}"] == name and list(pairs.precomputed_scores) == [name]
-    np.testing.assert_array_equal(pairs.precomputed_scores[name], np.array([0.25, 0.25, np.nan], np.float32))
-    assert pairs.precomputed_scores[name].dtype == np.float32
-
-
-def test_a_given_score_may_run_along_the_captions(tmp_path: Path) -> None:
-    columns = {
-        "image": [png(0), png(1), png(2)],
-        "captions": [["a", "b"], ["c", "d"], None],
-        "similarity": pa.array([[0.5, 1e300], [0.125], None]),
-    }
-    pairs = load_pairs(write(tmp_path / "in.parquet", columns))
-    found = pairs.precomputed_scores["similarity"]
-    np.testing.assert_array_equal(found, np.array([0.5, np.inf, 0.125, np.nan, np.nan], np.float32))
+        "image": [png(0), png(1), png(2)], "captions": [["a", "b"], ["c", "d"], None],
+        "similarity_of_shops": [1.0, 1.0, 1.0], "clip_model": ["b32"] * 3,
+    }  # fmt: skip
+    of_rows, of_captions = pa.array([0.25, None, 1]), pa.array([[0.5, 1e300], [0.125, None], None])
+    for name in SCORE_NAMES:
+        for given, wanted in (
+            (of_rows, [0.25, 0.25, np.nan, np.nan, 1]),
+            (of_captions, [0.5, np.inf, 0.125, np.nan, np.nan]),
+        ):
+            pairs = load_pairs(write(tmp_path / "in.parquet", columns | {name: given}))
+            assert pairs.source.columns[f"score:{name}"] == name and list(pairs.precomputed_scores) == [name]
+            np.testing.assert_array_equal(pairs.precomputed_scores[name], np.array(wanted, np.float32))
+            assert pairs.precomputed_scores[name].dtype == np.float32

@@ -60,7 +60,6 @@ class Hub(BaseHTTPRequestHandler):
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Hub]]:
     from huggingface_hub import HfFileSystem
 
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

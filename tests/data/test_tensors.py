@@ -41,27 +41,21 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path, make: Any) -> None:
             read_tensors(file, "np" if make is np.asarray else "pt")
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_errors_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, said = {"a": np.ones(3)}, ""
     with pytest.raises(OSError, match="No such file") as caught:
-        write_tensors({"a": np.ones(3)}, tmp_path / "no" / "t.safetensors")
+        write_tensors(tensors, tmp_path / "no" / "t.safetensors")
     assert caught.value.errno == errno.ENOENT
 
-
-def test_a_full_disk_is_an_output_error_that_names_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise SafetensorError(said)
 
     monkeypatch.setattr(safetensors.numpy, "save_file", fail)
-    with pytest.raises(OutputError, match=r"t\.safetensors cannot be written: No space"):  # noqa: SIM117
-        with staged_file(tmp_path / "t.safetensors") as staged:
-            write_tensors({"a": np.ones(3)}, staged)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_error_of_the_caller_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise SafetensorError("tensors share memory")
-
-    monkeypatch.setattr(safetensors.numpy, "save_file", fail)
+    said = "Error while serializing: I/O error: No space left on device (os error 28)"
+    named = r"t\.safetensors cannot be written: No space"
+    with pytest.raises(OutputError, match=named), staged_file(tmp_path / "t.safetensors") as staged:
+        write_tensors(tensors, staged)
+    said = "tensors share memory"
     with pytest.raises(SafetensorError):
-        write_tensors({"a": np.ones(3)}, tmp_path / "t.safetensors")
+        write_tensors(tensors, tmp_path / "t.safetensors")
+    assert list(tmp_path.iterdir()) == []

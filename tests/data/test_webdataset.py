@@ -90,11 +90,16 @@ def test_what_img2dataset_writes(kind: pa.DataType, tmp_path: Path) -> None:
     assert table.schema.field("width").type == pa.int32() and load_pairs(folder, limit=5).keys == pairs.keys[:5]
 
 
-def test_a_sidecar_of_another_tar_is_refused(tmp_path: Path) -> None:
+def test_a_sidecar_of_another_tar_or_with_a_key_twice_is_refused(tmp_path: Path) -> None:
     folder = write_img2dataset(tmp_path / "shards", shards=1)
-    pq.write_table(pa.table({"key": ["a", "b"], "similarity": [0.5, 0.5]}), folder / "00000.parquet")
-    with pytest.raises(DataError, match=r"none of the keys of .*'a' there, '000000000' here"):
-        load_pairs(folder)
+    table = pq.read_table(folder / "00000.parquet")
+    for other, words in (
+        (pa.table({"key": ["a", "b"], "similarity": [0.5, 0.5]}), r"none of the keys of .*'a' there, '000000000' here"),
+        (pa.concat_tables([table, table]), r"00000\.parquet has a key more than once"),
+    ):
+        pq.write_table(other, folder / "00000.parquet")
+        with pytest.raises(DataError, match=words):
+            load_pairs(folder)
 
 
 JPG, PNG = jpeg(0), jpeg(1, "PNG")
@@ -152,22 +157,12 @@ def test_what_shard_writer_writes_is_read_by_braces_and_by_glob(tmp_path: Path) 
         load_pairs(tmp_path / "{00000..00003}.tar")
 
 
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("a", ["a"]),
-        ("a{08..10}b", ["a08b", "a09b", "a10b"]),
-        ("{8..10}", ["8", "9", "10"]),
-        ("{a,b}{1..2}", ["a1", "a2", "b1", "b2"]),
-        ("{x}", ["{x}"]),
-        ("{3..1}", []),
-    ],
-)
-def test_braces(pattern: str, names: list[str]) -> None:
-    assert expand_braces(pattern) == names
-
-
-def test_braces_that_mean_too_much() -> None:
+def test_braces() -> None:
+    for pattern, names in {
+        "a": ["a"], "a{08..10}b": ["a08b", "a09b", "a10b"], "{8..10}": ["8", "9", "10"], "{x}": ["{x}"], "{3..1}": [],
+        "{a,b}{1..2}": ["a1", "a2", "b1", "b2"],
+    }.items():  # fmt: skip
+        assert expand_braces(pattern) == names
     with pytest.raises(DataError, match="1,000,000"):
         expand_braces("{0..9999}{0..9999}.tar")
 
@@ -223,26 +218,18 @@ def test_names_are_never_paths(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("keep", [0.3, 0.6, 0.9])
-def test_a_tar_cut_short_is_named(tmp_path: Path, keep: float) -> None:
-    path = write_tar(tmp_path / "a.tar", [m for i in range(20) for m in sample(str(i), i)])
+def test_a_tar_that_is_cut_short_or_damaged_is_named(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("0.txt", b"a"), ("1.txt", b"b"), *sample("2", 2)])
     whole = path.read_bytes()
-    end = 512 * 3 * 20 * 2  # headers and contents: every member takes two blocks
-    path.write_bytes(whole[: int(end * keep)])
-    with pytest.raises(DataError, match=r"a\.tar"):
-        load_pairs(path)
-
-
-def test_a_tar_that_ends_or_is_damaged_between_two_members_is_noticed(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", [("0.txt", b"a"), ("1.txt", b"b")])
-    content = bytearray(path.read_bytes())
-    path.write_bytes(content[:1024])
-    with pytest.raises(DataError, match="cut short: it ends at byte 1024"):
-        load_pairs(path)
-    content[1024 + 150] ^= 0xFF
-    path.write_bytes(content)
-    with pytest.raises(DataError, match="damaged: there is no member at byte 1024"):
-        load_pairs(path)
+    damaged = bytearray(whole)
+    damaged[1024 + 150] ^= 0xFF
+    for content, words in (
+        (whole[:1024], "cut short: it ends at byte 1024"), (whole[:700], r"a\.tar"), (whole[:3000], r"a\.tar"),
+        (damaged, "damaged: there is no member at byte 1024"),
+    ):  # fmt: skip
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=words):
+            load_pairs(path)
 
 
 def test_a_name_that_occurs_twice(tmp_path: Path) -> None:
@@ -254,61 +241,47 @@ def test_a_name_that_occurs_twice(tmp_path: Path) -> None:
     assert len(pairs) == 3 and pairs.reasons == dict.fromkeys([0, 2], "'0.jpg' occurs more than once in the tar")
 
 
-@pytest.mark.parametrize("value", ["x", "1,2,3", "-1", "9" * 30])
 @pytest.mark.parametrize("name", ["map", "size", "realsize", "major", "numblocks", "offset"])
-def test_the_headers_of_sparse_files(name: str, value: str, tmp_path: Path) -> None:
+def test_the_headers_of_sparse_files(name: str, tmp_path: Path) -> None:
     """A file with holes costs its sample, and a spoilt header is an error that names the tar."""
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for own, content in sample("0", 0) + sample("1", 1):
-            info = tarfile.TarInfo(own)
-            info.size, info.pax_headers = len(content), {f"GNU.sparse.{name}": value} if own == "1.jpg" else {}
-            tar.addfile(info, io.BytesIO(content))
-    with contextlib.suppress(DataError):
-        pairs = load_pairs(tmp_path / "a.tar")
-        assert len(pairs) == 2 and 0 not in pairs.reasons
-        assert 1 in pairs.reasons or pairs.images.read([1]) == [jpeg(1)]
+    for value in ("x", "1,2,3", "-1", "9" * 30):
+        with tarfile.open(tmp_path / "a.tar", "w") as tar:
+            for own, content in sample("0", 0) + sample("1", 1):
+                info = tarfile.TarInfo(own)
+                info.size, info.pax_headers = len(content), {f"GNU.sparse.{name}": value} if own == "1.jpg" else {}
+                tar.addfile(info, io.BytesIO(content))
+        with contextlib.suppress(DataError):
+            pairs = load_pairs(tmp_path / "a.tar")
+            assert len(pairs) == 2 and 0 not in pairs.reasons
+            assert 1 in pairs.reasons or pairs.images.read([1]) == [jpeg(1)]
 
 
 def test_what_is_no_tar(tmp_path: Path) -> None:
-    (tmp_path / "z.tar").write_bytes(gzip.compress(b"x" * 2000))
-    with pytest.raises(DataError, match="compressed; unpack it"):
-        load_pairs(tmp_path / "z.tar")
-    (tmp_path / "a.tar").write_bytes(b"<html>" * 200)
-    with pytest.raises(DataError, match=r"a\.tar cannot be read as a tar"):
-        load_pairs(tmp_path / "a.tar")
-    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as tar:
-        tar.addfile(tarfile.TarInfo("0.txt"))
-    with pytest.raises(DataError, match="compressed; unpack it"):
-        load_pairs(tmp_path / "b.tar.gz")
-    with pytest.raises(DataError, match="no such input"):
-        load_pairs(tmp_path / "c.tar")
-
-
-def test_a_sidecar_with_a_key_twice_is_refused(tmp_path: Path) -> None:
-    folder = write_img2dataset(tmp_path / "shards", shards=1)
-    table = pq.read_table(folder / "00000.parquet")
-    pq.write_table(pa.concat_tables([table, table]), folder / "00000.parquet")
-    with pytest.raises(DataError, match=r"00000\.parquet has a key more than once"):
-        load_pairs(folder)
+    for name, content, words in (
+        ("z.tar", gzip.compress(b"x" * 2000), "compressed; unpack it"),
+        ("b.tar.gz", gzip.compress(bytes(10_240)), "compressed; unpack it"),
+        ("a.tar", b"<html>" * 200, r"a\.tar cannot be read as a tar"),
+        ("c.tar", None, "no such input"),
+    ):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=words):
+            load_pairs(tmp_path / name)
 
 
 def test_random_bytes_never_crash(tmp_path: Path) -> None:
-    whole = bytearray(write_tar(tmp_path / "a.tar", [m for i in range(4) for m in sample(str(i), i)]).read_bytes())
-    rng = np.random.default_rng(0)
-    outcomes = {"read": 0, "refused": 0}
-    for k in range(300):
+    path = write_tar(tmp_path / "a.tar", [m for i in range(4) for m in sample(str(i), i)])
+    whole, rng, read = path.read_bytes(), np.random.default_rng(0), 0
+    for k in range(150):
         content = bytearray(whole)
         for at in rng.integers(0, 512 * 24, k % 3).tolist():
             content[at] = int(rng.integers(256))
-        path = tmp_path / f"{k}.tar"
         path.write_bytes(content)
-        try:
+        with contextlib.suppress(DataError):
             pairs = load_pairs(path)
             pairs.images.read(range(len(pairs)))
-            outcomes["read"] += 1
-        except DataError:
-            outcomes["refused"] += 1
-    assert sum(outcomes.values()) == 300 and min(outcomes.values()) > 50
+            read += 1
+    assert 25 < read < 125
 
 
 def test_failed_downloads_in_the_parquet_of_img2dataset(tmp_path: Path) -> None:

@@ -24,47 +24,36 @@ def rows(first: int, n: int) -> pa.RecordBatch:
     )
 
 
-def test_rows_come_back_and_are_counted(tmp_path: Path) -> None:
+def test_rows_come_back_and_are_counted_and_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out.parquet"
-    with ParquetSink(path, FLAT) as sink:
-        for first in range(0, 100, 10):
-            sink.write(rows(first, 10))
-        sink.write(pa.Table.from_batches([rows(100, 5)]))
-    table = pq.read_table(path, page_checksum_verification=True)
-    assert sink.rows == 105 and table["a"].to_pylist() == list(range(105))
-    meta = pq.read_metadata(path)
-    assert meta.num_row_groups == 1 and meta.row_group(0).column(0).compression == "ZSTD"
+    for most, wanted in ((None, [105]), (40, [40, 40, 25])):
+        if most is not None:
+            monkeypatch.setattr(writing.ParquetSink, "group_rows", most)
+        with ParquetSink(path, FLAT) as sink:
+            for first in range(0, 100, 10):
+                sink.write(rows(first, 10))
+            sink.write(pa.Table.from_batches([rows(100, 5)]))
+        table, meta = pq.read_table(path, page_checksum_verification=True), pq.read_metadata(path)
+        assert sink.rows == 105 and table["a"].to_pylist() == list(range(105))
+        assert [meta.row_group(i).num_rows for i in range(meta.num_row_groups)] == wanted
+        assert meta.row_group(0).column(0).compression == "ZSTD"
     assert pq.read_schema(path).metadata[b"note"] == b"kept"
-
-
-def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing.ParquetSink, "group_rows", 40)
-    with ParquetSink(tmp_path / "rows.parquet", FLAT) as sink:
-        sink.write(rows(0, 100))
-        for first in range(100, 130, 10):
-            sink.write(rows(first, 10))
-    meta = pq.read_metadata(tmp_path / "rows.parquet")
-    sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
-    assert sum(sizes) == 130 and max(sizes) <= 59
 
 
 def test_row_groups_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing.ParquetSink, "group_bytes", 1000)
-    whole, parts = tmp_path / "whole.parquet", tmp_path / "parts.parquet"
-    with ParquetSink(whole, FLAT) as sink:
-        sink.write(rows(0, 500))  # all at once, as a frame comes
-    with ParquetSink(parts, FLAT) as sink:
-        for first in range(0, 500, 20):
-            sink.write(rows(first, 20))
-    for path in (whole, parts):
+    path = tmp_path / "out.parquet"
+    for step in (500, 20):  # all at once, as a frame comes, and in parts
+        with ParquetSink(path, FLAT) as sink:
+            for first in range(0, 500, step):
+                sink.write(rows(first, step))
         file = pq.ParquetFile(path)
         sizes = [file.read_row_group(i).nbytes for i in range(file.num_row_groups)]
         assert max(sizes) <= 1100 and file.num_row_groups <= 25
         assert file.read()["a"].to_pylist() == list(range(500))
-    blob = pa.schema([("blob", pa.binary())])
-    with ParquetSink(tmp_path / "huge.parquet", blob) as sink:
+    with ParquetSink(path, pa.schema([("blob", pa.binary())])) as sink:
         sink.write(pa.table({"blob": [bytes(5000)] * 3}))  # a row is never cut
-    assert pq.read_metadata(tmp_path / "huge.parquet").num_row_groups == 3
+    assert pq.read_metadata(path).num_row_groups == 3
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
@@ -121,56 +110,39 @@ def test_images_and_other_features_open_in_datasets(tmp_path: Path, path_type: p
     stream = io.BytesIO()
     Image.new("RGB", (5, 4), "red").save(stream, "PNG")
     noted = datasets.Features({"label": datasets.ClassLabel(names=["no", "yes"]), "gone": datasets.Value("string")})
-    info = {"info": {"features": noted.to_dict()}}
-    schema = pa.schema(
-        [
-            ("image", pa.struct([("bytes", pa.binary()), ("path", path_type)])),
-            ("caption", pa.string()),
-            ("label", pa.int64()),
-        ],
-        metadata={b"huggingface": writing.json.dumps(info).encode()},
-    )
+    info = {b"huggingface": writing.json.dumps({"info": {"features": noted.to_dict()}}).encode()}
+    image = pa.struct([("bytes", pa.binary()), ("path", path_type)])
+    schema = pa.schema([("image", image), ("caption", pa.string()), ("label", pa.int64())], metadata=info)
+    row = {"image": {"bytes": stream.getvalue(), "path": None}, "caption": "a", "label": 1}
     path = tmp_path / "out.parquet"
     with ParquetSink(path, schema) as sink:
-        sink.write(
-            pa.RecordBatch.from_pylist(
-                [{"image": {"bytes": stream.getvalue(), "path": None}, "caption": "a", "label": 1}], schema=schema
-            )
-        )
+        sink.write(pa.RecordBatch.from_pylist([row], schema=schema))
     loaded = datasets.load_dataset("parquet", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
     assert loaded[0]["image"].size == (5, 4) and loaded.features["label"].names == ["no", "yes"]
-    broken = writing.with_image_feature(schema.with_metadata({b"huggingface": b"{not json"}))
-    assert b"Image" in broken.metadata[b"huggingface"]
+    for metadata in ({b"huggingface": b"{not json"}, {b"note": b"kept"}):
+        found = writing.with_image_feature(schema.with_metadata(metadata)).metadata
+        assert b"Image" in found[b"huggingface"] and found.get(b"note") == metadata.get(b"note")
     assert writing.with_image_feature(FLAT) is FLAT
+    with ParquetSink(path, schema.with_metadata({"note": "kept"}), image_feature=False) as sink:
+        sink.write(pa.RecordBatch.from_pylist([row], schema=schema))
+    assert b"huggingface" not in pq.read_schema(path).metadata
 
 
-def test_without_the_image_feature_the_schema_is_as_given(tmp_path: Path) -> None:
-    struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    schema = pa.schema([("image", struct)], metadata={"note": "kept"})
-    for noted in (False, True):
-        with ParquetSink(tmp_path / "out.parquet", schema, image_feature=noted) as sink:
-            sink.write(pa.table({"image": [{"bytes": b"1", "path": None}]}, schema=schema))
-        found = pq.read_schema(tmp_path / "out.parquet").metadata
-        assert (b"huggingface" in found) == noted and found[b"note"] == b"kept"
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2, 1000])
 @pytest.mark.parametrize("names", [["x"], ["x", "text"], ["part", "n", "x"], ["text", "n"], ["x", "v", "text"]])
-def test_floats_have_no_dictionary_and_what_repeats_has(names: list[str], rows: int, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    columns = {
-        "x": pa.array(rng.random(rows).astype(np.float32)),
-        "text": pa.array([f"a{k % 3}" for k in range(rows)]),
-        "n": pa.array(np.arange(rows) % 5),
-        "part": pa.array([{"y": 0.5, "name": "b"}] * rows, pa.struct({"y": pa.float64(), "name": pa.string()})),
-        "v": pa.array([[1.0, 2.0]] * rows, pa.list_(pa.float32(), 2)),
-    }
-    table = pa.table({name: columns[name] for name in names})
-    with ParquetSink(tmp_path / "t.parquet", table.schema) as sink:
-        sink.write(table)
-    assert pq.read_table(tmp_path / "t.parquet").equals(table)
-    if rows:
-        group = pq.ParquetFile(tmp_path / "t.parquet").metadata.row_group(0)
-        for column in (group.column(k) for k in range(group.num_columns)):
+def test_floats_have_no_dictionary_and_what_repeats_has(names: list[str], tmp_path: Path) -> None:
+    for rows in (0, 1, 2, 1000):
+        columns = {
+            "x": pa.array(np.random.default_rng(0).random(rows).astype(np.float32)),
+            "text": pa.array([f"a{k % 3}" for k in range(rows)]),
+            "n": pa.array(np.arange(rows) % 5),
+            "part": pa.array([{"y": 0.5, "name": "b"}] * rows, pa.struct({"y": pa.float64(), "name": pa.string()})),
+            "v": pa.array([[1.0, 2.0]] * rows, pa.list_(pa.float32(), 2)),
+        }
+        table = pa.table({name: columns[name] for name in names})
+        with ParquetSink(tmp_path / "t.parquet", table.schema) as sink:
+            sink.write(table)
+        assert pq.read_table(tmp_path / "t.parquet").equals(table)
+        group = pq.ParquetFile(tmp_path / "t.parquet").metadata.row_group(0) if rows else None
+        for column in (group.column(k) for k in range(group.num_columns if group else 0)):
             assert column.has_dictionary_page is (column.path_in_schema in ("text", "n"))
             assert column.compression == "ZSTD"

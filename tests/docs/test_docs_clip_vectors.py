@@ -43,7 +43,6 @@ def files(folder: Path) -> None:
 
 def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
     files(tmp_path)
     page = PAGE.read_text(encoding="utf-8")
     commands = re.findall(r"^    cleanpairs (.*)$", page, flags=re.MULTILINE)
