@@ -93,10 +93,12 @@ def test_image_paths_of_a_frame_are_of_the_working_directory(tmp_path: Path, mon
 def test_files_are_embedded_and_urls_are_not_fetched(tmp_path: Path) -> None:
     picture(1).save(tmp_path / "1.png")
     features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
-    cells = [{"path": path, "bytes": None} for path in (str(tmp_path / "1.png"), "https://example.invalid/1.png")]
-    pairs = load_pairs(datasets.Dataset.from_dict({"image": cells, "caption": ["a", "b"]}, features=features))
-    assert pairs.images.read([0]) == [(tmp_path / "1.png").read_bytes()]
-    assert pairs.reasons.keys() == {1} and "is a URL, and nothing is fetched" in pairs.reasons[1]
+    local, far = (
+        load_pairs(datasets.Dataset.from_dict({"image": [{"path": path, "bytes": None}], "caption": ["a"]}, features))
+        for path in (str(tmp_path / "1.png"), "https://example.invalid/1.png")
+    )
+    assert local.images.read([0]) == [(tmp_path / "1.png").read_bytes()]
+    assert "is a URL, and nothing is fetched" in far.reasons[0]
 
 
 def made_plan(dataset: datasets.Dataset) -> RepairPlan:
