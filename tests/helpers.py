@@ -27,6 +27,20 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@functools.cache
+def calls_of(path: Path) -> list[tuple[str, ast.Call]]:
+    """Every call in a file with the dotted name of what is called: of ``a.b().c()`` that is ``.c``."""
+    found = []
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call):
+            called, parts = node.func, list[str]()
+            while isinstance(called, ast.Attribute):
+                parts.append(called.attr)
+                called = called.value
+            found.append((".".join([called.id if isinstance(called, ast.Name) else "", *reversed(parts)]), node))
+    return found
+
+
 def picture(number: int, form: str = "PNG", size: tuple[int, int] = (8, 8)) -> bytes:
     """An encoded image of one colour, another one for each of 65,536 numbers."""
     out = io.BytesIO()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import cleanpairs
-from tests.helpers import tree_of
+from tests.helpers import calls_of, tree_of
 
 REPO = Path(__file__).resolve().parents[1]
 PACKAGE = Path(cleanpairs.__file__).resolve().parent
@@ -36,28 +36,24 @@ def room_of(path: Path) -> str:
 
 def imported_names(path: Path, types: bool = False) -> set[tuple[int, str]]:
     """(Line, dotted name) of every import of the package, inside functions too; for ``types`` only where asked for."""
-    tree = tree_of(path)
     unseen: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if (
-            not types
-            and isinstance(node, ast.If)
-            and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
-        ):
-            unseen.update(inner for statement in node.body for inner in ast.walk(statement))
     found: set[tuple[int, str]] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(path)):  # what is outer comes before what is inner
         names: list[str] = []
-        if node in unseen:
+        if not types and isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            unseen.update(inner for statement in node.body for inner in ast.walk(statement))
+        elif node in unseen:
             continue
-        if isinstance(node, ast.Import):
+        elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            names = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
         found |= {(getattr(node, "lineno", 0), name) for name in names if name.startswith("cleanpairs.")}
+    for called, call in calls_of(path):
+        names = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        if called.endswith("import_module"):
+            found |= {(call.lineno, name) for name in names if name.startswith("cleanpairs.")}
     return found
 
 
@@ -114,13 +110,12 @@ def test_the_trainer_alone_steps_an_optimizer() -> None:
 
 def test_only_atomic_renames() -> None:
     for path in modules():
-        tree = tree_of(path)
-        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
         if path == PACKAGE / "data" / "atomic.py" or path.name == "run.py":  # a run keeps the old one
             continue
-        assert not {ast.unparse(n.func) for n in calls} & {"os.rename", "os.replace", "shutil.move"}, path
-        of_paths = [n.func for n in calls if len(n.args) == 1 and not n.keywords]  # str.replace takes two
-        assert not {"rename", "replace"} & {f.attr for f in of_paths if isinstance(f, ast.Attribute)}, path
+        calls = calls_of(path)
+        assert not {name for name, _ in calls} & {"os.rename", "os.replace", "shutil.move"}, path
+        of_paths = [name for name, n in calls if len(n.args) == 1 and not n.keywords]  # str.replace takes two
+        assert not [name for name in of_paths if name.endswith((".rename", ".replace"))], path
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:

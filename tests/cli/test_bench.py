@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs.benchmarking import bench
 from cleanpairs.data import load_pairs
 from cleanpairs.data.noise import inject_noise
 
@@ -84,12 +85,8 @@ def test_bench_refuses(command: Command, data: Path, argv: list[str], code: int,
     assert found == code and words in err
 
 
-def test_bench_interrupted_keeps_what_is_measured(
-    command: Command, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from cleanpairs.benchmarking import bench as module
-
-    real, calls = module.run_cell, []
+def test_bench_interrupted_keeps_what_is_measured(command: Command, data: Path, monkeypatch: Any) -> None:
+    real, calls = bench.run_cell, []
 
     def stops(*args: Any, **options: Any) -> dict[str, Any]:
         calls.append(1)
@@ -97,7 +94,7 @@ def test_bench_interrupted_keeps_what_is_measured(
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(module, "run_cell", stops)
+    monkeypatch.setattr(bench, "run_cell", stops)
     argv = ("bench", data, "--methods", "infonce", "--noise", "0.4", "--seeds", 2, "--out", "o", "--quiet", *SMALL)
     code, _, err = command(*argv)
     assert code == 130 and "The same command goes on" in err
@@ -109,26 +106,21 @@ def test_bench_interrupted_keeps_what_is_measured(
 
 
 @pytest.mark.parametrize(
-    ("given", "kind"),
-    [
-        ("within:half", "within:half"),
-        ("shift", "shift:1"),
-        ("partial:0.7", "partial:0.7"),
-    ],
+    ("given", "kind"), [("within:half", "within:half"), ("shift", "shift:1"), ("partial:0.7", "partial:0.7")]
 )
 def test_corrupt_in_other_ways(command: Command, data: Path, given: str, kind: str) -> None:
-    argv = ["--kind", given]
     table = pq.read_table(data)
     pq.write_table(table.append_column("half", pa.array([i % 2 == 0 for i in range(32)])), "d.parquet")
-    code, out, err = command("corrupt", "d.parquet", "--noise", "0.5", *argv, "--out", "n.parquet", "--seed", "7")
+    argv = ("corrupt", "d.parquet", "--noise", "0.5", "--kind", given, "--seed", "7")
+    code, out, err = command(*argv, "--out", "n.parquet")
     assert code == 0, err
-    corrupted = pq.read_table("n.parquet")
-    share = np.mean(corrupted["true_mismatch"].to_pylist())
-    assert out == f"32 pairs, {32 * share:.0f} of them now mismatched ({share:.1%} of the 50.0% asked for, {kind}) -> "\
-        "n.parquet\n"  # fmt: skip
+    corrupted = pq.read_table("n.parquet")["true_mismatch"].to_pylist()
+    share = np.mean(corrupted)
+    now = f"32 pairs, {32 * share:.0f} of them now mismatched ({share:.1%} of the 50.0% asked for, {kind})"
+    assert out == f"{now} -> n.parquet\n"
     truth = inject_noise(load_pairs("d.parquet"), 0.5, kind=kind, seed=7).mismatched
-    assert corrupted["true_mismatch"].to_pylist() == truth.tolist() and 0.4 < share <= 0.5
-    code, out, _ = command("corrupt", "d.parquet", "--noise", "0.5", *argv, "--out", "m.parquet", "--json")
+    assert corrupted == truth.tolist() and 0.4 < share <= 0.5
+    code, out, _ = command(*argv, "--out", "m.parquet", "--json")
     assert code == 0 and json.loads(out)["kind"] == kind
 
 
@@ -165,11 +157,12 @@ def test_a_corrupted_copy_can_be_fitted_repaired_and_judged(command: Command, da
 
 
 def test_a_noise_file_that_does_not_fit_is_refused(command: Command, data: Path) -> None:
-    np.save("short.npy", np.arange(31))
-    np.save("twice.npy", np.zeros(32, np.int64))
-    np.save("floats.npy", np.arange(32) + 0.5)
-    for file, words in (("short", "32 whole numbers"), ("twice", "no permutation"), ("floats", "whole numbers")):
+    for name, values, words in (
+        ("short", np.arange(31), "32 whole numbers"),
+        ("twice", np.zeros(32, np.int64), "no permutation"),
+        ("floats", np.arange(32) + 0.5, "whole numbers"),
+    ):
+        np.save(f"{name}.npy", values)
         for argv in (("corrupt", data), ("bench", data, "--methods", "infonce")):
-            code, _, err = command(*argv, "--noise-file", f"{file}.npy", "--out", "o")
-            assert code == 3 and words in err and f"{file}.npy" in err
-            assert not Path("o").exists()
+            code, _, err = command(*argv, "--noise-file", f"{name}.npy", "--out", "o")
+            assert code == 3 and words in err and f"{name}.npy" in err and not Path("o").exists()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -63,40 +64,39 @@ def test_every_command_has_help(command: Command, name: str) -> None:
     assert done.code == 0 and "Usage:" in done.out
 
 
-def test_an_unknown_command_suggests_the_nearest(command: Command) -> None:
-    done = command("fitt", "data.parquet")
-    assert done.code == 2
-    assert "'fitt'" in done.err and "did you mean 'fit'" in done.err
-
-
 @pytest.mark.parametrize(
     ("argv", "code", "words"),
     [
-        (["fit"], 2, ["DATA"]),
-        (["fit", "nowhere.parquet"], 3, ["nowhere.parquet"]),
-        (["fit", "data.parquet", "--column", "text=captoin"], 3, ["captoin", "did you mean 'caption'", "extra"]),
-        (["fit", "data.parquet", "--set", "epoch=3"], 2, ["epoch", "did you mean 'epochs'"]),
-        (["fit", "data.parquet", "--set", "lr"], 2, ["key=value", "'lr'"]),
-        (["fit", "data.parquet", "--epochs", "0"], 2, ["epochs", "found 0"]),
-        (["fit", "data.parquet", "--recipe", "no.yaml"], 2, ["no.yaml"]),
-        (["fit", "data.parquet", "--epochs", "many"], 2, ["--epochs", "many"]),
-        (["fit", "--resume", "--out", "never"], 3, ["never", "nothing of that name"]),
-        (["fit", "--resume"], 3, ["runs/latest", "cleanpairs fit"]),
-        (["score", "data.parquet", "--out", "s.parquet"], 3, ["runs/latest", "cleanpairs fit"]),
-        (["score", "a", "b", "c", "--out", "s.parquet"], 2, ["give RUN, DATA"]),
-        (["score", "data.parquet"], 2, ["--out"]),
-        (["evaluate", "--threshold", "2"], 2, ["0<=x<=1"]),
-        (["score", "--out", "s.parquet"], 2, ["give the DATA"]),
-        (["evaluate", "norun", "data.parquet"], 3, ["norun"]),
-        (["export", "--repaired", "o.parquet"], 3, ["runs/latest"]),
+        ("fit", 2, ["DATA"]),
+        ("fit nowhere.parquet", 3, ["nowhere.parquet"]),
+        ("fit data.parquet --column text=captoin", 3, ["captoin", "did you mean 'caption'", "extra"]),
+        ("fit data.parquet --set epoch=3", 2, ["epoch", "did you mean 'epochs'"]),
+        ("fit data.parquet --set lr", 2, ["key=value", "'lr'"]),
+        ("fit data.parquet --epochs 0", 2, ["epochs", "found 0"]),
+        ("fit data.parquet --recipe no.yaml", 2, ["no.yaml"]),
+        ("fit data.parquet --epochs many", 2, ["--epochs", "many"]),
+        ("fit --resume --out never", 3, ["never", "nothing of that name"]),
+        ("fit --resume", 3, ["runs/latest", "cleanpairs fit"]),
+        ("score data.parquet --out s.parquet", 3, ["runs/latest", "cleanpairs fit"]),
+        ("score a b c --out s.parquet", 2, ["give RUN, DATA"]),
+        ("score data.parquet", 2, ["--out"]),
+        ("evaluate --threshold 2", 2, ["0<=x<=1"]),
+        ("score --out s.parquet", 2, ["give the DATA"]),
+        ("evaluate norun data.parquet", 3, ["norun"]),
+        ("export --repaired o.parquet", 3, ["runs/latest"]),
+        ("corrupt data.parquet --noise 0.5 --out n.parquet --seed -1", 2, ["--seed", "-1"]),
+        (f"fit data.parquet --seed {10**20}", 2, ["--seed", str(10**20)]),
+        (f"fit data.parquet --set random_state={10**20}", 2, ["random_state", str(10**20)]),
+        (f"fit data.parquet --set epochs={10**20}", 2, ["epochs", str(10**20)]),
+        ("fit data.parquet --set lr=.nan", 2, ["lr", "nan"]),
+        (f"--memory-cap {10**20} fit data.parquet", 2, ["--memory-cap", str(10**20)]),
+        ("corrupt data.parquet --noise nan --out n.parquet", 2, ["--noise", "nan"]),
     ],
 )
-def test_misuse(command: Command, data: Path, argv: list[str], code: int, words: list[str]) -> None:
+def test_misuse(command: Command, data: Path, argv: str, code: int, words: list[str]) -> None:
     before = sorted(p.name for p in Path().iterdir() if p.name != "cache")
-    done = command(*argv)
-    assert done.code == code, done.err
-    assert all(word in done.err for word in words), done.err
-    assert done.out == ""
+    done = command(*argv.split())
+    assert (done.code, done.out) == (code, "") and all(word in done.err for word in words), done.err
     assert sorted(p.name for p in Path().iterdir() if p.name != "cache") == before  # nothing was left behind
 
 
@@ -111,23 +111,6 @@ def test_every_number_is_one_that_the_libraries_take(name: str) -> None:
         for value in ("nan", "inf", "1e400", *([str(10**20), str(-(10**20)), "-1"] if isinstance(kind, Whole) else [])):
             with pytest.raises(click.BadParameter):
                 kind.convert(value, param, None)
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        ("corrupt data.parquet --noise 0.5 --out n.parquet --seed -1", ["--seed", "-1"]),
-        (f"fit data.parquet --seed {10**20}", ["--seed", str(10**20)]),
-        (f"fit data.parquet --set random_state={10**20}", ["random_state", str(10**20)]),
-        (f"fit data.parquet --set epochs={10**20}", ["epochs", str(10**20)]),
-        ("fit data.parquet --set lr=.nan", ["lr", "nan"]),
-        (f"--memory-cap {10**20} fit data.parquet", ["--memory-cap", str(10**20)]),
-        ("corrupt data.parquet --noise nan --out n.parquet", ["--noise", "nan"]),
-    ],
-)
-def test_a_number_that_is_none_is_a_usage_error(command: Command, data: Path, argv: str, words: list[str]) -> None:
-    done = command(*argv.split())
-    assert done.code == 2 and all(word in done.err for word in words), done.err
 
 
 def test_an_error_of_ours_has_no_traceback_unless_asked(
@@ -399,33 +382,28 @@ def test_ctrl_c_then_resume_is_the_uninterrupted_run(command: Command, data: Pat
     assert [(m["stage"], m["epoch"]) for m in lines] == [(1, e) for e in (1, 2, 3)] + [(2, e) for e in range(1, 11)]
 
 
-def test_resume_without_a_run_is_refused_and_without_a_checkpoint_says_so(
-    command: Command, data: Path, tmp_path: Path
-) -> None:
+def test_resume_without_a_run_is_refused_and_without_a_checkpoint_says_so(command: Command, data: Path) -> None:
     """It had fitted from scratch, and said nothing."""
-    done = command("fit", data, "--resume", "--out", "run", *SMALL)
+    resume = ("fit", data, "--resume", "--out", "run", *SMALL)
+    done = command(*resume)
     assert done.code == 2 and "run/run.json is missing" in done.err and "leave --resume out" in done.err
-    assert not (tmp_path / "run").exists()
-    (tmp_path / "run").mkdir()
+    assert not Path("run").exists()
+    Path("run").mkdir()
     for _ in range(2):  # killed as it began, and before its first checkpoint
-        done = command("fit", data, "--resume", "--out", "run", *SMALL)
+        done = command(*resume)
         assert done.code == 0 and "run has no checkpoint yet: its training begins anew" in done.err
-        for file in (tmp_path / "run" / "checkpoints").rglob("*.safetensors"):
+        for file in Path("run/checkpoints").rglob("*.safetensors"):
             file.unlink()
 
 
-def test_resume_with_data_goes_on_with_the_latest_run(
-    command: Command, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_with_data_goes_on_with_the_latest_run(command: Command, data: Path) -> None:
     """As the help says: ``--resume`` without ``--out`` means the latest run, also where DATA is named again."""
-    assert command("fit", data, "--quiet", *SMALL).code == 0
-    assert command("fit", data, "--quiet", "--resume", *SMALL).code == 0
+    for more in ([], ["--resume"]):
+        assert command("fit", data, "--quiet", *more, *SMALL).code == 0
     assert len([p for p in Path("runs").iterdir() if not p.is_symlink()]) == 1
 
 
-def test_resume_in_another_folder_says_where_the_run_was_begun(
-    command: Command, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_in_another_folder_says_where_it_was_begun(command: Command, data: Path, monkeypatch: Any) -> None:
     assert command("fit", data.name, "--quiet", "--out", "run", *SMALL, "--set", "epochs=1").code == 0
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")

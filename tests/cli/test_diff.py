@@ -22,15 +22,9 @@ from cleanpairs.export import diff_export, export_pairs
 from tests.helpers import plan_of
 
 CAPTIONS = [
-    "a dog on grass",
-    "\x1b[31mred\nsecond\u202eline",
-    "=1+1",
-    "two men " * 40,
-    "\u65e5\u672c" * 60,
-    "",
-    "a boat",
+    "a dog on grass", "\x1b[31mred\nsecond\u202eline", "=1+1", "two men " * 40, "\u65e5\u672c" * 60, "", "a boat",
     "a car",
-]
+]  # fmt: skip
 ACTIONS = "rematch_text rematch_text rematch_text rematch_image rematch_text quarantine drop keep".split()
 DONORS = [1, 3, 0, 0, 7, None, None, None]
 
@@ -148,18 +142,6 @@ def test_an_edited_ledger_is_refused_and_another_place_is_taken(command: Callabl
     pq.write_table(pq.read_table(tmp_path / "l.parquet").slice(1), tmp_path / "l.parquet")
     with pytest.raises(DataError, match="edited after the export"):
         diff_export(tmp_path / "out.parquet", ledger=tmp_path / "l.parquet")
-
-
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int) -> None:
-    monkeypatch.chdir(tmp_path)
-    table = pa.table({"caption": ["a", "b"], "features": [[1.0, 0.0], [0.0, 1.0]]}).slice(0, n)
-    pq.write_table(table, "in.parquet")
-    pairs = load_pairs("in.parquet")
-    export_pairs(pairs, plan_of(pairs), "out.parquet")
-    result = CliRunner().invoke(cli, ["diff", "out.parquet"])
-    assert result.exit_code == 0 and "nothing was changed" in result.stdout
-    assert result.stdout.startswith(f"out.parquet: {n} pair{'' if n == 1 else 's'}\n")
 
 
 def test_what_is_no_export(command: Callable[..., Result]) -> None:

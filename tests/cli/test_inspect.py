@@ -112,15 +112,6 @@ def test_captions_cannot_steer_the_terminal(command: Command, tmp_path: Path) ->
     assert max(sum(2 if ord(c) > 0x2E80 else 1 for c in line) for line in out.splitlines()) <= 100
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_rows(command: Command, tmp_path: Path, n: int) -> None:
-    table = {"caption": pa.array(["c"] * n, pa.string()), "image": pa.array([picture(0)] * n, pa.binary())}
-    pq.write_table(pa.table(table), tmp_path / "in.parquet")
-    code, out, _ = command(tmp_path / "in.parquet")
-    assert code == 0 and f"rows         {n}\n" in out
-    assert json.loads(command(tmp_path / "in.parquet", "--json")[1])["duplicate_pairs"] == max(n - 1, 0)
-
-
 def test_vectors_only(command: Command, tmp_path: Path) -> None:
     vectors = np.ones((3, 4), np.float16)
     embedding_folder(tmp_path, vectors, vectors, pa.table({"caption": list("abc")}))

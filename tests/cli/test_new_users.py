@@ -69,23 +69,23 @@ def test_several_images_in_a_cell(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_captions_of_several_columns(folder: Path, kind: str) -> None:
+    """Joined columns hold texts, and a name may hold a comma."""
     frame = pd.DataFrame({"image": ["0.jpg", "1.jpg"], "title": ["Red", "Blue"], "description": ["A dress", None]})
     path = folder / f"in.{kind}"
-    frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
+    frame = frame.assign(**{"title,long": ["A red dress", "A blue one"]})
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.assign(colours=[["red"], ["blue", "sky"]]).to_parquet(path)
+        with pytest.raises(DataError, match=r"in\.parquet, column 'colours' of type list.* cannot be joined"):
+            load_pairs(path, text_column="title,colours")
     pairs = load_pairs(path, text_column="title,description")
     assert pairs.captions == ["Red. A dress", "Blue"]
     assert pairs.images.read([0, 1]) == [picture(0, "JPEG"), picture(1, "JPEG")] and not pairs.reasons
     assert load_pairs(path, text_column="title, description").source.fingerprint == pairs.source.fingerprint
+    assert load_pairs(path, text_column="title,long").captions == ["A red dress", "A blue one"]
     with pytest.raises(DataError, match="has no column 'colour'"):
         load_pairs(path, text_column="title,colour")
-
-
-def test_joined_columns_hold_texts_and_a_name_may_hold_a_comma(folder: Path) -> None:
-    columns = {"image": ["0.jpg", "1.jpg"], "title": ["Red", "Blue"], "colours": [["red"], ["blue", "sky"]]}
-    pq.write_table(pa.table(columns | {"title,long": ["A red dress", "A blue one"]}), folder / "in.parquet")
-    with pytest.raises(DataError, match=r"in\.parquet, column 'colours' of type list.* cannot be joined"):
-        load_pairs(folder / "in.parquet", text_column="title,colours")
-    assert load_pairs(folder / "in.parquet", text_column="title,long").captions == ["A red dress", "A blue one"]
 
 
 def test_the_cache_directory_may_lie_in_the_root(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,21 +151,17 @@ def test_reasons_are_whole(command: Command, folder: Path) -> None:
 
 
 def test_a_backbone_is_refused_where_vectors_take_its_place(in_process: Command, folder: Path) -> None:
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.eye(32, dtype=np.float32).ravel()), 32)
-    captions = [f"caption {i}" for i in range(32)]
-    pq.write_table(
-        pa.table({"image_emb": vectors, "text_emb": vectors, "caption": captions}), folder.parent / "in.parquet"
-    )
-    fit = ("fit", folder.parent / "in.parquet", "--out", folder.parent / "run", "--epochs", 1, "--quiet")
+    vectors, run = pa.array(np.eye(32, dtype=np.float32).tolist(), pa.list_(pa.float32(), 32)), folder.parent / "run"
+    table = {"image_emb": vectors, "text_emb": vectors, "caption": [f"caption {i}" for i in range(32)]}
+    pq.write_table(pa.table(table), folder.parent / "in.parquet")
     for named in (("--backbone", "mlp"), ("--set", "backbone=mlp")):
-        code, _, err = in_process(*fit, *named)
-        assert code == 2 and "--backbone mlp would train nothing" in err and not (folder.parent / "run").exists()
+        code, _, err = in_process("fit", folder.parent / "in.parquet", "--out", run, "--epochs", 1, "--quiet", *named)
+        assert code == 2 and "--backbone mlp would train nothing" in err and not run.exists()
 
 
 def test_what_is_no_data_says_what_would_be(in_process: Command, folder: Path) -> None:
-    for name, data in (("0.jpg", None), ("a.xlsx", b"PK"), ("empty.bin", b"")):
-        if data is not None:
-            (folder / name).write_bytes(data)
+    for name, data in (("0.jpg", b"JPEG"), ("a.xlsx", b"PK"), ("empty.bin", b"")):
+        (folder / name).write_bytes(data)
         code, _, err = in_process("inspect", folder / name)
         assert code == 3 and "is no Parquet, CSV, TSV" in err and "docs/inputs.md" in err
     run = folder / "run"
@@ -194,19 +190,16 @@ def test_where_a_run_may_not_lie(in_process: Command, folder: Path, monkeypatch:
         assert code == 2 and "has no name" in err
 
 
-def test_the_data_is_no_validation(in_process: Command, folder: Path) -> None:
-    np.save(folder / "train_ims.npy", np.eye(4, dtype=np.float32))
-    np.save(folder / "dev_ims.npy", np.eye(4, dtype=np.float32)[:2])
-    (folder / "train_caps.txt").write_text("a\nb\nc\nd\n")
-    (folder / "dev_caps.txt").write_text("a\nb\n")
-    code, _, err = in_process("fit", folder, "--val", folder, "--out", folder.parent / "run")
-    assert code == 2 and "is what is trained on" in err and "the dev split is read then" in err
-
-
-def test_data_without_a_pair_is_named(in_process: Command, folder: Path) -> None:
+def test_the_data_is_no_validation_and_data_without_a_pair_is_named(in_process: Command, folder: Path) -> None:
+    run = folder.parent / "run"
     (folder / "in.csv").write_text("image,caption\n")
-    code, _, err = in_process("fit", folder / "in.csv", "--out", folder.parent / "run")
+    code, _, err = in_process("fit", folder / "in.csv", "--out", run)
     assert code == 3 and "in.csv holds no pair" in err
+    for split, n in (("train", 4), ("dev", 2)):
+        np.save(folder / f"{split}_ims.npy", np.eye(4, dtype=np.float32)[:n])
+        (folder / f"{split}_caps.txt").write_text("a\n" * n)
+    code, _, err = in_process("fit", folder, "--val", folder, "--out", run)
+    assert code == 2 and "is what is trained on" in err and "the dev split is read then" in err
 
 
 @pytest.mark.parametrize("drop", [None, "none", "hashtags,mojibake"])

@@ -49,7 +49,7 @@ def command(fitted: Path, monkeypatch: pytest.MonkeyPatch, in_process: Callable[
     return in_process
 
 
-@pytest.mark.parametrize("strategy", ["ot", "nearest", "half-replace", "pseudo-caption", "method"])
+@pytest.mark.parametrize("strategy", ["ot", "half-replace", "method"])
 def test_every_strategy_plans(command: Callable[..., Any], strategy: str, tmp_path: Path) -> None:
     code, out, err = command(*PLAUSIBLE, "--out", tmp_path / "plan.parquet", "--set", f"strategy={strategy}", "--json")
     assert code == 0, err

@@ -20,10 +20,9 @@ from cleanpairs.commands.run import Run
 from cleanpairs.review.log import DecisionLog
 
 from .conftest import Command
-from .test_explain import N, made, run
+from .test_explain import TRUST, N, made, run
 
 __all__ = ["made", "run"]  # fixtures
-TRUST = "--trust-stored-paths"
 
 
 def opened(run: Path) -> DecisionLog:

@@ -30,6 +30,8 @@ def test_a_whole_file_is_exit_code_0(file: Path) -> None:
     assert done.exit_code == 0
     assert "2 rows" in done.output and done.output.endswith("1 checks, nothing wrong\n")
     assert verify(file, "--quiet").output == ""
+    (line,) = verify(file, "--json").output.splitlines()
+    assert set(json.loads(line)) == {"path", "kind", "ok", "checked", "problems", "notes"}
 
 
 def test_a_damaged_file_is_exit_code_3_and_its_place_is_named(file: Path) -> None:
@@ -46,19 +48,9 @@ def test_a_damaged_file_is_exit_code_3_and_its_place_is_named(file: Path) -> Non
     assert [p["place"] for p in found["problems"]] == ["row group 0, column 'key'"]
 
 
-def test_json_of_a_whole_file_is_one_line(file: Path) -> None:
-    done = verify(file, "--json")
-    assert done.exit_code == 0 and len(done.output.splitlines()) == 1
-    assert set(json.loads(done.output)) == {"path", "kind", "ok", "checked", "problems", "notes"}
-
-
-def test_nothing_to_verify_is_an_error_of_the_data(tmp_path: Path) -> None:
-    done = verify(tmp_path / "nowhere.parquet")
-    assert done.exit_code != 0 and getattr(done.exception, "exit_code", None) == 3
-
-
-def test_the_folder_one_is_in(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_one_is_in_and_nothing_to_verify(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     for name in (".", "./"):
         assert verify(name).exit_code == 0 and "2 rows" in verify(name).output
-    assert getattr(verify("/").exception, "exit_code", None) == 3  # nothing to verify there
+    for name in ("/", "nowhere.parquet"):
+        assert getattr(verify(name).exception, "exit_code", None) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ import pytest
 
 import cleanpairs
 from cleanpairs.core import children
-from tests.helpers import tree_of
+from tests.helpers import calls_of
 
 PACKAGE = Path(cleanpairs.__file__).resolve().parent
 OPTIONAL = {"cupy", "ray", "faiss", "datasets", "sentencepiece", "sitecustomize", "usercustomize"}
@@ -69,17 +68,16 @@ def test_a_child_imports_nothing_from_the_working_directory(
 
 def test_every_child_is_started_by_one_function() -> None:
     """Nobody else starts Python, or anything: the sweep over the package's syntax trees."""
+    starts = (
+        "Popen run_path check_output check_call system popen get_context fork spawnv ProcessPoolExecutor Process "
+        "posix_spawn execv execve"
+    ).split()
     found = {
-        (path.relative_to(PACKAGE).as_posix(), ast.unparse(node.func))
+        (path.relative_to(PACKAGE).as_posix(), name)
         for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(tree_of(path))
-        if (isinstance(node, ast.Call)
-        and ast.unparse(node.func).split(".")[-1]
-        in ("Popen", "run_path", "check_output", "check_call", "system", "popen", "get_context", "fork", "spawnv",
-            "ProcessPoolExecutor", "Process", "posix_spawn", "execv", "execve"))
-        or (isinstance(node, ast.Call)
-        and ast.unparse(node.func) in ("subprocess.run", "subprocess.call"))
-    }  # fmt: skip
+        for name, _ in calls_of(path)
+        if name.split(".")[-1] in starts or name in ("subprocess.run", "subprocess.call")
+    }
     assert found == {("core/children.py", "subprocess.Popen")}
 
 

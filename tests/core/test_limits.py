@@ -25,40 +25,30 @@ from tests.helpers import picture
 REPO = Path(__file__).resolve().parents[2]
 
 
-def test_the_docs_name_every_limit_with_its_variable() -> None:
-    text = (REPO / "docs" / "limits.md").read_text(encoding="utf-8")
+def test_sizes() -> None:
+    for text, size in {
+        "1": 1, "4GB": 4 * 10**9, "1.5g": 1_500_000_000, "512MiB": 2**29, "2 KiB": 2048, "3tb": 3 * 10**12
+    }.items():  # fmt: skip
+        assert parse_bytes(text) == size
+    for text in ("", "0", "-1", "much", "4 GB of it", "1e9", "0.1"):
+        with pytest.raises(ConfigError, match="like 4GB"):
+            parse_bytes(text)
+
+
+def test_the_docs_name_every_limit_and_a_variable_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = (REPO / "docs" / "limits.md").read_text(encoding="utf-8")
     for name, entry in LIMITS.items():
-        assert f"`{entry.variable}`" in text, name
-        assert entry.what in text, name
-
-
-@pytest.mark.parametrize(
-    ("text", "bytes_"),
-    [("1", 1), ("4GB", 4 * 10**9), ("1.5g", 1_500_000_000), ("512MiB", 2**29), ("2 KiB", 2048), ("3tb", 3 * 10**12)],
-)
-def test_sizes(text: str, bytes_: int) -> None:
-    assert parse_bytes(text) == bytes_
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1", "much", "4 GB of it", "1e9", "0.1"])
-def test_no_sizes(text: str) -> None:
-    with pytest.raises(ConfigError, match="like 4GB"):
-        parse_bytes(text)
-
-
-@pytest.mark.parametrize("name", LIMITS)
-def test_the_default_and_a_variable_that_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = LIMITS[name]
-    monkeypatch.delenv(entry.variable, raising=False)
-    assert limit(name) == entry.default
-    monkeypatch.setenv(entry.variable, "")
-    assert limit(name) == entry.default
-    for text in ("nonsense", "-1", "nan"):
-        monkeypatch.setenv(entry.variable, text)
-        with pytest.raises(ConfigError, match=entry.variable):
-            limit(name)
-    monkeypatch.setenv(entry.variable, "1")
-    assert limit(name) == 1
+        assert f"`{entry.variable}`" in docs and entry.what in docs, name
+        monkeypatch.delenv(entry.variable, raising=False)
+        assert limit(name) == entry.default
+        monkeypatch.setenv(entry.variable, "")
+        assert limit(name) == entry.default
+        for text in ("nonsense", "-1", "nan"):
+            monkeypatch.setenv(entry.variable, text)
+            with pytest.raises(ConfigError, match=entry.variable):
+                limit(name)
+        monkeypatch.setenv(entry.variable, "1")
+        assert limit(name) == 1
 
 
 def test_pixels_and_bytes_of_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,14 +75,10 @@ def test_limits_set_rows_aside_in_every_process(workers: str, tmp_path: Path, mo
     assert pairs.reasons == {2: "the caption is longer than 80 bytes"}
     failures = image_matrix(pairs, image_size=32).failures
     assert failures == {1: "the image has 40x40 pixels, more than 100"}
-
-
-def test_a_file_of_too_many_bytes_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.png").write_bytes(picture(0, size=(30, 30)))
+    (tmp_path / "a.png").write_bytes(images[1])
     pq.write_table(pa.table({"image": ["a.png"], "caption": ["one"]}), tmp_path / "d.parquet")
     monkeypatch.setenv("CLEANPAIRS_MAX_IMAGE_BYTES", "20")
-    pairs = load_pairs(tmp_path / "d.parquet")
-    assert pairs.images.read([0]) == [None]
+    assert load_pairs(tmp_path / "d.parquet").images.read([0]) == [None]
 
 
 def test_the_memory_of_a_process_is_capped() -> None:
@@ -148,11 +134,22 @@ def test_a_lack_of_memory_is_code_6(
         assert remedy in said and f"({str(error) or 'it was refused'})" in said
 
 
-def test_a_lack_of_memory_while_reading_is_no_fault_of_the_data() -> None:
-    with pytest.raises(MemoryError), reading("whole.parquet", "read", pa.ArrowException):
-        raise pa.lib.ArrowMemoryError("realloc of size 2097152 failed")
-    with pytest.raises(DataError, match="damaged"), reading("damaged.parquet", "read", pa.ArrowException):
-        raise pa.ArrowInvalid("not what it says")
+@pytest.mark.parametrize(
+    ("error", "told", "words"),
+    [
+        (pa.lib.ArrowMemoryError("realloc of size 2097152 failed"), MemoryError, "realloc"),
+        (pa.ArrowInvalid("not what it says"), DataError, "x.parquet"),
+        (
+            pa.ArrowException("Failed to launch worker thread: Resource temporarily unavailable"),
+            ResourceError,
+            "ulimit",
+        ),
+        (BlockingIOError(11, "Resource temporarily unavailable"), ResourceError, "ulimit"),
+    ],
+)
+def test_what_lacks_is_no_fault_of_the_data(error: Exception, told: type[Exception], words: str) -> None:
+    with pytest.raises(told, match=words), reading("x.parquet", "read", pa.ArrowException):
+        raise error
 
 
 def test_where_no_thread_can_be_started_a_limit_is_met() -> None:
@@ -164,18 +161,6 @@ def test_where_no_thread_can_be_started_a_limit_is_met() -> None:
     done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": ""})
     assert done.returncode == 6, done.stderr
     assert "Error [limit]: no further thread or process can be started" in done.stderr and "ulimit -u" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        pa.ArrowException("Failed to launch worker thread: Resource temporarily unavailable"),
-        BlockingIOError(11, "Resource temporarily unavailable"),
-    ],
-)
-def test_a_lack_of_threads_is_no_fault_of_the_data(error: Exception) -> None:
-    with pytest.raises(ResourceError, match="ulimit -u"), reading("whole.parquet", "read", pa.ArrowException):
-        raise error
 
 
 def test_no_thread_is_started_where_memory_is_capped() -> None:

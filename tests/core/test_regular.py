@@ -12,7 +12,7 @@ import pytest
 import cleanpairs
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular, open_regular, read_json, read_text, sha256_of
-from tests.helpers import tree_of
+from tests.helpers import calls_of
 
 PACKAGE = Path(cleanpairs.__file__).parent
 
@@ -70,9 +70,8 @@ def test_json_that_cannot_be_read_is_a_value_error(tmp_path: Path, text: str) ->
         read_json(tmp_path / "a.json")
 
 
-def reads(call: ast.Call) -> bool:
+def reads(called: str, call: ast.Call) -> bool:
     """Whether it opens a path to read it."""
-    called = ast.unparse(call.func)
     mode = [m.value for m in [*call.args[:2], *(k.value for k in call.keywords)] if isinstance(m, ast.Constant)]
     if called == "open":
         return not any(m in ("w", "wb", "a", "ab") for m in mode)
@@ -82,9 +81,11 @@ def reads(call: ast.Call) -> bool:
 
 
 def test_paths_of_others_are_opened_by_the_one_function() -> None:
-    found = []
-    for module in sorted(PACKAGE.rglob("*.py")):
-        name = module.relative_to(PACKAGE).as_posix()
-        calls = (n for n in ast.walk(tree_of(module)) if isinstance(n, ast.Call))
-        found += [f"{name}:{call.lineno}" for call in calls if name not in OWN and reads(call)]
+    names = {module: module.relative_to(PACKAGE).as_posix() for module in sorted(PACKAGE.rglob("*.py"))}
+    found = [
+        f"{name}:{call.lineno}"
+        for module, name in names.items()
+        for called, call in calls_of(module)
+        if name not in OWN and reads(called, call)
+    ]
     assert found == []

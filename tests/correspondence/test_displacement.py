@@ -44,22 +44,17 @@ def test_a_block_is_found(distance: int, length: int, noise: float) -> None:
     assert np.median(found.probability[inside]) > 0.5 and not found.probability[found.distance == 0].any()
 
 
-def test_two_files_that_were_exchanged_are_found() -> None:
+def test_exchanged_files_and_a_distance_that_grows_at_each_missing_caption_are_found() -> None:
+    """Captions 100, 180, 260, 340 are missing: each image behind them has its caption one row further up."""
     images, texts = corpus()
     owner = np.r_[0:100, 400:600, 300:400, 100:300]  # rows 100 to 299 and 400 to 599
     found = find_displaced_rows(images, texts[owner])
     assert {block.distance for block in found.blocks} == {300, -300}
     assert np.mean(found.distance[100:300] == 300) > 0.97 and np.mean(found.distance[400:] == -300) > 0.97
     assert not found.distance[:95].any() and not found.distance[305:395].any()
-
-
-def test_a_distance_that_grows_at_each_missing_caption_is_followed() -> None:
-    """Captions 100, 180, 260, 340 are missing: each image behind them has its caption one row further up."""
-    images, texts = corpus()
-    owner = np.setdiff1d(np.arange(600), [100, 180, 260, 340])
-    found = find_displaced_rows(images[:596], texts[owner])
-    wanted = -np.searchsorted([100, 180, 260, 340], np.arange(596), side="right")
-    missing = np.isin(np.arange(596), [100, 180, 260, 340])
+    gone, at = [100, 180, 260, 340], np.arange(596)
+    found = find_displaced_rows(images[:596], texts[np.setdiff1d(np.arange(600), gone)])
+    wanted, missing = -np.searchsorted(gone, at, side="right"), np.isin(at, gone)
     assert np.mean(found.distance == wanted) > 0.98 and [b.distance for b in found.blocks] == [-1, -2, -3, -4]
     assert np.mean((found.probability > 0.5)[(wanted < 0) & ~missing]) > 0.97
     assert not (found.probability[missing] > 0.5).any()  # whose caption is nowhere
@@ -89,8 +84,7 @@ def test_rows_that_cannot_be_compared_do_not_end_a_block_and_few_rows_say_nothin
     usable[250:255] = False
     images[250:255] = 0
     found = find_displaced_rows(images, texts[displaced(np.arange(600), 200, 300, 1)], usable=usable)
-    assert [(block.distance, str(block)) for block in found.blocks if block.last - block.first > 50] == [
-        (1, f"Rows {found.blocks[0].first + 1} to {found.blocks[0].last + 1}: each caption belongs 1 row up.")
-    ]
-    assert not found.probability[250:255].any()
+    (block,) = (block for block in found.blocks if block.last - block.first > 50)
+    assert str(block) == f"Rows {block.first + 1} to {block.last + 1}: each caption belongs 1 row up."
+    assert block.distance == 1 and not found.probability[250:255].any()
     assert not find_displaced_rows(images[:19], texts[:19]).blocks

@@ -35,46 +35,32 @@ def corrupted(texts: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
     return out
 
 
-def test_dependence_is_seen_and_fades_with_the_wrong_pairs() -> None:
+def test_dependence_is_seen_and_fades_with_the_wrong_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     images, texts = dependent(600)
     found = [independence_test(images, corrupted(texts, share)) for share in (0, 0.3, 0.6, 1.0)]
     assert [f.dependent for f in found] == [True, True, True, False]
     assert found[0].z > found[1].z > found[2].z > module.LEAST_Z
     assert {f.n for f in found} == {600}
+    monkeypatch.setattr(module, "BLOCK", 50)
+    monkeypatch.setattr(module, "BLOCKS", 3)
+    some = independence_test(images, texts)  # of a large corpus, a few blocks
+    assert some.n == 150 and some.dependent
 
 
 def test_permuted_pairs_are_not_taken_for_dependent() -> None:
-    z = [
-        independence_test(i, corrupted(t, 1.0, seed), seed=seed).z
-        for seed in range(40)
-        for i, t in [dependent(120, seed)]
-    ]
-    assert np.mean(z) == pytest.approx(0, abs=0.6)
-    assert np.std(z) == pytest.approx(1, abs=0.4)
-    assert np.mean(np.array(z) >= module.LEAST_Z) <= 0.05
+    drawn = [dependent(120, seed) for seed in range(40)]
+    z = np.array([independence_test(i, corrupted(t, 1.0, k), seed=k).z for k, (i, t) in enumerate(drawn)])
+    assert z.mean() == pytest.approx(0, abs=0.6) and z.std() == pytest.approx(1, abs=0.4)
+    assert (z >= module.LEAST_Z).mean() <= 0.05
 
 
-def test_blocks_of_a_large_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK", 50)
-    monkeypatch.setattr(module, "BLOCKS", 3)
-    images, texts = dependent(400)
-    found = independence_test(images, texts)
-    assert found.n == 150
-    assert found.dependent
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 20])
-def test_few_and_equal_rows_are_independent(n: int) -> None:
+def test_few_and_equal_rows_are_independent() -> None:
     rng = np.random.default_rng(0)
-    for images, texts in (
-        (np.ones((n, 4)), rng.normal(size=(n, 4))),
-        (rng.normal(size=(n, 4)), np.ones((n, 4))),
-        (np.zeros((n, 4)), np.zeros((n, 4))),
-    ):
-        found = independence_test(images, texts)
-        assert not found.dependent
-        assert np.isfinite(found.z)
-        assert str(found)
+    for n in (0, 1, 2, 3, 20):
+        same, drawn, zeros = np.ones((n, 4)), rng.normal(size=(n, 4)), np.zeros((n, 4))
+        for images, texts in ((same, drawn), (drawn, same), (zeros, zeros)):
+            found = independence_test(images, texts)
+            assert not found.dependent and np.isfinite(found.z) and str(found)
 
 
 def test_an_image_takes_part_once_with_its_captions_and_a_text_once() -> None:

@@ -73,13 +73,8 @@ def test_parts_of_trusted_pairs_have_their_partners_and_few_pairs_tell_nothing()
 def test_the_surest_are_taken_as_long_as_what_is_kept_stays_as_pure() -> None:
     confidence = np.array([0.5, np.nan, 0.99, 0.55, 0.9], np.float32)
     taken = _as_pure(confidence, RepairProbability(lambda i, t: confidence, kept=20, mismatched=1.0))
-    assert taken.tolist() == [
-        False,
-        False,
-        True,
-        True,
-        True,
-    ]  # 1.56 of 23 is .068; 2.06 of 24 would be .086, above .05 + .02
+    # 1.56 of 23 is .068; 2.06 of 24 would be .086, above .05 + .02
+    assert np.flatnonzero(taken).tolist() == [2, 3, 4]
 
 
 def test_one_caption_in_ten_is_expected_to_be_in_no_other_pair(monkeypatch: pytest.MonkeyPatch) -> None:
