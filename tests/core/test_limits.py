@@ -144,7 +144,7 @@ def test_a_lack_of_memory_is_code_6(
             ResourceError,
             "ulimit",
         ),
-        (BlockingIOError(11, "Resource temporarily unavailable"), ResourceError, "ulimit"),
+        (BlockingIOError(11, "Resource temporarily unavailable"), ResourceError, "ulimit -u"),
     ],
 )
 def test_what_lacks_is_no_fault_of_the_data(error: Exception, told: type[Exception], words: str) -> None:

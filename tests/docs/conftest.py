@@ -1,4 +1,4 @@
-"""Pages and notebooks run on fewer pictures, or train for fewer epochs, than they show: every block and cell does run.
+"""Pages and notebooks take fewer or smaller pictures, or fewer epochs, than they show: every block and cell does run.
 
 The tutorial takes all pictures: it shows a noise rate, which is undetermined for a thousand of them.
 """
@@ -17,7 +17,7 @@ from cleanpairs import Auto, datasets
 from cleanpairs.cli import main
 
 ROWS = 600
-EPOCHS = {"label_epochs": 2, "epochs": 3}  # of auto: one for the threshold after those for the labels
+EPOCHS = {"label_epochs": 2, "epochs": 3, "image_size": 96}  # of auto: one for the threshold after those for labels
 
 # What makes `clipart_path` name the first rows alone, here or in the kernel of a notebook.
 FEWER = """
