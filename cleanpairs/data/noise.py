@@ -36,7 +36,7 @@ from cleanpairs.data.columns import TRUTH, check_truth, score_columns
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.readers import iter_tables, load_pairs
-from cleanpairs.data.rewriting import boilerplate, copied, edited, shared_words, truncated
+from cleanpairs.data.rewriting import boilerplate, copied, edited, of_images, shared_words, truncated
 from cleanpairs.data.text import normalise_text
 from cleanpairs.data.writing import write_tables
 from cleanpairs.ops.columns import one_array, replace_values
@@ -283,10 +283,8 @@ def _mix_words(pairs: Pairs, rate: float, share: float, rng: np.random.Generator
     """
     words = [c.split() if i not in pairs.reasons else [] for i, c in enumerate(pairs.captions)]
     normal = {word: normalise_text(word) for word in set().union(*words)}
-    _, image = np.unique(pairs.pair_image_group, return_inverse=True)
-    own: list[set[str]] = [set() for _ in range(int(image.max(initial=-1)) + 1)]
-    for i, m in enumerate(image.tolist()):
-        own[m].update(normal[word] for word in words[i])
+    image = pairs.pair_image_group.tolist()
+    own = of_images(pairs, ([normal[word] for word in said] for said in words))
     least = 1 if share == 1 else 2
     mixed: dict[int, str] = {}
     wanted = round(rate * len(pairs))

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,14 @@ def content_words(caption: str) -> list[str]:
     numbers = "one two three four five six eight nine ten eleven twelve".split()
     said = re.findall(r"\w+", normalise_text(caption))
     return [w for w in said if len(w) > 2 and (w not in ENGLISH_STOP_WORDS or w in numbers)]
+
+
+def of_images(pairs: Pairs, values: Iterable[Iterable[Any]]) -> dict[int, set[Any]]:
+    """Image group -> the ``values`` of all its pairs. ``values``: some of each pair."""
+    found: dict[int, set[Any]] = defaultdict(set)
+    for group, some in zip(pairs.pair_image_group.tolist(), values, strict=True):
+        found[group].update(some)
+    return found
 
 
 def shared_words(pairs: Pairs, most: float = 0.1) -> list[list[int]]:
@@ -47,9 +55,7 @@ def edited(pairs: Pairs, rate: float, rng: np.random.Generator, least: float = 0
             if word in kinds:
                 behind[left][word] += 1
                 before[right][word] += 1
-    own: dict[int, set[str]] = defaultdict(set)
-    for group, said in zip(pairs.pair_image_group.tolist(), words, strict=True):
-        own[group].update(said)
+    own = of_images(pairs, words)
     out: dict[int, str] = {}
     for i in rng.permutation(len(pairs)).tolist():
         if len(out) == round(rate * len(pairs)):
@@ -88,9 +94,7 @@ def boilerplate(pairs: Pairs, rate: float, rng: np.random.Generator) -> dict[int
 
 def _chosen(pairs: Pairs, rate: float, texts: dict[int, str], rng: np.random.Generator) -> dict[int, str]:
     """A share ``rate`` of all pairs with their new ``texts``, where these are no caption of the image."""
-    own: dict[int, set[str]] = defaultdict(set)
-    for group, caption in zip(pairs.pair_image_group.tolist(), pairs.captions, strict=True):
-        own[group].add(normalise_text(caption or ""))
+    own = of_images(pairs, ([normalise_text(caption or "")] for caption in pairs.captions))
     groups = pairs.pair_image_group
     new = [i for i, text in texts.items() if normalise_text(text) not in own[int(groups[i])]]
     return {i: texts[i] for i in rng.permutation(new)[: round(rate * len(pairs))].tolist()}
@@ -105,9 +109,7 @@ def copied(pairs: Pairs, rate: float, groups: Sequence[Any], rng: np.random.Gene
     for number, rows in enumerate(groups):
         for i in rows:
             groups_of[int(i)].append(number)
-    own: dict[int, set[int]] = defaultdict(set)
-    for image, text in zip(pairs.pair_image_group.tolist(), pairs.text_group.tolist(), strict=True):
-        own[image].add(text)
+    own = of_images(pairs, ([text] for text in pairs.text_group.tolist()))
     left = round(rate * len(pairs))
     for i in rng.permutation(sorted(groups_of)).tolist():
         for _ in range(tries if left else 0):

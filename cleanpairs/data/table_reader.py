@@ -60,6 +60,8 @@ def record_batch(schema: pa.Schema, columns: Mapping[str, Any], wanted: Sequence
 
 def chosen_split(asked: str | None, known: Sequence[str], where: str) -> str:
     """The split that was asked for, else the only one, else ``train``. DataError where there is no such one."""
+    if not known:
+        raise DataError(f"{where} has no splits; leave --split (split) out")
     name = asked or (known[0] if len(known) == 1 else "train")
     if name not in known:
         raise DataError(f"{where} has no split {name!r} (splits: {', '.join(known)}); name one with --split")
@@ -212,9 +214,7 @@ class ParquetReader(TableReader):
         known = list(dict.fromkeys("" if found is None else found[1] for found in of.values()))
         options = {}
         if request.split is not None or (len(known) > 1 and "train" in known):  # as the hub names them
-            if "" in known:
-                raise DataError(f"{data} has no splits; leave --split (split) out")
-            options["split"] = chosen_split(request.split, known, data)
+            options["split"] = chosen_split(request.split, () if "" in known else known, data)
             paths = [path for path, found in of.items() if found is not None and found[1] == options["split"]]
         request, spelt = _looked_at(paths, request, data)
         options |= {"captions": "lists"} if spelt else {}
@@ -229,12 +229,7 @@ class ParquetReader(TableReader):
         return schema.set(at, schema.field(at).with_type(pa.list_(pa.string())))
 
     def batches(
-        self,
-        source: Source,
-        batch_rows: int,
-        columns: Sequence[str] | None,
-        first: int = 0,
-        rows: int | None = None,
+        self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int = 0, rows: int | None = None
     ) -> Iterator[Rows]:
         """See :class:`TableReader`. Of ``rows`` rows from ``first`` on: the row groups before them are not read."""
         rows = source.n_rows if rows is None else rows

@@ -1,7 +1,7 @@
 """Several dual encoders as one: its similarity is the weighted mean of theirs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,8 +36,10 @@ class Ensemble(DualEncoder):
             return Local(torch.cat([s.parts for s in states], dim=-1), states[0].lengths)
         return torch.cat([state * root for state, root in zip(states, self.roots, strict=True)], dim=-1)
 
-    def _split(self, state: Local) -> list[Local]:
-        return [Local(parts, state.lengths) for parts in state.parts.split(self.dims, dim=-1)]
+    def _each(self, *states: Any) -> Iterator[tuple[Any, ...]]:
+        """Each member with its own part of states that are :class:`Local`."""
+        parts = ([Local(part, s.lengths) for part in s.parts.split(self.dims, dim=-1)] for s in states)
+        return zip(self.members, *parts, strict=True)
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> State:
         """The members' states, side by side."""
@@ -51,22 +53,20 @@ class Ensemble(DualEncoder):
         """(B, sum of dims) unit vectors."""
         if not isinstance(state, Local):
             return state
-        vectors = [m.vector(s) for m, s in zip(self.members, self._split(state), strict=True)]  # type: ignore[operator]
+        vectors = [m.vector(own) for m, own in self._each(state)]
         return torch.cat(vectors, dim=-1) / math.sqrt(len(vectors))
 
     def similarity(self, images: State, texts: State) -> Tensor:
         """Mean similarity (B_image, B_text)."""
-        if isinstance(images, Tensor) or isinstance(texts, Tensor):
+        if not self.local:
             return super().similarity(images, texts)
-        each = zip(self.members, self._split(images), self._split(texts), strict=True)
-        return torch.stack([m.similarity(i, t) for m, i, t in each]).mean(dim=0)  # type: ignore[operator]
+        return torch.stack([m.similarity(i, t) for m, i, t in self._each(images, texts)]).mean(dim=0)
 
     def paired_similarity(self, images: State, texts: State) -> Tensor:
         """Mean similarity (B,) of rows of like position."""
-        if isinstance(images, Tensor) or isinstance(texts, Tensor):
+        if not self.local:
             return super().paired_similarity(images, texts)
-        each = zip(self.members, self._split(images), self._split(texts), strict=True)
-        return torch.stack([m.paired_similarity(i, t) for m, i, t in each]).mean(dim=0)  # type: ignore[operator]
+        return torch.stack([m.paired_similarity(i, t) for m, i, t in self._each(images, texts)]).mean(dim=0)
 
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of every member's input."""

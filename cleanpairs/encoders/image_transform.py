@@ -33,8 +33,8 @@ class ImageTransform:
     std: tuple[float, ...]
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], model_type: str, file: str = "preprocessor_config.json") -> Self:
-        """Of the contents of ``preprocessor_config.json``. ConfigError: it asks for what is not known here."""
+    def from_config(cls, config: dict[str, Any], model_type: str, model: object) -> Self:
+        """Of the contents of the preprocessor_config.json of ``model``. ConfigError: it asks for what is not known."""
         config = {**_defaults(model_type), **{key: value for key, value in config.items() if value is not None}}
         size: Any = config["size"]
         crop: Any = config.get("crop_size")
@@ -55,14 +55,14 @@ class ImageTransform:
                 tuple(float(v) for v in config["image_std"]) if normalise else (1.0, 1.0, 1.0),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{file} does not say how to prepare images: {error!r}") from error
+            raise ConfigError(f"{model} does not say how to prepare images: {error!r}") from error
         resized = transform.resample is not None
         square = transform.height is not None and transform.width is not None and transform.shortest_edge is None
         known = not size and (square or transform.shortest_edge is not None or not resized)
         if not known or config.get("do_pad") or not (transform.crop or (resized and square)):
             found = {name: config.get(name) for name in ("do_resize", "size", "do_center_crop", "crop_size", "do_pad")}
             raise ConfigError(
-                f"{file}: images must come out in one size, by a size of height and width or by a centre crop, and "
+                f"{model}: images must come out in one size, by a size of height and width or by a centre crop, and "
                 f"without padding, found {found}: take another model"
             )
         return transform

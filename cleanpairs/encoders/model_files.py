@@ -140,16 +140,13 @@ def settings_of(file: Path) -> dict[str, Any]:
     return read_object(file, PRETRAINED) if file.exists() else {}
 
 
-def load_transform(folder: Path, model_type: str) -> ImageTransform:
-    """How the model prepares images, by its own JSON."""
-    file = folder / "preprocessor_config.json"
-    config = settings_of(file)
-    if not file.exists():  # newer processors keep everything in one file
-        file = folder / "processor_config.json"
-        config = settings_of(file).get("image_processor", {})
+def image_settings(folder: Path) -> dict[str, Any]:
+    """How a model prepares images, by its own JSON. Newer processors keep everything in one file."""
+    alone = settings_of(folder / "preprocessor_config.json")
+    config: dict[str, Any] = alone or settings_of(folder / "processor_config.json").get("image_processor", {})
     if not config:
         raise DataError(f"{folder} does not say how to prepare images: preprocessor_config.json is missing")
-    return ImageTransform.from_config(config, model_type, str(file))
+    return config
 
 
 def load_network(folder: Path, kind: str, optional: tuple[str, ...] = ()) -> Any:

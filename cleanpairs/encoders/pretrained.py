@@ -63,7 +63,7 @@ class PretrainedCLIP(files.FrozenPair):
         if flexible:
             self.prepare = _flexible(folder)
         else:
-            self.transform = files.load_transform(folder, self.model_type)
+            self.transform = ImageTransform.from_config(files.image_settings(folder), self.model_type, folder)
         model, self.tokenizer = files.load_network(folder, MODELS[self.model_type]), files.load_tokenizer(folder)
         config, text = model.config, model.config.text_config
         edge = 0 if flexible else config.vision_config.image_size
@@ -141,8 +141,7 @@ def _flexible(folder: Path) -> Any:
         from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
     except ImportError as error:
         raise ConfigError(f"a siglip2 model needs a newer transformers: {files.INSTALL}, with --upgrade") from error
-    file = folder / "preprocessor_config.json"
-    config = files.settings_of(file) or files.settings_of(folder / "processor_config.json").get("image_processor", {})
+    config = files.image_settings(folder)
     fields = "resample", "image_mean", "image_std", "rescale_factor", "patch_size", "max_num_patches"
     processor = Siglip2ImageProcessorPil(**{name: config[name] for name in fields if config.get(name) is not None})
     return lambda images: processor(list(images), return_tensors="pt")
@@ -162,7 +161,8 @@ class Captioner:
     def __init__(self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> None:
         self.name, self.device = str(name_or_path), torch.device(device)
         folder, kind = files.folder_and_kind(self.name, revision, self.kinds, self.wanted)
-        self.transform, self.tokenizer = files.load_transform(folder, kind), files.load_tokenizer(folder)
+        self.transform = ImageTransform.from_config(files.image_settings(folder), kind, folder)
+        self.tokenizer = files.load_tokenizer(folder)
         self.model = files.load_network(folder, self.kinds[kind]).eval().requires_grad_(False).to(device)
 
     @torch.inference_mode()

@@ -176,12 +176,7 @@ class Tokenizer:
 
     @classmethod
     def fit(
-        cls,
-        captions: Iterable[str],
-        *,
-        kind: str = "words",
-        min_count: int = 1,
-        max_length: int = 64,
+        cls, captions: Iterable[str], *, kind: str = "words", min_count: int = 1, max_length: int = 64
     ) -> "Tokenizer":
         """A tokenizer of the ``kind`` for these captions.
 

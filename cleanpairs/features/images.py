@@ -44,11 +44,7 @@ def resolve_image_encoder(name: str, kind: str) -> str:
 
 
 def image_matrix(
-    pairs: Pairs,
-    encoder: str = "auto",
-    *,
-    image_size: int | None = None,
-    progress: Progress | None = None,
+    pairs: Pairs, encoder: str = "auto", *, image_size: int | None = None, progress: Progress | None = None
 ) -> ImageMatrix:
     """All images of ``pairs`` as one matrix, by ``auto``, ``features`` or ``efficientnet_lite0``, which sees a square
     of ``image_size`` pixels. ``progress(done, total)`` is called after each batch.

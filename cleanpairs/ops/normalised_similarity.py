@@ -64,8 +64,6 @@ class VectorPairs:
 
     def shared(self, pairs: "VectorPairs", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
         """What the image and the caption of each of n ``pairs``, maybe of these, share with all, (2, n) float64."""
-        if kind not in ("softmax", "csls"):
-            raise ValueError(f"kind must be softmax or csls, got {kind!r}")
         own = cosines(pairs.images, pairs.texts)
         return np.stack([self._shared(side, own, kind, tau) for side in self._sides(pairs)])
 

@@ -58,8 +58,8 @@ class TopK:
 def top_k(queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = False) -> TopK:
     """The ``k`` rows of largest inner product with each query. Which index finds them, see the module's head.
 
-    ``queries`` (n, d), ``rows`` (m, d) float: there may be none. ``exact``: never approximate. The same input gives
-    the same answer. Raises ValueError: ``k`` < 1, or arrays that do not share d.
+    ``queries`` (n, d), ``rows`` (m, d) float: there may be none. ``k``: 1 or more. ``exact``: never approximate. The
+    same input gives the same answer.
     """
     prepared = prepare(queries, rows, k, exact=exact)
     n = len(queries)
@@ -145,11 +145,7 @@ def _products(queries: np.ndarray, asked: np.ndarray, rows: np.ndarray, ids: np.
 
 
 def prepare(queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = False) -> Prepared:
-    """The search that :func:`top_k` does, ready to be done in blocks. Parameters and errors are its."""
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    if queries.ndim != 2 or rows.ndim != 2 or queries.shape[1] != rows.shape[1]:
-        raise ValueError(f"queries (n, d) and rows (m, d) must share d, got {queries.shape} and {rows.shape}")
+    """The search that :func:`top_k` does, ready to be done in blocks. The parameters are its."""
     n, m = len(queries), len(rows)
     lists = 1 << round(np.log2(np.sqrt(max(m, 1))))
     small = m <= FLAT_UP_TO and n * m <= 2 * 10**9  # products: of 512 numbers, some 25 seconds of one core

@@ -59,7 +59,7 @@ def test_a_dictionary_of_splits(tmp_path: Path) -> None:
     datasets.DatasetDict({"validation": dataset(3), "test": dataset(2, 10)}).save_to_disk(tmp_path / "none")
     with pytest.raises(DataError, match=r"no split 'train' \(splits: validation, test\); name one with --split"):
         load_pairs(tmp_path / "none")
-    with pytest.raises(DataError, match="one dataset; leave --split"):
+    with pytest.raises(DataError, match="has no splits; leave --split"):
         load_pairs(tmp_path / "saved" / "train", split="train")
 
 

@@ -153,7 +153,7 @@ def test_a_cut_larger_than_the_image_is_filled_up_as_there(crop: int) -> None:
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
     theirs = CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": crop, "width": crop})
-    ours = ImageTransform.from_config(theirs.to_dict(), "clip")
+    ours = ImageTransform.from_config(theirs.to_dict(), "clip", "m")
     for image in pictures():
         expected = theirs([image], return_tensors="pt")["pixel_values"]
         torch.testing.assert_close(ours([image]), expected, atol=2e-6, rtol=0)
@@ -163,7 +163,7 @@ def test_a_cut_larger_than_the_image_is_filled_up_as_there(crop: int) -> None:
 def test_the_oldest_form_of_the_settings() -> None:
     old = {"crop_size": 32, "size": 32, "resample": 3, "do_center_crop": True, "do_normalize": True, "do_resize": True}
     new = {"crop_size": {"height": 32, "width": 32}, "size": {"shortest_edge": 32}}
-    assert ImageTransform.from_config(old, "clip") == ImageTransform.from_config(new, "clip")
+    assert ImageTransform.from_config(old, "clip", "m") == ImageTransform.from_config(new, "clip", "m")
 
 
 def test_a_long_strip_stays_small(encoder: PretrainedCLIP) -> None:

@@ -77,12 +77,6 @@ def test_ties_go_to_the_smaller_index(choose, way: str) -> None:
     np.testing.assert_array_equal(found.indices, np.tile(np.arange(6), (2, 1)))
 
 
-@pytest.mark.parametrize(("queries", "bank", "k"), [((2, 3), (2, 4), 1), ((2, 3), (2, 3), 0), ((3,), (2, 3), 1)])
-def test_wrong_shapes_are_refused(queries: tuple[int, ...], bank: tuple[int, ...], k: int) -> None:
-    with pytest.raises(ValueError, match=r"k must be at least 1|must share d"):
-        top_k(np.zeros(queries), np.zeros(bank), k)
-
-
 @pytest.mark.parametrize(
     ("flags", "kernel"),
     [({"avx512f", "avx2", "sse"}, "SKYLAKEX"), ({"avx2", "sse"}, "HASWELL"), ({"sse", "neon"}, None), (set(), None)],

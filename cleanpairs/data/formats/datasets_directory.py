@@ -53,7 +53,7 @@ class DatasetsReader(TableReader):
             paths = _files(Path(data).absolute(), request.split)
         else:
             if request.split is not None:
-                raise DataError(f"{data} has no splits: it is one Arrow file")
+                chosen_split(request.split, (), data)
             paths = expand_files(data, ".arrow")
         n_rows = sum(count_arrow_rows(path) for path in paths if not path.endswith(".json"))
         return self.described(data, paths, n_rows, request)
@@ -89,7 +89,7 @@ def _files(folder: Path, split: str | None) -> list[str]:
             raise DataError(f"{folder / 'dataset_dict.json'} names no splits; save the dataset again")
         folder = resolve_path(chosen_split(split, known, str(folder)), folder)
     elif split is not None:
-        raise DataError(f"{folder} has no splits: it is one dataset; leave --split (split) out")
+        chosen_split(split, (), str(folder))
     with reading(folder / "state.json", "read for its data files", KeyError, TypeError):
         names = [str(file["filename"]) for file in read_object(folder / "state.json", "dataset")["_data_files"]]
     paths = [str(resolve_path(name, folder)) for name in names]

@@ -146,7 +146,10 @@ class FolderReader(ListingReader):
             path, request = path / options["folder"], replace(request, split=None)
         path = annotation_files(path)[0] if path.is_dir() else path
         table = read_records(str(path), encoding, request.text_column).table
-        if (split := _split_of(table, request.split, str(path))) is not None:
+        column = table["split"] if "split" in table.column_names else None
+        known = column.unique().to_pylist() if column is not None and pa.types.is_string(column.type) else []
+        usual = "train" if "train" in known and len(list(filter(None, known))) > 1 else None
+        if (split := _checked_split(request.split or usual, known, str(path))) is not None:
             options["split"] = split
         table = _of_split(Listing(table), split).table
         request = with_images(table.schema, lambda name: table[name].slice(0, 1000).to_pylist(), path, request)
@@ -215,16 +218,10 @@ def _one_file_twice(paths: Sequence[str | None], root: str) -> dict[int, str]:
     return {i: faults[names[path]] for i, path in enumerate(paths) if path and names.get(path) in faults}
 
 
-def _split_of(table: pa.Table, asked: str | None, where: str) -> str | None:
-    """The split to read where there is a column ``split``: the one that was asked for, else ``train``. None for all."""
-    known: list[str] = []
-    if "split" in table.column_names and pa.types.is_string(table["split"].type):
-        known = [name for name in table["split"].unique().to_pylist() if name]
-    if asked is not None and not known:
-        raise DataError(f"{where} has no splits; leave --split (split) out")
-    split = asked or ("train" if "train" in known and len(known) > 1 else None)
+def _checked_split(split: str | None, known: Sequence[str | None], where: str) -> str | None:
+    """``split``, or several with a plus between them. None for all rows. DataError: there is no such one."""
     for part in split.split("+") if split else ():
-        chosen_split(part, known, where)
+        chosen_split(part, list(filter(None, known)), where)
     return split
 
 
@@ -248,19 +245,17 @@ class CaptionJsonReader(ListingReader):
         path = Path(data).absolute()
         if (whole := _captioned(str(path))) is None:
             return FolderReader().open(data, request)
-        known = list(dict.fromkeys(whole.table["split"].drop_null().to_pylist()))
-        if request.split is not None and not known:
-            raise DataError(f"{path} has no splits; leave --split (split) out")
-        options = {"split": request.split or ("train" if "train" in known else known[0])} if known else {}
-        for part in options["split"].split("+") if known else ():
-            chosen_split(part, known, str(path))
-        table = _of_split(whole, options.get("split")).table
+        known = whole.table["split"].drop_null().unique().to_pylist()
+        usual = "train" if "train" in known else next(iter(known), None)
+        split = _checked_split(request.split or usual, known, str(path))
+        table = _of_split(whole, split).table
         stem, above = path.stem.removeprefix("captions_"), path.parent.parent  # captions_train2017, dataset_coco
-        usual = [path.parent / f"{path.stem.removeprefix('dataset_')}{end}" for end in ("-images", "_images")]
-        usual += [above / stem, above / "images" / stem, path.parent / stem, above, above / "images"]
+        places = [path.parent / f"{path.stem.removeprefix('dataset_')}{end}" for end in ("-images", "_images")]
+        places += [above / stem, above / "images" / stem, path.parent / stem, above, above / "images"]
         request = replace(
-            request, image_root=found_root(table["image"].slice(0, 1000).to_pylist(), path, request.image_root, usual)
+            request, image_root=found_root(table["image"].slice(0, 1000).to_pylist(), path, request.image_root, places)
         )
+        options = {} if split is None else {"split": split}
         return self.described(str(path), [str(path)], len(table), request, **options)
 
     def listing(self, source: Source) -> Listing:

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
+from cleanpairs.core.plain import plain_text
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with, cached_by_file, open_regular, reading
 from cleanpairs.data.captions import caption_cell, caption_field, is_listed
@@ -343,9 +344,7 @@ def _text(sample: Sample, file: BinaryIO) -> tuple[Any, str | None]:
 
 
 def _string(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return None if value is None else value.encode("utf-8", "replace").decode()
-    return json.dumps(value)
+    return None if value is None else plain_text(value if isinstance(value, str) else json.dumps(value))
 
 
 def _rows(tar: str) -> list[Sample]:
