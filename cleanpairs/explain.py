@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -311,17 +311,13 @@ class WordSupport:
     def __init__(
         self, captions: Sequence[str], image: np.ndarray, asked: np.ndarray, near: np.ndarray, *, shrink: float = 2.0
     ) -> None:
-        from sklearn.feature_extraction.text import CountVectorizer
-
+        said = [caption_words(caption) for caption in captions]
         self._words: list[list[list[str]]] = [[] for _ in range(int(image.max(initial=-1)) + 1)]  # of each image
-        for at, caption in zip(image.tolist(), captions, strict=True):
-            self._words[at].append(caption_words(caption))
-        self._vectorizer = CountVectorizer(binary=True, analyzer=caption_words, dtype=np.float32)
-        try:
-            has = csr_array(self._vectorizer.fit_transform(captions))
-            self.names = self._vectorizer.get_feature_names_out()
-        except ValueError:  # no caption has a word
-            has, self.names = csr_array((len(captions), 0), dtype=np.float32), np.empty(0, object)
+        for at, words in zip(image.tolist(), said, strict=True):
+            self._words[at].append(words)
+        self.names = sorted(set().union(*said))
+        self._column = {word: column for column, word in enumerate(self.names)}
+        has = self._has(said)
         shown = int(image.max(initial=-1)) + 1
         of_image = csr_array((np.ones(len(image), np.float32), (image, np.arange(len(image)))), (shown, len(image)))
         count = np.maximum(of_image.sum(axis=1), 1)
@@ -337,6 +333,13 @@ class WordSupport:
         self._gain, self._cost = np.log(q / p), q - p
         support = self._support(has, found, k)[2]
         self._least = min(float(np.quantile(support, 0.05)), 0.0) if len(support) else -np.inf
+
+    def _has(self, said: Sequence[Sequence[str]]) -> csr_array:
+        """(n, V) 1 where captions, as words, have a known word."""
+        columns = [sorted({self._column[word] for word in words if word in self._column}) for words in said]
+        ends = np.cumsum([0, *map(len, columns)])
+        flat = np.fromiter(chain.from_iterable(columns), np.int32, ends[-1])
+        return csr_array((np.ones(len(flat), np.float32), flat, ends), shape=(len(said), len(self.names)))
 
     def _found(self, near: np.ndarray) -> tuple[csr_array, np.ndarray]:
         """(n, V) share of the neighbours (n, K) whose captions have a word, and how many there are (n,)."""
@@ -364,7 +367,8 @@ class WordSupport:
         said: list[tuple[list[str], list[str], str]] = []
         for start in range(0, len(captions), block):
             some = slice(start, start + block)
-            has = csr_array(self._vectorizer.transform(captions[some]))
+            own_words = [caption_words(caption) for caption in captions[some]]
+            has = self._has(own_words)
             found, k = self._found(near[some])
             row, word = found.tocoo().coords
             value = k[row] * (found.data * self._gain[word] - self._cost[word])
@@ -374,8 +378,8 @@ class WordSupport:
             doubted = (support < self._least) & tells[words]
             low = self._best(at[doubted], words[doubted], -support[doubted], len(k))
             instead = [
-                self._instead(caption_words(caption), own[0], places[places >= 0], tells) if own else ""
-                for caption, own, places in zip(captions[some], low, near[some], strict=True)
+                self._instead(words, own[0], places[places >= 0], tells) if own else ""
+                for words, own, places in zip(own_words, low, near[some], strict=True)
             ]
             said += zip(low, self._best(row[new], word[new], value[new], len(k)), instead, strict=True)
         return said
@@ -390,8 +394,8 @@ class WordSupport:
             for before, other, after in zip(["", *caption], caption, [*caption[1:], ""], strict=False):
                 if before == left or after == right:
                     count[other] += (before == left) + (after == right)
-        known = self._vectorizer.vocabulary_
-        able = {w: n * self._gain[known[w]] for w, n in count.items() if w not in said and tells[known[w]] and n > 1}
+        column = self._column
+        able = {w: n * self._gain[column[w]] for w, n in count.items() if w not in said and tells[column[w]] and n > 1}
         return max(able, key=lambda w: (able[w], w), default="")
 
     def _best(self, row: np.ndarray, word: np.ndarray, value: np.ndarray, n: int, most: int = 4) -> list[list[str]]:

@@ -277,9 +277,9 @@ class _Rows:
         asked = asked[np.linspace(0, len(asked) - 1, min(len(asked), queries)).astype(int)]
         rows, query = self._some[asked], self._vectors[0][asked]
         best, nearest = np.full(len(rows), -np.inf, np.float32), np.zeros(len(rows), np.int64)
-        for a in range(0, self.n, 16_384):
-            S = query @ self._unit(1, np.arange(a, min(a + 16_384, self.n))).T
-            S[:, ~self.usable[a : a + 16_384]] = -np.inf
+        for a in range(0, self.n, 2048):
+            S = query @ self._unit(1, np.arange(a, min(a + 2048, self.n))).T
+            S[:, ~self.usable[a : a + 2048]] = -np.inf
             at = S.argmax(axis=1)
             better = S[np.arange(len(rows)), at] > best
             best[better], nearest[better] = S[better, at[better]], a + at[better]

@@ -253,14 +253,13 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample_of: int = 
     found = _agreement(_unit(pairs.take(rows)), seed, present=len(rows) / whole)
     if found is None:
         return None
-    observed, matched = np.empty(n), np.empty(n)
-    for start in range(0, n, 4096):
-        block = np.arange(start, min(start + 4096, n))
-        some = _unit(pairs.take(block))
-        observed[block] = found.model.scores(some)
-        matched[block] = found.model.judge(some, observed[block])
-        release(pairs.images, pairs.texts)
+    observed, at_once, others = np.empty(n), 4096, np.setdiff1d(np.arange(n), rows)
     observed[rows] = found.observed
+    for start in range(0, len(others), at_once):
+        block = others[start : start + at_once]
+        observed[block] = found.model.scores(_unit(pairs.take(block)))
+        release(pairs.images, pairs.texts)
+    matched = found.model.judge(pairs, observed).astype(np.float64)
     return found.of_all(observed, matched)
 
 

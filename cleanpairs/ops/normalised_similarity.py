@@ -165,7 +165,7 @@ def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = 20) -> np.nda
 def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarray, np.ndarray]:
     """u of the images and v of the captions (2, N) float64, after the first step and after the last."""
     own = cosines(pairs.images, pairs.texts)
-    sides = [(*found, found[0].sum()) for found in (_largest(side, own, tau) for side in pairs._sides(pairs))]
+    sides = [_largest(side, own, tau) for side in pairs._sides(pairs)]
     found = [np.zeros(len(pairs)), np.zeros(len(pairs))]
     first = found
     for step in range(steps):
@@ -276,17 +276,19 @@ def among_all(
     return own - shared.mean(axis=0), shared
 
 
-def _largest(side: _Side, own: np.ndarray, tau: float) -> tuple["np.ndarray | csr_array", np.ndarray, np.ndarray]:
+def _largest(
+    side: _Side, own: np.ndarray, tau: float
+) -> tuple["np.ndarray | csr_array", np.ndarray, np.ndarray, float]:
     """exp(s / tau - top) (N, N) of the largest similarities of each row, the sum (N,) of the others, and top (N,).
 
-    The matrix is dense where all of them are kept.
+    And the sum of the matrix, which is dense where all of them are kept.
     """
     asking, answering, same = side
     n = len(asking)
     k = min(n, max(1, _KEPT // n))
     values, columns, rest, top = np.empty((n, k)), np.empty((n, k), np.int32), np.zeros(n), np.empty(n)
     near = np.asarray(answering, np.float32).T
-    rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // n))
+    rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // 2 // n))  # larger blocks are mapped anew each time
     for start in range(0, n, rows):
         block = slice(start, min(start + rows, n))
         S = np.asarray(asking[block], np.float32) @ near
@@ -294,19 +296,23 @@ def _largest(side: _Side, own: np.ndarray, tau: float) -> tuple["np.ndarray | cs
         S[np.arange(len(S)), np.arange(n)[block]] = own[block]
         highest = S.max(axis=1, keepdims=True)
         top[block] = highest[:, 0] / tau
-        S = np.exp((S - highest) / np.float32(tau))
+        np.subtract(highest, S, out=S)
+        S /= np.float32(tau)
+        np.minimum(S, np.float32(80), out=S)  # exponentials of more are denormal, and slow
+        if k < n:
+            columns[block] = np.argpartition(S, k - 1, axis=1)[:, :k]
+        np.exp(np.negative(S, out=S), out=S)
         if k == n:
             values[block] = S
             continue
-        columns[block] = np.argpartition(-S, k - 1, axis=1)[:, :k]
         values[block] = np.take_along_axis(S, columns[block], 1)
         rest[block] = np.maximum(S.sum(axis=1, dtype=np.float64) - values[block].sum(axis=1), 0)
     if k == n:
-        return values, rest, top
+        return values, rest, top, values.sum()
     from scipy.sparse import csr_array
 
     kept = csr_array((values.ravel(), columns.ravel(), np.arange(n + 1) * k), shape=(n, n))
-    return kept, rest, top
+    return kept, rest, top, values.sum()
 
 
 def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
