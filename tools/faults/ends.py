@@ -301,10 +301,11 @@ def to_file(name: str, *numbers: int) -> None:
 
 
 def homeless() -> None:
-    """The child as a user whom the system does not know, without HOME."""
+    """The child without HOME, and as a user whom the system does not know where such a user can run this Python."""
     for name in ("HOME", "CLEANPAIRS_CACHE", "XDG_CACHE_HOME", "USER", "LOGNAME"):
         os.environ.pop(name, None)
-    if os.getuid() == 0:
+    interpreter = Path(sys.executable).resolve()
+    if os.getuid() == 0 and all(path.stat().st_mode & 0o001 for path in (interpreter, *interpreter.parents)):
         subprocess.run(["chmod", "-R", "a+rwX", ".", ".."], check=True)
         os.setgroups([])
         os.setgid(54_321)
