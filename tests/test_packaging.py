@@ -39,7 +39,7 @@ def test_what_the_build_takes_is_there() -> None:
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     for source in wheel["force-include"]:
         assert (REPO / source).is_dir(), source
-    for name in ("py.typed", "report/template.html", "report/style.css"):
+    for name in ("py.typed", "report/template.html", "report/style.css", "report/report.mplstyle"):
         assert (REPO / "cleanpairs" / name).is_file(), name
     for name in [*PROJECT["project"]["license-files"], PROJECT["project"]["readme"]]:
         assert (REPO / name).is_file(), name

@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
-from cleanpairs.core.errors import ConfigError, DataError, RefusedError
+from cleanpairs.core.errors import DataError, RefusedError
+from cleanpairs.core.parameters import check_number
 from cleanpairs.core.plain import plain
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, with_interval
 
@@ -117,8 +118,7 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
         There is no label, or the sample is of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
-    if not 0 <= threshold <= 1:
-        raise ConfigError(f"thresholds must be in [0, 1], found {threshold}")
+    check_number("an audit", "threshold", threshold, least=0, most=1)
     if len(sample) and (sample.pair_id.min() < 0 or sample.pair_id.max() >= len(y)):
         raise DataError(f"the audit names pairs up to {sample.pair_id.max()}, the run has {len(y)}")
     if not np.allclose(y[sample.pair_id], sample.correspondence, atol=1e-6):  # NaN is never close
@@ -247,8 +247,7 @@ def expected_quality(
         )
     if not 0 <= y.min() <= y.max() <= 1:
         raise DataError("the correspondence must be in [0, 1]")
-    if not 0 <= threshold <= 1:
-        raise ConfigError(f"thresholds must be in [0, 1], found {threshold:g}")
+    check_number("an audit", "threshold", threshold, least=0, most=1)
     rows = []
     for t in sorted({float(threshold), *LADDER}):
         below = y < t

@@ -20,6 +20,7 @@ from cleanpairs import __version__
 from cleanpairs.benchmarking.settings import MethodSettings, Splits, choose_methods, load_splits, method_settings
 from cleanpairs.benchmarking.table import plot, summarise, to_markdown
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
+from cleanpairs.core.parameters import check_number, check_whole
 from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import Silent
 from cleanpairs.core.regular import read_bytes, reading, writing
@@ -135,8 +136,7 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     one cell has a result: the first cell's error.
     """
     progress = progress or Silent()
-    if bench.seeds < 1:
-        raise ConfigError(f"a benchmark needs at least 1 seed, found {bench.seeds}")
+    check_whole("a benchmark", "seeds", bench.seeds, 1)
     settings, notes = method_settings(choose_methods(bench.methods), recipe=bench.recipe, overrides=bench.overrides)
     splits = load_splits(bench.data, val=bench.val, test=bench.test, limit=bench.limit, **bench.columns)
     if not splits.train.has_both_vectors:  # which take the place of a model
@@ -233,8 +233,7 @@ def _noise_levels(bench: Bench, train: Pairs) -> list[_NoiseLevel]:
         rate = float(noise.mismatched.mean())
         found.append(_NoiseLevel(Path(file).stem, rate, "file", digest, lambda seed, noise=noise: noise))
     for rate, kind in product(() if bench.noise_files else dict.fromkeys(bench.noise), kinds):
-        if not 0 <= rate <= 1:
-            raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
+        check_number("a benchmark", "noise", rate, least=0, most=1)
         uniform = kind.name == "uniform"
         how: dict[str, Any] = {"per": bench.per} if uniform else {"kind": kind}
         if kind.by_column:

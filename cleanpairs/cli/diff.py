@@ -106,9 +106,7 @@ def restore(export: str, out: str, ledger: str | None, overwrite: bool) -> None:
     """
     from cleanpairs.export import restore_export
 
-    summary = restore_export(export, out, ledger=ledger, overwrite=overwrite)
-    figures = ("path", "rows", "columns", "unchanged", "undone", "returned")
-    print_result({name: getattr(summary, name) for name in figures}, summary)
+    print_result(restore_export(export, out, ledger=ledger, overwrite=overwrite))
 
 
 @click.command(cls=PathsCommand, flags=[flag("quiet", "Print only what is wrong.")])

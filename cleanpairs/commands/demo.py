@@ -32,17 +32,17 @@ _MODELS = {
 Say = Callable[[str], None]
 
 
-def run_demo(out: str | Path = "demo", *, noise: float = 0.3, say: Say = print, progress: Any = None) -> dict[str, Any]:
+def run_demo(out: str | Path = "demo", *, say: Say = print, progress: Any = None) -> dict[str, Any]:
     """Run it all, and leave everything in the directory ``out``. The figures, as ``result.json`` has them.
 
-    ``noise`` float in [0, 1]: share of pairs to mismatch. ``say``: takes each line of text.
+    ``say``: takes each line of text.
     """
     began, out, progress = time.perf_counter(), Path(out), progress or Silent()
     out.mkdir(parents=True, exist_ok=True)
     refuse_precious(out / "run")
     _begin(out / "result.json")
     noisy = out / "noisy.parquet"
-    made = corrupt(clipart_path("train"), noise, seed=0, out=noisy, overwrite=True)
+    made = corrupt(clipart_path("train"), 0.3, seed=0, out=noisy, overwrite=True)
     corrupted, n = int(made.mismatched.sum()), len(made.mismatched)
     say(f"1. {n:,} clip art images with captions; the captions of {corrupted:,} are permuted -> {noisy}")
 

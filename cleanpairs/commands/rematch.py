@@ -16,6 +16,7 @@ import pyarrow as pa
 from cleanpairs.commands.run import Run, Scores
 from cleanpairs.commands.score import roles_of, threshold_of_rows
 from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
+from cleanpairs.core.parameters import check_number
 from cleanpairs.data import Pairs, Source, load_source, open_source, remember_user_path, staged_file
 from cleanpairs.data.readers import iter_tables, load_some, reader_of
 from cleanpairs.engine import Engine, make_engine
@@ -58,8 +59,7 @@ def chosen_cut(
     if max_wrong is None and keep is None and threshold != "auto":
         if threshold is None:
             return None, None
-        if isinstance(threshold, str) or not 0 <= threshold <= 1:
-            raise ConfigError(f"the threshold must be in [0, 1] or 'auto', found {threshold!r}")
+        check_number("a plan", "threshold", threshold, least=0, most=1, also=("auto",))
         return float(threshold), None
     y = run.scores().correspondence
     y = y[y == y]

@@ -414,7 +414,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """See :meth:`PairScorer._row_scorer`: image vectors stream, with captions or their vectors."""
-        self._fitted()
         given = self._text_encoder == "features"
         if "features" not in roles or self._image_encoder != "features" or (given and "text_features" not in roles):
             return None

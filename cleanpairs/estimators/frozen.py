@@ -471,7 +471,6 @@ class FrozenScorer(PairScorer):
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """Vectors of both sides stream. What a model encodes, or a column of scores judges, is loaded whole."""
-        self._fitted()
         streams = isinstance(self._model, GivenVectors) and self._model.streams
         return FrozenRows(self) if streams and {"features", "text_features"} <= roles else None
 

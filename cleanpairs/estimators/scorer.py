@@ -661,7 +661,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             A setting is unknown, or out of its range.
         """
         asked = changed(settings, changes)
-        self._fitted()
         found, threshold, unseen = self._embed(pairs), self.threshold_, None
         of_fit = found.pairs.source.fingerprint == self._fingerprint
         if correspondence is None:

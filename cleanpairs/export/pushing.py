@@ -51,15 +51,6 @@ def dataset_card(
     """
     from huggingface_hub import DatasetCardData
 
-    told = {
-        "pairs": "pairs in the input",
-        "kept": "kept as they were",
-        "rematched_text": "with another caption of the corpus",
-        "rematched_image": "with another image of the corpus",
-        "recaptioned": "with a caption that a model wrote",
-        "dropped": "dropped",
-        "quarantined": "quarantined: unreadable",
-    }
     # Settings of a plan that say how it was made. Its others name files of whoever made it.
     said = ("repairs", "strategy", "solver", "donors", "targets", "max_reuse", "candidates", "min_confidence")
     files = {"config_name": "default", "data_files": [{"split": "train", "path": loads}]}
@@ -76,7 +67,6 @@ def dataset_card(
         title=name.partition(".")[0] or "dataset",
         known=about.method in METHODS,
         settings={setting: plan.settings[setting] for setting in said if plan.settings.get(setting) is not None},
-        counted=[(what, counts[count]) for count, what in told.items()],
         versions={**about.versions, "cleanpairs": cleanpairs.__version__, "pyarrow": pa.__version__},
         name=name,
         format=format,

@@ -252,13 +252,8 @@ class CRCL(PairCleaner):
             )
         for epochs in self.refine_epochs:
             check_whole("crcl", f"every number of refine_epochs {self.refine_epochs!r}", epochs, 1)
-        if self.label_epochs not in (None, "auto") and (
-            not isinstance(self.label_epochs, int) or self.label_epochs < self.freeze
-        ):
-            raise ConfigError(
-                f"label_epochs of crcl must be 'auto', None or a whole number >= freeze ({self.freeze}), "
-                f"found {self.label_epochs!r}"
-            )
+        if self.label_epochs != "auto":
+            check_whole("crcl", "label_epochs (if not 'auto')", self.label_epochs, self.freeze, none=True)
 
     def _stages(self) -> list[TrainingStage]:
         return [*(TrainingStage(e) for e in self.refine_epochs), *self._one_stage()]

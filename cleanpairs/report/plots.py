@@ -4,6 +4,7 @@ import base64
 import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -168,19 +169,7 @@ def precision_recall(correspondence: np.ndarray, threshold: float, truth: np.nda
 def drawn(draw: Callable[[Axes], object]) -> str:
     """A figure as a data address. Outside pyplot's global state, so that a notebook's own figures stay as they are."""
     buffer = io.BytesIO()
-    style: Any = {
-        "axes.edgecolor": "#9aa0a8",
-        "axes.labelcolor": "#30343a",
-        "axes.spines.right": False,
-        "axes.spines.top": False,
-        "font.family": "DejaVu Sans",  # ships with matplotlib: the same picture everywhere
-        "font.size": 9,
-        "svg.fonttype": "path",
-        "svg.hashsalt": "cleanpairs",  # the same figure is the same bytes
-        "xtick.color": "#565b63",
-        "ytick.color": "#565b63",
-    }
-    with mpl.rc_context(style):
+    with mpl.rc_context(fname=Path(__file__).with_name("report.mplstyle")):
         figure = Figure(figsize=(5.6, 3.3), layout="constrained")
         draw(figure.add_subplot())
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

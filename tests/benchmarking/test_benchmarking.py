@@ -364,7 +364,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(data: Path) -> Non
         ({"kind": "shift", "noise_files": (str(data.parent / "n.npy"),)}, "their own noise"),
         ({"noise": ()}, "noise rates"),
         ({"noise": (1.5,)}, "1.5"),
-        ({"seeds": 0}, "at least 1 seed"),
+        ({"seeds": 0}, "seeds of a benchmark must be a whole number >= 1"),
     ):
         with pytest.raises(ConfigError, match=words):
             run_bench(bench(data, **changes))
