@@ -138,6 +138,11 @@ def pixels_of(image: Image.Image, **fields: Any) -> np.ndarray:
     return np.asarray(ImageTransform(**fields).pixels([image])[0])
 
 
+def pictures_of(pixels: np.ndarray) -> list[Image.Image]:
+    """Pictures of pixels (m, 3, H, W) uint8."""
+    return [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in pixels]
+
+
 def _cut(image: Image.Image, width: int, height: int) -> Image.Image:
     """The centre, ``width`` x ``height``. Black beyond the border."""
     left, top = (image.width - width) // 2, (image.height - height) // 2  # rounds down, below 0 too

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from PIL import Image
 from torch import nn
 
 from cleanpairs.core import distributed
@@ -20,6 +19,7 @@ from cleanpairs.core.torch_state import own_modes, seeded
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.encoders.base import DualEncoder, input_dim
 from cleanpairs.encoders.ensemble import Ensemble, members_of
+from cleanpairs.encoders.image_transform import pictures_of
 from cleanpairs.encoders.joint_head import JointHead, VectorTowers
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.estimators.batches import RowScorer, VectorScorer
@@ -314,8 +314,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         matrix = self._encoders.images(pairs, self.image_encoder, self.image_size, on_encode)
         self.quarantined_ = self._quarantine(pairs, matrix)
         pairs = self._grouped(pairs)
-        usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
-        self._refuse_mostly_bad(pairs, len(usable))
+        usable = self._usable(pairs)
         self._image_encoder, self._image_size = matrix.encoder, matrix.image_size
         self.tokenizer_ = self._tokenizer(pairs, usable)
         data = TrainingData(
@@ -437,9 +436,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if isinstance(images, np.ndarray):
             frozen = self._encoders.image or (None if self._encoders.tuned else self._encoders.both)
             if images.ndim == 4 and frozen is not None:
-                images = frozen.encode_images(
-                    [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
-                )
+                images = frozen.encode_images(pictures_of(images))
             array = images[:, None, :] if images.ndim == 2 else images
         else:
             array = self._images(load_pairs(images)).array

@@ -127,7 +127,7 @@ class Encoders:
         Encoders
             Loaded.
         """
-        both = None if settings.encoder is None else load_encoder(_resolved(settings.encoder), device)
+        both = None if settings.encoder is None else load_encoder(resolved(settings.encoder), device)
         if settings.tune != "head" and both is not None and not both.tunable:
             raise ConfigError(
                 f"tune={settings.tune!r} trains on a CLIP or SigLIP of transformers that takes one size of images, and "
@@ -138,7 +138,7 @@ class Encoders:
             text = _shipped(device) if both is None and takes_sentences(settings.backbone) else None
         elif text_encoder not in (None, WORDS, GIVEN):
             text = _shipped(device) if text_encoder == SHIPPED else None
-            text = text or SentenceEncoder(_resolved(str(text_encoder)), device)
+            text = text or SentenceEncoder(resolved(str(text_encoder)), device)
         module, image = settings.image_encoder, None
         if isinstance(module, nn.Module):
             image = ModuleEncoder(module, settings.image_transform, device)
@@ -302,7 +302,7 @@ def _shipped(device: str) -> SentenceEncoder | None:
     return None if shipped() is None else SentenceEncoder(SHIPPED, device)
 
 
-def _resolved(name: str | Path) -> str:
+def resolved(name: str | Path) -> str:
     """A directory by its absolute path, for a model that is loaded elsewhere. A name of the hub as it is."""
     return str(Path(name).resolve()) if Path(name).is_dir() else str(name)
 

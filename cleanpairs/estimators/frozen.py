@@ -21,10 +21,11 @@ from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.rows import RowBatch
+from cleanpairs.encoders.image_transform import pictures_of
 from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.estimators.encoders import GIVEN, check_vectors, refuse_without_captions
+from cleanpairs.estimators.encoders import GIVEN, check_vectors, refuse_without_captions, resolved
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import independence_of, refuse_independent
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
@@ -323,8 +324,7 @@ class FrozenScorer(PairScorer):
         """What makes the vectors: the model of a name, or the data."""
         if name is None:
             return GivenVectors()
-        path = str(Path(name).resolve()) if Path(name).is_dir() else str(name)
-        return load_encoder(path, self._resolved_device(), revision=self.revision)
+        return load_encoder(resolved(name), self._resolved_device(), revision=self.revision)
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         share = getattr(self._model, "flagged", None) if self.quantile is None else self.quantile
@@ -376,8 +376,7 @@ class FrozenScorer(PairScorer):
         pairs = load_pairs(pairs)
         model = self._learned(pairs)
         images, texts, self.quarantined_ = self._encode(pairs, on_encode, on_encode_texts)
-        usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
-        self._refuse_mostly_bad(pairs, len(usable))
+        usable = self._usable(pairs)
         if len(usable) < 2:
             raise RefusedError(f"a threshold needs at least 2 usable pairs, found {len(usable)}: give more data")
         groups, index = (pairs.pair_image_group[usable], pairs.text_group[usable]), pairs.image_index[usable]
@@ -531,10 +530,7 @@ class FrozenScorer(PairScorer):
             return self._encode(load_pairs(images))[0].vectors
         if isinstance(self._model, FrozenPair):
             if images.ndim == 4:
-                from PIL import Image
-
-                pictures = [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
-                return np.asarray(self._model.encode_images(pictures))
+                return np.asarray(self._model.encode_images(pictures_of(images)))
             check_vectors(images, self._model)
         vectors = unit_rows(images.reshape(len(images), -1))
         self._check_size(vectors)
@@ -558,15 +554,10 @@ class FrozenScorer(PairScorer):
     def _stored(self) -> Stored:
         """Of the pretrained model its name and its fingerprint only. The background, and what scores mean."""
         about = {"name": self._model.name, "fingerprint": self._model.fingerprint}
-        arrays: dict[str, np.ndarray] = {}
-        if self._background is not None:
-            arrays |= {f"background.{name}": np.ascontiguousarray(x) for name, x in vars(self._background).items()}
-        if self._later is not None:
-            arrays |= {f"calibration.{name}": np.atleast_1d(value) for name, value in vars(self._later).items()}
-        if (mixture := getattr(self._model, "mixture", None)) is not None:
-            arrays |= {
-                f"mixture.{name}": np.ascontiguousarray(value, np.float64) for name, value in vars(mixture).items()
-            }
+        parts = {"background": self._background, "calibration": self._later}
+        parts["mixture"] = getattr(self._model, "mixture", None)
+        known = {part: vars(held) for part, held in parts.items() if held is not None}
+        arrays = {f"{part}.{name}": value for part, values in known.items() for name, value in values.items()}
         return Stored({"pretrained": about}, arrays=arrays)
 
     def _restore(self, saved: Saved) -> None:

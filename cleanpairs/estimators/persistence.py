@@ -40,7 +40,7 @@ class Stored:
 
     config: dict[str, Any]  # more of config.json
     parameters: dict[str, Any] = field(default_factory=dict)  # in place of those that it was made with
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)  # beside the bank
+    arrays: dict[str, Any] = field(default_factory=dict)  # arrays and numbers beside the bank
     weights: dict[str, Any] | None = None  # name -> tensor
     vocabulary: dict[str, Any] | None = None  # of learned words
 
@@ -91,8 +91,8 @@ def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Pa
         arrays = {"image_group": bank.image_group, "text_group": bank.text_group}
         for side in _SIDES:
             arrays |= {f"{side}.{name}": x for name, x in vars(getattr(bank, side)).items() if x is not None}
-        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        write_tensors(arrays | own.arrays, folder / "bank.safetensors")
+        arrays = {name: np.ascontiguousarray(array) for name, array in (arrays | own.arrays).items()}
+        write_tensors(arrays, folder / "bank.safetensors")
         (folder / "config.json").write_text(json.dumps(plain(config), indent=2) + "\n", encoding="utf-8")
         if own.vocabulary is not None:
             vocabulary = json.dumps(own.vocabulary, ensure_ascii=False)

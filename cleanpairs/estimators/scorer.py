@@ -98,13 +98,18 @@ class Embedded:
         texts = None if self.frozen_texts is None else self.frozen_texts.take(rows)
         return Embedded(pairs, self.images.take(used), self.texts.take(rows), {}, images, texts)
 
+    @property
+    def usable(self) -> np.ndarray:
+        """(N,) bool: not quarantined."""
+        return np.array([i not in self.quarantined for i in range(len(self.pairs))], dtype=bool)
+
     def displaced_rows(self) -> Displacement:
         """See :meth:`PairScorer.displaced_rows`."""
         known = self.pairs
         _, first, row = np.unique(known.row, return_index=True, return_inverse=True)
         images, texts = self.images.vectors[known.image_index[first]], self.texts.vectors
         usable = np.zeros(len(first), bool)
-        usable[row[[i not in self.quarantined for i in range(len(known))]]] = True
+        usable[row[self.usable]] = True
         if len(first) < len(known):  # of several captions the mean
             texts = np.zeros((len(first), texts.shape[1]), np.float32)
             np.add.at(texts, row, self.texts.vectors)
@@ -130,7 +135,7 @@ class Embedded:
             R@1, R@5, R@10 and rSum.
         """
         pairs = self.pairs
-        usable = np.array([i not in self.quarantined for i in range(len(pairs))], dtype=bool)
+        usable = self.usable
         _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
         order = np.argsort(first)  # as they come: groups are hashes
         images, captions = pairs.image_index[usable][first[order]], np.flatnonzero(usable)
@@ -417,8 +422,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """After the images are read, whose cache knows the exact groups."""
         return group_near_duplicates(pairs) if self.near_duplicates else pairs
 
-    def _refuse_mostly_bad(self, pairs: Pairs, usable: int) -> None:
-        n = len(pairs)
+    def _usable(self, pairs: Pairs) -> np.ndarray:
+        """The pairs (n,) int64 that are not quarantined. DataError, RefusedError: they are too few, or all alike."""
+        n, usable = len(pairs), np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         if n == 0:
             raise DataError(
                 f"{', '.join(pairs.source.paths[:1]) or 'the input'} holds no pair: there is nothing to learn from"
@@ -428,19 +434,19 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         foreseen = (PREFIX, NO_DOWNLOAD, NO_CAPTION_FILE)
         bad = {pair: reason for pair, reason in self.quarantined_.items() if not reason.startswith(foreseen)}
         many = len(bad) > n * most
-        if many or not usable:
+        if many or not len(usable):
             pair, reason = next(iter((bad if many else self.quarantined_).items()))
             share = f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (--set max_bad_share=SHARE)"
             said = share if many else f"all of {n} pairs are unusable"
             raise DataError(f"{said}; the first is pair {pair}: {reason}{_where(pairs, reason)}")
-        if usable < 2 or not self.require_dependence:
-            return
-        rows = [i for i in range(n) if i not in self.quarantined_]
+        if len(usable) < 2 or not self.require_dependence:
+            return usable
         sides = {"image": (pairs.images.array(), pairs.image_index), "text": (pairs.text_vectors, pairs.pair_id)}
         for side, (array, index) in sides.items():
-            if array is not None and all(np.array_equal(array[index[i]], array[index[rows[0]]]) for i in rows):
-                same = f"the {side} vectors of the {usable} usable pairs are the same"
+            if array is not None and all(np.array_equal(array[i], array[index[usable[0]]]) for i in index[usable]):
+                same = f"the {side} vectors of the {len(usable)} usable pairs are the same"
                 raise RefusedError(f"all rows are alike: {same}; encode them again")
+        return usable
 
     def _set_threshold(self, y: np.ndarray) -> None:
         density_minimum = find_density_minimum(y)

@@ -216,7 +216,7 @@ class Auto(PairCleaner):
         found = super()._stored()
         if self._similarity is None:
             return found
-        arrays = {f"similarity.{name}": np.ascontiguousarray(x) for name, x in self._similarity.arrays().items()}
+        arrays = {f"similarity.{name}": value for name, value in self._similarity.arrays().items()}
         return replace(found, arrays=found.arrays | arrays)
 
     def _restore(self, saved: Saved) -> None:
