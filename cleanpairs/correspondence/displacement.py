@@ -81,14 +81,7 @@ def in_words(blocks: Sequence[str], most: int = 3) -> str:
 
 
 def find_displaced_rows(
-    images: Any,
-    texts: Any,
-    *,
-    usable: Floats | None = None,
-    sample: tuple[Floats, Floats, Floats] | None = None,
-    reach: int = 64,
-    false_alarm: float = 1e-3,
-    random_state: int = 0,
+    images: Any, texts: Any, *, usable: Floats | None = None, sample: tuple[Floats, Floats, Floats] | None = None
 ) -> Displacement:
     """Find blocks of rows whose captions stand a fixed number of rows away.
 
@@ -100,12 +93,6 @@ def find_displaced_rows(
         Rows that can be compared. Others count neither for nor against a distance.
     sample : (m,) int64, (m, d) and (m, d), optional
         Rows, rising, with their vectors, that tell what random pairs are like. None: at most 20,000 are drawn.
-    reach : int
-        Distances up to this are all tried. Larger ones are tried where enough rows have their nearest caption there.
-    false_alarm : float
-        Chance of any block in n rows without displacement.
-    random_state : int
-        Seed of the random pairs.
 
     Returns
     -------
@@ -113,15 +100,17 @@ def find_displaced_rows(
 
     Notes
     -----
-    Time is linear in rows times distances. Nothing is searched in fewer than 20 rows.
+    Distances up to 64 are all tried. Larger ones are tried where enough rows have their nearest caption there. The
+    chance of any block in n rows without displacement is 0.1 %. Time is linear in rows times distances. Nothing is
+    searched in fewer than 20 rows.
     """
     n = len(images)
     nothing = Displacement(np.zeros(n, np.int64), np.zeros(n), ())
     usable = np.ones(n, bool) if usable is None else np.asarray(usable, bool)
     if usable.sum() < 20:
         return nothing
-    compared = _Rows(images, texts, usable, sample, np.random.default_rng(random_state), reach)
-    states = compared.distances_that_beat_chance(reach, np.log(n * (2 * reach + 1) / false_alarm))
+    compared, false_alarm = _Rows(images, texts, usable, sample), 1e-3
+    states = compared.distances_that_beat_chance(np.log(n * (2 * compared.reach + 1) / false_alarm))
     if not len(states):
         return nothing
     compared.normalise(states)
@@ -138,12 +127,11 @@ def find_displaced_rows(
 class _Rows:
     """Similarities of images and captions at a distance, in units of those of random pairs."""
 
-    def __init__(
-        self, images: Any, texts: Any, usable: Floats, sample: tuple[Floats, Floats, Floats] | None,
-        rng: np.random.Generator, reach: int,
-    ) -> None:  # fmt: skip
+    reach = 64  # distances that are all tried
+
+    def __init__(self, images: Any, texts: Any, usable: Floats, sample: tuple[Floats, Floats, Floats] | None) -> None:
         self.sides, self.usable, self.n = (images, texts), usable, len(images)
-        rows = np.flatnonzero(usable)
+        rows, rng = np.flatnonzero(usable), np.random.default_rng(0)
         if sample is None:
             some = rows if len(rows) <= 20_000 else np.sort(rng.choice(rows, 20_000, replace=False))
             vectors = [np.asarray(x[some], np.float32) for x in self.sides]
@@ -154,7 +142,7 @@ class _Rows:
         self.means = [x.mean(axis=0) for x in vectors]
         self._some, self._vectors = some, [self._centred(side, x) for side, x in enumerate(vectors)]
         i, j = rng.choice(len(some), (2, 20_000))
-        far = np.abs(some[i] - some[j]) > min(reach, len(rows) // 4)
+        far = np.abs(some[i] - some[j]) > min(self.reach, len(rows) // 4)
         self._random, self._rng, self._level = (i[far], j[far]), rng, np.zeros((2, self.n), np.float32)
         self._draw_null()
 
@@ -233,8 +221,9 @@ class _Rows:
         found[~(self.usable & self.usable[partner])] = np.nan
         return found
 
-    def _bands(self, reach: int, size: int = 512) -> Iterator[tuple[int, Floats]]:
+    def _bands(self, size: int = 512) -> Iterator[tuple[int, Floats]]:
         """The first row of each block of b rows, and (b, 2 reach + 1) similarities at -reach to reach."""
+        reach = self.reach
         for a in range(0, self.n, size):
             b = min(size, self.n - a)
             beside = np.arange(a - reach, a + b + reach)
@@ -245,11 +234,12 @@ class _Rows:
             step, one = S.strides
             yield a, np.lib.stride_tricks.as_strided(S, (b, 2 * reach + 1), (step + one, one))
 
-    def distances_that_beat_chance(self, reach: int, bound: float, most: int = 64) -> Floats:
+    def distances_that_beat_chance(self, bound: float, most: int = 64) -> Floats:
         """Distances, rising, whose evidence exceeds that for "in place" by ``bound`` over some run of rows."""
+        reach = self.reach
         total, lowest, gain = np.zeros((3, 2 * reach + 1))
         in_place = np.empty(self.n)
-        for a, S in self._bands(reach):
+        for a, S in self._bands():
             missing = np.isnan(S)
             E = np.where(missing, 0, self.evidence(S, local=True))
             in_place[a : a + len(S)] = E[:, reach]
@@ -259,7 +249,7 @@ class _Rows:
             total, lowest = sums[-1], low[-1]
         gain[reach] = 0
         found = {int(k) - reach: gain[k] for k in np.flatnonzero(gain > bound)}
-        for k in self._far_distances(in_place, reach):
+        for k in self._far_distances(in_place):
             E = self.evidence(self.at(k))
             sums = np.cumsum(np.where(np.isfinite(E), E - np.maximum(in_place, 0), 0))
             best = (sums - np.minimum(np.minimum.accumulate(sums), 0)).max()
@@ -267,7 +257,7 @@ class _Rows:
                 found[k] = best
         return np.sort(sorted(found, key=lambda k: -found[k])[:most]).astype(np.int64)
 
-    def _far_distances(self, in_place: Floats, reach: int, queries: int = 2000) -> list[int]:
+    def _far_distances(self, in_place: Floats, queries: int = 2000) -> list[int]:
         """Distances beyond ``reach`` at which more nearest captions stand than chance explains."""
         from scipy.special import pdtrc
 
@@ -285,7 +275,7 @@ class _Rows:
             best[better], nearest[better] = S[better, at[better]], a + at[better]
         distance, count = np.unique(nearest - rows, return_counts=True)
         chance = pdtrc(count - 1, len(rows) / self.n) * 2 * self.n  # of so many or more, at any distance
-        return [int(k) for k, p in zip(distance, chance, strict=True) if p < 1e-3 and abs(k) > reach][:32]
+        return [int(k) for k, p in zip(distance, chance, strict=True) if p < 1e-3 and abs(k) > self.reach][:32]
 
 
 def _segmented(

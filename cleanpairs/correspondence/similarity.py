@@ -248,22 +248,23 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample_of: int = 
     if pairs.images.shape != pairs.texts.shape or n < LEAST_PAIRS:
         return None
     if n <= NUMBERS.exact:
-        return _agreement(_unit(pairs), seed, present=n / whole)
+        return _agreement(unit_pairs(pairs), seed, present=n / whole)
     rows = np.sort(np.random.default_rng(seed).permutation(n)[: NUMBERS.exact])
-    found = _agreement(_unit(pairs.take(rows)), seed, present=len(rows) / whole)
+    found = _agreement(unit_pairs(pairs.take(rows)), seed, present=len(rows) / whole)
     if found is None:
         return None
     observed, at_once, others = np.empty(n), 4096, np.setdiff1d(np.arange(n), rows)
     observed[rows] = found.observed
     for start in range(0, len(others), at_once):
         block = others[start : start + at_once]
-        observed[block] = found.model.scores(_unit(pairs.take(block)))
+        observed[block] = found.model.scores(unit_pairs(pairs.take(block)))
         release(pairs.images, pairs.texts)
     matched = found.model.judge(pairs, observed).astype(np.float64)
     return found.of_all(observed, matched)
 
 
-def _unit(pairs: VectorPairs) -> VectorPairs:
+def unit_pairs(pairs: VectorPairs) -> VectorPairs:
+    """The pairs with vectors of length 1."""
     return replace(pairs, images=unit_rows(pairs.images), texts=unit_rows(pairs.texts))
 
 

@@ -32,6 +32,7 @@ from cleanpairs.estimators.settings import FitSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix
 from cleanpairs.features.rows import Progress
 from cleanpairs.features.texts import precomputed_text_vectors
+from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.scoring.evaluate import Recall
 from cleanpairs.trainer import (
@@ -367,8 +368,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if self.threshold is not None or texts is None or not self._encoders.in_one_space(fit.images, data.tokens):
             return
         y, rows = self.correspondence_[data.pair_id], data.tokens.ids[data.tokens.offsets[:-1]]
-        vectors = images[data.image_index, 0], texts[rows]
-        found = null_threshold(y, *vectors, data.image_group, data.text_group, seed=self.random_state_)
+        pairs = VectorPairs(images[data.image_index, 0], texts[rows], data.image_group, data.text_group)
+        found = null_threshold(y, pairs, self.random_state_)
         if found is not None:
             self.threshold_, self.noise_rate_ = found
 

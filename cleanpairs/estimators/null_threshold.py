@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleanpairs.correspondence.calibration import Estimate, ScoreProbability, calibrate, noise_rate
-from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space
-from cleanpairs.ops.matching import places, unit_rows
+from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space, unit_pairs
+from cleanpairs.ops.matching import places
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Bank, Embeddings
 
@@ -100,25 +100,15 @@ def unseen_threshold(
     return UnseenThreshold(threshold, noise_rate(found, len(known)), ScoreProbability.by(found, observed))
 
 
-def null_threshold(
-    y: np.ndarray,
-    images: np.ndarray,
-    texts: np.ndarray,
-    image_group: np.ndarray,
-    text_group: np.ndarray,
-    *,
-    seed: int = 0,
-) -> tuple[float, float] | None:
+def null_threshold(y: np.ndarray, pairs: VectorPairs, seed: int = 0) -> tuple[float, float] | None:
     """Threshold and noise rate of a correspondence, by vectors of one space.
 
     Parameters
     ----------
     y : (N,) float
         The correspondence.
-    images, texts : (N, E) float
-        Vectors of one space, of any norm.
-    image_group, text_group : (n,) int64
-        Equal numbers are one image, or one text.
+    pairs : VectorPairs
+        N pairs of vectors of one space, of any norm.
     seed : int
         Of everything random.
 
@@ -131,8 +121,8 @@ def null_threshold(
     """
     if len(y) < LEAST_PAIRS:
         return None
-    pairs = VectorPairs(unit_rows(images), unit_rows(texts), image_group, text_group)
-    observed, null = pairs.scores_and_null(pairs, np.stack(null_pairs(image_group, text_group, seed)))
+    pairs = unit_pairs(pairs)
+    observed, null = pairs.scores_and_null(pairs, np.stack(null_pairs(pairs.image_group, pairs.text_group, seed)))
     found = calibrate(observed, null, by_score=True, draws=30) if one_space(observed, null) else None
     if found is None:
         return None

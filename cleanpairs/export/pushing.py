@@ -35,47 +35,33 @@ class CardFacts:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def dataset_card(
-    *,
-    name: str,
-    format: str,
-    loads: str | None,
-    shards: int,
-    counts: Mapping[str, int],
-    rows: int,
-    plan: RepairPlan,
-    about: CardFacts,
-) -> str:
-    """The text of the card of the output ``name``. ``loads``: what `datasets` is to read, ``shards``: tars of a
-    webdataset.
+def dataset_card(about: CardFacts, plan: RepairPlan, *, loads: str | None, **facts: Any) -> str:
+    """The text of the card of an export. ``loads``: what `datasets` is to read. ``facts`` for the template: the
+    output's ``name``, ``format``, ``rows``, ``counts`` and ``shards`` (tars of a webdataset).
     """
     from huggingface_hub import DatasetCardData
 
     # Settings of a plan that say how it was made. Its others name files of whoever made it.
-    said = ("repairs", "strategy", "solver", "donors", "targets", "max_reuse", "candidates", "min_confidence")
+    said = ("repairs", "strategy", "donors", "targets", "max_reuse", "candidates", "min_confidence")
     files = {"config_name": "default", "data_files": [{"split": "train", "path": loads}]}
     header = DatasetCardData(
         license=about.license or "unknown",
         task_categories=["image-to-text", "text-to-image"],
-        size_categories=size_category(rows),
-        tags=["image-text", "noisy-correspondence", "cleanpairs", *(["webdataset"] if format == "webdataset" else [])],
+        size_categories=size_category(facts["rows"]),
+        tags=["image-text", "noisy-correspondence", "cleanpairs", *["webdataset"] * (facts["format"] == "webdataset")],
         configs=None if loads is None else [files],
     )
     return filled(
         "card.md",
         header=header.to_yaml(),
-        title=name.partition(".")[0] or "dataset",
+        title=facts["name"].partition(".")[0] or "dataset",
         known=about.method in METHODS,
         settings={setting: plan.settings[setting] for setting in said if plan.settings.get(setting) is not None},
         versions={**about.versions, "cleanpairs": cleanpairs.__version__, "pyarrow": pa.__version__},
-        name=name,
-        format=format,
-        shards=shards,
-        counts=counts,
-        rows=rows,
+        restorable=facts["format"] in REVERSIBLE,
         plan=plan,
-        restorable=format in REVERSIBLE,
         about=about,
+        **facts,
     )
 
 
@@ -209,11 +195,8 @@ def push_export(
     if card is None:
         check_inside(chosen, (own,), own, "name it by --card")
     files: dict[str, Path | bytes] = {CARD: chosen}
-    single = {
-        "parquet": "data/train-00000-of-00001.parquet",
-        "uids": "uids.npy",
-        "csv": "kept.csv",
-    }  # as the hub's own uploads are named
+    # As the hub's own uploads are named.
+    single = {"parquet": "data/train-00000-of-00001.parquet", "uids": "uids.npy", "csv": "kept.csv"}
     for part in export.parts:
         name = single.get(export.format) or part.path.relative_to(export.out).as_posix()
         if name not in ("state.json", "dataset_info.json"):  # for load_from_disk: load_dataset refuses them

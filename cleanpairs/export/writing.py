@@ -362,16 +362,9 @@ class Export:
         staged: Mapping[str, Path],
     ) -> None:  # fmt: skip
         if self.format.directory or ("card" in staged and not self.croissant):
-            text = dataset_card(
-                name=self.out.name,
-                format=self.name,
-                loads=self.format.loads,
-                shards=sum(part.endswith(".tar") for part in parts),
-                counts=counts,
-                rows=rows["out"],
-                plan=head,
-                about=self.settings.about or CardFacts(),
-            )
+            facts = {"name": self.out.name, "format": self.name, "counts": counts, "rows": rows["out"]}
+            facts["shards"] = sum(part.endswith(".tar") for part in parts)
+            text = dataset_card(self.settings.about or CardFacts(), head, loads=self.format.loads, **facts)
             where = staged["out"] / CARD if self.format.directory else staged["card"]
             where.write_text(text, encoding="utf-8")
         described = [role for role in self.targets if role != "manifest"]

@@ -93,11 +93,7 @@ class Edges:
 
 
 def candidate_edges(
-    corpus: Corpus,
-    settings: RepairSettings,
-    *,
-    donor_search: DonorSearch | None = None,
-    neighbour_search: NeighbourSearch = top_k,
+    corpus: Corpus, settings: RepairSettings, donor_search: DonorSearch | None, neighbour_search: NeighbourSearch
 ) -> Edges:
     """The nearest admissible parts of every mismatched pair, ``settings.candidates`` out of every pool and direction.
 

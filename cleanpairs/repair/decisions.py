@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cleanpairs.ops.search import SearchNote, top_k
+from cleanpairs.ops.search import SearchNote
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.actions import DIRTIER, NOT_ASKED, RIVALLED, UNDETERMINED, UNSURE
 from cleanpairs.repair.assignment import assign
@@ -55,9 +55,9 @@ def decide_repairs(
     settings: RepairSettings,
     temperature: float,
     *,
-    probability: RepairProbability | None = None,
-    donor_search: DonorSearch | None = None,
-    neighbour_search: NeighbourSearch = top_k,
+    probability: RepairProbability | None,
+    donor_search: DonorSearch | None,
+    neighbour_search: NeighbourSearch,
 ) -> tuple[np.ndarray, tuple[SearchNote, ...]]:
     """Decide for all mismatched pairs at once: (R,) of :data:`REPAIR`, and how candidates were looked for.
 
@@ -67,7 +67,7 @@ def decide_repairs(
     mismatched, probable = corpus.mismatched, settings.repairs == "probable"
     if settings.repairs == "none" or (probable and probability is None):
         return no_repairs(len(mismatched), UNDETERMINED if probable else NOT_ASKED), ()
-    edges = candidate_edges(corpus, settings, donor_search=donor_search, neighbour_search=neighbour_search)
+    edges = candidate_edges(corpus, settings, donor_search, neighbour_search)
     scorer = make_scorer()
     paired = pair_edges(edges, scorer)
     own = scorer(mismatched, mismatched, None)

@@ -70,7 +70,7 @@ def test_bench_as_json(command: Command, data: Path) -> None:
     [
         (["--methods", "crc"], 2, "did you mean 'crcl'"),
         (["--noise", "0.2;0.4"], 2, "0.2;0.4"),
-        (["--noise", "2"], 2, "in [0, 1]"),
+        (["--noise", "2"], 2, "noise of a benchmark must be a number >= 0 and <= 1"),
         (["--seeds", "0"], 2, "--seeds"),
         (["--set", "epochz=2"], 2, "did you mean 'epochs'"),
         (["--recipe", "nowhere"], 2, "no recipe 'nowhere'"),

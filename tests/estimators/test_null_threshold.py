@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from cleanpairs.data import Pairs
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.methods.rcl import RCL
+from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring.evaluate import detection
 
 N, D = 400, 32
@@ -30,16 +33,16 @@ def test_the_scale_of_the_labels_does_not_matter(scale: object) -> None:
     assert pairs.true_mismatch is not None and pairs.text_vectors is not None and callable(scale)
     rng = np.random.default_rng(1)
     y = scale(np.clip(np.where(pairs.true_mismatch, 0.25, 0.75) + 0.1 * rng.normal(size=N), 0, 1))
-    image = np.asarray(pairs.images.array())[:, 0]
-    found = null_threshold(y, image, pairs.text_vectors, pairs.image_group, pairs.text_group)
+    known = VectorPairs(np.asarray(pairs.images.array())[:, 0], pairs.text_vectors, pairs.image_group, pairs.text_group)
+    found = null_threshold(y, known)
     assert detection(y, pairs.true_mismatch, found[0]).f1 > 0.9
     assert found[1] == pytest.approx(0.4, abs=0.08)
     random = rng.random(N)  # a method that has learned the wrong pairs by heart
-    assert null_threshold(random, image, pairs.text_vectors, pairs.image_group, pairs.text_group) is None
+    assert null_threshold(random, known) is None
     alike = np.ones(N)  # labels that the training has not moved
-    assert null_threshold(alike, image, pairs.text_vectors, pairs.image_group, pairs.text_group) is None
+    assert null_threshold(alike, known) is None
     unrelated = rng.normal(size=(N, D))  # two spaces of one length: every pair looks like any other
-    assert null_threshold(y, image, unrelated, pairs.image_group, pairs.text_group) is None
+    assert null_threshold(y, replace(known, texts=unrelated)) is None
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
