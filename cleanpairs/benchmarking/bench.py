@@ -157,7 +157,9 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
             log.path.open("ab").close()
         for note in notes:
             progress.note(note)
-        first_error = _run_cells(bench, log, settings, splits, levels, progress)
+        # All methods of a noise and seed before the next: what is there can be compared.
+        cells = list(product(levels, range(bench.seeds), settings))
+        first_error = _run_cells(bench, log, cells, splits, progress)
         rows = _latest(log.rows(), splits.digest, bench.limit, {s.method: s.digest for s in settings})
         title = Path(bench.data.rstrip("/")).name
         write_whole(folder / "table.md", to_markdown(rows, title, notes))
@@ -171,18 +173,11 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
 
 
 def _run_cells(
-    bench: Bench,
-    log: BenchLog,
-    settings: Sequence[MethodSettings],
-    splits: Splits,
-    levels: Sequence[_NoiseLevel],
-    progress: Any,
+    bench: Bench, log: BenchLog, cells: Sequence[tuple[_NoiseLevel, int, MethodSettings]], splits: Splits, progress: Any
 ) -> CleanpairsError | None:
     """Run and log what is left. Returns the first error of a cell."""
     done = {row["cell"]: row for row in log.rows() if row.get("status") == "ok"}
     first_error: CleanpairsError | None = None
-    # All methods of a noise and seed before the next: what is there can be compared.
-    cells = list(product(levels, range(bench.seeds), settings))
     for at, (level, seed, method) in enumerate(cells, start=1):
         row: dict[str, Any] = {
             "cell": f"{method.method}/{method.digest}/{level.digest}/{seed}/{splits.digest}/{bench.limit or 'all'}",

@@ -171,27 +171,20 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
     chosen = existing_run(run)
     pairs = chosen.load_input()
     plan = current_plan(chosen, chosen.path / "plan.parquet") or chosen.estimator().rematch(pairs)
-    scores, calibration = chosen.scores(), chosen.calibration()
+    known = chosen.reported(pairs, plan)
     data = Path(chosen.info["input"]["data"])
     name = data.parent.name if set(data.name) & set("*?[{") else data.name
     path = write_report(
         out,
         title=f"{chosen.info['method']} on {name}",
-        info=chosen.info | {"result": chosen.result},
         settings=_settings(chosen),
-        scores=scores.table,
-        metrics=chosen.metrics(),
-        threshold=plan.threshold,
-        pairs=pairs,
-        plan=plan,
         truth=pairs.true_mismatch if truth is None else load_truth(truth, pairs),
-        calibration=calibration,
-        next_steps=_next_steps(chosen, scores.correspondence, calibration),
-        why=scores.why.to_pylist(),
+        next_steps=_next_steps(chosen, known["calibration"]),
         slice_by=[name.strip() for name in (options["slice_by"] or "").split(",") if name.strip()],
         audit_result=_audit_result(chosen),
         count=options["count"],
         overwrite=options["overwrite"],
+        **known,
     )
     print_result({"report": path}, f"written: {path}")
 
@@ -207,13 +200,14 @@ def _settings(run: Any) -> dict[str, Any]:
     return found
 
 
-def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
+def _next_steps(run: Any, calibration: Any) -> list[tuple[str, str]]:
     from cleanpairs.estimators.cut import cut_at
 
     near = os.path.relpath(run.path)  # no page tells where a run below the working directory lies
     name = quote(str(run.path) if near.startswith("..") else near)
     command = f"cleanpairs export {name} --out out.parquet"
     found = [("Write what is kept and repaired", command)]
+    y = run.scores().correspondence
     y = y[y == y]
     for most in (0.05, 0.02, 0.01) if len(y) else ():
         with contextlib.suppress(RefusedError):

@@ -63,7 +63,7 @@ def run_demo(out: str | Path = "demo", *, say: Say = print, progress: Any = None
         **{f"rsum_{name}": value for name, value in rsum.items()},
         "seconds": time.perf_counter() - began,
     }
-    _report(out / "report.html", run, model.threshold_, pairs, plan, rsum)
+    _report(out / "report.html", run, pairs, plan, rsum)
     write_whole(out / "result.json", json.dumps({"demo": "complete", **result}, indent=2) + "\n")
     say(f"5. look at it: {out / 'report.html'}")
     say(f"   {out / 'cleaned.parquet'}, ledger.parquet, dropped.parquet and run/ (model, scores) are beside it")
@@ -71,21 +71,14 @@ def run_demo(out: str | Path = "demo", *, say: Say = print, progress: Any = None
     return result
 
 
-def _report(out: Path, run: Run, threshold: float, pairs: Pairs, plan: RepairPlan, rsum: dict[str, float]) -> None:
+def _report(out: Path, run: Run, pairs: Pairs, plan: RepairPlan, rsum: dict[str, float]) -> None:
     write_report(
         out,
         title="cleanpairs: clip art with permuted captions",
-        info=run.info,
-        scores=run.scores().table,
-        metrics=run.metrics(),
-        threshold=threshold,
-        pairs=pairs,
-        plan=plan,
         truth=pairs.true_mismatch_mask(),
-        calibration=run.calibration(),
-        why=run.scores().why.to_pylist(),
         summary={f"rSum of {_MODELS[name]}": round(value, 1) for name, value in rsum.items()},
         overwrite=True,
+        **run.reported(pairs, plan),
     )
 
 

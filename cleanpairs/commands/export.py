@@ -102,7 +102,7 @@ def export_run(
             head = plan_selection(scores, source, settings.resolved(threshold), staged)
             return PlanFile(str(staged), source.n_rows, head)
         search = Path(out).absolute().with_name(Path(out).name + ".search")
-        planning = Planning.of_run(run, source, recorded_input(run), settings, search, engine)
+        planning = Planning(run, source, recorded_input(run), settings, search, engine)
         saved = outputs.add(kept, overwrite=True)
         if source.n_rows >= streamed_from and (scorer := planning.row_scorer()) is not None:
             head, _ = planning.streamed(scorer, saved)

@@ -109,7 +109,7 @@ def rematch_run(
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
     folder = out.with_name(out.name + ".parts").absolute()
     source, read = _opened(run, data, columns)
-    planning = Planning.of_run(run, source, read, settings or RepairSettings(), folder, engine, fitted=data is None)
+    planning = Planning(run, source, read, settings or RepairSettings(), folder, engine, fitted=data is None)
     many = out.suffix != ".csv" and source.n_rows >= streamed_from and recaption is None
     scorer = planning.row_scorer() if many else None
     if scorer is None:
@@ -145,39 +145,25 @@ def _opened(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tuple
     return source, {"data": name, "columns": columns}
 
 
-@dataclass(frozen=True)
 class Planning:
-    """A model, how it is to repair, what, who searches, and where. ``why`` (N,): what the run says against pairs.
-    ``moves`` (k,): which captions it moves by the rule of displaced rows.
+    """The repairs of the ``source`` that a run was ``fitted`` on, or of other data: how they are found, by whom, where.
+
+    ``read``: the data, and how it is read, as a plan notes them. ``engine``: who searches. ``parts``: the folder in
+    which several workers do.
     """
 
-    model: PairScorer
-    settings: RepairSettings
-    source: Source
-    read: Mapping[str, Any]
-    engine: Engine
-    parts: Path
-    why: pa.ChunkedArray | None = None
-    moves: np.ndarray | None = None
     batch_rows = 4096
 
-    @classmethod
-    def of_run(
-        cls, run: Run, source: Source, read: Mapping[str, Any], settings: RepairSettings, parts: Path,
-        engine: Engine | None = None, *, fitted: bool = True,
-    ) -> "Planning":  # fmt: skip
-        """By the model of a run, of the ``source`` that it was ``fitted`` on, or of other data."""
+    def __init__(
+        self, run: Run, source: Source, read: Mapping[str, Any], settings: RepairSettings, parts: Path,
+        engine: Engine | None, *, fitted: bool = True,
+    ) -> None:  # fmt: skip
         scores = run.fitted_scores()
-        told = (scores.why, scores.moves) if fitted else ()
-        return cls(
-            run.estimator(scores, fitted=not fitted),
-            settings,
-            source,
-            read,
-            engine or make_engine("local"),
-            parts,
-            *told,
-        )
+        self.model: PairScorer = run.estimator(scores, fitted=not fitted)
+        self.source, self.read, self.settings, self.parts = source, read, settings, parts
+        self.engine = engine or make_engine("local")
+        self.why: pa.ChunkedArray | None = scores.why if fitted else None  # (N,): what the run says against pairs
+        self.moves = scores.moves if fitted else None  # which captions it moves by the rule of displaced rows
 
     def in_memory(
         self, recaption: CaptionWriter | str | Path | None = None, *, explode: bool = False

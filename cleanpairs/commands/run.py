@@ -399,6 +399,18 @@ class Run:
             estimator._take(answered)
         return estimator
 
+    def reported(self, pairs: Any, plan: Any) -> dict[str, Any]:
+        """Of the run, its pairs and a plan, parameters of :func:`cleanpairs.report.write_report`."""
+        scores, info = self.scores(), self.info | {"result": self.result}
+        of_plan = {"pairs": pairs, "plan": plan, "threshold": plan.threshold, "why": scores.why.to_pylist()}
+        return {
+            "info": info,
+            "scores": scores.table,
+            "metrics": self.metrics(),
+            "calibration": self.calibration(),
+            **of_plan,
+        }
+
     def load_input(self) -> Any:
         """The pairs that the run was fitted on, read again. See :meth:`open_input`."""
         return load_source(self.open_input())

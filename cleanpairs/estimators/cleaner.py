@@ -318,15 +318,17 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         usable = self._usable(pairs)
         self._image_encoder, self._image_size = matrix.encoder, matrix.image_size
         self.tokenizer_ = self._tokenizer(pairs, usable)
-        data = TrainingData(
-            images=matrix.array,
-            tokens=self.tokenizer_.table(pairs, progress=on_encode_texts).take(usable),
-            image_index=pairs.image_index[usable],
-            image_group=pairs.pair_image_group[usable],
-            text_group=pairs.text_group[usable],
-            pair_id=usable,
+        return Fit(pairs, matrix, usable, self._data(pairs, matrix, usable, on_encode_texts))
+
+    def _data(
+        self, pairs: Pairs, matrix: ImageMatrix, usable: np.ndarray, progress: Progress | None = None
+    ) -> TrainingData:
+        tokens, image_group = (
+            self.tokenizer_.table(pairs, progress=progress).take(usable),
+            pairs.pair_image_group[usable],
         )
-        return Fit(pairs, matrix, usable, data)
+        groups = image_group, pairs.text_group[usable]
+        return TrainingData(matrix.array, tokens, pairs.image_index[usable], *groups, pair_id=usable)
 
     def _tokenizer(self, pairs: Pairs, usable: np.ndarray) -> Captions:
         captions = [pairs.captions[i] for i in usable]

@@ -29,20 +29,18 @@ def manifest_of(out: str | Path) -> Path:
 
 
 def write_manifest(
-    path: str | Path,
-    *,
-    format: str,
+    path: Path,
     files: Mapping[str, tuple[Path, Path, int | None]],
     parts: Mapping[str, int],
-    counts: Mapping[str, int],
     source: Source,
-    threshold: float,
+    **noted: Any,
 ) -> None:
     """Write what an export left: of every file its role, rows, bytes and SHA-256.
 
     - ``files``: role (out, dropped, ledger, card) -> (final path, where it is now, its rows or None). Paths are noted
       as seen from the folder of ``out``, so that the files may be moved together. Of a directory every file in it
     - ``parts``: of a directory: file name -> rows, where a file holds any
+    - ``noted``: what else is noted: ``format``, ``counts`` and ``threshold``
     """
     entries, home = {}, files["out"][0].parent
     for role, (target, where, rows) in files.items():
@@ -59,9 +57,8 @@ def write_manifest(
             }
             entries[os.path.relpath(target / file.relative_to(where), home)] = entry
     manifest = {
-        "format": format,
+        **noted,
         "files": entries,
-        "counts": dict(counts),
         "fingerprint": source.fingerprint,
         "input": {
             "kind": source.kind,
@@ -72,14 +69,13 @@ def write_manifest(
             "explicit_lists": source.explicit_lists,
             "options": dict(source.options),
         },
-        "threshold": threshold,
         "versions": {
             "python": platform.python_version(),
             "cleanpairs": cleanpairs.__version__,
             "pyarrow": pa.__version__,
         },
     }
-    Path(path).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True)

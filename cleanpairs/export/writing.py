@@ -367,13 +367,8 @@ class Export:
             text = dataset_card(self.settings.about or CardFacts(), head, loads=self.format.loads, **facts)
             where = staged["out"] / CARD if self.format.directory else staged["card"]
             where.write_text(text, encoding="utf-8")
-        described = [role for role in self.targets if role != "manifest"]
-        write_manifest(
-            staged["manifest"],
-            format=self.name,
-            files={role: (self.targets[role], staged[role], rows.get(role)) for role in described},
-            parts=parts,
-            counts=counts,
-            source=self.source,
-            threshold=head.threshold,
-        )
+        files = {
+            role: (path, staged[role], rows.get(role)) for role, path in self.targets.items() if role != "manifest"
+        }
+        noted = {"format": self.name, "counts": dict(counts), "threshold": head.threshold}
+        write_manifest(staged["manifest"], files, parts, self.source, **noted)

@@ -253,11 +253,4 @@ class MSCN(SplittingCleaner):
                 f"the meta set's images are {matrix.array.shape[1:]}, those of the data {data.images.shape[1:]}: "
                 "both must be read and encoded alike"
             )
-        meta = TrainingData(
-            images=matrix.array,
-            tokens=self.tokenizer_.table(pairs).take(usable),
-            image_index=pairs.image_index[usable],
-            image_group=pairs.pair_image_group[usable],
-            text_group=pairs.text_group[usable],
-        )
-        return _Correcting(len(data), self, meta)
+        return _Correcting(len(data), self, self._data(pairs, matrix, usable))
