@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -201,7 +200,6 @@ class _Similarity(nn.Module):
         return out
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class MSCN(SplittingCleaner):
     """Two networks, and a small one that learns on a clean meta set how much a noisy pair counts.
 

@@ -3,7 +3,6 @@
 Equations, and departures from the paper: docs/methods/repair.md.
 """
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -127,7 +126,6 @@ class _Repairing(Splitting):
         return self.pair_objective(S, y, excluded).mean()
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class REPAIR(SplittingCleaner):
     """Two networks, labels by rank correlation with a memory of clean pairs, half-replaced noisy pairs.
 
