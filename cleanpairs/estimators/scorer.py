@@ -666,14 +666,13 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             A setting is unknown, or out of its range.
         """
         asked = changed(settings, changes)
-        found, threshold, unseen = self._embed(pairs), self.threshold_, None
+        found, unseen = self._embed(pairs), None
         of_fit = found.pairs.source.fingerprint == self._fingerprint
         if correspondence is None:
             known = of_fit and len(found.pairs) == len(self.correspondence_)
             correspondence = self.correspondence_ if known else self._scores_of(found)
             unseen = self._threshold_of(found, correspondence)
-            threshold = self._applied_threshold(unseen)
-        chosen = asked.resolved(threshold)
+        chosen = asked.resolved(self._applied_threshold(unseen))
         usable = replace(found.pairs, reasons=found.quarantined)
         moves = None
         if chosen.moves_displaced:

@@ -19,29 +19,6 @@ from cleanpairs.scoring import as_input
 from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData, step_seed
 
 
-class CorrectionNet(nn.Module):
-    """Similarity vectors (n, E + 1) to weights (n,) in (0, 1)."""
-
-    def __init__(self, dim: int, hidden: int = 64) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(dim + 1, hidden), nn.ReLU(), nn.Linear(hidden, 1))
-
-    def forward(self, s: Tensor) -> Tensor:
-        """Weights of pairs.
-
-        Parameters
-        ----------
-        s : (n, E + 1) Tensor
-            Similarity vectors.
-
-        Returns
-        -------
-        (n,) Tensor
-            In (0, 1).
-        """
-        return torch.sigmoid(self.body(s).squeeze(-1))
-
-
 def meta_gradient_weights(
     losses: Any, parameters: dict[str, Tensor], direction: dict[str, Tensor], step: float = 1e-3
 ) -> Tensor:
@@ -83,7 +60,8 @@ class _Correcting(Splitting):
         self.smooth = TripletLoss(margin=self.margin, negatives="mean")  # its slope is not zero almost everywhere
 
     def head(self, model: Any) -> nn.Module:
-        return CorrectionNet(model.dim)
+        """Similarity vectors (n, E + 1) to weights (n,) in (0, 1)."""
+        return nn.Sequential(nn.Linear(model.dim + 1, 64), nn.ReLU(), nn.Linear(64, 1), nn.Flatten(0), nn.Sigmoid())
 
     @torch.no_grad()
     def vectors(self, model: Any, images: State, texts: State) -> Tensor:

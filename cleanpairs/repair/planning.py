@@ -93,31 +93,23 @@ class Planned:
         lent = pa.Table.from_batches(found, TEXTS).combine_chunks()
         first = 0
         for batch in given.texts():
-            s = slice(first, first + len(batch))
-            at = _within(given.mismatched, s)
+            at = _within(given.mismatched, slice(first, first + len(batch)))
             donor = repairs["donor"][at]
             of = taken(lent, pa.array(np.searchsorted(pairs, donor), mask=donor < 0))
-            yield self._rows(s, batch, repairs[at], given.mismatched[at] - first, use[at], of)
-            first = s.stop
+            yield self._rows(first, batch, at, use[at], of)
+            first += len(batch)
 
     @cached_property
     def _faulty(self) -> np.ndarray:
         return np.array(sorted(self.given.reasons), np.int64)
 
-    def _rows(
-        self,
-        s: slice,
-        batch: pa.RecordBatch,
-        repairs: np.ndarray,
-        mismatched: np.ndarray,
-        use: np.ndarray,
-        lent: pa.Table,
-    ) -> pa.Table:
-        """The pairs ``s``. Of the r ``mismatched`` places among them the ``repairs``, their ``use``, what is ``lent``
-        them.
+    def _rows(self, first: int, batch: pa.RecordBatch, at: slice, use: np.ndarray, lent: pa.Table) -> pa.Table:
+        """The pairs of a batch, from pair ``first`` on. Of the r mismatched ones ``at`` among them: their ``use``, and
+        what is ``lent`` to them.
         """
-        keys, captions = batch.columns
-        correspondence, n = self.given.correspondence[s], len(batch)
+        (keys, captions), n = batch.columns, len(batch)
+        s, repairs, mismatched = slice(first, first + n), self.repairs[at], self.given.mismatched[at] - first
+        correspondence = self.given.correspondence[s]
         quarantined, repaired = np.isnan(correspondence), repairs["donor"] >= 0
         place = np.full(n, -1, np.int64)
         place[mismatched] = np.arange(len(mismatched))
