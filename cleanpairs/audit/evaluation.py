@@ -191,25 +191,6 @@ def noise_estimate(sample: AuditSample, correspondence: np.ndarray) -> Estimate:
     return with_interval(float(share), drawn.sum(axis=1) / size.sum())
 
 
-def mismatched_share(correspondence: np.ndarray, chosen: np.ndarray, calibration: Calibration | None) -> Estimate:
-    """The share of mismatched pairs among some, as the run's calibration has it, for the report and the page alike.
-
-    Parameters
-    ----------
-    correspondence : ndarray of float, shape (N,)
-    chosen : ndarray of bool, shape (N,)
-    calibration : Calibration, optional
-
-    Returns
-    -------
-    Estimate
-        Undetermined without a calibration, and of no pair.
-    """
-    if calibration is None or not chosen.any():
-        return UNDETERMINED
-    return calibration.shares(correspondence[chosen], [int(chosen.sum())])[0]
-
-
 @dataclass(frozen=True)
 class ExpectedQuality:
     """``noise_rate`` and, at each threshold, precision and recall as the probabilities let expect them."""

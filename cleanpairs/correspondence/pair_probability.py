@@ -294,10 +294,8 @@ class PairProbability:
         if not self.judged:
             return
         many, one_space = len(self.captions) > NUMBERS.most_exact, joint is not None and joint[0] is images
-        if many:
-            some = image_index[self.trusted], self.trusted
-        else:
-            some = np.arange(len(images)), np.arange(len(texts))
+        every = np.arange(len(images)), np.arange(len(texts))
+        some = (image_index[self.trusted], self.trusted) if many else every
         spaces = _Space(images, some[0]), _Space(texts, some[1])
         both = None
         if joint is not None:

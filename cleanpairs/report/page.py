@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.audit import mismatched_share
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, rate_in_words
@@ -187,7 +186,7 @@ def verdict(
     if result.get("noise_rate") is not None:
         rate = Estimate(result["noise_rate"], *(result.get("noise_rate_interval") or (np.nan, np.nan)))
     if calibration is not None and kept:
-        of_kept = mismatched_share(outcome.correspondence, outcome.kind == "kept", calibration)
+        of_kept = calibration.shares(outcome.correspondence[outcome.kind == "kept"], [kept])[0]
         if plan is not None:
             column = plan.table.filter(acted(plan.table, REPAIRED))["confidence"].cast("float64")
             sure = column.fill_null(np.nan).to_numpy()  # NaN where the probability of a repair is not known

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.audit import AuditSample, mismatched_share, next_questions
+from cleanpairs.audit import AuditSample, next_questions
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.correspondence.calibration import Calibration, Estimate
+from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.explain import Explainer
@@ -272,9 +272,10 @@ class Session:
         for i, made in self.log.decided().items():
             action[i] = self._action(i, made)
         kept = self.known & (action == "keep")
-        left = kept & ~self.answered
-        share = mismatched_share(self.y, left, self.calibration) if left.any() else Estimate(0.0, 0.0, 0.0)
-        part = float(left.sum() / max(kept.sum(), 1))
+        left, share = self.y[kept & ~self.answered], Estimate(0.0, 0.0, 0.0)
+        if len(left):
+            share = UNDETERMINED if self.calibration is None else self.calibration.shares(left, [len(left)])[0]
+        part = float(len(left) / max(kept.sum(), 1))
         shown = None if np.isnan(share.value) else [part * x for x in (share.value, share.low, share.high)]
         return {"kept": int(kept.sum()), "mismatched": shown}
 
