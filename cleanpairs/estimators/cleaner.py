@@ -35,17 +35,10 @@ from cleanpairs.features.texts import precomputed_text_vectors
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.scoring.evaluate import Recall
-from cleanpairs.trainer import (
-    EpochRecord,
-    Trainer,
-    TrainingData,
-    TrainingSettings,
-    TrainingStage,
-    TrainingStrategy,
-    step_seed,
-)
+from cleanpairs.trainer import EpochRecord, Trainer, TrainingData, TrainingSettings, TrainingStage, TrainingStrategy
 from cleanpairs.trainer.loop import Checkpoint
 from cleanpairs.trainer.types import Trained as TrainedModel
+from cleanpairs.trainer.types import step_seed
 
 
 @dataclass(frozen=True)

@@ -77,12 +77,8 @@ class LabelServer:
         ))  # fmt: skip
 
     def serve(self) -> None:
-        """Answer until Ctrl-C, which is raised again, or until :meth:`stop`."""
+        """Answer until Ctrl-C, which is raised again."""
         self._uvicorn.run(sockets=[self._socket])
-
-    def stop(self) -> None:
-        """Let :meth:`serve` return."""
-        self._uvicorn.should_exit = True
 
     def _asked(self, work: Callable[..., dict[str, Any]]) -> Callable[[Request], Any]:
         """An endpoint that gives a function the fields of the request, and answers with what it returns."""

@@ -93,5 +93,5 @@ def served(session: Session, folder: Path) -> Iterator[str]:
     try:
         yield server.address
     finally:
-        server.stop()
+        server._uvicorn.should_exit = True
         thread.join()
