@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.commands.fit_stream import Streamed, StreamedFit
-from cleanpairs.commands.run import Run, default_run_path, is_latest, write_scores
+from cleanpairs.commands.run import LATEST, Run, default_run_path, write_scores
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.core.plain import plain
@@ -27,7 +27,7 @@ from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.display import visible
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters
 from cleanpairs.data.formats.vectors import splits_of
-from cleanpairs.data.guard import data_inputs, refuse_inputs
+from cleanpairs.data.guard import data_inputs, refuse_inputs, same_file
 from cleanpairs.data.inspection import grouped
 from cleanpairs.data.locks import output_lock
 from cleanpairs.estimators import PairCleaner, PairScorer
@@ -60,7 +60,7 @@ class FitInput:
 
 def result_table(found: Mapping[str, Any]) -> str:
     """What :func:`fit_run` found, for a terminal: a verdict, the counts, and the histogram of the correspondence."""
-    run = "" if is_latest(found["run"]) else f"{shlex.quote(found['run'])} "
+    run = "" if same_file(LATEST, found["run"]) else f"{shlex.quote(found['run'])} "
     out = found["standing_out"]
     odd = f"{len(out):,}  (kept, but they fit worse than half of all random pairs)"
     others = [f"{n:,} {name}" for name, n in list(found["issues"].items())[1:] if n]

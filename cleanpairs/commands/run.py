@@ -448,13 +448,6 @@ def _lead_latest(run: Path) -> None:
             ) from error
 
 
-def is_latest(run: str | Path) -> bool:
-    """Whether ``runs/latest`` leads to this run."""
-    with suppress(OSError):
-        return os.path.samefile(LATEST, run)
-    return False
-
-
 def refuse_precious(folder: Path) -> None:
     """OutputExistsError where a run that is to be removed holds what no fit has left: files, labels, an edited plan."""
     if folder.exists():

@@ -71,7 +71,7 @@ def _conflicts(written: dict[Path, set[Path]], given: Input) -> Iterator[tuple[P
     for path in found:
         inputs = _spellings(path)
         for output, outputs in written.items():
-            if outputs & inputs or _same(output, path):
+            if outputs & inputs or same_file(output, path):
                 yield output, "is", path
             elif any(one.is_relative_to(out) for out in outputs for one in inputs):
                 yield output, "holds", path
@@ -89,7 +89,7 @@ def _links(written: dict[Path, set[Path]], folder: str) -> Iterator[tuple[Path, 
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             real = Path(os.path.realpath(entry.path)) if entry.is_symlink() else None
-            if (output := inodes.get(entry.inode())) is not None and _same(output, entry.path):
+            if (output := inodes.get(entry.inode())) is not None and same_file(output, entry.path):
                 yield output, entry.path
             elif real is not None:
                 for output, outputs in written.items():
@@ -99,7 +99,8 @@ def _links(written: dict[Path, set[Path]], folder: str) -> Iterator[tuple[Path, 
                 yield from _links(written, entry.path)
 
 
-def _same(a: PathLike, b: PathLike) -> bool:
+def same_file(a: PathLike, b: PathLike) -> bool:
+    """Whether both are there, and one and the same."""
     with suppress(OSError):
         return os.path.samefile(a, b)  # through links and mounts as well
     return False

@@ -18,7 +18,7 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
 from cleanpairs.core.regular import error_text, read_bytes, reading
-from cleanpairs.data.text import content_hash
+from cleanpairs.data.text import NOT_FINITE, content_hash
 
 IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")  # endings
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
@@ -182,13 +182,19 @@ def vector_groups(array: np.ndarray) -> np.ndarray:
     return groups
 
 
-def vector_faults(array: np.ndarray, what: str = "vector") -> dict[int, str]:
-    """Row -> why a vector, or regions, of ``array`` (n, ...) cannot be compared. ``what`` they are called."""
+def comparable_vectors(array: np.ndarray, what: str = "vector") -> tuple[np.ndarray, dict[int, str]]:
+    """Vectors, or regions, (n, ...), zero where one is not finite, and row -> why it cannot be compared.
+
+    ``what``: how they are called.
+    """
     axes = tuple(range(1, array.ndim))
     with np.errstate(invalid="ignore"):
         size = np.maximum(array.max(axis=axes), -array.min(axis=axes)).astype(np.float64)  # NaN stays NaN
-    kinds = {"zero": size < 1e-18, "not finite": ~np.isfinite(size)}  # the square of 1e-18 is none in float32
-    return {i: f"its {what} is {why}" for why, rows in kinds.items() for i in np.flatnonzero(rows).tolist()}
+    kinds = {"is zero": size < 1e-18, NOT_FINITE: ~np.isfinite(size)}  # the square of 1e-18 is none in float32
+    if kinds[NOT_FINITE].any():
+        array = np.array(array)
+        array[kinds[NOT_FINITE]] = 0
+    return array, {i: f"its {what} {why}" for why, rows in kinds.items() for i in np.flatnonzero(rows).tolist()}
 
 
 def read_image(data: bytes, *, about: int | None = None) -> Any:

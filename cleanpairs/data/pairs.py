@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.images import ImageSource, encoded_list, vector_faults, vector_groups
+from cleanpairs.data.images import ImageSource, comparable_vectors, encoded_list, vector_groups
 from cleanpairs.data.source import Source
-from cleanpairs.data.text import NOT_FINITE, caption_fault, concerns_caption, content_hash, text_groups
+from cleanpairs.data.text import caption_fault, concerns_caption, content_hash, text_groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,7 @@ class Pairs:
         _check_sizes(n, len(source_images), index, keys, texts, scores)
         reasons = {i: bad[int(m)] for i, m in enumerate(index) if int(m) in bad}
         if texts is not None and n:
-            texts, faults = _comparable(texts, "text vector")
+            texts, faults = comparable_vectors(texts, "text vector")
             reasons = faults | reasons
         if captioned:
             reasons |= {i: fault for i, c in enumerate(captions) if i not in reasons and (fault := caption_fault(c))}
@@ -254,14 +254,5 @@ def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, s
     if len(array) and not array.size:
         raise DataError(f"features hold no numbers: their shape is {array.shape}")
     groups = vector_groups(array)
-    array, bad = _comparable(array, "vector") if len(array) else (array, {})
+    array, bad = comparable_vectors(array) if len(array) else (array, {})
     return ImageSource(len(array), vectors=array), groups, bad
-
-
-def _comparable(array: np.ndarray, what: str) -> tuple[np.ndarray, dict[int, str]]:
-    """The vectors, zero where one is not finite. Row -> what is wrong with it."""
-    bad = vector_faults(array, what)
-    if odd := [i for i, why in bad.items() if why.endswith(NOT_FINITE)]:
-        array = np.array(array)
-        array[odd] = 0
-    return array, bad

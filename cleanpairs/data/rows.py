@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.captions import Faults
 from cleanpairs.data.columns import score_columns
-from cleanpairs.data.images import cell_bytes, image_cells, vector_faults, vector_groups
-from cleanpairs.data.text import NO_DOWNLOAD, NOT_FINITE, NOT_UTF8, caption_fault, content_hash, text_groups
+from cleanpairs.data.images import cell_bytes, comparable_vectors, image_cells, vector_groups
+from cleanpairs.data.text import NO_DOWNLOAD, NOT_UTF8, caption_fault, content_hash, text_groups
 from cleanpairs.ops.columns import decoded, grouped, is_list, list_lengths, readable, taken
 
 Shape = tuple[int, int, np.dtype[Any]]  # (R, D, dtype)
@@ -101,10 +101,7 @@ def vectors_of(column: pa.Array, shape: Shape | None, what: str = "vector") -> V
                 out = values.astype(dtype, copy=False)
             else:
                 out[good] = values
-    bad = vector_faults(out, what)
-    if odd := [i for i, why in bad.items() if why.endswith(NOT_FINITE)]:
-        out = np.array(out)
-        out[odd] = 0
+    out, bad = comparable_vectors(out, what)
     return out, bad | faults
 
 

@@ -105,6 +105,13 @@ def pieces_of(caption: str) -> list[str]:
 _SPLIT = {"words": words, "characters": characters, "subword": pieces_of}
 
 
+def parts_of(offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where the parts of chosen rows lie, where those of row i are ``offsets[i]:offsets[i + 1]``, and their offsets."""
+    lengths = np.diff(offsets)[rows]
+    own = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return np.repeat(offsets[rows] - own[:-1], lengths) + np.arange(own[-1]), own
+
+
 @dataclass(frozen=True)
 class TokenTable:
     """N token sequences, end to end: sequence i is ``ids[offsets[i]:offsets[i + 1]]``. None is empty."""
@@ -125,9 +132,7 @@ class TokenTable:
 
     def take(self, rows: np.ndarray) -> "TokenTable":
         """Chosen sequences (n,) int64, in that order. The vectors are shared."""
-        lengths = self.lengths[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        at = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        at, offsets = parts_of(self.offsets, rows)
         sentence = None if self.sentence is None else self.sentence[rows]
         return TokenTable(self.ids[at], offsets, self.vectors, self.sentences, sentence)
 

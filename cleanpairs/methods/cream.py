@@ -9,7 +9,7 @@ from torch import Tensor
 from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.methods.splitting import PAPERS, Splitting, WarmupCleaner, scaled
 from cleanpairs.objectives import InfoNCELoss
-from cleanpairs.ops.matching import log_probabilities
+from cleanpairs.ops.matching import log_probabilities, no_negatives
 from cleanpairs.trainer import EpochContext
 
 CLEAN, HARD, NOISY = 0, 1, 2
@@ -37,8 +37,7 @@ def spread_cross_entropy(S: Tensor, y: Tensor, tau: float, phi: float = 0.0, exc
         Unreduced loss.
     """
     log = log_probabilities(S, tau, excluded)
-    diagonal = torch.eye(len(S), dtype=torch.bool, device=S.device)
-    nothing = diagonal if excluded is None else diagonal | excluded
+    nothing = no_negatives(S, excluded)
     others = S.clamp_min(0).masked_fill(nothing, 0.0)
     loss = torch.zeros_like(y)
     for log_p, weight in ((log.log_p, others), (log.log_q.T, others.T)):

@@ -10,7 +10,7 @@ from cleanpairs.core.parameters import choice, whole
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.methods.splitting import PAPERS
-from cleanpairs.ops.matching import log_probabilities
+from cleanpairs.ops.matching import log_probabilities, no_negatives
 from cleanpairs.trainer import Averaged, SingleNetwork, TrainingData
 
 
@@ -32,9 +32,7 @@ class ComplementaryLoss:
     def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
         """Unreduced loss (B,) >= 0 of similarities S (B, B). The labels are not looked at: no answer is trusted."""
         log = log_probabilities(S, self.tau, excluded)
-        none = torch.eye(len(S), dtype=torch.bool, device=S.device)
-        if excluded is not None:
-            none = none | excluded
+        none = no_negatives(S, excluded)
         p, q = (self._each(log_p).masked_fill(none, 0.0) for log_p in (log.log_p, log.log_q))
         return (p.sum(dim=1) + q.sum(dim=0)) / 2
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cleanpairs.ops.matching import log_probabilities
+from cleanpairs.ops.matching import log_probabilities, no_negatives
 
 BOUND = 1e-7
 
@@ -72,9 +72,7 @@ class TripletLoss:
     def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
         """Unreduced loss (B,) >= 0 of S (B, B), rows are images, and labels (B,) in [0, 1]: 1 is the whole margin."""
         alpha = soft_margin(labels.to(S.dtype), self.margin, self.curve)
-        none = torch.eye(len(S), dtype=torch.bool, device=S.device)
-        if excluded is not None:
-            none = none | excluded
+        none = no_negatives(S, excluded)
         return self._one_way(S, alpha, none) + self._one_way(S.T, alpha, none.T)
 
     def _one_way(self, S: Tensor, margins: Tensor, excluded: Tensor) -> Tensor:

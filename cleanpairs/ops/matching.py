@@ -29,6 +29,12 @@ def duplicate_mask(image_group: Tensor, text_group: Tensor) -> Tensor | None:
     return same if bool(same.any()) else None
 
 
+def no_negatives(S: Tensor, excluded: Tensor | None) -> Tensor:
+    """Which entries of S (B, B) are no negatives: the diagonal, and those ``excluded``."""
+    diagonal = torch.eye(len(S), dtype=torch.bool, device=S.device)
+    return diagonal if excluded is None else diagonal | excluded
+
+
 def log_probabilities(S: Tensor, tau: float, excluded: Tensor | None = None) -> LogProbabilities:
     """Log-softmax of ``S / tau`` (B, B) along both directions. -inf for those ``excluded`` (never the diagonal)."""
     logits = S / tau  # (B, B)

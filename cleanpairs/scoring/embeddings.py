@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cleanpairs.encoders.base import DualEncoder, Local, State
-from cleanpairs.encoders.tokenizer import TokenTable, pack
+from cleanpairs.encoders.tokenizer import TokenTable, pack, parts_of
 from cleanpairs.ops.mapped import release
 from cleanpairs.ops.matching import duplicate_mask
 
@@ -28,10 +28,7 @@ class Embeddings:
         """Chosen rows, (b,) int64 or bool, in that order."""
         if self.parts is None or self.offsets is None:
             return Embeddings(self.vectors[rows])
-        rows = np.arange(len(self))[rows]
-        lengths = np.diff(self.offsets)[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        at = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        at, offsets = parts_of(self.offsets, np.arange(len(self))[rows])
         return Embeddings(self.vectors[rows], self.parts[at], offsets)
 
     def state(self, rows: np.ndarray, device: torch.device | str = "cpu") -> State:
