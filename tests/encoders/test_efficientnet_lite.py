@@ -75,18 +75,15 @@ def test_pixels_are_scaled_as_the_weights_expect(small: EfficientNetLite0) -> No
 
 
 def test_regions_are_means_of_the_cells_row_by_row(photos: list[Image.Image]) -> None:
-    grid, encoder = 3, EfficientNetLite0(96)
+    encoder = EfficientNetLite0(96)
     features = encoder.encode_images(photos)
-    assert features.shape == (2, grid * grid, 1280) and features.dtype == np.float32
-    assert encoder.shape == (grid * grid, 1280)
+    assert features.shape == (2, 9, 1280) and features.dtype == np.float32 and encoder.shape == (9, 1280)
     with torch.inference_mode():
-        feature_map = encoder(encoder.transform(photos)).numpy()  # (2, 1280, 3, 3)
+        feature_map = encoder(encoder.transform(photos)).numpy()
     assert feature_map.shape == (2, 1280, 3, 3)
-    cell = 3 // grid
-    for r in range(grid):
-        for c in range(grid):
-            expected = feature_map[:, :, r * cell : (r + 1) * cell, c * cell : (c + 1) * cell].mean((2, 3))
-            np.testing.assert_allclose(features[:, r * grid + c], expected, atol=1e-5)
+    for r in range(3):
+        for c in range(3):
+            np.testing.assert_allclose(features[:, r * 3 + c], feature_map[:, :, r, c], atol=1e-5)
 
 
 def test_batches_do_not_change_features(
@@ -114,11 +111,6 @@ def test_it_stays_frozen_and_in_evaluation_mode(encoder: EfficientNetLite0) -> N
     encoder.train()
     assert not any(module.training for module in encoder.modules())
     assert not any(parameter.requires_grad for parameter in encoder.parameters())
-    plain = EfficientNetLite0(32, fold=False)
-    before = {key: value.clone() for key, value in plain.state_dict().items()}
-    plain.train()
-    plain.encode_images([Image.new("RGB", (32, 32))])
-    assert all(torch.equal(before[key], value) for key, value in plain.state_dict().items())
 
 
 def test_missing_weights_name_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +136,3 @@ def test_unusable_sizes_are_refused(small: EfficientNetLite0) -> None:
         EfficientNetLite0(16)
     with pytest.raises(DataError, match="0x5"):
         small.encode_images([Image.new("RGB", (0, 5))])
-
-
-def test_sha256_identifies_the_weights(encoder: EfficientNetLite0) -> None:
-    assert encoder.fingerprint.startswith("57934424")

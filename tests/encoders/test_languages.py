@@ -17,7 +17,7 @@ import pytest
 
 from cleanpairs import InfoNCE
 from cleanpairs.data.text import text_groups
-from cleanpairs.encoders.tokenizer import KINDS, Tokenizer, characters, runs, words
+from cleanpairs.encoders.tokenizer import KINDS, Tokenizer, characters, words
 
 _LINES = (Path(__file__).parent / "nouns.tsv").read_text(encoding="utf-8").splitlines()
 NOUNS = dict(zip(*[_LINES[0].split("\t"), zip(*(line.split("\t") for line in _LINES[1:]), strict=True)], strict=True))
@@ -50,18 +50,6 @@ def test_names_of_emoji_give_sane_tokens(language: str, split: Any) -> None:
             assert not SEPARATING & {unicodedata.category(c) for c in token}, (name, token)
         letters = [c for c in unicodedata.normalize("NFKC", name).casefold() if c.isalnum()]
         assert [c for c in "".join(tokens) if c.isalnum()] == letters  # nothing lost, nothing twice
-
-
-@pytest.mark.parametrize("language", NOUNS)
-def test_a_noun_is_a_word_or_its_characters(language: str) -> None:
-    for noun in NOUNS[language]:
-        tokens, stretches = words(noun), runs(noun)
-        if language in UNSPACED:
-            assert "".join(tokens) == unicodedata.normalize("NFKC", noun) and all(run for _, run in stretches)
-            assert len(stretches) == 1 and len(tokens) == sum(not is_mark(c) for c in "".join(tokens))
-        else:
-            assert tokens == unicodedata.normalize("NFKC", noun).casefold().split()
-            assert not any(run for _, run in stretches)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -125,7 +113,7 @@ def corpus(language: str, n: int, seed: int) -> pd.DataFrame:
 
 @pytest.mark.parametrize(
     ("language", "tokenizer"),
-    [("en", "words"), ("hi", "words"), ("zh", "words"), ("th", "subword"), ("de", "subword")],
+    [("zh", "words"), ("th", "subword"), ("de", "subword")],
 )
 def test_a_small_fit_learns_from_captions_of_other_languages(language: str, tokenizer: str, tmp_path: Path) -> None:
     model = InfoNCE(

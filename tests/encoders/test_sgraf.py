@@ -126,32 +126,6 @@ def test_paired_is_the_diagonal(kind: type, keep: bool) -> None:
     torch.testing.assert_close(model.paired_similarity(images, texts), model.similarity(images, texts).diagonal())
 
 
-@pytest.mark.parametrize("kind", [SAF, SGR])
-def test_padding_does_not_matter(kind: type) -> None:
-    """A caption has one similarity whatever it is batched beside; padding holds garbage that nobody sees."""
-    model = model_of(kind)
-    images, texts = states(model)
-    S = model.similarity(images, texts)
-    for t in range(4):
-        length = int(texts.lengths[t])
-        alone = Local(texts.parts[t : t + 1, :length], texts.lengths[t : t + 1])
-        torch.testing.assert_close(model.similarity(images, alone)[:, 0], S[:, t])
-    for i in range(4):
-        length = int(images.lengths[i])
-        alone = Local(images.parts[i : i + 1, :length], images.lengths[i : i + 1])
-        torch.testing.assert_close(model.similarity(alone, texts)[0], S[i])
-
-
-def test_sgraf_is_the_mean() -> None:
-    model = model_of(SGRAF)
-    images, texts = states(model)
-    each = [
-        m.similarity(i, t) for m, i, t in zip(model.members, model._split(images), model._split(texts), strict=True)
-    ]
-    torch.testing.assert_close(model.similarity(images, texts), (each[0] + each[1]) / 2)
-    assert not torch.allclose(each[0], each[1])
-
-
 @pytest.mark.parametrize("kind", [SAF, SGR, SGRAF])
 def test_one_image_and_one_caption_of_one_word(kind: type) -> None:
     """In training too: nothing needs a second row, the batch norm neither."""

@@ -19,6 +19,11 @@ def uid(number: int) -> str:
     return f"{(number * 0x9E3779B97F4A7C15F39CC0605CEDC835) % 2**128:032x}"
 
 
+def named(stem: str, format: str) -> str:
+    """The name of an output of this format."""
+    return stem + {"parquet": ".parquet", "uids": ".npy", "csv": ".csv"}.get(format, "")
+
+
 @pytest.fixture
 def make_pairs(tmp_path: Path) -> Callable[..., Pairs]:
     """``make_pairs(n, struct=, lists=, **columns)``: n rows of key, uid, image, caption."""

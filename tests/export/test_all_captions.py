@@ -11,32 +11,32 @@ import pytest
 from cleanpairs.export import export_pairs, restore_export
 
 
-@pytest.mark.parametrize("lists", [False, True])
+def entry(text: str, source: str = "original", weight: float = 0.5) -> dict[str, Any]:
+    return {"text": text, "source": source, "weight": weight}
+
+
+FLAT = [
+    [entry("text 1", "rematched", 0.75), entry("text 0")], [entry("new 1", "written", None), entry("text 1")],
+    [entry("text 2")],
+]  # fmt: skip
+LISTED = [
+    [entry("text 0"), entry("text 1", "rematched", 0.75), entry("other 0")],
+    [entry("new 3", "written", None), entry("other 1")],
+]
+
+
+@pytest.mark.parametrize(
+    ("actions", "expected"),
+    [("rematch_text recaption keep", FLAT), ("keep rematch_text drop recaption drop drop", LISTED)],
+)
 def test_old_and_new_captions_stand_beside_the_caption(
-    lists: bool, make_pairs: Any, make_plan: Any, tmp_path: Path
+    actions: str, expected: list[Any], make_pairs: Any, make_plan: Any, tmp_path: Path
 ) -> None:
-    pairs = make_pairs(3, struct=True, lists=lists)
-    actions = (
-        ["keep", "rematch_text", "drop", "recaption", "drop", "drop"]
-        if lists
-        else ["rematch_text", "recaption", "keep"]
-    )
-    plan, out = make_plan(pairs, actions), tmp_path / "out.parquet"
-    export_pairs(pairs, plan, out, all_captions=True)
-    lines = plan.table.to_pylist()
-    kinds, expected = {"keep": "original", "rematch_text": "rematched", "recaption": "written"}, []
-    for row in range(2 if lists else 3):
-        entries = []
-        for line in lines[2 * row : 2 * row + 2] if lists else [lines[row]]:
-            kept = line["action"] == "keep"
-            if line["action"] != "drop":
-                weight = line["correspondence"] if kept else line["repair_score"]
-                entries.append({"text": line["caption"], "source": kinds[line["action"]], "weight": weight})
-                old = {"text": line["original_caption"], "source": "original", "weight": line["correspondence"]}
-                entries += [] if kept else [old]
-        expected.append(entries)
+    lists = expected is LISTED
+    pairs, out = make_pairs(3, struct=True, lists=lists), tmp_path / "out.parquet"
+    export_pairs(pairs, make_plan(pairs, actions.split()), out, all_captions=True)
     table = pq.read_table(out)
-    assert table["all_captions"].to_pylist() == expected and len(expected[1]) == 2
+    assert table["all_captions"].to_pylist() == expected
     assert [type(cell) for cell in table["caption"].to_pylist()] == [list if lists else str] * len(expected)
     restore_export(out, tmp_path / "back.parquet")
     assert pq.read_table(tmp_path / "back.parquet").equals(pq.read_table(pairs.source.paths[0]))

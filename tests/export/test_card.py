@@ -17,6 +17,8 @@ from cleanpairs.export import CardFacts, export_pairs
 from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.pushing import size_category
 
+from .conftest import named
+
 FACTS = CardFacts(
     license="cc-by-4.0", method="crcl", flagged=3, fitted=7, noise_rate=0.25, versions={"torch": "2.13.0"}
 )
@@ -25,7 +27,7 @@ FACTS = CardFacts(
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
     pairs = make_pairs(7, struct=True)
-    out = tmp_path / f"photos{ {'parquet': '.parquet', 'uids': '.npy', 'csv': '.csv'}.get(name, '') }"
+    out = tmp_path / named("photos", name)
     card = out / "README.md" if name in ("webdataset", "datasets", "lance") else tmp_path / "card.md"
     given = None if card.parent == out else card
     summary = export_pairs(pairs, make_plan(pairs, mixed), out, format=name, card=given, about=FACTS)
@@ -53,16 +55,11 @@ def test_the_code_for_loading_runs(make_pairs: Any, make_plan: Any, tmp_path: Pa
     pairs = make_pairs(3, struct=True)
     cards = {}
     for name in FORMATS:
-        out = Path(f"out-{name}{ {'parquet': '.parquet', 'uids': '.npy', 'csv': '.csv'}.get(name, '') }")
+        out = Path(named(f"out-{name}", name))
         given = None if name in ("webdataset", "datasets", "lance") else Path(f"{name}.md")
         export_pairs(pairs, make_plan(pairs), out, format=name, card=given)
         cards[name] = (given or out / "README.md").read_text()
-    for name in (
-        "webdataset",
-        "datasets",
-        "csv",
-        "uids",
-    ):  # that of parquet writes to a cache that was chosen at import
+    for name in ("webdataset", "datasets", "csv", "uids"):  # of parquet the cache was chosen at import
         code = cards[name].split("```python\n")[1].split("```")[0]
         found: dict[str, Any] = {}
         exec(code, found)
@@ -103,7 +100,7 @@ def test_croissant_metadata_are_written_where_a_card_is_named_json(
     name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path
 ) -> None:
     pairs = make_pairs(7, struct=True)
-    out = tmp_path / f"photos{ {'parquet': '.parquet', 'uids': '.npy', 'csv': '.csv'}.get(name, '') }"
+    out = tmp_path / named("photos", name)
     card = tmp_path / "croissant.json"
     export_pairs(pairs, make_plan(pairs, mixed), out, format=name, card=card, about=FACTS)
     told = json.loads(card.read_text())

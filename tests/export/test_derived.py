@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -58,7 +57,7 @@ def restored(out: Path) -> pa.Table:
     return pq.read_table(to)
 
 
-@pytest.mark.parametrize(("kind", "null"), [*((kind, True) for kind in KINDS), ("fixed", False), ("list", False)])
+@pytest.mark.parametrize(("kind", "null"), [*((kind, True) for kind in KINDS), ("fixed", False)])
 def test_a_caption_brings_its_vector(make_pairs: Make, make_plan: Plan, tmp_path: Path, kind: str, null: bool) -> None:
     n = len(ACTIONS)
     vectors = pa.array(numbers(n), pa.list_(KINDS[kind].value_type)).cast(KINDS[kind])
@@ -152,16 +151,6 @@ def test_scores_along_lists_of_captions(make_pairs: Make, make_plan: Plan, tmp_p
     np.testing.assert_array_equal(
         load_pairs(out).precomputed_scores["similarity"], again.precomputed_scores["similarity"]
     )
-
-
-def test_scores_whose_lists_are_too_short(make_pairs: Make, make_plan: Plan, tmp_path: Path) -> None:
-    values: Any = pa.array([[], [1.0], [2.0, 2.5, 9.0]], pa.list_(pa.float32()))
-    pairs = make_pairs(3, lists=True, similarity=values)
-    actions = ["drop", "keep", "drop", "keep", "keep", "keep"]
-    export_pairs(pairs, make_plan(pairs, actions), tmp_path / "out.parquet")
-    table = pq.read_table(tmp_path / "out.parquet")
-    assert table["similarity"].to_pylist() == [[None], [None], [2.0, 2.5]]
-    assert restored(tmp_path / "out.parquet").equals(pq.read_table(pairs.source.paths[0]), check_metadata=True)
 
 
 @pytest.mark.parametrize(("lists", "explode"), [(False, False), (True, False), (True, True)])

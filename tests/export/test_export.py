@@ -19,7 +19,6 @@ from PIL import Image
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.export import diff_export, export_pairs, restore_export, writing
-from cleanpairs.export.layout import StoredRows
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from tests.helpers import picture as png
 from tests.helpers import plan_of
@@ -244,17 +243,14 @@ def test_outputs_that_exist_or_collide(flat: Pairs, mixed: RepairPlan, tmp_path:
     assert (tmp_path / "in.parquet").read_bytes() == before
 
 
-def test_a_changed_input_is_refused(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+def test_a_changed_input_and_other_data_are_refused(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+    other = load_pairs(write_flat(tmp_path / "other.parquet", 12, site=[7] * 12))
+    with pytest.raises(DataError, match="other data"):
+        export_pairs(other, mixed, tmp_path / "out.parquet")
     write_flat(tmp_path / "in.parquet", 12, site=[7] * 12)
     with pytest.raises(DataError, match="changed"):
         export_pairs(flat, mixed, tmp_path / "out.parquet")
     assert not (tmp_path / "out.parquet").exists()
-
-
-def test_a_plan_for_other_data_is_refused(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
-    other = load_pairs(write_flat(tmp_path / "other.parquet", 12, site=[7] * 12))
-    with pytest.raises(DataError, match="other data"):
-        export_pairs(other, mixed, tmp_path / "out.parquet")
 
 
 def test_nothing_is_published_when_the_counts_do_not_add_up(
@@ -311,22 +307,6 @@ def test_the_ledger_adds_up_on_random_plans(tmp_path_factory: pytest.TempPathFac
         assert [line["action"] for line in lines] == plan.table["action"].to_pylist()
     else:
         assert summary.rematched_image == 0
-
-
-def test_many_donors_images_are_fetched_batch_by_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = load_pairs(write_flat(tmp_path / "in.parquet", 600))
-    plan = plan_of(
-        pairs, ["rematch_image"] * 600, [(i * 7 + 1) % 600 if (i * 7 + 1) % 600 != i else 0 for i in range(600)]
-    )
-    monkeypatch.setattr("cleanpairs.export.writing.ExportWork.batch_rows", 100)
-    whole, fetched = StoredRows.values, []
-    monkeypatch.setattr(
-        StoredRows, "values", lambda self, name, rows: fetched.append(len(rows)) or whole(self, name, rows)
-    )
-    export_pairs(pairs, plan, tmp_path / "out.parquet")
-    images = pq.read_table(tmp_path / "out.parquet")["image"].to_pylist()
-    assert images == [png(d) for d in plan.table["donor_pair_id"].to_pylist()]
-    assert sum(fetched) == 600 and max(fetched) == 100 and len(fetched) == 6
 
 
 @pytest.mark.parametrize("kind", ["columns", "texts"])

@@ -16,7 +16,6 @@ import pytest
 from cleanpairs.commands.export import export_plan
 from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data import load_pairs, open_source
-from cleanpairs.data import writing as data_writing
 from cleanpairs.engine import Engine, Partition
 from cleanpairs.engine.work import carry_out
 from cleanpairs.export import export_pairs, restore_export, writing
@@ -271,11 +270,3 @@ def test_what_does_not_stream_is_exported_in_memory(tmp_path: Path) -> None:
     assert PlanFile.open(tmp_path / "plan.csv") is None
     export_plan(tmp_path / "plan.csv", tmp_path / "same.parquet")
     assert pq.read_table(tmp_path / "same.parquet").equals(pq.read_table(tmp_path / "out.parquet"))
-
-
-def test_row_groups_are_bounded_as_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61))
-    monkeypatch.setattr(data_writing.ParquetSink, "group_rows", 5)
-    at = streamed(plan, tmp_path)
-    groups = pq.read_metadata(at["out"])
-    assert max(groups.row_group(i).num_rows for i in range(groups.num_row_groups)) <= 5

@@ -199,9 +199,10 @@ def test_the_input_comes_back(tmp_path: Path, kind: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(restore, "BATCH_ROWS", 5)  # the two streams fall out of step, and batches are cut
     path = tmp_path / "in.parquet"
     pq.write_table(INPUTS[kind](), path, row_group_size=6)
-    for explode in (False, True)[: 2 if "lists" in kind else 1]:
-        for seed in range(3):
-            comes_back(tmp_path, path, seed, explode)
+    for seed in range(3):  # nothing is changed by the first
+        comes_back(tmp_path, path, seed, False)
+    if "lists" in kind:
+        comes_back(tmp_path, path, 1, True)
 
 
 def test_nothing_written_and_nothing_there(tmp_path: Path) -> None:
@@ -325,14 +326,10 @@ def test_the_files_may_be_moved_together_and_the_ledger_apart(exported: Path, tm
     assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "back.parquet").read_bytes()
 
 
-def test_a_ledger_in_another_folder_is_found(tmp_path: Path) -> None:
-    pq.write_table(pa.table(columns(N)), tmp_path / "in.parquet")
+def test_a_ledger_of_one_name_in_another_folder_is_found(exported: Path, tmp_path: Path) -> None:
     pairs = load_pairs(tmp_path / "in.parquet")
-    out, ledger = tmp_path / "a" / "out.parquet", tmp_path / "b" / "out.parquet"  # of one name
-    export_pairs(pairs, random_plan(pairs, 1), out, ledger=ledger)
-    manifest = json.loads((tmp_path / "a" / "out.parquet.manifest.json").read_text())
-    assert set(manifest["files"]) == {"out.parquet", "../b/out.parquet"}
-    assert restore_export(out, tmp_path / "back.parquet").rows == N
+    export_pairs(pairs, random_plan(pairs, 1), tmp_path / "a" / "o.parquet", ledger=tmp_path / "b" / "o.parquet")
+    assert restore_export(tmp_path / "a" / "o.parquet", tmp_path / "back.parquet").rows == N
 
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.parquet.ledger.parquet"])
@@ -445,32 +442,23 @@ def test_an_older_ledger_without_the_rows_is_refused(exported: Path, tmp_path: P
 _KILLED = """
 import os, signal, sys
 from cleanpairs.data import atomic, load_pairs
-from cleanpairs.export import export_pairs, restore_export
+from cleanpairs.export import export_pairs
 from cleanpairs.repair.plan import RepairPlan
 
-what, stop, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 rename, done = atomic._renameat2, []
 
 
 def renames(source, target, flags):
-    if len(done) == stop:
+    if len(done) == int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGKILL)
     done.append(target)
     rename(source, target, flags)
 
 
 atomic._renameat2 = renames
-if what == "export":
-    export_pairs(load_pairs(sys.argv[4]), RepairPlan.load(sys.argv[5]), out, overwrite=True)
-else:
-    restore_export(out, sys.argv[4], overwrite=True)
+export_pairs(load_pairs(sys.argv[2]), RepairPlan.load(sys.argv[3]), sys.argv[4], overwrite=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-def killed(*argv: object) -> None:
-    done = subprocess.run([sys.executable, "-c", _KILLED, *map(str, argv)], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 @pytest.mark.parametrize("renames", [1, 3])
@@ -478,7 +466,9 @@ def test_a_kill_between_the_renames_of_an_export_is_noticed(exported: Path, tmp_
     pairs = load_pairs(tmp_path / "in.parquet")
     plan, old = tmp_path / "plan.parquet", exported.read_bytes()
     random_plan(pairs, 2).save(plan)
-    killed("export", renames, exported, tmp_path / "in.parquet", plan)
+    argv = [sys.executable, "-c", _KILLED, str(renames), str(tmp_path / "in.parquet"), str(plan), str(exported)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
     whole = pq.read_table(exported, page_checksum_verification=True)
     if renames == 3:  # the new set
         assert exported.read_bytes() != old
@@ -493,13 +483,3 @@ def test_a_kill_between_the_renames_of_an_export_is_noticed(exported: Path, tmp_
         diff_export(exported)
     export_pairs(pairs, RepairPlan.load(plan), exported, overwrite=True)
     assert restore_export(exported, tmp_path / "back.parquet").rows == N
-
-
-def test_a_killed_restore_leaves_the_old_file(exported: Path, tmp_path: Path) -> None:
-    back = tmp_path / "back.parquet"
-    back.write_bytes(b"precious")
-    killed("restore", 0, exported, back)
-    assert back.read_bytes() == b"precious"
-    restore_export(exported, back, overwrite=True)
-    assert pq.read_table(back).equals(pq.read_table(tmp_path / "in.parquet"), check_metadata=True)
-    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".cleanpairs-back")]

@@ -39,6 +39,17 @@ def corpus(n: int = 160, wrong: int = 40, seed: int = 0, *, names: int = 0, nois
     return Pairs.from_arrays(captions, features=features.astype(np.float32))
 
 
+def procedure_of(method: Any, n: int, **settings: Any) -> Any:
+    """What trains n pairs by a method with these settings."""
+    return method(**settings)._procedure(range(n))
+
+
+def parts(view: EpochContext, clean: np.ndarray, noisy: np.ndarray, network: int = 0) -> tuple[Any, Any]:
+    """A batch of clean and noisy pairs through a network, apart."""
+    f = view.forward(network, clean, noisy, seed=1)
+    return f.select(f.source == 0), f.select(f.source == 1)
+
+
 def view_of(procedure: Any, n: int, **settings: Any) -> EpochContext:
     """An epoch of the procedure's networks, which know nothing, on n pairs."""
     pairs, ids = corpus(n, 0), np.arange(n)

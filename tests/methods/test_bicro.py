@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from cleanpairs import BiCro
 from cleanpairs.methods.bicro import consistency
-from tests.methods.conftest import view_of
+from tests.helpers import unit
+from tests.methods.conftest import procedure_of, view_of
 
 
-def unit(n: int, seed: int, dim: int = 6) -> np.ndarray:
-    z = np.random.default_rng(seed).normal(size=(n, dim))
-    return (z / np.linalg.norm(z, axis=1, keepdims=True)).astype(np.float32)
+def rows(n: int, seed: int) -> np.ndarray:
+    return unit(np.random.default_rng(seed).normal(size=(n, 6)))
 
 
 def by_loop(z_image: np.ndarray, z_text: np.ndarray, a_image: np.ndarray, a_text: np.ndarray) -> list[float]:
@@ -40,7 +38,7 @@ def by_loop(z_image: np.ndarray, z_text: np.ndarray, a_image: np.ndarray, a_text
 @pytest.mark.parametrize("n", [0, 1, 2, 25])
 @pytest.mark.parametrize("m", [1, 2, 12])
 def test_consistency_against_a_double_loop(n: int, m: int) -> None:
-    args = unit(n, 1), unit(n, 2), unit(m, 3), unit(m, 4)
+    args = rows(n, 1), rows(n, 2), rows(m, 3), rows(m, 4)
     got = consistency(*args)
     assert got.shape == (n,)
     np.testing.assert_allclose(got, by_loop(*args), rtol=1e-3, atol=1e-4)
@@ -48,25 +46,20 @@ def test_consistency_against_a_double_loop(n: int, m: int) -> None:
 
 
 def test_a_pairs_own_anchor_is_passed_over() -> None:
-    images, texts = unit(20, 1), unit(20, 2)
+    images, texts = rows(20, 1), rows(20, 2)
     anchors = np.arange(8)
     got = consistency(images, texts, images[anchors], texts[anchors])
     np.testing.assert_allclose(got, by_loop(images, texts, images[anchors], texts[anchors]), rtol=1e-3, atol=1e-3)
 
 
-def procedure_of(n: int, **settings: Any) -> Any:
-    return BiCro(**settings)._procedure(range(n))  # type: ignore[arg-type]
-
-
 def test_the_scale_puts_right_anchors_at_1_and_shuffled_ones_at_0() -> None:
     n = 200
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
-    images = unit(n, 1)
-    texts = images @ turn + 0.15 * np.random.default_rng(2).normal(size=(n, 6))
-    texts = (texts / np.linalg.norm(texts, axis=1, keepdims=True)).astype(np.float32)
+    images = rows(n, 1)
+    texts = unit(images @ turn + 0.15 * np.random.default_rng(2).normal(size=(n, 6)))
     texts[:40] = np.roll(texts[:40], 1, axis=0)
     w = np.where(np.arange(n) < 40, 0.1, 0.95).astype(np.float32)
-    y = procedure_of(n).estimate(images, texts, w, 3)
+    y = procedure_of(BiCro, n).estimate(images, texts, w, 3)
     assert y.shape == (n,) and y.dtype == np.float32 and y.min() >= 0 and y.max() <= 1
     assert np.median(y[40:]) > 0.9 and np.median(y[:40]) < 0.2  # a wrong pair is not as one put among the anchors
     assert (y[40:] == 1).mean() == pytest.approx(0.5, abs=0.02)  # the median anchor stands at 1
@@ -79,9 +72,9 @@ def test_the_scale_puts_right_anchors_at_1_and_shuffled_ones_at_0() -> None:
 @pytest.mark.parametrize("case", ["few anchors", "all alike", "no relation"])
 def test_anchors_that_say_nothing_give_zeros(case: str) -> None:
     n = 3 if case == "few anchors" else 60
-    images = np.repeat(unit(1, 1), n, axis=0) if case == "all alike" else unit(n, 1)
-    texts = np.repeat(unit(1, 2), n, axis=0) if case == "all alike" else unit(n, 2)
-    y = procedure_of(n).estimate(images, texts, np.ones(n, dtype=np.float32), 3)
+    images = np.repeat(rows(1, 1), n, axis=0) if case == "all alike" else rows(n, 1)
+    texts = np.repeat(rows(1, 2), n, axis=0) if case == "all alike" else rows(n, 2)
+    y = procedure_of(BiCro, n).estimate(images, texts, np.ones(n, dtype=np.float32), 3)
     assert y.shape == (n,) and np.isfinite(y).all()
     if case != "no relation":
         assert not y.any()
@@ -89,7 +82,7 @@ def test_anchors_that_say_nothing_give_zeros(case: str) -> None:
 
 def test_clean_pairs_keep_1_and_the_value_joins_split_and_consistency() -> None:
     n = 40
-    procedure = procedure_of(n)
+    procedure = procedure_of(BiCro, n)
     view = view_of(procedure, n)
     procedure.w = np.random.default_rng(1).random((2, n)).astype(np.float32)
     value = procedure.judge(view)

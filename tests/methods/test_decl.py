@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from cleanpairs import DECL
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.methods.decl import EvidentialLoss, expected_probability
 from cleanpairs.methods.splitting import scaled
-from tests.methods.conftest import view_of
+from tests.methods.conftest import procedure_of, view_of
 
 
 @pytest.mark.parametrize("excluding", [False, True])
@@ -31,12 +30,8 @@ def test_expected_probability_by_hand(n: int, excluding: bool) -> None:
     assert n > 1 or got.tolist() == [1.0]
 
 
-def procedure_of(n: int, **settings: Any) -> Any:
-    return DECL(**settings)._procedure(range(n))  # type: ignore[arg-type]
-
-
 def test_what_is_split_is_what_is_not_expected() -> None:
-    procedure = procedure_of(30, evidence_tau=0.2)
+    procedure = procedure_of(DECL, 30, evidence_tau=0.2)
     view = view_of(procedure, 30)
     encoded = view.encoded(0)
     S = torch.from_numpy(encoded.images.vectors @ encoded.texts.vectors.T)
@@ -45,7 +40,7 @@ def test_what_is_split_is_what_is_not_expected() -> None:
 
 
 def test_every_pair_once_an_epoch_weighed_by_its_posterior() -> None:
-    procedure = procedure_of(30, evidence_tau=0.2, kl_weight=0.01)
+    procedure = procedure_of(DECL, 30, evidence_tau=0.2, kl_weight=0.01)
     view = view_of(procedure, 30)
     procedure.w[0] = np.random.default_rng(1).random(30)
     procedure.split_known = True

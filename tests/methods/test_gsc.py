@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from cleanpairs.methods.gsc import geometric_loss, structure_consistency
 from cleanpairs.objectives import InfoNCELoss
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import BatchOutput
-from tests.methods.conftest import probabilities_of_both, view_of
+from tests.methods.conftest import probabilities_of_both, procedure_of, view_of
 
 
 def within(f: BatchOutput) -> list[torch.Tensor]:
@@ -57,12 +55,8 @@ def test_the_consistency_against_a_loop() -> None:
     assert float(structure_consistency(*(torch.from_numpy(x) for x in (V, V, y))).min()) == pytest.approx(1)
 
 
-def procedure_of(n: int, **settings: Any) -> Any:
-    return GSC(**settings)._procedure(range(n))  # type: ignore[arg-type]
-
-
 def test_labels_are_the_lower_of_two_running_means_and_those_of_the_other_network() -> None:
-    procedure = procedure_of(30, beta=0.7)
+    procedure = procedure_of(GSC, 30, beta=0.7)
     view = view_of(procedure, 30)
     w = np.random.default_rng(1).random((2, 30)).astype(np.float32)
     procedure.w = w
@@ -79,7 +73,7 @@ def test_labels_are_the_lower_of_two_running_means_and_those_of_the_other_networ
 
 
 def test_what_is_split_is_the_consistency_of_the_whole_group() -> None:
-    procedure = procedure_of(30, networks=1)
+    procedure = procedure_of(GSC, 30, networks=1)
     view = view_of(procedure, 30)
     procedure.y = np.random.default_rng(1).random((1, 30)).astype(np.float32)
     encoded = view.encoded(0)
@@ -90,7 +84,7 @@ def test_what_is_split_is_the_consistency_of_the_whole_group() -> None:
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
 def test_the_loss_of_a_batch(gamma: float) -> None:
-    procedure = procedure_of(30, gamma=gamma, tau=0.1)
+    procedure = procedure_of(GSC, 30, gamma=gamma, tau=0.1)
     view = view_of(procedure, 30)
     procedure.y = np.random.default_rng(1).random((2, 30)).astype(np.float32)
     f = view.forward(1, np.arange(8), seed=4)
@@ -102,7 +96,7 @@ def test_the_loss_of_a_batch(gamma: float) -> None:
 
 def test_figures_of_the_training_batches() -> None:
     """``label_pass="batch"``: c and p are those of the batch that a pair was trained in."""
-    procedure = procedure_of(30, label_pass="batch", networks=1)
+    procedure = procedure_of(GSC, 30, label_pass="batch", networks=1)
     view = view_of(procedure, 30)
     for rows in (np.arange(16), np.arange(16, 30)):
         procedure.loss(view, 0, (rows,), 4)

@@ -11,16 +11,13 @@ import torch
 from cleanpairs import IN2R
 from cleanpairs.methods.in2r import GraphRefiner
 from cleanpairs.objectives import InfoNCEWithRCE
-from tests.methods.conftest import view_of
+from tests.helpers import unit
+from tests.methods.conftest import procedure_of, view_of
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return np.asarray(e / e.sum(axis=-1, keepdims=True))
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
 
 
 def nce(M: np.ndarray, tau: float) -> np.ndarray:
@@ -54,12 +51,8 @@ def test_the_refiner_against_numpy() -> None:
     assert GraphRefiner(6).attention.num_heads == 2
 
 
-def procedure_of(n: int, **settings: Any) -> Any:
-    return IN2R(**settings)._procedure(range(n))  # type: ignore[arg-type]
-
-
 def after_the_split(n: int = 30, **settings: Any) -> tuple[Any, Any]:
-    procedure = procedure_of(n, **settings)
+    procedure = procedure_of(IN2R, n, **settings)
     view = view_of(procedure, n)
     procedure.w = np.random.default_rng(1).random((2, n)).astype(np.float32)
     procedure.split_known = True
@@ -142,7 +135,7 @@ def test_batches_hold_the_clean_pairs_twice_and_state_comes_back() -> None:
         assert len(batch) == 3 and batch[0] is batch[1]
         assert (procedure.w[1][batch[0]] > 0.5).all() and (procedure.w[1][batch[2]] <= 0.5).all()
     procedure.remember(0, view.forward(0, np.arange(30), seed=1))
-    again = procedure_of(30)
+    again = procedure_of(IN2R, 30)
     again.load_state(procedure.state())
     kept, found = procedure.memories[0].held(), again.memories[0].held()
     assert kept.rows.tolist() == found.rows.tolist() and len(kept.rows)
@@ -150,7 +143,7 @@ def test_batches_hold_the_clean_pairs_twice_and_state_comes_back() -> None:
 
 
 def test_the_warm_up_is_nce_between_and_within_the_modalities() -> None:
-    procedure = procedure_of(30, tau=0.2, within_weight=1.0)
+    procedure = procedure_of(IN2R, 30, tau=0.2, within_weight=1.0)
     view = view_of(procedure, 30)
     rows = np.arange(8)
     f = view.forward(0, rows, rows, seed=3)

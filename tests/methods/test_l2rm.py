@@ -15,15 +15,11 @@ from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE
 from cleanpairs.ops.transport import partial_transport
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import EpochContext
-from tests.methods.conftest import corpus, view_of
-
-
-def procedure_of(n: int, **settings: Any) -> Any:
-    return L2RM(**{"batch_size": 8, "transport_reg": 0.05, **settings})._procedure(range(n))  # type: ignore[arg-type]
+from tests.methods.conftest import corpus, parts, procedure_of, view_of
 
 
 def started(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, EpochContext]:
-    procedure = procedure_of(n, **settings)
+    procedure = procedure_of(L2RM, n, **{"batch_size": 8, "transport_reg": 0.05, **settings})
     view = view_of(procedure, n)
     procedure.w[0] = np.where(np.arange(n) < clean, 0.9, 0.1)
     procedure.split_known = True
@@ -48,11 +44,6 @@ def test_columns_behind_the_net_keep_the_plain_cost() -> None:
         net.linear.bias.fill_(0.25)
     torch.testing.assert_close(net(S)[:, 3:], 1 - S[:, 3:])
     torch.testing.assert_close(net(S)[:, :3], (0.25 - S[:, :3]).relu())
-
-
-def parts(view: EpochContext, clean: np.ndarray, noisy: np.ndarray) -> tuple[Any, Any]:
-    f = view.forward(0, clean, noisy, seed=1)
-    return f.select(f.source == 0), f.select(f.source == 1)
 
 
 @pytest.mark.parametrize("kept", [1, 3, 8, 50])
@@ -111,7 +102,7 @@ def test_the_loss_is_the_pairs_and_the_rematching_on_the_plan(changes: dict[str,
 
 
 def test_the_warm_up_has_the_reverse_cross_entropy_or_not() -> None:
-    losses = [procedure_of(4, warm_loss=name, tau=0.2).warm_objective for name in ("rce", "infonce")]
+    losses = [procedure_of(L2RM, 4, warm_loss=name, tau=0.2).warm_objective for name in ("rce", "infonce")]
     assert losses == [InfoNCEWithRCE(tau=0.2), InfoNCELoss(tau=0.2)]
 
 

@@ -25,17 +25,6 @@ def test_two_pieces_by_hand() -> None:
             labels.update(piece, epoch, np.array([p[piece][epoch - 1]]))
 
 
-def test_the_freeze_ignores_what_it_is_told() -> None:
-    labels = MomentumCorrection(2, freeze=3, guard=False)
-    for epoch in (1, 2):
-        assert not labels.wants(1, epoch)
-        labels.update(1, epoch, np.array([0.0, 0.3]))
-        assert labels.value().tolist() == [1.0, 1.0]
-    assert labels.wants(1, 3)
-    labels.update(1, 3, np.array([0.0, 0.75]))
-    assert labels.value().tolist() == [0.0, 0.75]
-
-
 def test_epsilon_acts_on_use_only() -> None:
     labels = MomentumCorrection(2, beta=0.5, epsilon=0.25, freeze=1, guard=False)
     labels.update(1, 1, np.array([0.125, 0.25]))

@@ -10,12 +10,12 @@ import torch
 
 from cleanpairs import NCR
 from cleanpairs.objectives import TripletLoss, prediction
-from tests.methods.conftest import view_of
+from tests.methods.conftest import parts, procedure_of, view_of
 
 
 def test_labels_are_rectified_by_the_other_networks_split() -> None:
     n = 30
-    procedure = NCR()._procedure(range(n))  # type: ignore[arg-type]
+    procedure = procedure_of(NCR, n)
     view = view_of(procedure, n)
     procedure.w = np.random.default_rng(1).random((2, n)).astype(np.float32)
     value = procedure.judge(view)
@@ -35,11 +35,10 @@ def test_labels_are_rectified_by_the_other_networks_split() -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 0.3])
 def test_the_loss_is_that_of_clean_pairs_and_the_weighted_one_of_noisy_pairs(weight: float) -> None:
-    procedure = NCR(noisy_weight=weight, clean_loss="triplet")._procedure(range(30))  # type: ignore[arg-type]
+    procedure = procedure_of(NCR, 30, noisy_weight=weight, clean_loss="triplet")
     view = view_of(procedure, 30)
     procedure.y = np.random.default_rng(1).random((2, 30)).astype(np.float32)
-    f = view.forward(1, np.arange(10), np.arange(20, 26), seed=1)
-    clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+    clean, noisy = parts(view, np.arange(10), np.arange(20, 26), 1)
     hard = TripletLoss()
 
     def mean(part: Any) -> torch.Tensor:
@@ -52,7 +51,7 @@ def test_the_loss_is_that_of_clean_pairs_and_the_weighted_one_of_noisy_pairs(wei
 def test_the_prediction_is_of_the_methods_own_margin() -> None:
     labels = []
     for margin in (0.2, 0.6):
-        procedure = NCR(margin=margin)._procedure(range(30))  # type: ignore[arg-type]
+        procedure = procedure_of(NCR, 30, margin=margin)
         procedure.w[:] = 0.3
         procedure.judge(view_of(procedure, 30))
         labels.append(procedure.y)

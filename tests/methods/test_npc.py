@@ -12,7 +12,7 @@ import torch
 from cleanpairs import NPC
 from cleanpairs.methods.npc import negative_weight
 from cleanpairs.objectives import InfoNCELoss
-from tests.methods.conftest import view_of
+from tests.methods.conftest import procedure_of, view_of
 
 
 def test_weights_by_hand() -> None:
@@ -23,12 +23,8 @@ def test_weights_by_hand() -> None:
     np.testing.assert_allclose(negative_weight(before, after), expected, rtol=1e-5)
 
 
-def procedure_of(n: int, **settings: Any) -> Any:
-    return NPC(**settings)._procedure(range(n))  # type: ignore[arg-type]
-
-
 def with_bank(n: int = 30, **settings: Any) -> tuple[Any, Any]:
-    procedure = procedure_of(n, **settings)
+    procedure = procedure_of(NPC, n, **settings)
     view = view_of(procedure, n)
     procedure.w[0] = np.where(np.arange(n) % 3 == 0, 0.95, 0.85)
     procedure.judge(view)
@@ -99,11 +95,11 @@ def test_the_loss_weighs_the_batch_and_adds_both_banks() -> None:
 
 
 def test_without_a_warm_up_the_bank_is_built_before_the_first_epoch() -> None:
-    procedure = procedure_of(30, warmup=0)
+    procedure = procedure_of(NPC, 30, warmup=0)
     view = view_of(procedure, 30)
     view.epoch = 1
     procedure.start_epoch(view)
     assert procedure.split_known
-    late = procedure_of(30, warmup=2)
+    late = procedure_of(NPC, 30, warmup=2)
     late.start_epoch(view)
     assert not late.split_known

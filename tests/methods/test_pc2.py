@@ -14,16 +14,12 @@ from cleanpairs.correspondence.mixture import GuardedSplit, guarded_split
 from cleanpairs.methods.pc2 import PseudoClassifier
 from cleanpairs.objectives import TripletLoss
 from cleanpairs.trainer import EpochContext
-from tests.methods.conftest import SMALL, corpus, view_of
-
-
-def procedure_of(n: int, **settings: Any) -> Any:
-    return PC2(**{"classes": 6, "class_tau": 0.3, **settings})._procedure(range(n))  # type: ignore[arg-type]
+from tests.methods.conftest import SMALL, corpus, parts, procedure_of, view_of
 
 
 def started(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, EpochContext]:
     """The first ``clean`` pairs are clean for both networks."""
-    procedure = procedure_of(n, **settings)
+    procedure = procedure_of(PC2, n, **{"classes": 6, "class_tau": 0.3, **settings})
     view = view_of(procedure, n)
     procedure.w[:] = np.where(np.arange(n) < clean, 0.9, 0.1)
     procedure.y = np.random.default_rng(1).random((2, n)).astype(np.float32)
@@ -74,8 +70,7 @@ def captioned_by_hand(view: EpochContext, noisy: Any, lenders: Any, s: list[floa
 @pytest.mark.parametrize("donors", ["classes", "embeddings"])
 def test_the_clean_pair_of_most_similar_prediction_or_image_lends_its_caption(donors: str) -> None:
     procedure, view = started(donors=donors)
-    f = view.forward(0, np.arange(5, 15), np.arange(26, 36), seed=1)
-    clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+    clean, noisy = parts(view, np.arange(5, 15), np.arange(26, 36))
     head: Any = view.networks[0].head
     p_clean, p_noisy = (
         (head(x.images).softmax(dim=1) if donors == "classes" else x.images).detach().numpy() for x in (clean, noisy)
@@ -89,11 +84,6 @@ def test_the_clean_pair_of_most_similar_prediction_or_image_lends_its_caption(do
 
 
 # -- labels ---------------------------------------------------------------------------------------------------------
-
-
-def test_steps_hold_half_a_batch_of_each() -> None:
-    procedure, view = started()
-    assert all(len(rows) <= 4 + 2 for batch in procedure.batches(view, 0) for rows in batch)
 
 
 def test_oscillation_is_against_the_epoch_before() -> None:
@@ -126,7 +116,7 @@ def test_a_pair_that_more_likely_moves_is_not_steady_at_all(monkeypatch: pytest.
     """Eq. 8."""
     split = GuardedSplit(np.array([0.2, 0.49, 0.5, 0.8]), None)
     monkeypatch.setattr("cleanpairs.methods.pc2.guarded_split", lambda *args: split)
-    procedure = procedure_of(4)
+    procedure = procedure_of(PC2, 4, classes=6)
     procedure.previous, procedure.w[:] = procedure.p, 0.5
     assert procedure.judge(None).tolist() == pytest.approx([0.5, 0.5, 0.75, 0.9])
 
@@ -141,7 +131,7 @@ def test_without_an_epoch_before_the_label_is_w() -> None:
 
 
 def test_predictions_of_every_epoch_are_kept_for_the_next_one() -> None:
-    procedure = procedure_of(40, warmup=3)
+    procedure = procedure_of(PC2, 40, warmup=3, classes=6)
     view = view_of(procedure, 40)
     seen = []
     for view.epoch in (1, 2, 3):
@@ -193,8 +183,7 @@ def test_losses_are_sums_over_the_pairs_where_the_paper_sums() -> None:
     losses = {}
     for reduction in ("mean", "sum"):
         procedure, view = started(reduction=reduction, entropy_weight=0.0)
-        f = view.forward(0, np.arange(8), np.arange(24, 32), seed=1)
-        clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+        clean, noisy = parts(view, np.arange(8), np.arange(24, 32))
         losses[reduction] = procedure.split_loss(view, 0, clean, noisy), procedure.warm_loss(view, 0, clean)
     for mean, total in zip(losses["mean"], losses["sum"], strict=True):
         torch.testing.assert_close(total, 8 * mean)
@@ -202,7 +191,7 @@ def test_losses_are_sums_over_the_pairs_where_the_paper_sums() -> None:
 
 @pytest.mark.parametrize("exclude", [True, False])
 def test_duplicates_among_captioned_pairs_are_negatives_where_the_paper_masks_none(exclude: bool) -> None:
-    procedure = procedure_of(12)
+    procedure = procedure_of(PC2, 12)
     view = view_of(procedure, 12, exclude_duplicates=exclude)
     view.data.image_group[:] = view.data.text_group[:] = 0
     duplicates = view.duplicates(np.arange(4), np.arange(4))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cleanpairs.methods.pc2 import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
+from cleanpairs.methods.pc2 import negative_batch_entropy, oscillation, pseudo_classification
 
 
 def logits(n: int, classes: int = 5, seed: int = 0) -> Tensor:
@@ -56,16 +56,3 @@ def test_oscillation_against_a_loop() -> None:
     got = oscillation(a, b).tolist()
     assert math.isfinite(got[0]) and got[0] > 10 and got[1] == 0
     assert oscillation(a[:0], b[:0]).shape == (0,)
-
-
-def test_the_lender_is_the_clean_pair_of_most_similar_prediction() -> None:
-    noisy, clean = logits(7).detach().softmax(dim=1), logits(9, seed=1).detach().softmax(dim=1)
-    index, similarity = pseudo_caption(noisy, clean)
-    assert index.dtype == torch.int64
-    for i in range(7):
-        cosines = [
-            float((noisy[i] @ c) / math.sqrt(float(noisy[i] @ noisy[i])) / math.sqrt(float(c @ c))) for c in clean
-        ]
-        assert int(index[i]) == cosines.index(max(cosines))
-        assert float(similarity[i]) == pytest.approx(max(cosines))
-    assert pseudo_caption(torch.eye(3)[:0], torch.eye(3))[0].shape == (0,)

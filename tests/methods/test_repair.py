@@ -15,16 +15,16 @@ from cleanpairs.methods.repair import correspondence_of_ranks, ends_of_ranks
 from cleanpairs.ops.matching import places
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import EpochContext
-from tests.methods.conftest import corpus, view_of
+from tests.helpers import unit
+from tests.methods.conftest import corpus, parts, view_of
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    return unit(np.random.default_rng(seed).normal(size=(n, 8)))
 
 
 def vectors(n: int, seed: int) -> Tensor:
-    return torch.from_numpy(unit(n, seed))
-
-
-def unit(n: int, seed: int, dim: int = 8) -> np.ndarray:
-    z = np.random.default_rng(seed).normal(size=(n, dim))
-    return (z / np.linalg.norm(z, axis=1, keepdims=True)).astype(np.float32)
+    return torch.from_numpy(rows(n, seed))
 
 
 def spearman(image: np.ndarray, text: np.ndarray, images: np.ndarray, texts: np.ndarray) -> float:
@@ -63,7 +63,7 @@ def test_ends_of_ranks_by_hand() -> None:
 def test_a_pairs_own_entry_does_not_take_part() -> None:
     """Its distance to itself is 0 both ways, which would speak for any pair."""
     procedure = procedure_of(20)
-    images, texts = unit(20, 1), unit(20, 2)
+    images, texts = rows(20, 1), rows(20, 2)
     held = np.array([4, 9, 1, 15, 7, 12, 3, 18])
     memory = procedure.memories[0]
     pairs = torch.from_numpy(images), torch.from_numpy(texts)
@@ -159,8 +159,7 @@ def test_only_pairs_below_eta_in_both_networks_are_replaced_and_clean_ones_are_r
     procedure, view = with_memory(40, eta=0.3, noisy_weight=0.2, memory=24)
     procedure.y = np.random.default_rng(1).random((2, 40)).astype(np.float32)
     procedure.w[:, 30:] = [[0.1] * 10, [0.1, 0.2, 0.4, 0.29, 0.9, 0.31, 0.0, 0.5, 0.2, 0.6]]
-    f = view.forward(0, np.arange(20, 29), np.arange(30, 40), seed=1)
-    clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+    clean, noisy = parts(view, np.arange(20, 29), np.arange(30, 40))
     mismatched = noisy.select(np.isin(noisy.rows, [30, 31, 33, 36, 38]))
     assert len(mismatched.rows) == 5
     expected = procedure.pair_loss(clean, clean.of(procedure.y[0]))
@@ -179,8 +178,7 @@ def test_only_pairs_below_eta_in_both_networks_are_replaced_and_clean_ones_are_r
 def test_a_single_mismatched_pair_has_no_negative(low: int) -> None:
     procedure, view = with_memory(40)
     procedure.w[:, 30 : 30 + low] = 0
-    f = view.forward(0, np.arange(8), np.arange(30, 36), seed=1)
-    clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+    clean, noisy = parts(view, np.arange(8), np.arange(30, 36))
     expected = procedure.pair_loss(clean, clean.of(procedure.y[0]))
     torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected)
 
@@ -188,8 +186,7 @@ def test_a_single_mismatched_pair_has_no_negative(low: int) -> None:
 def test_half_replacing_begins_behind_the_epoch_that_was_asked_for() -> None:
     procedure, view = with_memory(40, replace_after=1)
     procedure.w[:, 30:] = 0
-    f = view.forward(0, np.arange(8), np.arange(30, 36), seed=1)
-    clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+    clean, noisy = parts(view, np.arange(8), np.arange(30, 36))
     alone = procedure.pair_loss(clean, clean.of(procedure.y[0]))
     torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), alone)
     view.epoch = 2
@@ -201,7 +198,7 @@ def test_half_replacing_begins_behind_the_epoch_that_was_asked_for() -> None:
 
 @pytest.mark.parametrize("is_image", [True, False])
 def test_rematching_offers_the_other_half_of_what_is_near(is_image: bool) -> None:
-    pairs, images, texts = corpus(30, 0), unit(30, 1), unit(30, 2)
+    pairs, images, texts = corpus(30, 0), rows(30, 1), rows(30, 2)
     search = REPAIR(neighbours=6)._search(pairs, Embeddings(images), Embeddings(texts))
     asking, showing = np.array([3, 8, 21]), np.arange(9, 30)
     found = search(is_image, True, asking, showing, 4)

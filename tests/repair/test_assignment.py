@@ -44,17 +44,6 @@ def test_at_least_half_of_the_best_matching(seed: int) -> None:
     assert len(set(donor[donor >= 0])) == 9  # nine texts, each given once
 
 
-def test_a_part_serves_as_many_rows_as_its_capacity() -> None:
-    weight = np.ones((5, 1))
-    assert (assign_texts(weight, np.arange(5), capacity=3)[1] >= 0).sum() == 3
-
-
-def test_no_edges() -> None:
-    edge, donor = assign_texts(np.ones((3, 2)), np.arange(0))
-    assert (edge == -1).all() and (donor == -1).all()
-    assert len(assign_texts(np.ones((0, 2)), np.arange(0))[0]) == 0
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_constraints_on_random_graphs(data: st.DataObject) -> None:
@@ -84,9 +73,3 @@ def test_constraints_on_random_graphs(data: st.DataObject) -> None:
     assert len(set(made)) == len(made)
     assert max(uses.values(), default=0) <= capacity
     assert ((donor >= 0) == (edge >= 0)).all()
-
-
-def test_members_keep_their_order() -> None:
-    members = Members.from_groups(np.array([2, 0, 2, 0]), np.array([7, 5, 3, 9]), 4)
-    np.testing.assert_array_equal(members.member, [5, 9, 7, 3])
-    np.testing.assert_array_equal(members.start, [0, 2, 2, 4, 4])

@@ -15,7 +15,7 @@ from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data import Pairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
-TEXTS = ["a dog", "=SUM(1)", "'quoted", 'two\nlines, "and" commas', "", "naïve 日本語", "-5", "plain"]
+TEXTS = ["a dog", "=SUM(1)", "'quoted", 'two\r\nlines, "and";\tcommas\n', "", "naïve 日本語", "-5", "plain"]
 
 
 def plan_of(edit: dict[int, dict[str, Any]] | None = None) -> RepairPlan:
@@ -74,15 +74,11 @@ def edited(tmp_path: Path, *changes: tuple[str, str], count: int = 1) -> RepairP
     return RepairPlan.load(path)
 
 
-def test_a_dropped_pair_may_be_kept(tmp_path: Path) -> None:
-    table = edited(tmp_path, ('4,"k4","drop"', '4,"k4","keep"')).table.to_pylist()
-    assert table[4]["action"] == "keep" and table[4]["caption"] == TEXTS[4]
-
-
 def test_the_reason_of_before_goes_with_the_action_of_before(tmp_path: Path) -> None:
     reason = '"no candidate beats the present partner"'
     plan = edited(tmp_path, ('4,"k4","drop"', '4,"k4","keep"'), ('0,"k0","rematch_text"', '0,"k0","drop"'),
                   ('6,"k6","keep"', '6,"k6","drop"'), ('"no candidate"', reason))  # fmt: skip
+    assert plan.table["caption"][4].as_py() == TEXTS[4]
     reasons = plan.table["reason"].to_pylist()
     assert (reasons[0], reasons[1], reasons[4]) == ("by hand", "mismatched caption", None)
     assert reasons[5] == "broken image" and reasons[6] == "by hand"
@@ -98,18 +94,13 @@ def test_a_repair_may_be_taken_back_or_dropped(tmp_path: Path) -> None:
 
 def test_another_donor_brings_its_caption_and_loses_the_scores(tmp_path: Path) -> None:
     path = tmp_path / "plan.parquet"
-    plan_of({0: {"donor_pair_id": 7}}).save(path)
-    row = RepairPlan.load(path).table.to_pylist()[0]
-    assert row["caption"] == "plain" and row["donor_key"] == "k7" and row["donor_use"] == 1
-    assert [row[k] for k in ("repair_score", "margin", "confidence")] == [None] * 3
-    other = RepairPlan.load(path).table.to_pylist()[1]
-    assert other["repair_score"] == pytest.approx(0.8)
-
-
-def test_how_often_a_donor_is_used_is_counted_again(tmp_path: Path) -> None:
-    path = tmp_path / "plan.parquet"
-    plan_of({1: {"donor_pair_id": 7}, 0: {"donor_pair_id": 7}}).save(path)
-    assert [row["donor_use"] for row in RepairPlan.load(path).table.to_pylist()[:3]] == [2, 2, 1]
+    for edited, uses in (({0: 7}, [1, 1, 1]), ({0: 7, 1: 7}, [2, 2, 1])):  # how often a donor is used is counted again
+        plan_of({row: {"donor_pair_id": donor} for row, donor in edited.items()}).save(path, overwrite=True)
+        rows = RepairPlan.load(path).table.to_pylist()
+        assert rows[0]["caption"] == "plain" and rows[0]["donor_key"] == "k7"
+        assert [rows[0][k] for k in ("repair_score", "margin", "confidence")] == [None] * 3
+        assert [row["donor_use"] for row in rows[:3]] == uses
+        assert rows[1]["repair_score"] == (None if 1 in edited else pytest.approx(0.8))
 
 
 def test_a_caption_of_somebodys_own_is_refused_by_name(tmp_path: Path) -> None:
@@ -177,7 +168,7 @@ def test_rows_that_were_sorted_are_put_back_and_those_left_out_are_named(tmp_pat
         RepairPlan.load(path)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
+@pytest.mark.parametrize("n", [0, 2])
 def test_what_a_plan_notes_is_in_its_csv(tmp_path: Path, n: int) -> None:
     settings = {"data": 'a "b",c.parquet', "columns": {"text": "é\nü"}, "searches": [{"index": "flat"}]}
     plan = RepairPlan(plan_of().table.slice(0, 0 if n == 0 else None), 0.25, 0.5, "f" * 64, settings)
@@ -195,20 +186,3 @@ def test_what_a_plan_notes_is_in_its_csv(tmp_path: Path, n: int) -> None:
     rows.drop(columns=rows.columns[-1]).to_csv(path, index=False)
     with pytest.raises(DataError, match=r"plan\.csv is no repair plan: it lacks what is noted"):
         RepairPlan.load(path)
-
-
-def test_plans_of_any_text(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    letters = list("ab '\"=-+@,;\n\t\r日é")
-    texts = ["".join(rng.choice(letters, rng.integers(0, 6))) for _ in range(300)]
-    table = pa.table({
-        "pair_id": np.arange(300), "key": texts[::-1], "action": ["keep"] * 300, "caption": texts,
-        "original_caption": texts, **{
-            name: pa.nulls(300, PLAN_SCHEMA.field(name).type)
-            for name in PLAN_SCHEMA.names
-            if name not in ("pair_id", "key", "action", "caption", "original_caption")
-        },
-    })  # fmt: skip
-    plan = RepairPlan(table, 0.1, 0.5)
-    plan.save(tmp_path / "plan.csv")
-    assert RepairPlan.load(tmp_path / "plan.csv").table.equals(plan.table)
