@@ -6,7 +6,8 @@ import ast
 import functools
 import io
 import itertools
-from collections.abc import Iterable, Sequence
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from cleanpairs import Pairs
+from cleanpairs.core.errors import DataError
+from cleanpairs.engine import Partition
+from cleanpairs.engine.work import carry_out
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 WORDS = [f"word{k}" for k in range(24)]
@@ -103,6 +107,22 @@ def embedding_folder(
             np.save(folder / "text_emb" / f"text_emb_{part}.npy", texts[first:last])
         pq.write_table(table[first:last], folder / "metadata" / f"metadata_{part}.parquet", **options)
     return folder
+
+
+class InParts:
+    """An engine of partitions one by one, in reverse, pickled as for other processes; that numbered ``stops`` fails."""
+
+    remote = True
+
+    def __init__(self, stops: int = -1) -> None:
+        self.stops, self.done = stops, 0
+
+    def run(self, work: Any, partitions: Sequence[Partition], folder: Path) -> Iterator[Any]:
+        for partition in reversed(partitions):
+            if partition.number == self.stops:
+                raise DataError("stopped")
+            yield carry_out(pickle.loads(pickle.dumps(work)), partition, folder)
+            self.done += 1
 
 
 def plan_of(

@@ -12,6 +12,7 @@ from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.pretrained import Captioner, Matcher
+from tests.encoders.conftest import tower
 
 WORDS = "a photo of the red cat dog and boat".split()
 
@@ -28,10 +29,6 @@ def save_tokenizer(folder: Path) -> int:
         tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
     ).save_pretrained(folder)
     return len(ids)
-
-
-def tower() -> dict[str, int]:
-    return {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 def save_vit_gpt2(folder: Path) -> None:

@@ -24,14 +24,9 @@ from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.methods.clip_score import ClipScore
 
 TINY = {
-    "epochs": 1,
-    "refine_epochs": (),
-    "freeze": 1,
-    "warmup": 1,
-    "batch_size": 16,
-    "eval_group_size": 16,
+    "epochs": 1, "refine_epochs": (), "freeze": 1, "warmup": 1, "batch_size": 16, "eval_group_size": 16,
     "device": "cpu",
-}
+}  # fmt: skip
 
 
 def tiny(method: Any, **changes: Any) -> Any:
@@ -285,16 +280,6 @@ def test_a_caption_has_one_vector_whatever_goes_with_it(sentence_model: Path) ->
     together = encoder.encode_texts(texts)
     for k in (0, 7, 25):
         np.testing.assert_array_equal(encoder.encode_texts(texts[k : k + 1])[0], together[k])
-
-
-def test_a_sentence_encoder_goes_to_another_process(sentence_model: Path) -> None:
-    from multiprocessing.reduction import ForkingPickler
-
-    from cleanpairs.encoders.sentences import SentenceEncoder
-
-    encoder = SentenceEncoder(sentence_model)
-    again = ForkingPickler.loads(bytes(ForkingPickler.dumps(encoder)))
-    np.testing.assert_array_equal(again.encode_texts(["a cat"]), encoder.encode_texts(["a cat"]))
 
 
 @pytest.mark.parametrize("backbone", ["mlp", "sgr"])

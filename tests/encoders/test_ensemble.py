@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cleanpairs.encoders.base import Local, input_dim
+from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.sgraf import SAF, SGR
@@ -52,15 +52,3 @@ def test_the_similarity_is_the_mean(n: int, local: bool) -> None:
     )
     torch.testing.assert_close(vectors[0] @ vectors[1].T, cosine / 2)  # of the vectors: the mean cosine
     assert isinstance(states[0], Local) is local
-
-
-@pytest.mark.parametrize("local", [False, True], ids=["vectors", "local"])
-def test_it_passes_on_the_standardisation_and_its_configuration(local: bool) -> None:
-    members = members_of(local)
-    model = Ensemble(members)
-    model.fit_input(torch.arange(6.0), torch.full((6,), 2.0))
-    for m in members:
-        torch.testing.assert_close(m.shift, torch.arange(6.0))
-        torch.testing.assert_close(m.scale, torch.full((6,), 0.5))
-    assert model.config == {"members": [m.config for m in members]} and input_dim(model) == 6
-    assert (model.image_drop, model.text_drop) == (members[0].image_drop, members[0].text_drop)

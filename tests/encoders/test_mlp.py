@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -44,14 +43,3 @@ def test_every_word_gets_its_share_of_the_gradient() -> None:
     assert grad is not None
     assert grad.ne(0).any(dim=1).nonzero().flatten().tolist() == [2, 3, 4]  # number 0 is the unknown
     torch.testing.assert_close(grad[2], grad[3])
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_a_training_step_of_one_pair(n: int) -> None:
-    model = model_of().train()
-    z_image, z_text = model(regions(n), None, tokens_of(*["w1 w2"] * n))
-    S = model.similarity(z_image, z_text)
-    S.sum().backward()
-    assert S.shape == (n, n) and all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
-    torch.testing.assert_close(model.paired_similarity(z_image, z_text), S.diagonal())
-    torch.testing.assert_close(model.vector(z_text).norm(dim=1), torch.ones(n))

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.engine import Partition
 from cleanpairs.engine.queries import EngineSearch
-from cleanpairs.engine.work import carry_out
 from cleanpairs.ops import search
 from cleanpairs.ops.search import top_k
-
-
-class OneByOne:
-    """Parts in this process, in reverse; the one numbered ``stops`` ends the job."""
-
-    remote = True
-
-    def __init__(self, stops: int = -1) -> None:
-        self.stops, self.done = stops, 0
-
-    def run(self, work: Any, partitions: Sequence[Partition], folder: Path) -> Iterator[Any]:
-        for partition in reversed(partitions):
-            if partition.number == self.stops:
-                raise DataError("stopped")
-            yield carry_out(work, partition, folder)
-            self.done += 1
+from tests.helpers import InParts, unit
 
 
 def heaps(n: int, d: int = 16, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(20, d))[rng.integers(0, 20, n)] + 0.1 * rng.normal(size=(n, d))
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return unit(rows)
 
 
 @pytest.fixture
@@ -49,7 +30,7 @@ def approximate(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_exact_search_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, m: int) -> None:
     monkeypatch.setattr(search, "_FLAT_BLOCK", 64)
     queries, bank = heaps(n), heaps(m, seed=1)
-    looks = EngineSearch(tmp_path / "parts", OneByOne())
+    looks = EngineSearch(tmp_path / "parts", InParts())
     found, wanted = looks(queries, bank, 7), top_k(queries, bank, 7)
     np.testing.assert_array_equal(found.indices, wanted.indices)
     np.testing.assert_array_equal(found.scores, wanted.scores)
@@ -64,8 +45,8 @@ def test_the_approximate_search_in_parts_that_was_stopped(tmp_path: Path) -> Non
     wanted = top_k(queries, bank, 10)
     assert wanted.note is not None and wanted.note.index == "ivf"
     with pytest.raises(DataError, match="stopped"):
-        EngineSearch(tmp_path / "parts", OneByOne(stops=4))(queries, bank, 10)
-    engine = OneByOne()
+        EngineSearch(tmp_path / "parts", InParts(stops=4))(queries, bank, 10)
+    engine = InParts()
     looks = EngineSearch(tmp_path / "parts", engine)
     found = looks(queries, bank, 10)
     assert engine.done == 5  # of ten
@@ -82,9 +63,9 @@ def test_the_approximate_search_in_parts_that_was_stopped(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("approximate")
 def test_parts_of_another_search_are_not_mixed_in(tmp_path: Path) -> None:
     queries, bank = heaps(300), heaps(1200, seed=1)
-    EngineSearch(tmp_path / "parts", OneByOne())(queries, bank, 10)
+    EngineSearch(tmp_path / "parts", InParts())(queries, bank, 10)
     queries[0] = queries[7]
-    found = EngineSearch(tmp_path / "parts", OneByOne())(queries, bank, 10)
+    found = EngineSearch(tmp_path / "parts", InParts())(queries, bank, 10)
     np.testing.assert_array_equal(found.indices, top_k(queries, bank, 10).indices)
 
 
@@ -92,5 +73,5 @@ def test_without_a_search_nothing_of_the_folder_is_removed(tmp_path: Path) -> No
     theirs = tmp_path / "parts" / "part-000000"
     theirs.parent.mkdir()
     theirs.touch()
-    EngineSearch(theirs.parent, OneByOne()).remove()
+    EngineSearch(theirs.parent, InParts()).remove()
     assert theirs.exists()

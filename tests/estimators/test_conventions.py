@@ -65,11 +65,9 @@ def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
     found = GridSearchCV(model(random_state=0), {"dim": [8, 16]}, **rsum).fit(frame)
     assert found.best_params_["dim"] in (8, 16) and np.isfinite(found.cv_results_["mean_test_score"]).all()
     pairs = load_pairs(frame)
-    again = GridSearchCV(model(random_state=0), {"dim": [8, 16]}, **rsum).fit(pairs)
-    np.testing.assert_allclose(again.cv_results_["mean_test_score"], found.cv_results_["mean_test_score"], atol=1e-6)
     assert pairs[3].keys == [pairs.keys[3]] and pairs[-2:].keys == pairs.keys[-2:]
     expected = [found.cv_results_[f"split{k}_test_score"][0] for k in (0, 1)]
-    for data in (frame.to_dict("records"), load_pairs(datasets.Dataset.from_pandas(frame))):
+    for data in (pairs, frame.to_dict("records"), load_pairs(datasets.Dataset.from_pandas(frame))):
         np.testing.assert_allclose(cross_val_score(model(random_state=0, dim=8), data, **rsum), expected, atol=1e-6)
 
 

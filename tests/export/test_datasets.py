@@ -19,11 +19,8 @@ from cleanpairs.export.datasets_format import features_of
 from cleanpairs.export.formats import FORMATS
 
 
-@pytest.mark.parametrize("struct", [False, True])
-def test_load_from_disk_decodes_the_images(
-    make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path, struct: bool
-) -> None:
-    pairs = make_pairs(7, struct=struct)
+def test_load_from_disk_decodes_the_images(make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(7)
     originals = pairs.images.read(range(7))
     out = tmp_path / "ds"
     summary = export_pairs(pairs, make_plan(pairs, mixed), out, format="datasets")

@@ -34,13 +34,10 @@ def strict(kind: pa.DataType) -> pa.DataType:
 
 
 KINDS = {
-    "fixed": pa.list_(pa.float32(), DIM),
-    "fixed, strict inside": pa.list_(strict(pa.float32()), DIM),
-    "list": pa.list_(pa.float32()),
-    "list, strict inside": pa.list_(strict(pa.float32())),
-    "large": pa.large_list(pa.float64()),
-    "half": pa.list_(pa.float16(), DIM),
-}
+    "fixed": pa.list_(pa.float32(), DIM), "fixed, strict inside": pa.list_(strict(pa.float32()), DIM),
+    "list": pa.list_(pa.float32()), "list, strict inside": pa.list_(strict(pa.float32())),
+    "large": pa.large_list(pa.float64()), "half": pa.list_(pa.float16(), DIM),
+}  # fmt: skip
 
 
 def forbid_nulls(path: Path, *names: str) -> Pairs:
@@ -98,22 +95,6 @@ def test_a_reader_sets_aside_what_has_no_vector(make_pairs: Make, make_plan: Pla
         np.testing.assert_array_equal(again.text_vectors[[0, 1, 2]], np.array([numbers(n)[i] for i in (0, 2, 2)]))
         given = again.precomputed_scores["similarity"]
         np.testing.assert_array_equal(np.isnan(given), [a in REPAIRED for a in ACTIONS if a != "drop"])
-
-
-@pytest.mark.parametrize("format", ["datasets", "webdataset"])
-def test_other_formats(make_pairs: Make, make_plan: Plan, tmp_path: Path, format: str) -> None:
-    n = len(ACTIONS)
-    pairs = make_pairs(n, text_features=pa.array(numbers(n), KINDS["fixed"]), similarity=np.arange(n) / 8)
-    export_pairs(pairs, make_plan(pairs, ACTIONS), tmp_path / "clean", format=format)
-    if format == "datasets":
-        import datasets
-
-        out = datasets.load_from_disk(str(tmp_path / "clean")).with_format("arrow")[:]
-        assert restored(tmp_path / "clean").equals(pq.read_table(pairs.source.paths[0]), check_metadata=True)
-    else:
-        out = pq.read_table(tmp_path / "clean" / "00000.parquet")
-    assert out["text_features"].to_pylist()[1:4] == [numbers(n)[2], numbers(n)[2], None]
-    assert out["similarity"].to_pylist() == [0, None, None, None, 5 / 8, None, 7 / 8]
 
 
 # Two captions a row: one of the first row is replaced, one of the third is left out, both of the fourth.

@@ -20,6 +20,7 @@ from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, Outp
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.export import diff_export, export_pairs, restore_export, writing
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.verification import verify_path
 from tests.helpers import picture as png
 from tests.helpers import plan_of
 
@@ -67,16 +68,9 @@ def test_every_kind_of_decision(flat: Pairs, mixed: RepairPlan, tmp_path: Path) 
     rows = table.to_pylist()
     assert [r["key"] for r in rows] == [f"k{i}" for i in range(12) if i != 3]
     assert rows[1] | {"image": None} == {
-        "key": "k1",
-        "image": None,
-        "caption": "text 3",
-        "site": 1,
-        "correspondence": 0.5,
-        "action": "rematch_text",
-        "original_caption": "text 1",
-        "source_key": "k3",
-        "repair_score": 0.75,
-    }
+        "key": "k1", "image": None, "caption": "text 3", "site": 1, "correspondence": 0.5, "action": "rematch_text",
+        "original_caption": "text 1", "source_key": "k3", "repair_score": 0.75,
+    }  # fmt: skip
     assert rows[1]["image"] == png(1)
     assert rows[2]["image"] == png(11) and rows[10]["image"] == png(2)  # bytes, not pixels
     assert rows[2]["caption"] == "text 2" and rows[2]["source_key"] == "k11" and rows[2]["original_caption"] is None
@@ -289,6 +283,7 @@ def test_the_ledger_adds_up_on_random_plans(tmp_path_factory: pytest.TempPathFac
     lines, rows = pq.read_table(ledger).to_pylist(), pq.read_table(out).to_pylist()
     gone = pq.read_table(dropped).to_pylist()
 
+    assert verify_path(out).ok
     assert [line["pair_id"] for line in lines] == list(range(n))
     assert [line["key"] for line in lines] == pairs.keys and len(rows) == summary.rows
     assert sum(line["out_row"] is None for line in lines) == len(gone) == summary.dropped + summary.quarantined

@@ -168,11 +168,9 @@ def test_a_model_and_its_card(hub: Hub, tmp_path: Path) -> None:
     (run / "model" / "image_encoder" / "model.safetensors").write_bytes(b"\1" * 10)
     (run / "recipe.yaml").write_text("data: /home/me/secret.parquet")
     info = {
-        "method": "crcl",
-        "input": {"data": "/home/me/secret.parquet"},
-        "versions": {"torch": "2.13.0"},
+        "method": "crcl", "input": {"data": "/home/me/secret.parquet"}, "versions": {"torch": "2.13.0"},
         "result": {"flagged": 12, "pairs": 100, "noise_rate": 0.123},
-    }
+    }  # fmt: skip
     (run / "run.json").write_text(json.dumps(info))
     pushed = push_run(run, "me/model", license="apache-2.0", private=False)
     files = hub.repos["model", "me/model"]

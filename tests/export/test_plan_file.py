@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,14 @@ import pytest
 from cleanpairs.commands.export import export_plan
 from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data import load_pairs, open_source
-from cleanpairs.engine import Engine, Partition
-from cleanpairs.engine.work import carry_out
+from cleanpairs.engine import Engine
 from cleanpairs.export import export_pairs, restore_export, writing
 from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.writing import Export, ExportSettings
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.repair.plan import write_plan as write_plan_file
+from tests.helpers import InParts, plan_of
 from tests.helpers import picture as png
-from tests.helpers import plan_of
 
 ROLES = ("out", "ledger", "dropped")
 DIM = 4
@@ -119,22 +117,6 @@ def test_the_stream_writes_what_is_written_in_memory(tmp_path: Path, n: int) -> 
         assert pq.read_table(tmp_path / "again.parquet").equals(pq.read_table(tmp_path / "in.parquet"))
 
 
-class InParts:
-    """Partitions one by one, through their files, as in other processes; the one numbered ``stops`` ends the job."""
-
-    remote = True
-
-    def __init__(self, stops: int = -1) -> None:
-        self.stops, self.done = stops, 0
-
-    def run(self, work: Any, partitions: list[Partition], folder: Path) -> Any:
-        for partition in reversed(partitions):
-            if partition.number == self.stops:
-                raise DataError("stopped")
-            yield carry_out(pickle.loads(pickle.dumps(work)), partition, folder)
-            self.done += 1
-
-
 @pytest.mark.parametrize("n", [0, 1, 61])
 def test_parts_put_together_are_the_same_files_and_a_stopped_job_goes_on(tmp_path: Path, n: int) -> None:
     kind = pa.list_(pa.field("element", pa.int32(), nullable=False), 2)  # which pickle makes list<item>[2]
@@ -155,17 +137,6 @@ def test_parts_put_together_are_the_same_files_and_a_stopped_job_goes_on(tmp_pat
     assert not (tmp_path / "parts.parquet.parts").exists()
 
 
-def test_parts_of_another_plan_are_not_mixed_in(tmp_path: Path) -> None:
-    data = write_input(tmp_path / "in.parquet", 61)
-    with pytest.raises(DataError, match="stopped"):
-        streamed(write_plan(tmp_path / "plan.parquet", data), tmp_path, InParts(stops=0))
-    other = write_plan(tmp_path / "other.parquet", data, seed=1)
-    with pytest.raises(OutputExistsError, match="another job"):
-        streamed(other, tmp_path, InParts())
-    at = streamed(other, tmp_path, InParts(), overwrite=True)
-    assert pq.read_table(at["ledger"]).equals(in_memory(other, tmp_path)["ledger"])
-
-
 def test_a_plan_in_memory_is_divided_too(tmp_path: Path) -> None:
     data = write_input(tmp_path / "in.parquet", 61, true_mismatch=[False] * 61, true_key=[f"k{i}" for i in range(61)])
     plan = write_plan(tmp_path / "plan.parquet", data)
@@ -179,6 +150,10 @@ def test_a_plan_in_memory_is_divided_too(tmp_path: Path) -> None:
     export_plan(plan, **at, engine=engine)
     assert engine.done == 3
     assert all(pq.read_table(at[role]).equals(wanted[role]) for role in ROLES)
+    with pytest.raises(DataError, match="stopped"):
+        export_plan(plan, **at, engine=InParts(stops=2), overwrite=True)
+    export_plan(other, **at, engine=InParts(), overwrite=True)  # of the parts of before nothing is mixed in
+    assert pq.read_table(at["ledger"]).equals(in_memory(other, tmp_path)["ledger"])
 
 
 def test_lists_of_captions_and_other_formats_are_divided_too(tmp_path: Path) -> None:

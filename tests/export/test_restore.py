@@ -37,11 +37,9 @@ def random_plan(pairs: Pairs, seed: int) -> RepairPlan:
 
 def columns(n: int, **more: Any) -> dict[str, Any]:
     return {
-        "key": [f"k{i}" for i in range(n)],
-        "image": [png(i) for i in range(n)],
-        "caption": [f"text {i}" for i in range(n)],
-        "site": list(range(n)),
-    } | more
+        "key": [f"k{i}" for i in range(n)], "image": [png(i) for i in range(n)],
+        "caption": [f"text {i}" for i in range(n)], "site": list(range(n)),
+    } | more  # fmt: skip
 
 
 def lists(n: int = N) -> list[list[str | None] | None]:
@@ -199,7 +197,7 @@ def test_the_input_comes_back(tmp_path: Path, kind: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(restore, "BATCH_ROWS", 5)  # the two streams fall out of step, and batches are cut
     path = tmp_path / "in.parquet"
     pq.write_table(INPUTS[kind](), path, row_group_size=6)
-    for seed in range(3):  # nothing is changed by the first
+    for seed in (0, 1):  # nothing is changed by the first
         comes_back(tmp_path, path, seed, False)
     if "lists" in kind:
         comes_back(tmp_path, path, 1, True)
@@ -359,6 +357,9 @@ def test_what_cannot_be_opened(exported: Path, tmp_path: Path) -> None:
     assert not back.exists() and restore_export(exported, back).rows == N
 
 
+ROWS = ["original_row", "original_columns"]
+
+
 def edit_ledger(out: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     """Edit the ledger and its entry in the manifest."""
     ledger, manifest = Path(f"{out}.ledger.parquet"), Path(f"{out}.manifest.json")
@@ -378,6 +379,7 @@ def edit_ledger(out: Path, change: Callable[[pa.Table], pa.Table]) -> None:
         ({"schema": "AAAA"}, "damaged"),
         ({"rows": 3}, "damaged"),
         ({"rows": N + 1}, "damaged"),
+        ("rows", r"out\.parquet\.ledger\.parquet .* 'original_columns' .*version 1"),  # an older one
     ],
 )
 def test_a_ledger_without_its_note_is_refused(exported: Path, tmp_path: Path, change: Any, message: str) -> None:
@@ -386,7 +388,7 @@ def test_a_ledger_without_its_note_is_refused(exported: Path, tmp_path: Path, ch
         new = json.dumps(note | change) if isinstance(change, dict) else change
         return table.replace_schema_metadata(None if new is None else {"cleanpairs.ledger": new})
 
-    edit_ledger(exported, annotated)
+    edit_ledger(exported, annotated if change != "rows" else lambda table: table.drop_columns(ROWS))
     with pytest.raises(DataError, match=message):
         restore_export(exported, tmp_path / "back.parquet")
     assert not (tmp_path / "back.parquet").exists()
@@ -431,12 +433,6 @@ def test_what_was_no_parquet_comes_back_as_the_table_that_was_read(tmp_path: Pat
         export_pairs(pairs, random_plan(pairs, seed), out, explode=seed == 2)
         restored = restore_export(out, out.with_name("back.parquet"))
         assert plain(pq.read_table(restored.path)).equals(plain(wanted))
-
-
-def test_an_older_ledger_without_the_rows_is_refused(exported: Path, tmp_path: Path) -> None:
-    edit_ledger(exported, lambda table: table.drop_columns(["original_row", "original_columns"]))
-    with pytest.raises(DataError, match=r"out\.parquet\.ledger\.parquet .* 'original_columns' .*version 1"):
-        restore_export(exported, tmp_path / "back.parquet")
 
 
 _KILLED = """

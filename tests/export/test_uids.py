@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.data import load_pairs
 from cleanpairs.export import diff_export, export_pairs, restore_export
 from cleanpairs.export.uids_format import uid_array
 
@@ -42,6 +43,7 @@ def test_only_what_was_kept_as_it_was(make_pairs: Any, make_plan: Any, mixed: An
         restore_export(tmp_path / "kept.npy", tmp_path / "back.parquet")
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 2**128 - 1), max_size=20))
 def test_as_the_documented_formula(numbers: list[int]) -> None:
     uids = [f"{n:032x}" for n in numbers]
@@ -64,8 +66,6 @@ def test_what_gives_no_list(make_pairs: Any, make_plan: Any, tmp_path: Path) -> 
     pairs = make_pairs(3)
     table = pq.read_table(pairs.source.paths[0]).rename_columns(["key", "uids", "image", "caption"])
     pq.write_table(table, pairs.source.paths[0])
-    from cleanpairs.data import load_pairs
-
     pairs = load_pairs(pairs.source.paths[0])
     with pytest.raises(ConfigError, match=r"'uid'.*did you mean 'uids'"):
         export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy")

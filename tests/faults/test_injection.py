@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from faults.cases import Case
 from faults.forked import Outcome
-from faults.injection import Point, _judge, points_of, spread
+from faults.injection import Point, _judge, points_of
 
 CASE = Case("some", ("score",), ("a", "b"))
 OLD, NEW = {"a": "1", "b": "2"}, {"a": "3", "b": "4"}
@@ -62,11 +62,3 @@ def test_points_are_those_of_the_main_thread_below_the_folder(tmp_path: Path) ->
     )
     found = points_of(Outcome(0, "", "", trace), tmp_path)
     assert found == [Point("write", 2, "a"), Point("renameat2", 1, "x/a"), Point("fsync", 1, "a")]
-
-
-@pytest.mark.parametrize("most", [0, 1, 3, 50])
-def test_points_are_spread_evenly(most: int) -> None:
-    points = [Point("write", k, "") for k in range(10)] + [Point("fsync", k, "") for k in range(2)]
-    found = spread(points, most)
-    assert len(set(found)) == len(found) and set(found) <= set(points)
-    assert len([p for p in found if p.call == "write"]) == (10 if most == 0 else min(most, 10))

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from cleanpairs import CRCL, load_pairs
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0
 from cleanpairs.features import image_matrix, resolve_image_encoder
 
@@ -37,8 +37,8 @@ def test_frozen_features_are_the_encoders_own_and_come_from_the_cache_the_second
 ) -> None:
     images: list[bytes | None] = [picture(i) for i in range(3)]
     pairs = load_pairs(written(tmp_path / "a.parquet", images))
-    first = image_matrix(pairs, image_size=224)
-    direct = EfficientNetLite0().encode_images([Image.open(io.BytesIO(b)) for b in images if b])
+    first = image_matrix(pairs, image_size=96)
+    direct = EfficientNetLite0(96).encode_images([Image.open(io.BytesIO(b)) for b in images if b])
     assert first.encoder == "efficientnet_lite0" and first.array.shape == (3, 9, 1280)
     made = first.array.astype(np.float32)
     cosine = (made * direct).sum(2) / np.linalg.norm(made, axis=2) / np.linalg.norm(direct, axis=2)
@@ -48,10 +48,10 @@ def test_frozen_features_are_the_encoders_own_and_come_from_the_cache_the_second
         raise AssertionError("encoded again")
 
     monkeypatch.setattr(EfficientNetLite0, "encode_pixels", fail)
-    again = image_matrix(load_pairs(tmp_path / "a.parquet"), image_size=224)
+    again = image_matrix(load_pairs(tmp_path / "a.parquet"), image_size=96)
     np.testing.assert_array_equal(again.array, first.array)
     with pytest.raises(AssertionError, match="encoded again"):
-        image_matrix(pairs, image_size=96)  # another size is another key
+        image_matrix(pairs, image_size=64)  # another size is another key
 
 
 def test_an_image_file_that_was_replaced_is_encoded_again(tmp_path: Path) -> None:
@@ -77,13 +77,6 @@ def test_a_truncated_image_is_quarantined_with_its_reason_and_survives_the_cache
     model = CRCL(**SMALL).fit(pairs)
     assert list(model.quarantined_) == [3] and np.isnan(model.correspondence_[3])
     assert np.isfinite(np.delete(model.correspondence_, 3)).all()
-
-
-def test_more_than_a_fifth_of_bad_rows_is_refused(tmp_path: Path) -> None:
-    images: list[bytes | None] = [picture(i) for i in range(8)]
-    images[2] = images[5] = b"<html>not found</html>"
-    with pytest.raises(DataError, match=r"2 of 8 .* pair 2"):
-        CRCL(**SMALL).fit(load_pairs(written(tmp_path / "a.parquet", images)))
 
 
 def test_an_encoder_that_does_not_fit_the_data_is_refused() -> None:

@@ -19,7 +19,7 @@ from cleanpairs.correspondence.calibration import Estimate, positions
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.methods import auto_training, untrained
 from cleanpairs.methods.auto_training import AutoTraining, CalibrationStage, first_within_one_standard_error
-from cleanpairs.methods.untrained import plant, reduced
+from cleanpairs.methods.untrained import plant
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.trainer.context import EpochContext
 from tests.helpers import WORDS
@@ -189,14 +189,6 @@ def test_vectors_of_one_space_count_where_networks_learn_nothing(
     asked = np.delete(np.arange(800), seen[0].known.planted)
     by_vectors = spearmanr(vars(seen[0])["first_label"][asked], seen[0].known.observed[asked]).statistic
     assert by_vectors > (0.99 if any(weights) else 0.8)
-
-
-def test_spaces_are_of_unit_vectors_and_degenerate_ones_pass() -> None:
-    rng = np.random.default_rng(0)
-    x = reduced(rng.normal(size=(50, 7)), 0)
-    np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, rtol=1e-5)
-    assert x.shape == (50, 6)
-    assert np.isfinite(reduced(np.zeros((5, 4)), 0)).all() and reduced(np.ones((2, 2)), 0).shape == (2, 2)
 
 
 def test_the_regression_beside_the_networks_retrieves_more_and_is_kept(tmp_path: Path) -> None:

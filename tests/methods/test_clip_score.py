@@ -107,17 +107,6 @@ def test_another_model_under_the_name_is_refused(folder: Path, encoder: Pretrain
 # -- what is refused ------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_used_is_quarantined(folder: Path) -> None:
-    images = pictures(12)
-    images[2], images[5] = b"not an image", None
-    model = clip(folder).fit(Pairs.from_arrays(captions(12), images=images))
-    assert np.flatnonzero(np.isnan(model.correspondence_)).tolist() == [2, 5]
-    assert "decoded" in model.quarantined_[2] and "no image" in model.quarantined_[5]
-    images[7] = b""
-    with pytest.raises(DataError, match="more than 20%"):
-        clip(folder).fit(Pairs.from_arrays(captions(12), images=images))
-
-
 def test_vectors_of_another_model_are_refused(folder: Path) -> None:
     other = Pairs.from_arrays(captions(4), features=np.ones((4, 5), np.float32))
     with pytest.raises(DataError, match=r"24 dimensions.*vectors of .*5.*give the images"):

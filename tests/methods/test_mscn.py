@@ -154,13 +154,6 @@ def test_a_step_that_fails_leaves_the_model_in_training_mode(monkeypatch: pytest
     assert view.networks[0].model.training
 
 
-def test_a_loss_without_gradient_has_no_slopes() -> None:
-    procedure, view = started()
-    _, noisy = parts(view, np.arange(10), np.arange(24, 36))
-    nothing = sum(p.sum() for p in view.networks[0].model.parameters()) * 0.0
-    assert procedure.slopes(view, 0, nothing, noisy, 3) is None
-
-
 def test_the_backbone_learns_from_weighed_pairs_and_the_weights_from_the_meta_set_alone() -> None:
     procedure, view = started(meta_every=10**12)  # without the second-order step
     clean, noisy = parts(view, np.arange(10), np.arange(24, 36))
@@ -222,11 +215,6 @@ def test_a_meta_set_of_nothing_to_compare_is_refused(aside: int) -> None:
     meta.reasons.update(dict.fromkeys(range(aside), "set aside by the test"))
     with pytest.raises(DataError, match="at least 2 usable pairs, found 1"):
         MSCN(**SMALL, meta=meta).fit(corpus(20, 0))
-
-
-def test_two_meta_pairs_are_enough() -> None:
-    model = MSCN(**{**SMALL, "epochs": 2}, warmup=1, meta=corpus(2, 0, 11), meta_every=1).fit(corpus(20, 0))
-    assert np.isfinite(model.correspondence_).all()
 
 
 def test_a_meta_set_of_other_vectors_is_refused() -> None:

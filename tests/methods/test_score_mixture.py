@@ -58,15 +58,9 @@ def test_they_are_better_together(data: tuple[Path, np.ndarray], tmp_path: Path,
 
 def test_a_command_takes_them_and_prints_the_weights(data: tuple[Path, np.ndarray], tmp_path: Path) -> None:
     argv = [
-        "fit",
-        str(data[0]),
-        "--method",
-        "clip-score",
-        "--set",
-        "score_column=other,judge",
-        "--out",
+        "fit", str(data[0]), "--method", "clip-score", "--set", "score_column=other,judge", "--out",
         str(tmp_path / "run"),
-    ]
+    ]  # fmt: skip
     done = CliRunner().invoke(cli, [*argv, "--column", "score=other", "--column", "score=judge"])
     assert done.exit_code == 0 and "weighed by what they agree on: other 0.50, judge 0.50" in done.output
 

@@ -108,15 +108,6 @@ def test_an_epoch_covers_every_clean_pair_once_and_noisy_ones_as_often_as_needed
     assert orders[0] != orders[1]
 
 
-def test_noisy_pairs_meet_others_when_they_come_again() -> None:
-    procedure, view = split_by_hand(2, [np.arange(97) >= 16] * 2, n=97), view_of(97)
-    company: dict[int, set[int]] = {row: set() for row in range(16)}
-    for _, noisy in procedure.batches(view, 0):
-        for row in noisy.tolist():
-            company[row] |= set(noisy.tolist())
-    assert max(len(met) for met in company.values()) > 8  # batches hold 8
-
-
 @pytest.mark.parametrize("clean", [0, 1, 39, 40])
 def test_nearly_nothing_on_one_side(clean: int) -> None:
     """A side of fewer than two pairs has no negative: without clean ones all are trained on."""
@@ -232,12 +223,6 @@ def test_labels_behind_the_horizon_do_not_enter_the_value() -> None:
     np.testing.assert_allclose(
         run(everything, view, 5)[-1], np.mean([low.astype(float) for low in shrinking[1:]], axis=0), atol=0.02
     )
-
-
-def test_the_last_epoch_behind_the_horizon_is_not_looked_at() -> None:
-    procedure, view = Scripted(40, [[modes(FIRST)]], networks=1, warmup=1, label_epochs=1), view_of(networks=1)
-    value = run(procedure, view, 1)[0]
-    np.testing.assert_array_equal(run(procedure, view, 2, 2, of=2)[0], value)  # the script ends before it
 
 
 # -- losses ---------------------------------------------------------------------------------------------------------

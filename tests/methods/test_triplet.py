@@ -9,14 +9,7 @@ import pytest
 
 from cleanpairs import InfoNCE, Triplet
 from cleanpairs.correspondence.density_minimum import find_density_minimum
-from cleanpairs.objectives import TripletLoss
 from tests.methods.conftest import SMALL, corpus
-
-
-def test_the_first_epochs_take_the_mean_of_the_negatives() -> None:
-    procedure = Triplet(margin=0.3, warmup=2, tau=0.1)._procedure(range(5))  # type: ignore[arg-type]
-    assert procedure.objective == TripletLoss(margin=0.3, negatives="hard", tau=0.1)
-    assert procedure.warm == (TripletLoss(margin=0.3, negatives="mean", tau=0.1), 2)
 
 
 def test_the_warm_up_ends_where_it_says() -> None:
@@ -48,10 +41,3 @@ def test_nothing_is_flagged_where_no_density_minimum_is(method: Any) -> None:
     assert not find_density_minimum(mode).separated
     assert method()._default_threshold(find_density_minimum(mode)) == 0
     assert (two < method()._default_threshold(find_density_minimum(two))).mean() == pytest.approx(0.4, abs=0.01)
-
-
-@pytest.mark.parametrize("method", [InfoNCE, Triplet])
-def test_the_default_threshold_is_asked_of_the_scores(method: Any) -> None:
-    model = method(**{**SMALL, "epochs": 2}).fit(corpus(60, 0))
-    density_minimum = find_density_minimum(model.correspondence_)
-    assert model.threshold_ == (density_minimum.threshold if density_minimum.separated else 0.0)

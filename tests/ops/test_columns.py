@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cleanpairs import load_pairs
 from cleanpairs.ops.columns import filtered, taken
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cleanpairs"
@@ -59,11 +58,3 @@ def test_rows_of_tables_are_taken_in_one_place(folder: str) -> None:
                 assert node.func.attr not in ("take", "filter") or named.startswith(own), (
                     f"{named}: use cleanpairs.ops.columns.taken or filtered"
                 )
-
-
-def test_a_sliced_table_in_memory_is_read_as_it_stands() -> None:
-    table = pa.table({"caption": [f"t{i}" for i in range(20)], "image_features": nested(20)})
-    part = table.slice(7, 9)
-    array = load_pairs(part).images.array()
-    assert array is not None
-    np.testing.assert_array_equal(array, np.array(part["image_features"].to_pylist(), np.float32))

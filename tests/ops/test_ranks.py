@@ -14,7 +14,6 @@ from scipy import stats
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.ops import ranks
-from tests.helpers import unit
 
 
 def average_ranks(x: np.ndarray) -> np.ndarray:
@@ -104,11 +103,6 @@ def test_rank_correlation_equals_the_row_loop(make: Any) -> None:
             np.testing.assert_allclose(rank_correlation(*args), by_loop(*args), atol=1e-12)
             exclude = np.random.default_rng(1).integers(-1, m, n)
             np.testing.assert_allclose(rank_correlation(*args, exclude=exclude), by_loop(*args, exclude), atol=1e-12)
-
-
-def test_float32_vectors_of_unit_length() -> None:
-    args = [unit(vectors(n, 64, seed=seed)) for seed, n in enumerate((20, 20, 500, 500))]
-    np.testing.assert_allclose(rank_correlation(*args), by_loop(*args), atol=1e-4)
 
 
 def test_sizes_of_the_blocks_do_not_matter() -> None:

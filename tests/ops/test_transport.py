@@ -41,7 +41,7 @@ def by_pot(cost: Tensor, mass: float, reg: float, forbidden: Tensor | None = Non
 
 
 @pytest.mark.parametrize(("n", "m"), [(6, 6), (5, 9), (9, 4), (1, 5), (5, 1)])
-@pytest.mark.parametrize(("mass", "reg"), [(0.9, 0.1), (0.1, 0.01)])
+@pytest.mark.parametrize(("mass", "reg"), [(0.9, 0.1), (0.1, 0.01), (1.0, 0.05)])
 def test_equals_pot_on_the_augmented_problem(n: int, m: int, mass: float, reg: float) -> None:
     cost = random_cost(n, m)
     found = partial_transport(cost, mass=mass, reg=reg, **TIGHT)
@@ -55,13 +55,6 @@ def test_equals_pot_with_the_diagonal_forbidden(reg: float) -> None:
     found = partial_transport(cost, reg=reg, forbidden=diagonal(24), **TIGHT)
     np.testing.assert_allclose(found.plan.numpy(), by_pot(cost, 0.1, reg, diagonal(24)), atol=1e-8)
     assert (found.plan.diagonal() == 0).all()
-
-
-def test_all_mass_is_balanced_transport() -> None:
-    cost = random_cost(7, 5)
-    found = partial_transport(cost, mass=1.0, reg=0.05, **TIGHT)
-    oracle = ot.sinkhorn(np.full(7, 1 / 7), np.full(5, 1 / 5), cost.numpy(), 0.05, stopThr=1e-13)
-    np.testing.assert_allclose(found.plan.numpy(), oracle, atol=1e-9)
 
 
 @settings(max_examples=40, deadline=None)
@@ -126,21 +119,6 @@ def test_one_far_cheaper_entry_takes_what_it_can() -> None:
     assert float(found.plan[2, 3]) == pytest.approx(0.2, rel=1e-3)
     rest = found.plan[[0, 1, 3, 4]][:, [0, 1, 2, 4]]
     np.testing.assert_allclose(rest.numpy(), 0.3 / 16, rtol=1e-2)
-
-
-def test_low_regularisation_is_the_linear_programme() -> None:
-    cost = random_cost(8, 8)
-    found = partial_transport(cost, mass=0.5, reg=1e-3, tol=1e-8, max_iter=20_000)
-    best = ot.partial.partial_wasserstein2(np.full(8, 1 / 8), np.full(8, 1 / 8), cost.numpy(), m=0.5)
-    assert float((found.plan * cost).sum()) == pytest.approx(best, abs=0.002)
-
-
-def test_a_forbidden_row_carries_nothing_and_the_others_everything() -> None:
-    forbidden = torch.zeros(6, 6, dtype=torch.bool)
-    forbidden[4] = True
-    found = partial_transport(random_cost(6, 6), mass=0.3, forbidden=forbidden)
-    assert bool(found.converged)
-    assert (found.plan[4] == 0).all()
 
 
 @pytest.mark.parametrize("mass", [0.1, 1.0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +139,13 @@ def test_what_cannot_be_asked_or_read(tmp_path: Path) -> None:
     for path, why in ((file, "line 1 of .* is a request"), (tmp_path / "none.jsonl", "cannot be read as answers")):
         with pytest.raises(DataError, match=why):
             ChatWriter(ChatSettings(), [path])
+
+
+@pytest.mark.parametrize("texts", [["one"], [None] * 6])
+def test_a_writer_that_gives_something_else_is_refused(texts: Sequence[Any]) -> None:
+    class Odd:
+        def caption(self, images: Any, captions: Any, words: Any) -> Any:
+            return texts
+
+    with pytest.raises(ConfigError, match="a text for each of 6 images"):
+        recaption(*corpus(), Odd(), by_colour)

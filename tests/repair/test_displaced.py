@@ -21,7 +21,7 @@ from cleanpairs.core.recipe import Recipe
 from cleanpairs.correspondence.displacement import Displacement
 from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.export import restore_export
-from cleanpairs.repair.displaced import as_columns, from_columns, moves_of
+from cleanpairs.repair.displaced import moves_of
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.report import write_report
@@ -127,11 +127,3 @@ def test_captions_of_a_row_move_together_and_each_once() -> None:
     assert got == {(0, 1), (1, 2), (2, 3), (6, 8)}
     assert [int((rows[moves["pair"]] == r).sum()) for r in (0, 2)] == [2, 1]
     assert len(set(moves["donor"].tolist())) == len(moves)
-
-
-def test_moves_are_kept_in_a_table_of_scores() -> None:
-    known: Any = from_columns(pa.table({"pair_id": [0, 1]}))
-    assert not len(known)
-    moves = np.zeros(2, known.dtype)
-    moves["pair"], moves["donor"], moves["distance"], moves["confidence"] = [1, 2], [3, 0], [2, -2], [0.75, 1]
-    assert (from_columns(as_columns(moves, 4)) == moves).all()

@@ -113,7 +113,6 @@ def test_a_caption_of_somebodys_own_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (('0,"k0","rematch_text"', '0,"k0","burn"'), "unknown action 'burn'"),
         (
             ('0,"k0","rematch_text",0.9,1', '0,"k0","rematch_text",0.9,99'),
             r"donor_pair_id 99 is no other pair, of 0 to \d+: rows may",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleanpairs.core.errors import DataError, RefusedError
+from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.data import Pairs
 from cleanpairs.repair.plan import RepairPlan, part_sources, truth_after
 from cleanpairs.repair.plan_input import PlanInput
@@ -308,12 +308,6 @@ def test_quarantined_pairs_are_carried_and_never_give() -> None:
     assert plan.summary().quarantined == 6
 
 
-def test_more_edges_than_memory_has_are_fewer_candidates_each() -> None:
-    few = Corpus(150, 0.4).plan(most_edges=60 * 4 * 3)
-    assert few.settings["candidates"] == 3
-    assert few.table.equals(Corpus(150, 0.4).plan(candidates=3).table)
-
-
 def test_apply_keeps_what_it_should_and_truth_vectors_and_scores_follow() -> None:
     corpus = Corpus(100, 0.3)
     plan, at = corpus.plan(), np.arange(100)
@@ -347,6 +341,13 @@ def test_a_plan_for_other_data_is_refused() -> None:
         RepairPlan(plan.table.slice(1), 0.1, 0.5)
     with pytest.raises(DataError, match="needs the columns margin"):
         RepairPlan(plan.table.drop_columns(["margin"]), 0.1, 0.5)
+
+
+def test_settings_are_checked() -> None:
+    bad = {"donors": "all", "targets": "row", "threshold": 2.0, "candidates": 0, "max_reuse": 0, "strategy": "best"}
+    for name, value in {**bad, "min_confidence": 1.5}.items():
+        with pytest.raises(ConfigError, match=name):
+            Corpus(4, 0.5).plan(**{name: value})
 
 
 def test_wrong_shapes_and_non_finite_numbers_are_refused() -> None:
@@ -493,12 +494,10 @@ def test_invariants_on_random_corpora(data: st.DataObject) -> None:
     z_image, z_text = unit(kinds[rng.integers(0, 4, m)]), unit(kinds[rng.integers(0, 4, n)])
     words = rng.integers(0, data.draw(st.integers(1, 8)), n)
     pairs = make_pairs(
-        [f"t{w}" for w in words],
-        z_image,
-        image_index=rng.integers(0, m, n),
+        [f"t{w}" for w in words], z_image, image_index=rng.integers(0, m, n),
         image_group=rng.integers(0, m, m) * 7 - 3,
         reasons={int(i): "bad" for i in np.flatnonzero(rng.random(n) < 0.1)},
-    )
+    )  # fmt: skip
     correspondence = np.where(rng.random(n) < 0.1, np.nan, rng.random(n))
     reuse, least = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([0.0, 0.3, 0.5]))
     drawn = {

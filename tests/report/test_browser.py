@@ -20,12 +20,10 @@ from .conftest import plan_of, png
 
 N = 40
 EVIL = [
-    "<script>window.hacked = 1</script>",
-    '"><img src=x onerror="window.hacked = 2">',
-    "</script><script>window.hacked = 3</script>",
-    "</style><svg onload='window.hacked = 4'>",
+    "<script>window.hacked = 1</script>", '"><img src=x onerror="window.hacked = 2">',
+    "</script><script>window.hacked = 3</script>", "</style><svg onload='window.hacked = 4'>",
     "<!-- {{ 7 * 7 }} --><a href='javascript:window.hacked=5'>x</a>",
-]
+]  # fmt: skip
 
 pytestmark = pytest.mark.slow
 
@@ -42,13 +40,10 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     images[30] = images[31]
     table = pa.table(
         {
-            "key": keys,
-            "image": images,
-            "caption": captions,
-            "source": [("web", "shop", EVIL[2])[i % 3] for i in range(N)],
-            "width": [float(i) for i in range(N)],
+            "key": keys, "image": images, "caption": captions,
+            "source": [("web", "shop", EVIL[2])[i % 3] for i in range(N)], "width": [float(i) for i in range(N)],
         }
-    )
+    )  # fmt: skip
     pq.write_table(table, folder / "data.parquet")
     pairs = load_pairs(folder / "data.parquet")
     y = np.linspace(0.01, 0.99, N)

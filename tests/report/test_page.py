@@ -155,11 +155,9 @@ def test_galleries_show_each_dropped_pair_once_per_gallery_and_the_worst_first(t
     sections = {s.split("</h2>")[0].split("</span>")[-1]: s for s in page.source.split("<h2>")[1:] if "<article" in s}
     ids = {name: [int(i) for i in re.findall(r"pair (\d+), ", s)] for name, s in sections.items()}
     assert ids == {
-        "Kept, though doubtful": list(range(20, 32)),
-        "Kept: the best": list(range(39, 31, -1)),
-        "Flagged: the worst": list(range(12)),
-        "Flagged, though doubtful": list(range(19, 11, -1)),
-    }
+        "Kept, though doubtful": list(range(20, 32)), "Kept: the best": list(range(39, 31, -1)),
+        "Flagged: the worst": list(range(12)), "Flagged, though doubtful": list(range(19, 11, -1)),
+    }  # fmt: skip
 
 
 def test_same_input_same_bytes_and_no_overwriting_unasked(case: dict[str, Any], tmp_path: Path) -> None:
@@ -173,8 +171,7 @@ def test_same_input_same_bytes_and_no_overwriting_unasked(case: dict[str, Any], 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.html", "b.html"]
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
-@pytest.mark.parametrize("with_truth", [False, True])
+@pytest.mark.parametrize(("n", "with_truth"), [(0, False), (0, True), (1, True), (2, False)])
 def test_tiny_corpora(n: int, with_truth: bool, tmp_path: Path) -> None:
     pairs = corpus(n)
     scores = SimpleNamespace(correspondence=np.linspace(0, 1, n))
@@ -215,29 +212,6 @@ def test_a_scores_table_in_any_order_with_nulls_is_the_same_as_its_columns(tmp_p
     assert "the caption is empty" in page.text
 
 
-def test_vectors_without_pictures_still_show_captions(tmp_path: Path) -> None:
-    pairs = Pairs.from_arrays(["a cat", "a dog"], features=np.eye(2))
-    scores = SimpleNamespace(correspondence=np.array([0.0, 1.0]))
-    page = Page(write_report(tmp_path / "r.html", title="t", scores=scores, threshold=0.1, pairs=pairs))
-    assert "no picture: the data holds vectors" in page.text
-    assert "a cat" in page.text
-
-
-def test_detection_figures_are_those_of_the_definition(case: dict[str, Any], tmp_path: Path) -> None:
-    page = Page(write_report(tmp_path / "r.html", **case))
-    y, truth = case["scores"].correspondence, case["truth"]
-    scored = np.isfinite(y)
-    pairs = [(a < b) + 0.5 * (a == b) for a in y[scored & truth] for b in y[scored & ~truth]]
-    flagged = scored & (y < 0.06)
-    expected = {
-        "AUROC": np.mean(pairs),
-        "precision": (flagged & truth).sum() / flagged.sum(),
-        "recall": (flagged & truth).sum() / truth[scored].sum(),
-    }
-    for name, value in expected.items():
-        assert f"<dt>{name}</dt><dd>{value:.3f}</dd>" in page.source
-
-
 def test_parts_that_do_not_belong_together_are_refused(case: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "r.html"
     y = case["scores"].correspondence
@@ -267,15 +241,11 @@ def test_parts_that_do_not_belong_together_are_refused(case: dict[str, Any], tmp
         ("می\u200cروم 👨\u200d👩", "می\u200cروم 👨\u200d👩"),
         ("é 中 ß", "é 中 ß"),
         ("", ""),
+        ("x" * 10_000_000, "x" * 280 + " …"),
     ],
 )
 def test_visible(text: str, shown: str) -> None:
     assert visible(text) == shown
-
-
-def test_visible_is_bounded_whatever_the_length() -> None:
-    assert visible("x" * 10_000_000) == "x" * 280 + " …"
-    assert len(visible("\u202e" * 1000, 10)) == 10 * len("⟨U+202E⟩") + 2
 
 
 @pytest.mark.slow
@@ -292,16 +262,10 @@ def test_many_pairs_are_a_page_of_ten_megabytes_at_most(tmp_path: Path) -> None:
     captions = [f"caption {i} of a large corpus" for i in range(n)]
     small = Pairs.from_arrays(captions[:m], images=images)
     pairs = replace(
-        small,
-        captions=captions,
-        image_index=index,
-        row=np.arange(n),
-        position=np.zeros(n, np.int64),
-        keys=[str(i) for i in range(n)],
-        text_group=rng.integers(0, 36_000, n),
-        precomputed_scores={"clip": rng.random(n).astype(np.float32)},
-        reasons={},
-    )
+        small, captions=captions, image_index=index, row=np.arange(n), position=np.zeros(n, np.int64),
+        keys=[str(i) for i in range(n)], text_group=rng.integers(0, 36_000, n),
+        precomputed_scores={"clip": rng.random(n).astype(np.float32)}, reasons={},
+    )  # fmt: skip
     y = rng.beta(2, 2, n)
     y[:500] = np.nan
     scores = SimpleNamespace(correspondence=y)

@@ -16,7 +16,6 @@ from scipy.stats import spearmanr
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, precomputed_scores
 from cleanpairs.report.outcome import Outcome, caption_lengths, outcome_of, slice_tables
 from cleanpairs.report.page import flattened, story
@@ -38,11 +37,9 @@ def test_slices_against_pandas(tmp_path: Path) -> None:
             "features": [rng.normal(size=3).astype(np.float32) for _ in range(n)],
             "captions": [["one two", "three"][: 1 + i % 2] for i in range(n)],
             "category": [None if i % 7 == 0 else f"c{i % 5}" for i in range(n)],
-            "width": rng.integers(0, 1000, n).astype(float),
-            "few": rng.integers(0, 3, n),
-            "on": rng.random(n) < 0.5,
+            "width": rng.integers(0, 1000, n).astype(float), "few": rng.integers(0, 3, n), "on": rng.random(n) < 0.5,
         }
-    )
+    )  # fmt: skip
     table = pa.Table.from_pandas(frame, preserve_index=False)
     pq.write_table(table.set_column(2, "category", table["category"].dictionary_encode()), tmp_path / "d.parquet")
     pairs = load_pairs(tmp_path / "d.parquet")
@@ -61,10 +58,8 @@ def test_slices_against_pandas(tmp_path: Path) -> None:
             assert row["flagged"] == pytest.approx((known < 0.5).mean())
             assert row["mean"] == pytest.approx(known.mean())
             assert row["wrong"] == pytest.approx(part["truth"].mean())
-    assert sum(r["pairs"] for r in tables["width"]["rows"]) == len(pairs)
-    assert len(tables["width"]["rows"]) == 6  # ranges
-    sizes = [r["pairs"] for r in tables["width"]["rows"]]
-    assert max(sizes) < 1.3 * min(sizes)
+    sizes = [r["pairs"] for r in tables["width"]["rows"]]  # of ranges
+    assert len(sizes) == 6 and sum(sizes) == len(pairs) and max(sizes) < 1.3 * min(sizes)
 
 
 def test_many_values_are_summed_up(tmp_path: Path) -> None:
@@ -178,22 +173,6 @@ def test_the_story_says_nothing_of_what_is_not_known() -> None:
     assert told == {"Method": "mine."}
 
 
-def test_the_repair_is_told_without_its_records() -> None:
-    settings = {"strategy": "ot", "max_reuse": 1, "searches": [{"index": "flat"}], "x": None}
-    told = dict(story({}, {}, outcome([0.1]), RepairPlan(PLAN_SCHEMA.empty_table(), 0.5, 0.25, settings=settings)))
-    assert told["Repair"] == "strategy ot; max reuse 1; a repair needs a score of at least 0.25."
-
-
 def test_flattened() -> None:
     nested = {"a": 1, "b": {"c": [1, 2], "d": {"e": None}, "f": []}, "g": {}}
     assert flattened(nested) == {"a": 1, "b.c": "1, 2", "b.d.e": None}
-
-
-def test_each_picture_is_read_once() -> None:
-    pairs = Pairs.from_arrays(["a", "b", "c"], images=[png(1), b"no image", None])
-    read: list[int] = []
-    images = SimpleNamespace(kind="bytes", read=lambda rows: read.extend(rows) or pairs.images.read(rows))
-    shown = Cards(replace(pairs, images=images), outcome([0.1] * 3))  # type: ignore[arg-type]
-    found = shown.pictures(np.array([2, 0, 0])) + shown.pictures(np.array([0, 1]))
-    assert read == [0, 2, 1]
-    assert [(address or "")[:15] for address in found] == ["", *["data:image/jpeg"] * 3, ""]

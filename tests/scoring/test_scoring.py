@@ -14,13 +14,13 @@ from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.ops.matching import duplicate_mask, matching_probability
 from cleanpairs.scoring import Bank, Encoded, embed_images, embed_texts, in_groups, trusted_rows
 from cleanpairs.scoring import Embeddings as Rows
+from tests.helpers import unit
 
 TAU = 0.2
 
 
-def unit(rng: np.random.Generator, n: int, dim: int = 6) -> np.ndarray:
-    z = rng.normal(size=(n, dim)).astype(np.float32)
-    return z / np.linalg.norm(z, axis=1, keepdims=True)
+def rows(rng: np.random.Generator, n: int) -> np.ndarray:
+    return unit(rng.normal(size=(n, 6)))
 
 
 def sizes(n: int, groups: int) -> np.ndarray:
@@ -37,7 +37,7 @@ def group_probability(zi: np.ndarray, zt: np.ndarray, gi: np.ndarray, gt: np.nda
 @pytest.mark.parametrize("exclude", [False, True])
 def test_one_group_is_the_matching_probability(exclude: bool) -> None:
     rng = np.random.default_rng(0)
-    zi, zt, gi, gt = unit(rng, 12), unit(rng, 12), sizes(12, 8), sizes(12, 9)
+    zi, zt, gi, gt = rows(rng, 12), rows(rng, 12), sizes(12, 8), sizes(12, 9)
     got = group_probability(zi, zt, gi, gt, tau=TAU, group_size=12, rounds=1, exclude=exclude)
     mask = duplicate_mask(torch.from_numpy(gi), torch.from_numpy(gt)) if exclude else None
     assert not exclude or mask is not None
@@ -47,15 +47,15 @@ def test_one_group_is_the_matching_probability(exclude: bool) -> None:
 
 def test_rounds_are_averaged_over_groups_that_cover_all() -> None:
     rng = np.random.default_rng(1)
-    zi, zt = unit(rng, 23), unit(rng, 23)
+    zi, zt = rows(rng, 23), rows(rng, 23)
     ids = np.arange(23)
     got = group_probability(zi, zt, ids, ids, tau=TAU, group_size=6, rounds=3, seed=5)
     want = np.zeros(23)
     order_of = np.random.default_rng(5)
     for _ in range(3):
-        for rows in np.array_split(order_of.permutation(23), round(23 / 6)):
-            S = torch.from_numpy(zi[rows]) @ torch.from_numpy(zt[rows]).T
-            want[rows] += matching_probability(S, TAU).numpy() / 3
+        for at in np.array_split(order_of.permutation(23), round(23 / 6)):
+            S = torch.from_numpy(zi[at]) @ torch.from_numpy(zt[at]).T
+            want[at] += matching_probability(S, TAU).numpy() / 3
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
@@ -63,22 +63,16 @@ def test_rounds_are_averaged_over_groups_that_cover_all() -> None:
 def test_few_pairs(n: int) -> None:
     rng = np.random.default_rng(2)
     ids = np.arange(n)
-    p = group_probability(unit(rng, n), unit(rng, n), ids, ids, tau=TAU)
+    p = group_probability(rows(rng, n), rows(rng, n), ids, ids, tau=TAU)
     assert p.shape == (n,) and p.dtype == np.float32
     assert ((p >= 0) & (p <= 1)).all()
     if n == 1:
         assert p[0] == 1.0  # nothing to be told from
 
 
-def test_all_duplicates_have_no_negative() -> None:
-    z = unit(np.random.default_rng(3), 5)
-    same = np.zeros(5, np.int64)
-    assert group_probability(z, z, same, same, tau=TAU).tolist() == [1.0] * 5
-
-
 def a_bank(rng: np.random.Generator, n: int = 20, group_size: int = 5) -> Bank:
     return Bank(
-        Rows(unit(rng, n)), Rows(unit(rng, n)), np.arange(100, 100 + n), np.arange(200, 200 + n), TAU, group_size
+        Rows(rows(rng, n)), Rows(rows(rng, n)), np.arange(100, 100 + n), np.arange(200, 200 + n), TAU, group_size
     )
 
 
@@ -99,17 +93,14 @@ def direct(bank: Bank, zi: np.ndarray, zt: np.ndarray, gi: int, gt: int) -> floa
 
 def probes(bank: Bank, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Strangers, a pair of the bank itself, its image with another text, its text with another image, a wrong pair."""
-    zi, zt = unit(rng, 9), unit(rng, 9)
+    zi, zt = rows(rng, 9), rows(rng, 9)
     gi, gt = np.arange(9), np.arange(50, 59)
     zi[1], zt[1], gi[1], gt[1] = bank.images.vectors[3], bank.texts.vectors[3], bank.image_group[3], bank.text_group[3]
     zi[2], gi[2] = bank.images.vectors[3], bank.image_group[3]
     zt[3], gt[3] = bank.texts.vectors[3], bank.text_group[3]
     zi[4], zt[4], gi[4], gt[4] = (
-        bank.images.vectors[0],
-        bank.texts.vectors[17],
-        bank.image_group[0],
-        bank.text_group[17],
-    )
+        bank.images.vectors[0], bank.texts.vectors[17], bank.image_group[0], bank.text_group[17],
+    )  # fmt: skip
     zi[5], zt[5], gi[5], gt[5] = bank.images.vectors[6], bank.texts.vectors[7], bank.image_group[6], bank.text_group[7]
     return zi, zt, gi, gt
 
@@ -134,23 +125,11 @@ def test_edges_are_the_pairs_scored_one_by_one() -> None:
     np.testing.assert_allclose(got, want, rtol=2e-5)
 
 
-def test_a_pair_has_one_score_whatever_it_is_scored_beside() -> None:
-    rng = np.random.default_rng(6)
-    bank = a_bank(rng)
-    zi, zt, gi, gt = probes(bank, rng)
-    together = bank(Rows(zi), Rows(zt), gi, gt)
-    order = rng.permutation(len(zi))
-    np.testing.assert_allclose(bank(Rows(zi[order]), Rows(zt[order]), gi[order], gt[order]), together[order], rtol=1e-5)
-    for k in range(len(zi)):
-        alone = bank(Rows(zi[k : k + 1]), Rows(zt[k : k + 1]), gi[k : k + 1], gt[k : k + 1])
-        np.testing.assert_allclose(alone[0], together[k], rtol=1e-5)
-
-
 def test_an_empty_bank_and_no_pairs() -> None:
     rng = np.random.default_rng(7)
-    empty = Bank(Rows(unit(rng, 0)), Rows(unit(rng, 0)), np.empty(0, np.int64), np.empty(0, np.int64), TAU, 5)
-    assert empty(Rows(unit(rng, 3)), Rows(unit(rng, 3)), np.arange(3), np.arange(3)).tolist() == [1.0] * 3
-    assert a_bank(rng)(Rows(unit(rng, 0)), Rows(unit(rng, 0)), np.empty(0, np.int64), np.empty(0, np.int64)).shape == (
+    empty = Bank(Rows(rows(rng, 0)), Rows(rows(rng, 0)), np.empty(0, np.int64), np.empty(0, np.int64), TAU, 5)
+    assert empty(Rows(rows(rng, 3)), Rows(rows(rng, 3)), np.arange(3), np.arange(3)).tolist() == [1.0] * 3
+    assert a_bank(rng)(Rows(rows(rng, 0)), Rows(rows(rng, 0)), np.empty(0, np.int64), np.empty(0, np.int64)).shape == (
         0,
     )
 
@@ -169,15 +148,10 @@ def test_choose_takes_trusted_pairs_once_each() -> None:
     n = 300
     gi, gt = rng.integers(0, 60, n), rng.integers(0, 80, n)
     y = rng.random(n)
-    rows = trusted_rows(gi, gt, y, group_size=7, groups=4)
-    assert len(rows) == len(set(gi[rows])) == len(set(gt[rows])) == 28
-    assert (y[rows] >= np.median(y)).all()
-
-
-@pytest.mark.parametrize("n", [1, 2, 8])
-def test_choose_out_of_few(n: int) -> None:
-    ids = np.arange(n)
-    assert 1 <= len(trusted_rows(ids, ids, np.ones(n), group_size=5)) <= n
+    at = trusted_rows(gi, gt, y, group_size=7, groups=4)
+    assert len(at) == len(set(gi[at])) == len(set(gt[at])) == 28
+    assert (y[at] >= np.median(y)).all()
+    assert len(trusted_rows(*[np.arange(1)] * 2, np.ones(1), group_size=5)) == 1
 
 
 def test_embeddings_are_unit_vectors_in_the_order_given_whatever_the_batch() -> None:

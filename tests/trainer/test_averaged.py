@@ -30,22 +30,10 @@ def test_the_mean_over_start_to_horizon(start: int, label_epochs: int | None) ->
         assert value == pytest.approx(counted.astype(np.float64).mean(axis=0).tolist(), rel=1e-6)
 
 
-def test_what_does_not_count_is_not_asked_for() -> None:
-    labels = Averaged(2, start=2, label_epochs=4)
-    assert [labels.wants(1, epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
-    assert all(Averaged(2).wants(1, epoch) for epoch in (1, 50))
-
-
 def test_before_any_epoch_all_are_trusted_and_the_labels_stay_1() -> None:
-    labels = Averaged(3)
+    labels, figures = Averaged(3), np.zeros(3)
     assert labels.value().tolist() == [1.0] * 3
-    labels.update(1, 1, np.zeros(3))
+    labels.update(1, 1, figures)
+    figures[:] = 9
     assert labels.value().tolist() == [0.0] * 3 and labels.labels().tolist() == [1.0] * 3
     assert labels.value().dtype == labels.labels().dtype == np.float32
-
-
-def test_figures_are_copied() -> None:
-    p, labels = np.array([0.5, 0.5]), Averaged(2)
-    labels.update(1, 1, p)
-    p[:] = 9
-    assert labels.value().tolist() == [0.5, 0.5]

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -124,13 +123,6 @@ def test_a_launcher_says_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
     assert distributed.rank_by_environment() == 3
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert distributed.rank_by_environment() is None
-
-
-def test_alone_everything_is_what_it_was() -> None:
-    state: dict[str, Any] = {"a": np.arange(3), "b": 2.5}
-    assert distributed.of_first(state) is state
-    assert distributed.of_first(1.5) == 1.5 and distributed.of_first("é") == "é"
-    assert distributed.most(3) == 3
 
 
 @pytest.mark.slow

@@ -107,11 +107,11 @@ def uninterrupted() -> dict[str, Trained]:
 
 
 # 44 pairs in batches of 8: 6 steps an epoch, 12 in the first stage, 30 in all
-@pytest.mark.parametrize(("step", "label_pass"), [(6, "eval"), (30, "eval"), (3, "batch")])
+@pytest.mark.parametrize(("step", "label_pass"), [(30, "eval"), (3, "batch")])
 def test_resume_is_the_same_to_the_bit(
     step: int, label_pass: str, tmp_path: Path, uninterrupted: dict[str, Trained]
 ) -> None:
-    """At an epoch's end (6), at the last step, within the first epoch."""
+    """At the last step, within the first epoch."""
     with pytest.raises(KeyboardInterrupt) as stop:
         train(Checkpoint(tmp_path, "f"), on_step=StopAt(step), label_pass=label_pass)
     assert not isinstance(stop.value, Terminated)
@@ -209,14 +209,6 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
         train(Checkpoint(tmp_path, "two"), resume=True)
 
 
-def test_a_safetensors_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file({"x": torch.zeros(2)}, tmp_path / "last.safetensors")
-    with pytest.raises(DataError, match=r"last\.safetensors"):
-        Checkpoint(tmp_path, "f").load()
-
-
 # -- losses that are not finite -------------------------------------------------------------------------------------
 
 
@@ -256,8 +248,8 @@ def test_a_step_that_is_not_finite_is_not_applied(gradient: bool) -> None:
 
 @pytest.mark.parametrize("gradient", [False, True], ids=["loss", "gradient"])
 def test_ten_in_a_row_are_refused(gradient: bool) -> None:
-    with pytest.raises(RefusedError, match=r"10 steps in a row.*pairs"):
-        train_with(Faulty(set(range(3, 3 + MAX_NON_FINITE)), gradient))
+    with pytest.raises(RefusedError, match=r"10 steps in a row.*pairs \(pair_id\) 50\d\d, 50\d\d"):
+        train_with(Faulty(set(range(3, 3 + MAX_NON_FINITE)), gradient), first_id=5000)
     train_with(Faulty({*range(MAX_NON_FINITE - 1), *range(MAX_NON_FINITE, MAX_NON_FINITE + 4)}, gradient))
 
 
@@ -280,22 +272,17 @@ def test_outcomes_may_be_read_some_steps_later(gradient: bool, monkeypatch: pyte
 
 
 def test_the_mean_loss_is_of_the_steps_that_were_taken() -> None:
-    class Seven:
-        tau = 0.1
-        calls = 0
-
+    class Seven(Faulty):
         def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
-            self.calls += 1
-            return S.diagonal() * 0 + (float("nan") if self.calls == 2 else 7.0)
+            return super().__call__(S, labels, excluded) * 0 + 7
 
-    assert train_with(Seven()).history[0]["loss"] == pytest.approx(7.0)
+    assert train_with(Seven({1})).history[0]["loss"] == pytest.approx(7.0)
 
 
 # -- epochs ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bucket", [0, 1, 8])
-@pytest.mark.parametrize("n", [2, 3, 8, 9, 17, 100])
+@pytest.mark.parametrize(("n", "bucket"), [(2, 0), (3, 8), (8, 1), (9, 8), (17, 1), (100, 0), (100, 8)])
 def test_an_epoch_covers_every_pair_once(n: int, bucket: int) -> None:
     lengths = corpus(n)[0].tokens.lengths
     orders = set()
@@ -310,22 +297,8 @@ def test_an_epoch_covers_every_pair_once(n: int, bucket: int) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(batches, again, strict=True))
         orders.add(tuple(rows.tolist()))
     assert len(orders) > 1 or n < 4
-
-
-def test_buckets_hold_captions_of_like_length() -> None:
-    lengths = corpus(400)[0].tokens.lengths
-
-    def padding(bucket: int) -> float:
-        batches = random_batches(np.arange(400), lengths, 8, bucket, np.random.default_rng(1))
-        return sum(lengths[b].max() * len(b) - lengths[b].sum() for b in batches) / float(lengths.sum())
-
-    assert padding(8) < 0.5 * padding(1)
-
-
-def test_the_rate_falls_in_the_last_piece_only() -> None:
-    trained = train(with_val=False)
-    assert [line["lr"] for line in trained.history] == pytest.approx([2e-3, 2e-3, 2e-3, 2e-3, 2e-4])
-    assert [(line["stage"], line["epoch"]) for line in trained.history] == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
+    if n == 100 and bucket:  # they hold captions of like length
+        assert np.mean([np.ptp(lengths[b]) for b in batches]) < 0.5 * np.ptp(lengths)
 
 
 def test_the_best_epoch_of_the_last_piece_is_kept() -> None:
@@ -343,6 +316,8 @@ def test_the_best_epoch_of_the_last_piece_is_kept() -> None:
     for name, value in trained.model.state_dict().items():
         assert torch.equal(value, kept[1][1][name])
     assert [line["val_rsum"] for line in trained.history] == [None, None, 3.0, 9.0, 5.0]
+    assert [line["lr"] for line in trained.history] == pytest.approx([2e-3, 2e-3, 2e-3, 2e-3, 2e-4])
+    assert [(line["stage"], line["epoch"]) for line in trained.history] == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
 
 
 # -- batches that do not fit, and training that diverges --------------------------------------------------------------
@@ -383,13 +358,6 @@ def test_a_batch_that_does_not_fit_is_computed_in_pieces_with_the_loss_of_the_wh
     assert_same(*(replace(t, history=[]) for t in (trained, fitted(settings=replace(SETTINGS, micro_batch=4)))))
     plain = fitted().history
     assert {(line["micro_batch"], line["note"]) for line in plain} == {(None, None)}
-
-
-def test_a_run_in_pieces_is_resumed_in_pieces(tmp_path: Path) -> None:
-    whole = fitted(model=OutOfMemory)
-    with pytest.raises(KeyboardInterrupt):
-        fitted(model=OutOfMemory, checkpoint=Checkpoint(tmp_path, "f"), on_step=StopAt(9))
-    assert_same(fitted(model=OutOfMemory, checkpoint=Checkpoint(tmp_path, "f"), resume=True), whole)
 
 
 @pytest.mark.parametrize(("procedure", "held"), [(SingleNetwork, 4), (Whole, 8)])
@@ -480,11 +448,6 @@ def test_a_run_that_went_back_is_resumed_at_its_rate(tmp_path: Path) -> None:
         fitted(Exploding, stages=LONG, checkpoint=keep, settings=OFTEN, on_step=StopAt(20))
     again = fitted(stages=LONG, checkpoint=keep, settings=OFTEN, resume=True)
     assert_same(again, whole)
-
-
-def test_the_pairs_of_a_batch_that_is_not_finite_are_named_by_their_id() -> None:
-    with pytest.raises(RefusedError, match=r"pairs \(pair_id\) 50\d\d, 50\d\d"):
-        train_with(Faulty(set(range(3, 3 + MAX_NON_FINITE))), first_id=5000)
 
 
 def test_networks_and_stages_begin_with_weights_of_their_own() -> None:

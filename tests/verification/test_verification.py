@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from cleanpairs import load_pairs
 from cleanpairs.commands.fit import fit_run
@@ -26,7 +24,6 @@ from cleanpairs.data import ParquetSink
 from cleanpairs.export import export_pairs
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import Verification, kind_of, verify_path
-from cleanpairs.verification import findings as verification_findings
 from tests.helpers import plan_of
 
 N = 24
@@ -334,39 +331,3 @@ def test_an_unfinished_run_is_not_wrong(run: Path) -> None:
 def test_a_broken_run_json(run: Path, text: str) -> None:
     (run / "run.json").write_text(text)
     assert "run.json" in said(verify_path(run))
-
-
-# -- any plan ---------------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(actions=st.lists(st.sampled_from(["keep", "rematch_text", "rematch_image", "drop"]), min_size=1, max_size=9))
-def test_whatever_the_plan_every_pair_is_accounted_for(
-    tmp_path_factory: pytest.TempPathFactory, actions: list[str]
-) -> None:
-    folder = tmp_path_factory.mktemp("any")
-    pairs = load_pairs(corpus(folder / "in.parquet", len(actions)))
-    export_pairs(pairs, plan_for(pairs, actions), folder / "out.parquet", dropped=folder / "dropped.parquet")
-    found = verify_path(folder / "out.parquet")
-    assert found.ok, said(found)
-    counts = json.loads((folder / "out.parquet.manifest.json").read_text())["counts"]
-    assert counts.pop("pairs") == len(actions) == sum(counts.values())
-    rows = [pq.read_metadata(folder / name).num_rows for name in ("out.parquet", "dropped.parquet")]
-    assert sum(rows) == len(actions)
-    edit_parquet(folder / "out.parquet.ledger.parquet", lambda t: t.slice(1))
-    assert not verify_path(folder / "out.parquet").ok  # one line less, and every hash is right
-
-
-def test_a_file_is_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the answer does not depend on how small."""
-    path, seen, read = corpus(tmp_path / "a.parquet", 9), [], pq.ParquetFile.iter_batches
-
-    def noted(self: Any, **options: Any) -> Any:
-        for batch in read(self, **options):
-            seen.append(batch.num_rows)
-            yield batch
-
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
-    monkeypatch.setattr(verification_findings, "_ROWS", 2)
-    assert verify_path(path).ok
-    assert seen and max(seen) == 2
