@@ -108,6 +108,15 @@ def test_an_epoch_covers_every_clean_pair_once_and_noisy_ones_as_often_as_needed
     assert orders[0] != orders[1]
 
 
+def test_noisy_pairs_meet_others_when_they_come_again() -> None:
+    procedure, view = split_by_hand(2, [np.arange(97) >= 16] * 2, n=97), view_of(97)
+    company: dict[int, set[int]] = {row: set() for row in range(16)}
+    for _, noisy in procedure.batches(view, 0):
+        for row in noisy.tolist():
+            company[row] |= set(noisy.tolist())
+    assert max(len(met) for met in company.values()) > 8  # batches hold 8
+
+
 @pytest.mark.parametrize("clean", [0, 1, 39, 40])
 def test_nearly_nothing_on_one_side(clean: int) -> None:
     """A side of fewer than two pairs has no negative: without clean ones all are trained on."""
