@@ -16,9 +16,7 @@ from cleanpairs.cli import main
 from cleanpairs.commands.ray_data import ScorePairs
 from cleanpairs.commands.score import score_stream
 from cleanpairs.data.noise import apply_noise, inject_noise
-from cleanpairs.estimators.null_threshold import BLOCK, BLOCKS, spread_blocks, unseen_threshold
-from cleanpairs.ops.matching import unit_rows
-from cleanpairs.scoring import Bank, Embeddings
+from cleanpairs.estimators.null_threshold import BLOCK, BLOCKS, spread_blocks
 
 WORDS = [f"word{k}" for k in range(40)]
 
@@ -85,22 +83,6 @@ def test_pairs_of_the_fit_too_few_pairs_and_foreign_ones_have_the_threshold_of_t
     y = np.where(np.arange(60) < 12, 0.1, 0.9)
     assert model.explainer(few, correspondence=y).threshold == model.threshold_
     assert model.rematch(few, correspondence=y).threshold == model.threshold_
-
-
-def test_pairs_without_a_score_are_left_out() -> None:
-    rng = np.random.default_rng(0)
-    z = rng.normal(size=(400, 32))
-    images, texts = unit_rows(z.astype(np.float32)), unit_rows((z + 0.6 * rng.normal(size=z.shape)).astype(np.float32))
-    groups = np.arange(400)
-    bank = Bank(Embeddings(images[300:]), Embeddings(texts[300:]), groups[300:], groups[300:], tau=0.07)
-    images, texts, groups = images[:300], texts[:300], groups[:300]
-    scores = bank(Embeddings(images), Embeddings(texts), groups, groups).astype(np.float64)
-    whole = unseen_threshold(bank, Embeddings(images), Embeddings(texts), groups, groups, scores)
-    assert whole is not None and whole.noise_rate.high < 0.05 and np.mean(scores < whole.threshold) < 0.05
-    left_out = np.where(groups < 225, np.nan, scores)
-    assert unseen_threshold(bank, Embeddings(images), Embeddings(texts), groups, groups, left_out) is None
-    one = np.zeros(300, np.int64)  # no two pairs are of different images
-    assert unseen_threshold(bank, Embeddings(images), Embeddings(texts), one, groups, scores) is None
 
 
 def test_runs_are_spread_over_all_rows() -> None:

@@ -66,7 +66,6 @@ def test_several_files(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypa
 
 
 FEATURES: dict[str, tuple[Any, list[Any]]] = {
-    "square": (datasets.Array2D((2, 2), "float32"), [[[i, 1], [2, 3]] for i in range(6)]),
     "deep": (datasets.Array5D((None, 1, 1, 1, 1), "int8"), [[[[[[i]]]]] * i for i in range(6)]),
     "squares": (datasets.List(datasets.Array2D((1, 1), "int64")), [[[[i]]] * (i % 3) for i in range(6)]),
     "inside": (

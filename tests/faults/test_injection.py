@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from faults.cases import Case
 from faults.forked import Outcome
-from faults.injection import Point, _judge, points_of
+from faults.injection import _judge
 
 CASE = Case("some", ("score",), ("a", "b"))
 OLD, NEW = {"a": "1", "b": "2"}, {"a": "3", "b": "4"}
@@ -47,18 +47,3 @@ def test_what_is_left_behind_counts_but_not_after_a_kill(tmp_path: Path) -> None
     (tmp_path / ".cleanpairs-a-abcdefgh").mkdir()
     assert any("left behind" in p for p in judge(tmp_path, "EIO", 4, OLD, FAILED))
     assert judge(tmp_path, "SIGKILL", -9, OLD) == []
-
-
-def test_points_are_those_of_the_main_thread_below_the_folder(tmp_path: Path) -> None:
-    trace = "\n".join(
-        [
-            "7 write(1</dev/pts/0>, ..., 3) = 3",
-            f"7 write(5<{tmp_path}/a>, ..., 3) = 3",
-            f"8 write(6<{tmp_path}/b>, ..., 3) = 3",
-            f'7 renameat2(AT_FDCWD</>, "{tmp_path}/x/a", AT_FDCWD</>, "{tmp_path}/a", RENAME_EXCHANGE) = 0',
-            f"7 write(6<{tmp_path}/.tmp/c>, ..., 3) = 3",
-            f"7 fsync(5<{tmp_path}/a>) = 0",
-        ]
-    )
-    found = points_of(Outcome(0, "", "", trace), tmp_path)
-    assert found == [Point("write", 2, "a"), Point("renameat2", 1, "x/a"), Point("fsync", 1, "a")]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cleanpairs import PC2
 from cleanpairs.correspondence.mixture import guarded_split
-from cleanpairs.methods.pc2 import PseudoClassifier
+from cleanpairs.methods.pc2 import PseudoClassifier, oscillation
 from cleanpairs.objectives import TripletLoss
 from cleanpairs.trainer import EpochContext
 from tests.methods.conftest import SMALL, corpus, parts, procedure_of, view_of
@@ -54,6 +54,8 @@ def test_the_classes_loss_by_hand() -> None:
     classification = torch.stack([-p[i, int(q[i].argmax())].log() for i in range(9)]).mean()
     entropy = -sum(m * m.log() for m in p.mean(dim=0))
     torch.testing.assert_close(procedure.class_loss(view, 0, f, f), classification - 7.0 * entropy)
+    a, b = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    assert 10 < oscillation(a, b)[0] < 1e3 and oscillation(a, b)[1] == 0  # finite where a class is ruled out
 
 
 # -- pseudo-captions ------------------------------------------------------------------------------------------------

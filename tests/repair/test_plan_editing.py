@@ -41,18 +41,6 @@ def plan_of(edit: dict[int, dict[str, Any]] | None = None) -> RepairPlan:
     return RepairPlan(pa.Table.from_pylist(rows, PLAN_SCHEMA), 0.1, 0.5, "f" * 8, {"data": "x.parquet"})
 
 
-@pytest.mark.parametrize("name", ["plan.parquet", "plan.csv"])
-def test_there_and_back(tmp_path: Path, name: str) -> None:
-    plan = plan_of()
-    plan.save(tmp_path / name)
-    loaded = RepairPlan.load(tmp_path / name)
-    assert loaded.table.equals(plan.table)
-    assert (loaded.threshold, loaded.min_repair_score, loaded.fingerprint) == (0.1, 0.5, "f" * 8)
-    assert loaded.settings == {"data": "x.parquet"}
-    with pytest.raises(OutputExistsError, match=name):
-        plan.save(tmp_path / name, overwrite=False)
-
-
 def test_a_spreadsheet_gets_no_formula(tmp_path: Path) -> None:
     plan_of().save(tmp_path / "plan.csv")
     text = (tmp_path / "plan.csv").read_bytes()
@@ -177,6 +165,7 @@ def test_what_a_plan_notes_is_in_its_csv(tmp_path: Path, n: int) -> None:
     for _ in range(n):  # as it is edited in pandas
         pd.read_csv(path, dtype=str).iloc[::-1].to_csv(path, index=False)
     found = RepairPlan.load(path)
+    assert (found.threshold, found.min_repair_score, found.fingerprint) == (0.25, 0.5, "f" * 64)
     assert found.note == plan.note and found.table.equals(plan.table)
     with pytest.raises(OutputExistsError, match="overwrite"):
         plan.save(path)

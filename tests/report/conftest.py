@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
 
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.plan import RepairPlan
@@ -15,9 +13,7 @@ from tests import helpers
 
 
 def png(i: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (60, 40), (6 * i % 256, (200 - 4 * i) % 256, 120)).save(buffer, format="PNG")
-    return buffer.getvalue()
+    return helpers.picture(i, size=(60, 40))
 
 
 def plan_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,42 +49,46 @@ def corpus(wrong: np.ndarray | None = None) -> Pairs:
     )
 
 
+def told(y: np.ndarray, made: RepairPlan, pairs: Pairs, result: Any, found: Any, truth: Any = None) -> dict[str, Any]:
+    said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, truth), made, pairs, result, found)
+    assert said is not None
+    return {**said, **dict(said["shares"])}
+
+
 def test_estimates_hold_the_truth() -> None:
     y, wrong, found = scored()
     pairs = corpus()
     rate = found.noise_rate(N)
     result = {"noise_rate": rate.value, "noise_rate_interval": [rate.low, rate.high]}
     made = plan(pairs, y, 0, None)
-    said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, None), made, pairs, result, found)
-    assert said is not None and "truth" not in said["sentence"] and len(said["shares"]) == 2
+    said = told(y, made, pairs, result, found)
+    assert "truth" not in said["sentence"] and len(said["shares"]) == 2
     kept = found.shares(y, [int((y >= 0.5).sum())])[0]
     assert kept.low <= wrong[y >= 0.5].mean() <= kept.high
-    assert dict(said["shares"])["kept"] == f"{kept.value:.1%} ({kept.low:.1%} to {kept.high:.1%})"
+    assert said["kept"] == f"{kept.value:.1%} ({kept.low:.1%} to {kept.high:.1%})"
 
 
 def test_repairs_count_with_their_probability() -> None:
     y, _, found = scored()
     pairs = corpus()
     made = plan(pairs, y, 100, 0.75)
-    outcome = outcome_of(SimpleNamespace(correspondence=y), 0.5, made, None)
-    said = verdict(outcome, made, pairs, {"noise_rate": 0.3, "noise_rate_interval": [0.2, 0.4]}, found)
-    kept = int((outcome.kind == "kept").sum())
+    said = told(y, made, pairs, {"noise_rate": 0.3, "noise_rate_interval": [0.2, 0.4]}, found)
+    kept = int((y >= 0.5).sum())
     share = (found.shares(y, [kept])[0].value * kept + 25) / (kept + 100)
-    assert dict(said["shares"])["kept and repaired"] == f"{share:.1%}"
+    assert said["kept and repaired"] == f"{share:.1%}"
     made = plan(pairs, y, 100, None)  # nobody knows the probability of these
-    said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, None), made, pairs, {}, found)
-    assert said is not None and dict(said["shares"])["kept and repaired"] == "undetermined"
+    assert told(y, made, pairs, {}, found)["kept and repaired"] == "undetermined"
 
 
 def test_the_truth_of_repairs_is_that_of_their_donors() -> None:
     y, wrong, found = scored()
     pairs = corpus(wrong)
     made = plan(pairs, y, 100, 0.75)
-    said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, wrong), made, pairs, {}, found)
-    assert said is not None and "The truth of this corpus is known" in said["sentence"]
+    said = told(y, made, pairs, {}, found, wrong)
+    assert "The truth of this corpus is known" in said["sentence"]
     kept = y >= 0.5
     expected = (wrong[kept].sum() + 100) / (kept.sum() + 100)  # none of the donors' captions is the image's own
-    assert dict(said["shares"])["kept and repaired"] == f"{expected:.1%}"
+    assert said["kept and repaired"] == f"{expected:.1%}"
 
 
 @pytest.mark.parametrize("result", [{}, {"noise_rate": None}])
@@ -91,6 +96,6 @@ def test_undetermined(result: dict[str, None]) -> None:
     y, *_ = scored()
     pairs = corpus()
     made = plan(pairs, y, 0, None)
-    said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, None), made, pairs, result, None)
-    assert said is not None and said["sentence"].startswith("How many pairs are mismatched cannot be told")
+    said = told(y, made, pairs, result, None)
+    assert said["sentence"].startswith("How many pairs are mismatched cannot be told")
     assert dict(said["shares"]) == {"as it came": "undetermined", "kept": "undetermined"}
