@@ -153,7 +153,8 @@ def test_a_plan_in_memory_is_divided_too(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="stopped"):
         export_plan(plan, **at, engine=InParts(stops=2), overwrite=True)
     export_plan(other, **at, engine=InParts(), overwrite=True)  # of the parts of before nothing is mixed in
-    assert pq.read_table(at["ledger"]).equals(in_memory(other, tmp_path)["ledger"])
+    (tmp_path / "other").mkdir()
+    assert pq.read_table(at["ledger"]).equals(in_memory(other, tmp_path / "other")["ledger"])
 
 
 def test_lists_of_captions_and_other_formats_are_divided_too(tmp_path: Path) -> None:
