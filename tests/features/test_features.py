@@ -37,8 +37,8 @@ def test_frozen_features_are_the_encoders_own_and_come_from_the_cache_the_second
 ) -> None:
     images: list[bytes | None] = [picture(i) for i in range(3)]
     pairs = load_pairs(written(tmp_path / "a.parquet", images))
-    first = image_matrix(pairs, image_size=96)
-    direct = EfficientNetLite0(96).encode_images([Image.open(io.BytesIO(b)) for b in images if b])
+    first = image_matrix(pairs, image_size=224)
+    direct = EfficientNetLite0().encode_images([Image.open(io.BytesIO(b)) for b in images if b])
     assert first.encoder == "efficientnet_lite0" and first.array.shape == (3, 9, 1280)
     made = first.array.astype(np.float32)
     cosine = (made * direct).sum(2) / np.linalg.norm(made, axis=2) / np.linalg.norm(direct, axis=2)
@@ -48,7 +48,7 @@ def test_frozen_features_are_the_encoders_own_and_come_from_the_cache_the_second
         raise AssertionError("encoded again")
 
     monkeypatch.setattr(EfficientNetLite0, "encode_pixels", fail)
-    again = image_matrix(load_pairs(tmp_path / "a.parquet"), image_size=96)
+    again = image_matrix(load_pairs(tmp_path / "a.parquet"), image_size=224)
     np.testing.assert_array_equal(again.array, first.array)
     with pytest.raises(AssertionError, match="encoded again"):
         image_matrix(pairs, image_size=64)  # another size is another key
