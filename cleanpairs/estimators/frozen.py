@@ -499,16 +499,13 @@ class FrozenScorer(PairScorer):
         """See :meth:`cleanpairs.estimators.PairScorer.rematch`. Without vectors, flagged pairs are dropped."""
         self._fitted()
         pairs = load_pairs(pairs)
-        if not self._has_vectors(pairs):
+        if not (isinstance(self._model, FrozenPair) or self._model.has_vectors(pairs)):
             changes["repairs"] = "none"
         return super().rematch(pairs, settings, **changes)
 
     @property
     def _knows_space(self) -> bool:
         return bool(np.isfinite(self.noise_rate_))
-
-    def _has_vectors(self, pairs: Pairs) -> bool:
-        return isinstance(self._model, FrozenPair) or self._model.has_vectors(pairs)
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Encode images.

@@ -13,8 +13,9 @@ import pytest
 
 from cleanpairs.commands.fit import result_table
 from cleanpairs.commands.rematch import chosen_cut
-from cleanpairs.commands.run import PLAN, Run, default_run_path, is_latest, write_scores
+from cleanpairs.commands.run import LATEST, PLAN, Run, default_run_path, write_scores
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, RefusedError
+from cleanpairs.data.guard import same_file
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +153,7 @@ def test_no_run_is_lost_where_the_link_cannot_be_made(tmp_path: Path, how: str, 
     run = Run.create(tmp_path / "a", overwrite=overwrite)
     run.write_info({"status": "complete"})
     run.forget_replaced()
-    assert Run.open(tmp_path / "a").info == {"status": "complete"} and not is_latest(tmp_path / "a")
+    assert Run.open(tmp_path / "a").info == {"status": "complete"} and not same_file(LATEST, tmp_path / "a")
     assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.name not in ("a", "run.json")) == [
         p for p in before if p.name not in ("a", "run.json")
     ]
