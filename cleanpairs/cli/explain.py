@@ -164,13 +164,12 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
     It opens from disk in any browser, loads nothing and sends nothing. It shows samples, never all pairs, and is at
     most 10 MB large.
     """
-    from cleanpairs.commands.rematch import current_plan
     from cleanpairs.data.noise import load_truth
     from cleanpairs.report import write_report
 
     chosen = existing_run(run)
     pairs = chosen.load_input()
-    plan = current_plan(chosen, chosen.path / "plan.parquet") or chosen.estimator().rematch(pairs)
+    plan = chosen.current_plan() or chosen.estimator().rematch(pairs)
     known = chosen.reported(pairs, plan)
     data = Path(chosen.info["input"]["data"])
     name = data.parent.name if set(data.name) & set("*?[{") else data.name

@@ -238,14 +238,14 @@ def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: 
 
 def _plan(run: Any, folder: Path) -> Any:
     """The run's plan, where it says what `export --plan` needs, else the one that was made for its review."""
-    from cleanpairs.commands.rematch import current_plan, rematch_run
-    from cleanpairs.commands.run import PLAN
     from cleanpairs.repair.plan import RepairPlan
 
     proposed = folder / "proposed.parquet"
-    for known in (run.path / PLAN, proposed):
-        if (plan := current_plan(run, known)) is not None and "data" in plan.settings:
+    for known in (None, proposed):
+        if (plan := run.current_plan(known)) is not None and "data" in plan.settings:
             return plan
+    from cleanpairs.commands.rematch import rematch_run  # which imports torch
+
     folder.mkdir(exist_ok=True)
     rematch_run(run, proposed, overwrite=True)
     return RepairPlan.load(proposed)

@@ -121,16 +121,6 @@ def rematch_run(
     return WrittenPlan(summary, head.settings, streamed=True)
 
 
-def current_plan(run: Run, file: Path) -> RepairPlan | None:
-    """The plan in a file. None where there is none, or answers have changed the scores since it was made."""
-    if not file.exists():
-        return None
-    plan = RepairPlan.load(file)
-    y = None if run.answered() is None else run.scores().correspondence
-    known = plan.table["correspondence"].to_numpy(zero_copy_only=False)
-    return plan if y is None or np.array_equal(known, y, equal_nan=True) else None
-
-
 def recorded_input(run: Run) -> dict[str, Any]:
     """The data of a run, and how it is read, as a plan notes them."""
     return {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}

@@ -34,7 +34,7 @@ from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.displaced import COLUMNS, as_columns, from_columns
-from cleanpairs.repair.plan import refuse_edited
+from cleanpairs.repair.plan import RepairPlan, refuse_edited
 
 if TYPE_CHECKING:
     from cleanpairs.audit import Answered, Opinions
@@ -410,6 +410,15 @@ class Run:
             "calibration": self.calibration(),
             **of_plan,
         }
+
+    def current_plan(self, file: Path | None = None) -> RepairPlan | None:
+        """The plan in a file, or the run's own. None where there is none, or answers have changed the scores since."""
+        if not (file := file or self.path / PLAN).exists():
+            return None
+        plan = RepairPlan.load(file)
+        y = None if self.answered() is None else self.scores().correspondence
+        known = plan.table["correspondence"].to_numpy(zero_copy_only=False)
+        return plan if y is None or np.array_equal(known, y, equal_nan=True) else None
 
     def load_input(self) -> Any:
         """The pairs that the run was fitted on, read again. See :meth:`open_input`."""

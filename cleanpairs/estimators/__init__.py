@@ -1,7 +1,21 @@
-"""Scorers of pairs: ``PairScorer`` is what all have, ``PairCleaner`` trains, ``FrozenScorer`` trains nothing."""
+"""Scorers of pairs: ``PairScorer`` is what all have, ``PairCleaner`` trains, ``FrozenScorer`` trains nothing.
 
-from cleanpairs.estimators.cleaner import PairCleaner
-from cleanpairs.estimators.frozen import FrozenScorer
-from cleanpairs.estimators.scorer import Embedded, PairScorer
+They are imported when they are first used. They need torch, which some modules here do without.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cleanpairs.estimators.cleaner import PairCleaner
+    from cleanpairs.estimators.frozen import FrozenScorer
+    from cleanpairs.estimators.scorer import Embedded, PairScorer
 
 __all__ = ["Embedded", "FrozenScorer", "PairCleaner", "PairScorer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = {"FrozenScorer": "frozen", "PairCleaner": "cleaner"}.get(name, "scorer")
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -12,7 +12,7 @@ import platform
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,9 @@ from cleanpairs.core.regular import read_object
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.arrays import read_tensors, write_tensors
 from cleanpairs.data.atomic import staged_directory
-from cleanpairs.scoring import Bank, Embeddings
+
+if TYPE_CHECKING:
+    from cleanpairs.scoring import Bank
 
 FORMAT = 4
 MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
@@ -212,7 +214,7 @@ class Saved:
         self.file = self.path / name
         return read_tensors(self.file, framework)[0]
 
-    def bank(self, arrays: dict[str, np.ndarray], model: Any = None, device: str = "cpu") -> Bank:
+    def bank(self, arrays: dict[str, np.ndarray], model: Any = None, device: str = "cpu") -> "Bank":
         """The bank of a saved scorer.
 
         Parameters
@@ -229,6 +231,8 @@ class Saved:
         Bank
             The trusted pairs.
         """
+        from cleanpairs.scoring import Bank, Embeddings  # which import torch
+
         images, texts = (
             Embeddings(**{name[len(side) :]: x for name, x in arrays.items() if name.startswith(side)})
             for side in (f"{side}." for side in _SIDES)

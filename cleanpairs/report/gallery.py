@@ -9,8 +9,6 @@ import pandas as pd
 import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
-from scipy.stats import rankdata, spearmanr
-from sklearn.metrics import roc_auc_score
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.decoding import thumbnails
@@ -167,6 +165,9 @@ def compare_scores(shown: Cards, given: Mapping[str, np.ndarray], count: int) ->
         both = np.flatnonzero(np.isfinite(values) & outcome.scored)
         if len(both) < 2:
             continue
+        from scipy.stats import spearmanr
+        from sklearn.metrics import roc_auc_score
+
         x, y, told = values[both], outcome.correspondence[both], visible(name, 60)
         constant = x.min() == x.max() or y.min() == y.max()
         truth = None if outcome.truth is None else outcome.truth[both]
@@ -199,6 +200,8 @@ def _figure(given: np.ndarray, correspondence: np.ndarray, name: str, threshold:
 
 
 def _apart(shown: Cards, name: str, values: np.ndarray, both: np.ndarray, count: int) -> list[dict[str, Any]]:
+    from scipy.stats import rankdata
+
     gap = (rankdata(values[both]) - rankdata(shown.outcome.correspondence[both])) / len(both)  # in (-1, 1)
     found = []
     for sign, title in ((1, f"Higher by {name} than by cleanpairs"), (-1, f"Lower by {name} than by cleanpairs")):

@@ -17,7 +17,6 @@ from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.actions import REPAIRED
 from cleanpairs.repair.plan import RepairPlan
-from cleanpairs.scoring.evaluate import detection
 
 # The actions of a plan (or of scores alone: "flagged") -> the kind of outcome that sums them up.
 KINDS = {
@@ -81,6 +80,8 @@ class Outcome:
         """(Name, figure) of how well mismatched pairs are found. Empty where the truth is unknown or all alike."""
         if self.truth is None:
             return []
+        from cleanpairs.scoring.evaluate import detection  # which imports torch
+
         found = detection(self.correspondence, self.truth, self.threshold)
         names = ("AUROC", "average precision", "precision", "recall", "F1")
         values = zip(names, found.to_dict().values(), strict=True)
