@@ -424,7 +424,8 @@ def test_a_signal_within_a_destructor_ends_the_command_too(tmp_path: Path, numbe
     (tmp_path / "late.py").write_text(
         "import signal, threading\nfrom cleanpairs import cli\n"
         f"class Held:\n    def __del__(self):\n        signal.raise_signal({int(number)})\n"
-        "def command(name):\n    Held()\n    threading.Event().wait(600)\n"
+        "def command(name):\n    Held()\n    threading.Event().wait(60)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has it ignored\n"
         "cli.periodic_progress = command\ncli.main()\n"
     )
     done = subprocess.run([sys.executable, tmp_path / "late.py", "methods"], capture_output=True, text=True)
