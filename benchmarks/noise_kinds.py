@@ -21,14 +21,13 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).parent))
 from calibrate import clean
 from similar_pairs import SETTINGS, judged
-from vectors import area, lemon, unit
+from vectors import area, lemon, normalised_similarity, unit
 
 from cleanpairs import Pairs
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.methods.auto import Auto
 from cleanpairs.methods.untrained import Untrained, vectors_of_both
-from cleanpairs.ops.normalised_similarity import normalised_similarity
 
 
 def cells(clean_pairs: Pairs, kind: str, rate: float, seed: int, methods: list[str]) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 sys.path.insert(0, str(Path(__file__).parent))
-from vectors import lemon, unit
+from vectors import lemon, normalised_similarity, unit
 
 from cleanpairs import Pairs
 from cleanpairs.benchmarking.settings import load_splits
@@ -46,7 +46,6 @@ from cleanpairs.encoders.linear import Linear
 from cleanpairs.methods.auto import Auto
 from cleanpairs.methods.auto_training import ranks
 from cleanpairs.methods.untrained import Untrained, frozen_spaces
-from cleanpairs.ops.normalised_similarity import normalised_similarity
 from cleanpairs.scoring import Encoded, embed_images, embed_texts, matrix
 from cleanpairs.scoring.evaluate import recall_of_similarity
 

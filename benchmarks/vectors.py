@@ -29,8 +29,16 @@ from sklearn.metrics import roc_auc_score
 from cleanpairs import Auto, Pairs
 from cleanpairs.methods.clip_score import ClipScore
 from cleanpairs.ops.mapped import release
-from cleanpairs.ops.normalised_similarity import VectorPairs, normalised_similarity
+from cleanpairs.ops.normalised_similarity import TAU, VectorPairs, cosines
 from cleanpairs.ops.search import top_k
+
+
+def normalised_similarity(
+    x: np.ndarray, t: np.ndarray, *groups: np.ndarray, kind: str = "softmax", background: VectorPairs | None = None
+) -> np.ndarray:
+    """Normalised similarity (n,) of n pairs, beside each other or a background."""
+    pairs = VectorPairs(x, t, *(groups or (np.arange(len(x)),) * 2))
+    return cosines(x, t) - (background or pairs).shared(pairs, kind=kind, tau=TAU).mean(axis=0)
 
 
 def unit(x: np.ndarray) -> np.ndarray:

@@ -67,16 +67,12 @@ class VectorPairs:
         own = cosines(pairs.images, pairs.texts)
         return np.stack([self._shared(side, own, kind, tau) for side in self._sides(pairs)])
 
-    def scores(self, pairs: "VectorPairs", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
-        """Normalised similarity (n,) float64 of n ``pairs``, which may be of this background."""
-        return np.asarray(cosines(pairs.images, pairs.texts) - self.shared(pairs, kind=kind, tau=tau).mean(axis=0))
-
     def scores_and_null(
         self, pairs: "VectorPairs", null: np.ndarray, *, kind: str | None = "softmax", tau: float = TAU
     ) -> tuple[np.ndarray, np.ndarray]:
         """Similarity (n,) float64 of n ``pairs``, and (K,) of the images and the captions in the rows ``null`` (2, K).
 
-        ``kind``: as of :meth:`scores`. None: cosines.
+        ``kind``: as of :meth:`shared`. None: cosines.
         """
         image, text = null
         observed = cosines(pairs.images, pairs.texts).astype(np.float64)
@@ -128,28 +124,6 @@ class VectorPairs:
             (pairs.images, self.texts, same(pairs.text_group, self.text_group)),
             (pairs.texts, self.images, same(pairs.image_group, self.image_group)),
         ]
-
-
-def normalised_similarity(
-    images: np.ndarray,
-    texts: np.ndarray,
-    image_group: np.ndarray | None = None,
-    text_group: np.ndarray | None = None,
-    *,
-    kind: str = "softmax",
-    tau: float = TAU,
-    background: VectorPairs | None = None,
-) -> np.ndarray:
-    """Normalised similarity (n,) float64 of n pairs of unit vectors (n, d) of one space. See the module's head.
-
-    - ``image_group``, ``text_group`` (n,) int64: as of :class:`VectorPairs`. None: all are different
-    - ``kind`` {"softmax", "csls"}. ``tau``: temperature of "softmax": that of the model which made the vectors
-    - ``background``: with which pairs they are compared. With each other when None
-    """
-    n = len(images)
-    none = -1 - np.arange(n) if background is not None else np.arange(n)  # content hashes of a background may be small
-    pairs = VectorPairs(images, texts, *(none if g is None else g for g in (image_group, text_group)))
-    return (pairs if background is None else background).scores(pairs, kind=kind, tau=tau)
 
 
 def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = 20) -> np.ndarray:

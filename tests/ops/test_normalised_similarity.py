@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs.ops import normalised_similarity as module
-from cleanpairs.ops.normalised_similarity import (
-    NEIGHBOURS,
-    TAU,
-    Background,
-    VectorPairs,
-    balanced,
-    normalised_similarity,
-)
+from cleanpairs.ops.normalised_similarity import NEIGHBOURS, TAU, Background, VectorPairs, balanced, cosines
 from tests.helpers import unit
+
+
+def scores(pairs: VectorPairs, background: VectorPairs | None = None, **how: Any) -> np.ndarray:
+    """Normalised similarity (n,) of pairs, beside each other or a background."""
+    return cosines(pairs.images, pairs.texts) - (background or pairs).shared(pairs, **how).mean(axis=0)
+
+
+def distinct(images: np.ndarray, texts: np.ndarray) -> VectorPairs:
+    return VectorPairs(images, texts, np.arange(len(images)), np.arange(len(images)))
 
 
 def corpus(n: int, dim: int = 24, seed: int = 0) -> VectorPairs:
@@ -54,20 +58,18 @@ def naive(pairs: VectorPairs, background: VectorPairs, kind: str, tau: float) ->
 @pytest.mark.parametrize("n", [1, 2, 5, 90])
 def test_it_is_the_formula(kind: str, n: int) -> None:
     pairs, other = corpus(n), corpus(70, seed=1)
-    arrays = pairs.images, pairs.texts, pairs.image_group, pairs.text_group
-    got = normalised_similarity(*arrays, kind=kind)
-    np.testing.assert_allclose(got, naive(pairs, pairs, kind, TAU), atol=2e-6)
-    got = normalised_similarity(*arrays, kind=kind, background=other, tau=0.05)
+    np.testing.assert_allclose(scores(pairs, kind=kind), naive(pairs, pairs, kind, TAU), atol=2e-6)
+    got = scores(pairs, other, kind=kind, tau=0.05)
     np.testing.assert_allclose(got, naive(pairs, other, kind, 0.05), atol=2e-6)
 
 
 def test_small_blocks_and_halves_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = corpus(300)
-    want = normalised_similarity(pairs.images, pairs.texts)
-    halves = normalised_similarity(pairs.images.astype(np.float16), pairs.texts.astype(np.float16))
+    pairs = distinct(pairs.images, pairs.texts)
+    want, halves = scores(pairs), scores(distinct(pairs.images.astype(np.float16), pairs.texts.astype(np.float16)))
     np.testing.assert_allclose(halves, want, atol=2e-3)
     monkeypatch.setattr(module, "_BLOCK_ENTRIES", 1)
-    np.testing.assert_allclose(normalised_similarity(pairs.images, pairs.texts), want, atol=1e-6)
+    np.testing.assert_allclose(scores(pairs), want, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["softmax", "csls"])
@@ -75,10 +77,9 @@ def test_small_blocks_and_halves_change_nothing(monkeypatch: pytest.MonkeyPatch)
 def test_a_search_finds_the_sum(kind: str, tau: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The nearest and a sample against all; with tau .05 most of the sum is not among the nearest."""
     pairs = corpus(1500)
-    arrays = pairs.images, pairs.texts, pairs.image_group, pairs.text_group
-    want = normalised_similarity(*arrays, kind=kind, tau=tau)
+    want = scores(pairs, kind=kind, tau=tau)
     monkeypatch.setattr(module, "EXACT_UP_TO", 600)
-    got = normalised_similarity(*arrays, kind=kind, tau=tau)
+    got = scores(pairs, kind=kind, tau=tau)
     assert np.abs(got - want).max() < (0.01 * tau if kind == "softmax" else 1e-6) + 0.05 * tau * (tau > TAU)
 
 
@@ -128,7 +129,7 @@ def test_hubs_do_not_hide_wrong_pairs() -> None:
     )
     wrong = np.arange(300) < 100
     texts[:100] = np.roll(texts[:100], 1, axis=0)
-    score, cosine = normalised_similarity(images, texts, tau=0.05), (images * texts).sum(1)
+    score, cosine = scores(distinct(images, texts), tau=0.05), (images * texts).sum(1)
     assert 1 - roc_auc_score(~wrong, score) < 0.5 * (1 - roc_auc_score(~wrong, cosine))
 
 
