@@ -93,9 +93,6 @@ class Decoder(AbstractContextManager["Decoder"]):
         self._own: Any = SimpleNamespace() if self._executor is None else threading.local()  # the worker of each thread
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """End the processes, at once."""
         self._closed = True
         for worker in list(self._all):

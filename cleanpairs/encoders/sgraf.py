@@ -25,6 +25,7 @@ from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.encoders.towers import WORD_DROPOUT, BiGRU, l2_normalise, padded
+from cleanpairs.ops.mapped import blocks
 
 
 def _there(lengths: Tensor, most: int) -> Tensor:
@@ -149,8 +150,7 @@ class LocalSimilarity(nn.Module):
         kept = 14 * vector + 2 * n * regions[0, 0].nbytes  # tensors as large as these are kept for the gradient
         again = torch.is_grad_enabled() and kept * int((lengths + 1).sum()) > self.keep_bytes
         out = []
-        for start in range(0, m, step):
-            at = slice(start, start + step)
+        for at in blocks(m, step):
             L = int(lengths[at].max())
             there = None if bool((lengths[at] == L).all()) else _there(texts.lengths[at] + 1, L + 1)
             args = (regions, gram, seen, v_bar, texts.parts[at, :L], there, t_bar[at])

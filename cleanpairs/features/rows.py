@@ -53,13 +53,13 @@ def compute_rows(
                 progress(start + len(values), n)
         return array, failures
     head, size = _head(n, shape, dtype), int(np.prod(shape)) * np.dtype(dtype).itemsize
-    known = _intact(folder, n, head, size)
+    known = _intact(folder, head, size)
     if known.done < n:
         with writing(f"the cache {folder} (CLEANPAIRS_CACHE names another)"):
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "lock").open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # one writer at a time. That of a process that dies is free
-                known = _intact(folder, n, head, size)
+                known = _intact(folder, head, size)
                 if not known.done:  # another file: this one may be mapped by somebody
                     (folder / "rows.npy").unlink(missing_ok=True)
                 # Plain writes, not a writable map: a full disk is then an error and no crash.
@@ -103,7 +103,7 @@ def _head(n: int, shape: tuple[int, ...], dtype: Any) -> bytes:
     return head.getvalue()
 
 
-def _intact(folder: Path, n: int, head: bytes, size: int) -> _Known:
+def _intact(folder: Path, head: bytes, size: int) -> _Known:
     """The rows, of ``size`` bytes each, in front of the first that is missing or damaged."""
     found = _Known(0, {}, [])
     state = json.loads(read_cached(folder / "state") or b"{}")

@@ -7,12 +7,18 @@ pass over an array takes as much memory as it touches between two releases.
 import mmap
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cleanpairs.core.errors import OutputError
+
+
+def blocks(n: int, size: int) -> Iterator[slice]:
+    """Slices that cover the numbers from 0 to ``n``, of at most ``size`` each, in order."""
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
 def mapped_array(shape: tuple[int, ...], dtype: Any, folder: Path) -> np.ndarray:

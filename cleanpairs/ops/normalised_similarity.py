@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cleanpairs.ops.mapped import release
+from cleanpairs.ops.mapped import blocks, release
 from cleanpairs.ops.search import prepare
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ class VectorPairs:
         at = np.arange(m) if search is None else np.sort(np.random.default_rng(0).choice(m, sample, replace=False))
         near = np.asarray(answering if search is None else answering[at], np.float32).T
         rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // max(len(at), 1))) if search is None else search.block
-        for start in range(0, n, rows):
-            block = slice(start, start + rows)
+        for block in blocks(n, rows):
             asked = np.asarray(asking[block], np.float32)
             S = asked @ near  # (b, m), or with the sample
             S[same(block, at[None])] = -np.inf
@@ -216,8 +215,7 @@ def _log_sums(side: _Side, groups: tuple[np.ndarray, np.ndarray], worth: np.ndar
     near = np.ascontiguousarray(np.asarray(answering, np.float32).T) / np.float32(tau)
     own = np.isin(*groups)
     out = np.empty((2, n))
-    for start in range(0, n, rows):
-        block = slice(start, start + rows)
+    for block in blocks(n, rows):
         S = np.asarray(asking[block], np.float32) @ near  # (b, m)
         if own[block].any():
             S[same(block, at[None])] = -np.inf
@@ -243,8 +241,7 @@ def among_all(
     else:
         background = pairs_of(np.sort(np.random.default_rng(seed).choice(n, RIVALS, replace=False)))
         own, shared = np.empty(n), np.empty((2, n))
-        for start in range(0, n, RIVALS):
-            block = slice(start, min(start + RIVALS, n))
+        for block in blocks(n, RIVALS):
             pairs = pairs_of(np.arange(n)[block])
             own[block], shared[:, block] = cosines(pairs.images, pairs.texts), background.shared(pairs, tau=tau)
     return own - shared.mean(axis=0), shared
@@ -263,8 +260,7 @@ def _largest(
     values, columns, rest, top = np.empty((n, k)), np.empty((n, k), np.int32), np.zeros(n), np.empty(n)
     near = np.asarray(answering, np.float32).T
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // 2 // n))  # larger blocks are mapped anew each time
-    for start in range(0, n, rows):
-        block = slice(start, min(start + rows, n))
+    for block in blocks(n, rows):
         S = np.asarray(asking[block], np.float32) @ near
         S[same(block, np.arange(n)[None])] = -np.inf
         S[np.arange(len(S)), np.arange(n)[block]] = own[block]
@@ -292,8 +288,7 @@ def _largest(
 def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
     """Inner products (n,) float32 of the rows of (n, d) and (n, d)."""
     out = np.empty(len(images), np.float32)
-    for start in range(0, len(images), 16_384):
-        s = slice(start, start + 16_384)
+    for s in blocks(len(images), 16_384):
         out[s] = np.einsum("ij,ij->i", images[s].astype(np.float32), texts[s].astype(np.float32))
         release(images, texts)
     return out

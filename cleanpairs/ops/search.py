@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.ops.mapped import release
+from cleanpairs.ops.mapped import blocks, release
 
 FLAT_UP_TO = 100_000  # searched rows
 LEAST_RECALL = 0.92  # recall@10 of the approximate search, on a sample
@@ -64,8 +64,7 @@ def top_k(queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = False)
     prepared = prepare(queries, rows, k, exact=exact)
     n = len(queries)
     scores, indices = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
-    for start in range(0, n, prepared.block):
-        s = slice(start, start + prepared.block)
+    for s in blocks(n, prepared.block):
         scores[s], indices[s] = prepared(queries[s])
         release(queries)
     return TopK(scores, indices, prepared.note)
@@ -233,8 +232,7 @@ def _search_torch(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.nda
         for first in range(0, m, shard):
             part = torch.from_numpy(np.array(rows[first : first + shard], np.float32)).to(device)
             release(rows)
-            for start in range(0, n, at_once):
-                s = slice(start, start + at_once)
+            for s in blocks(n, at_once):
                 S = torch.from_numpy(queries[s]).to(device) @ part.T  # (at_once, shard)
                 new = S.topk(min(k, len(part)), dim=1)
                 del S

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from cleanpairs.encoders.base import DualEncoder
-from cleanpairs.ops.mapped import release
+from cleanpairs.ops.mapped import blocks, release
 from cleanpairs.ops.matching import places
 from cleanpairs.scoring.embeddings import Embeddings, Encoded
 
@@ -76,8 +76,7 @@ class Bank:
 
         def judge(image_of: np.ndarray, text_of: np.ndarray, similarity: np.ndarray | None) -> np.ndarray:
             out = np.empty(len(image_of), dtype=np.float64)
-            for start in range(0, len(out), 16_384):
-                s = slice(start, start + 16_384)
+            for s in blocks(len(out), 16_384):
                 a, b = image_of[s], text_of[s]
                 i, t = place_of_image[a], place_of_text[b]
                 cosine = both.paired(a, b) if similarity is None or local else similarity[s]

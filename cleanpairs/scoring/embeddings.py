@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cleanpairs.encoders.base import DualEncoder, Local, State
 from cleanpairs.encoders.tokenizer import TokenTable, pack, parts_of
-from cleanpairs.ops.mapped import release
+from cleanpairs.ops.mapped import blocks, release
 from cleanpairs.ops.matching import duplicate_mask
 
 
@@ -127,8 +127,7 @@ class Encoded:
         """(e,) float32 similarity of e given pairs."""
         out = np.empty(len(image_rows), dtype=np.float32)
         block = 1024 if self.model is not None and self.model.local else 16_384
-        for start in range(0, len(out), block):
-            s = slice(start, start + block)
+        for s in blocks(len(out), block):
             if self.model is None or not self.model.local:
                 out[s] = np.einsum("ij,ij->i", self.images.vectors[image_rows[s]], self.texts.vectors[text_rows[s]])
                 release(self.images.vectors, self.texts.vectors)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from cleanpairs.core import distributed
 from cleanpairs.encoders.base import DualEncoder, Local, State, full_precision, take_state
 from cleanpairs.encoders.tokenizer import PackedTokens, pack
+from cleanpairs.ops.mapped import blocks
 from cleanpairs.ops.matching import duplicate_mask, matching_probability
 from cleanpairs.scoring import Embeddings, Encoded, as_input, embed_images, embed_texts, in_groups
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
@@ -36,8 +37,7 @@ def on_device(images: np.ndarray, device: torch.device) -> Tensor | None:
     if device.type != "cuda" or images.nbytes > 0.25 * torch.cuda.mem_get_info(device)[0]:
         return None
     held = torch.empty(images.shape, dtype=torch.from_numpy(np.array(images[:0])).dtype, device=device)
-    for start in range(0, len(images), 1024):
-        some = slice(start, start + 1024)
+    for some in blocks(len(images), 1024):
         held[some] = torch.from_numpy(np.array(images[some]))
     return held
 

@@ -163,7 +163,7 @@ def test_leaving_early_ends_the_processes() -> None:
     batches = decoder.batches((at, [picture(10)] * 16 if at else [picture(10)]) for at in range(0, 160, 16))
     next(batches)
     assert children() - before
-    decoder.close()
+    decoder.__exit__()
     assert children() == before
 
 
