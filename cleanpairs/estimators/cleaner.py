@@ -87,6 +87,7 @@ class Trained:
     _independence: Any  # what the test of it found. None where images and captions are known to depend on each other
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     """Base of the methods that train: a dual encoder learned from noisy pairs.
 

@@ -218,6 +218,7 @@ def _vector_pairs(pairs: Pairs, images: Embeddings, texts: Embeddings) -> Vector
     return VectorPairs(images.vectors[index], texts.vectors, pairs.image_group[index], pairs.text_group)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FrozenScorer(PairScorer):
     """Base of the methods that train nothing.
 

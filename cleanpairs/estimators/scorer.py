@@ -226,6 +226,7 @@ class Fitted:
     _image_size: int | None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     """Base of all methods: it scores pairs, plans repairs, and is saved. What ``fit`` finds: :class:`Fitted`."""
 

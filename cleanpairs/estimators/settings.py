@@ -8,7 +8,7 @@ import inspect
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -35,11 +35,8 @@ def described(cls: type) -> str:
     return "\n\n".join([head, *sections]) + "\n"
 
 
-@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
 class Estimator:
     """Base of all estimators, which follow scikit-learn: the constructor only stores its parameters.
-
-    The fields of a class are its parameters, as those of a dataclass.
 
     Notes
     -----
@@ -48,10 +45,9 @@ class Estimator:
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Make a dataclass of it, and describe the inherited parameters too."""
+        """Describe the inherited parameters too."""
         super().__init_subclass__(**arguments)
         cls.__doc__ = described(cls)
-        dataclass(kw_only=True, eq=False, repr=False)(cls)
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
@@ -154,6 +150,7 @@ def _check_seed(owner: str, name: str, value: Any) -> None:
         check_whole(owner, name, value, 0, most=LARGEST_SEED, none=True)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class EncoderSettings(Estimator):
     """What reads the images and the captions.
 
@@ -178,6 +175,7 @@ class EncoderSettings(Estimator):
     text_encoder: str | Path | None = None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ScoringSettings(Estimator):
     """What is flagged, and what is refused.
 
@@ -205,6 +203,7 @@ class ScoringSettings(Estimator):
     drop: str = ""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RunSettings(Estimator):
     """What makes two runs alike, and where they take place.
 
@@ -225,6 +224,7 @@ class RunSettings(Estimator):
     random_state: Any = field(default=0, metadata={"check": _check_seed})
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ModelSettings(EncoderSettings):
     """The dual encoder that is trained, and what reads for it.
 
@@ -287,6 +287,7 @@ class ModelSettings(EncoderSettings):
     max_length: int = whole(64, 1)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FitSettings(Estimator):
     """How it is trained.
 

@@ -10,7 +10,7 @@ docs/methods/auto.md.
 """
 
 from collections.abc import Callable, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,6 +38,7 @@ from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.trainer import TrainingData, step_seed
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Auto(PairCleaner):
     """The method that asks for no setting: neighbours' agreement, four networks, weights that are probabilities.
 

@@ -1,5 +1,6 @@
 """BiCro: bidirectional cross-modal similarity consistency (Yang et al., CVPR 2023). See docs/methods/others.md."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -72,6 +73,7 @@ class _Consistent(Splitting):
         return np.clip((y - wrong) / (right - wrong), 0, 1).astype(np.float32)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BiCro(SplittingCleaner):
     """Two networks, beta mixture, soft margins from the consistency with clean anchors.
 

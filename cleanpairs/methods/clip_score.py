@@ -5,6 +5,7 @@ LAION, 2021 and 2022. Gadre et al., DataComp, 2023. Wang et al., NeurIPS 2024 (n
 and departures from the papers: docs/methods/clip-score.md.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from cleanpairs.estimators.frozen import FrozenScorer, GivenScores, GivenVectors
 from cleanpairs.ops.normalised_similarity import VectorPairs
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ClipScore(FrozenScorer):
     """Scores by a pretrained model. ``fit`` encodes the pairs, and sets the threshold and the bank.
 

@@ -103,6 +103,7 @@ class MomentumCorrection(Averaged):
         return self.y
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CRCL(PairCleaner):
     """Active complementary loss, and labels that momentum corrects over several stages.
 

@@ -1,5 +1,6 @@
 """CREAM: consistency refining and mining (Ma et al., IEEE TIP 2024). See docs/methods/others.md."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -101,6 +102,7 @@ class _Refining(Splitting):
         return total
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CREAM(WarmupCleaner):
     """Clean, hard and noisy pairs by two networks. What a label leaves is spread over similar pairs.
 

@@ -118,6 +118,7 @@ class _Evidential(Splitting):
         return (w * each).sum() / w.sum().clamp_min(1e-6)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DECL(WarmupCleaner):
     """One network, evidential loss, weights from its uncertainty.
 

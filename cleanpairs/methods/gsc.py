@@ -1,6 +1,6 @@
 """GSC: geometrical structure consistency (Zhao et al., CVPR 2024, arXiv 2405.16996). See docs/methods/others.md."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -110,6 +110,7 @@ class _Consistent(Splitting):
         return np.asarray((self.a + self.b).mean(axis=0) / 2)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GSC(WarmupCleaner):
     """Labels by the agreement of a pair's neighbours in both modalities and by its matching probability.
 

@@ -3,6 +3,7 @@
 Equations, and departures from the paper: docs/methods/others.md.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -110,6 +111,7 @@ class _Neighbours(Splitting):
         return loss
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class IN2R(SplittingCleaner):
     """Two networks. Noisy pairs learn from the partners of their nearest clean neighbours, mixed by attention.
 

@@ -115,6 +115,7 @@ class _Rematching(Splitting):
         return self.costs(view, S)[slot.to(S.device), column.to(S.device)].sum()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class L2RM(SplittingCleaner):
     """One network. Mismatched batches are rematched by partial optimal transport.
 

@@ -13,6 +13,7 @@ The defaults are those of the paper where no labels tune them. Departure: the pa
 follows from the null.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from cleanpairs.ops.normalised_similarity import VectorPairs, cosines
 from cleanpairs.ops.search import top_k
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LEMoN(FrozenScorer):
     """Distances to multimodal neighbours.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -178,6 +179,7 @@ class _Similarity(nn.Module):
         return out
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MSCN(SplittingCleaner):
     """Two networks, and a small one that learns on a clean meta set how much a noisy pair counts.
 

@@ -1,5 +1,6 @@
 """NCR: noisy correspondence rectifier (Huang et al., NeurIPS 2021). See docs/methods/others.md."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ class _Rectifying(Splitting):
         return np.asarray(self.w.mean(axis=0) * self.y.mean(axis=0))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class NCR(SplittingCleaner):
     """Two networks, Gaussian co-dividing, soft margins from rectified labels.
 

@@ -1,5 +1,6 @@
 """NPC: negative pre-aware training (Zhang et al., AAAI 2024). See docs/methods/others.md."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -101,6 +102,7 @@ class _PreAware(Splitting):
         return torch.stack(found)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class NPC(WarmupCleaner):
     """Pairs weigh by what a step on them would do to trusted neighbours.
 

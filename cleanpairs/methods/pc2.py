@@ -3,6 +3,7 @@
 Equations, and departures from the paper: docs/methods/pc2.md.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -180,6 +181,7 @@ def _scaled(x: np.ndarray) -> np.ndarray:
     return np.clip(x / top, 0, 1) if top > 0 else np.zeros_like(x)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PC2(SplittingCleaner):
     """Two networks, pseudo-classes in both modalities, captions borrowed by class, labels steadied by oscillation.
 

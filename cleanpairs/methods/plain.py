@@ -1,5 +1,6 @@
 """The plain dual encoders, without any resistance to wrong pairs: what users do today, and the baseline of all."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from cleanpairs.core.parameters import number, whole
@@ -9,6 +10,7 @@ from cleanpairs.objectives import InfoNCELoss, TripletLoss
 from cleanpairs.trainer import Averaged, SingleNetwork, TrainingData
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class InfoNCE(PairCleaner):
     """Symmetric InfoNCE, every pair trusted (van den Oord et al. 2018, as in CLIP, Radford et al. 2021).
 
@@ -26,6 +28,7 @@ class InfoNCE(PairCleaner):
         return density_minimum.threshold if density_minimum.separated else 0.0
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Triplet(InfoNCE):
     """Triplet loss over the hardest negatives of a batch (Faghri et al., VSE++, BMVC 2018), as :class:`InfoNCE`.
 

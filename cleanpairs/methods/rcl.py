@@ -46,6 +46,7 @@ class ComplementaryLoss:
         return -complement if self.kind == "log" else (1 - (power * complement).exp()) / power
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RCL(PairCleaner):
     """Complementary contrastive learning.
 

@@ -3,6 +3,7 @@
 Equations, and departures from the paper: docs/methods/repair.md.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -126,6 +127,7 @@ class _Repairing(Splitting):
         return self.pair_objective(S, y, excluded).mean()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class REPAIR(SplittingCleaner):
     """Two networks, labels by rank correlation with a memory of clean pairs, half-replaced noisy pairs.
 

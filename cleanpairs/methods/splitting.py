@@ -4,6 +4,7 @@ Each epoch behind the warm-up splits a loss of every pair in two by a mixture. W
 probability of being clean. The papers' choices, ours and why: docs/methods/index.md.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -431,6 +432,7 @@ def scaled(x: np.ndarray) -> np.ndarray:
     return np.asarray((x - x.min()) / spread if spread > 1e-5 else np.zeros_like(x))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class WarmupCleaner(PairCleaner):
     """Parameters of the methods that split behind a warm-up. Which strategy they train by is ``_strategy``.
 
@@ -468,6 +470,7 @@ class WarmupCleaner(PairCleaner):
         return InfoNCELoss(tau=self.tau) if self.warm_loss == "infonce" else InfoNCEWithRCE(tau=self.tau)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SplittingCleaner(WarmupCleaner):
     """Parameters of the methods that split as NCR does.
 
