@@ -96,7 +96,7 @@ def test_refusals(corpus: Callable[..., Any], labelled: Callable[..., Any]) -> N
     s = draw_sample(y, 20, threshold=0.1)
     for sample, scores, threshold, error, words in (
         (s, y, 0.1, DataError, "labelled yet"),
-        (labelled(s, wrong), y, 7.0, ConfigError, r"in \[0, 1\], found 7"),
+        (labelled(s, wrong), y, 7.0, ConfigError, ">= 0 and <= 1, found 7"),
         (labelled(s, wrong), 1 - y, 0.1, DataError, "other scores"),
         (labelled(s, wrong), y[:3], 0.1, DataError, "the run has 3"),
     ):

@@ -49,5 +49,5 @@ def test_scores_that_nobody_calibrated_let_expect_nothing(scored: tuple[np.ndarr
         expected_quality([], calibration)
     with pytest.raises(DataError, match=r"in \[0, 1\]"):
         expected_quality([2.0] * 30, calibration)
-    with pytest.raises(ConfigError, match=r"in \[0, 1\], found 3"):
+    with pytest.raises(ConfigError, match=">= 0 and <= 1, found 3"):
         expected_quality(y, calibration, threshold=3.0)
