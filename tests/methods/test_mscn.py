@@ -76,6 +76,9 @@ def test_the_meta_gradient_is_the_mixed_second_derivative() -> None:
     (got,) = torch.autograd.grad((slope * weight).sum(), theta)
     assert float(want.abs().max()) > 1e-4
     near(got, want)
+    for scale in (1e-6, 1e6):  # of the direction: the step is relative
+        scaled = meta_gradient_weights(smooth.losses, smooth.start, {k: scale * p for k, p in v.items()})
+        near(-eta * scaled / scale, slope)
 
 
 # -- in the loop ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cleanpairs import PC2
-from cleanpairs.correspondence.mixture import guarded_split
+from cleanpairs.correspondence.mixture import GuardedSplit, guarded_split
 from cleanpairs.methods.pc2 import PseudoClassifier, oscillation
 from cleanpairs.objectives import TripletLoss
 from cleanpairs.trainer import EpochContext
@@ -112,6 +112,15 @@ def test_oscillation_is_against_the_epoch_before() -> None:
     procedure.p = procedure.previous  # nobody moves: that tells no pair from another
     procedure.judge(view)
     np.testing.assert_array_equal(procedure.y, w[::-1])
+
+
+def test_a_pair_that_more_likely_moves_is_not_steady_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eq. 8."""
+    split = GuardedSplit(np.array([0.2, 0.49, 0.5, 0.8]), None)
+    monkeypatch.setattr("cleanpairs.methods.pc2.guarded_split", lambda *args: split)
+    procedure = procedure_of(PC2, 4, classes=6)
+    procedure.previous, procedure.w[:] = procedure.p, 0.5
+    assert procedure.judge(None).tolist() == pytest.approx([0.5, 0.5, 0.75, 0.9])
 
 
 def test_without_an_epoch_before_the_label_is_w() -> None:
