@@ -82,10 +82,17 @@ repair_options = (
         ["probable", "plausible", "none"],
         default="probable",
     ),
+    option(
+        "--donors=N n_donors",
+        "Of plausible repairs: so many captions at most for each pair with a new one, with weights, in the plan and in "
+        "`export --captions all`.",
+        click.IntRange(1),
+        default=1,
+    ),
     set_option(
         "Rarer settings: strategy, displaced, dedup, targets, donors, max_reuse, min_repair_score, min_confidence, "
-        "candidates (see docs/repair.md); of a model that is asked: prompt, image_size, body, max_words, concurrency, "
-        "attempts, timeout, backoff; where DATA is given, also its reader and encoding."
+        "candidates, repeats (see docs/repair.md); of a model that is asked: prompt, image_size, body, max_words, "
+        "concurrency, attempts, timeout, backoff; where DATA is given, also its reader and encoding."
     ),
 )
 
@@ -99,14 +106,15 @@ def repair_settings(options: dict[str, Any], run: Any, given: dict[str, Any]) ->
     from cleanpairs.repair.settings import RepairSettings
 
     threshold, expected = chosen_cut(options["threshold"], options["max_wrong"], options["keep"], run)
-    return RepairSettings(threshold=threshold, repairs=options["repairs"], **given), expected
+    chosen = {name: options[name] for name in ("repairs", "n_donors")}
+    return RepairSettings(threshold=threshold, **chosen, **given), expected
 
 
 def repair_keys() -> list[str]:
     """The keys of ``--set repair.KEY=VALUE``: those that have no option of their own."""
     from cleanpairs.repair.settings import RepairSettings
 
-    return [name for name in vars(RepairSettings()) if name not in ("threshold", "repairs")]
+    return [name for name in vars(RepairSettings()) if name not in ("threshold", "repairs", "n_donors")]
 
 
 @contextmanager
@@ -324,7 +332,9 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
     if options["plan"] is not None:
         typed = [p for p in ctx.command.params if ctx.get_parameter_source(p.name or "") is ParameterSource.COMMANDLINE]
         decided = ["RUN"] if run is not None else []
-        decided += [p.opts[0] for p in typed if p.name in ("threshold", "max_wrong", "keep", "repairs", "overrides")]
+        decided += [
+            p.opts[0] for p in typed if p.name in ("threshold", "max_wrong", "keep", "repairs", "n_donors", "overrides")
+        ]
         if decided:
             raise click.UsageError(
                 f"{', '.join(decided)}: --plan has decided that already; make another plan by cleanpairs rematch"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +17,12 @@ from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import rows_by_file
 from cleanpairs.ops.columns import flat_type, fresh_names, grouped, is_list, one_array, replace_values, taken
 from cleanpairs.repair.actions import NEW_CAPTION, REPAIRED, WRITTEN, acted
+from cleanpairs.repair.plan import CAPTIONS
 
 IMAGE_ROLES = ("image", "features")  # of the columns that a pair with a new image is lent
 TEXT_ROLES = ("text_features",)  # and with a new caption, besides the caption itself
 
 _ROW = "row of the stored rows"  # no column of an input
-_CAPTIONS = pa.list_(pa.struct({"text": pa.string(), "source": pa.string(), "weight": pa.float32()}))
 _DROPPED = {"pair_id": pa.int64(), "correspondence": pa.float32(), "action": pa.string(), "reason": pa.string()}
 
 
@@ -107,7 +108,7 @@ class Layout:
     else rows keep their list of captions and added columns are lists along it. ``truth``: columns of the input that
     follow the repair. ``weighted``: with a column ``sample_weight``. ``all_captions``: with a column of that name, of a
     row's captions before and after the repair, each with its source (original, rematched or written) and the
-    probability that it belongs to the image.
+    probability that it belongs to the image. ``repeats``: see :class:`cleanpairs.export.uids_format.UidsOutput`.
     """
 
     source: Source
@@ -116,6 +117,7 @@ class Layout:
     truth: tuple[str, ...] = ()
     weighted: bool = False
     all_captions: bool = False
+    repeats: int = 1
 
     @cached_property
     def renamed(self) -> dict[str, str]:
@@ -132,7 +134,7 @@ class Layout:
             "repair_score": pa.float32(),
         }
         added |= {"sample_weight": pa.float32()} if self.weighted else {}
-        return added | ({"all_captions": _CAPTIONS} if self.all_captions else {})
+        return added | ({"all_captions": CAPTIONS} if self.all_captions else {})
 
     @cached_property
     def scores(self) -> list[int]:
@@ -300,27 +302,27 @@ class _CleanedRows:
         return added
 
     def all_captions(self) -> pa.Array:
-        """The captions (R,) of each row, see :class:`Layout`: of a pair the one that it has now, then the old one."""
+        """The captions (R,) of each row, see :class:`Layout`: of a pair those that it has now, then the old one."""
         pairs, replaced = self._pairs, acted(self._pairs, NEW_CAPTION)
-        now = np.arange(len(replaced)) + np.cumsum(replaced) - replaced  # (k,): places among all
-        place = np.concatenate([now, now[replaced] + 1])
-        n = len(place)
-        old = pa.array(np.flatnonzero(replaced))
-        action, repaired = one_array(pairs["action"]), pa.array(acted(pairs, REPAIRED))
-        source = pc.if_else(pc.equal(action, "recaption"), "written", "rematched")
+        several = one_array(pairs["captions"]).cast(CAPTIONS)
+        one, old = np.flatnonzero(np.asarray(several.is_null())), np.flatnonzero(replaced)
+        source = pc.if_else(pc.equal(one_array(pairs["action"]), "recaption"), "written", "rematched")
         source = pc.if_else(pa.array(replaced), source, "original")
-        before = one_array(pairs["correspondence"]).cast(pa.float32())
-        weight = pc.if_else(repaired, one_array(pairs["repair_score"]).cast(pa.float32()), before)
-        texts = one_array(pairs["caption"]), one_array(pairs["original_caption"])
-        parts = texts, (source, pa.repeat("original", len(pairs))), (weight, before)
-        kinds, back = list(_CAPTIONS.value_type), pa.array(np.argsort(place))
-        columns = [
-            taken(pa.concat_arrays([first.cast(kind.type), taken(second, old).cast(kind.type)]), back)
-            for (first, second), kind in zip(parts, kinds, strict=True)
-        ]
-        ends = np.append(now, n)[np.concatenate([[0], np.cumsum(self._counts)])]
-        cells = pa.StructArray.from_arrays(columns, fields=kinds)
-        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), cells).cast(_CAPTIONS)
+        before = pairs["correspondence"]
+        weight = pc.if_else(pa.array(acted(pairs, REPAIRED)), pairs["repair_score"], before)
+
+        def cells(at: np.ndarray, *columns: Any) -> pa.Array:
+            kinds = list(CAPTIONS.value_type)
+            values = [taken(one_array(c), at).cast(k.type) for c, k in zip(columns, kinds, strict=True)]
+            return pa.StructArray.from_arrays(values, fields=kinds)
+
+        now = cells(one, pairs["caption"], source, weight)
+        then = cells(old, pairs["original_caption"], pa.repeat("original", len(pairs)), before)
+        pair = np.concatenate([one, pc.list_parent_indices(several), old])  # of each caption
+        order = np.argsort(2 * pair + np.repeat([0, 1], [len(pair) - len(old), len(old)]), kind="stable")
+        of_row = np.repeat(np.arange(len(self.rows)), self._counts)[pair]
+        whole = taken(pa.concat_arrays([now, several.flatten(), then]), order)
+        return grouped(whole, np.bincount(of_row, minlength=len(self.rows))).cast(CAPTIONS)
 
     def row_of_pair(self) -> np.ndarray:
         """(P,): of each pair of the batch its row, -1 where it is not written."""

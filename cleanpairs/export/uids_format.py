@@ -1,6 +1,7 @@
 """The uids of the samples kept: a sorted .npy of dtype ``u8,u8``, the halves of a uid's 32 hexadecimal digits.
 
-Source: DataComp (Gadre et al., NeurIPS 2023), README, "Selecting samples in the filtering track".
+Source: DataComp (Gadre et al., NeurIPS 2023), README, "Selecting samples in the filtering track", and its resharder,
+which writes a sample as often as its uid is listed.
 """
 
 import binascii
@@ -32,7 +33,8 @@ def uid_array(uids: list[str | None]) -> np.ndarray:
 
 
 class UidsOutput(Output):
-    """One .npy file of shape (rows,) and dtype ``u8,u8``. 16 bytes a row in memory until it is written.
+    """One .npy file of dtype ``u8,u8``. 16 bytes a row in memory until it is written. A uid is listed
+    ``layout.repeats`` times its correspondence, rounded, and once at least.
 
     Raises ConfigError: there is no column ``uid``, or rows hold lists of captions.
     """
@@ -49,27 +51,31 @@ class UidsOutput(Output):
             )
         if not layout.one_row_a_pair:
             raise ConfigError("a uid list keeps or drops a whole sample, and rows of this input have several captions")
-        self._path = path
+        self._path, self._repeats = path, layout.repeats
         self._found: list[np.ndarray] = []
+        self._times: list[np.ndarray] = []
         self.rows = 0
 
     @staticmethod
     def count(path: Path) -> int:
-        """By the file's header."""
-        return len(read_npy(path))
+        """Without those that repeat another."""
+        return len(np.unique(read_npy(path)))
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add the rows' uids."""
         found = uid_array(data.column(UID_COLUMN).to_pylist())
         self._found.append(found)
+        y = np.asarray(data.column("correspondence"), np.float32)
+        self._times.append(np.fmax(1, np.rint(self._repeats * y)).astype(np.int64))
         self.rows += len(found)
 
     def _finish(self) -> None:
         uids = np.concatenate([np.empty(0, UID_DTYPE), *self._found])
-        uids.sort()
+        order = np.argsort(uids)
+        uids, times = uids[order], np.concatenate([np.empty(0, np.int64), *self._times])[order]
         twice = np.flatnonzero(uids[1:] == uids[:-1])
         if len(twice):
             uid = "".join(f"{int(half):016x}" for half in uids[twice[0]])
             raise DataError(f"{len(twice)} uids occur more than once, as {uid}: a list of them would not say which row")
         with writing(self._path):
-            np.save(self._path, uids, allow_pickle=False)
+            np.save(self._path, np.repeat(uids, times), allow_pickle=False)

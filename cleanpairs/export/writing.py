@@ -284,7 +284,10 @@ class Export:
             known = plan.truth.column_names if isinstance(plan, PlanInMemory) else ()
             truth = tuple(name for name in known if name in self.schema.names)
             weighted = plan.head.settings.get("repairs") == "plausible"
-            layout = Layout(source, self.schema, self.one_row_a_pair, truth, weighted, settings.all_captions)
+            repeats = plan.head.settings.get("repeats", 1)
+            if repeats > 1 and not self.format.selection:
+                raise ConfigError(f"repeats (--set repeats={repeats}) is of uid lists (.npy): leave it out")
+            layout = Layout(source, self.schema, self.one_row_a_pair, truth, weighted, settings.all_captions, repeats)
             out_rows, texts, images = plan.scan()
             roles = tuple(role for role in ("out", "ledger", "dropped") if role in staged)
             near = self.out.absolute().parent if engine.remote else None  # where other machines see it

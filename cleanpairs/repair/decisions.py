@@ -48,6 +48,9 @@ REPAIR = np.dtype(
     ]
 )  # fmt: skip
 
+# A caption for a pair with a new one, whose it is, and its share in the pair's weight.
+SHARE = np.dtype([("pair", np.int64), ("donor", np.int64), ("share", np.float32)])
+
 
 def decide_repairs(
     corpus: Corpus,
@@ -58,15 +61,16 @@ def decide_repairs(
     probability: RepairProbability | None,
     donor_search: DonorSearch | None,
     neighbour_search: NeighbourSearch,
-) -> tuple[np.ndarray, tuple[SearchNote, ...]]:
-    """Decide for all mismatched pairs at once: (R,) of :data:`REPAIR`, and how candidates were looked for.
+) -> tuple[np.ndarray, np.ndarray, tuple[SearchNote, ...]]:
+    """Decide for all mismatched pairs at once: (R,) of :data:`REPAIR`, the captions of several donors, of
+    :data:`SHARE`, and how candidates were looked for.
 
     ``make_scorer`` makes what scores pairs. The other parameters are those of
     :func:`cleanpairs.repair.planning.plan_repairs`.
     """
     mismatched, probable = corpus.mismatched, settings.repairs == "probable"
     if settings.repairs == "none" or (probable and probability is None):
-        return no_repairs(len(mismatched), UNDETERMINED if probable else NOT_ASKED), ()
+        return no_repairs(len(mismatched), UNDETERMINED if probable else NOT_ASKED), np.empty(0, SHARE), ()
     edges = candidate_edges(corpus, settings, donor_search, neighbour_search)
     scorer = make_scorer()
     paired = pair_edges(edges, scorer)
@@ -99,7 +103,7 @@ def decide_repairs(
     if probable and probability is not None:
         dirtier = ~_as_pure(decided["confidence"], probability) & (decided["donor"] >= 0)
         decided[dirtier] = no_repairs(1, DIRTIER)
-    return decided, edges.searches
+    return decided, _shares(edges, paired, edge, donor, settings.n_donors, temperature), edges.searches
 
 
 def _has_best_score(edges: Edges, paired: Paired) -> np.ndarray:
@@ -133,6 +137,31 @@ def _best_first(
         edges.is_image[at],
     ]
     return np.lexsort([edges.donor_group[at], edges.row[at], *reversed(keys)])
+
+
+def _shares(
+    edges: Edges, paired: Paired, edge: np.ndarray, donor: np.ndarray, most: int, temperature: float
+) -> np.ndarray:
+    """Of each row with a new caption that of its donor, then those of the trusted pairs most similar to its image,
+    ``most`` in all: (k,) of :data:`SHARE`, by row. A share is the softmax of the similarities at ``temperature``.
+    """
+    if most == 1:
+        return np.empty(0, SHARE)
+    chosen = edge[edges.row]  # (E,): of the row of each edge
+    first = np.arange(len(edges)) == chosen
+    other = edges.trusted & (chosen >= 0) & (paired.number != paired.number[chosen])
+    at = np.flatnonzero((first | other) & ~edges.is_image & ~edges.is_image[chosen])
+    at = at[np.lexsort([edges.donor_group[at], -edges.similarity[at], ~first[at], edges.row[at]])]
+    rows, begin, row = np.unique(edges.row[at], return_index=True, return_inverse=True)
+    left = np.arange(len(at)) - begin[row] < most
+    at, row = at[left], row[left]
+    best = np.full(len(rows), -np.inf)
+    np.maximum.at(best, row, edges.similarity[at])
+    weight = np.exp((edges.similarity[at] - best[row]) / temperature)
+    out = np.empty(len(at), SHARE)
+    out["pair"], out["share"] = edges.mismatched[edges.row[at]], weight / np.bincount(row, weight, len(rows))[row]
+    out["donor"] = np.where(first[at], donor[edges.row[at]], edges.shown[edges.donor_group[at]])
+    return out
 
 
 def _decided(

@@ -1,5 +1,6 @@
 """A plan in a person's hands: as CSV for a spreadsheet, and what follows from edits."""
 
+import json
 import math
 from pathlib import Path
 
@@ -12,13 +13,18 @@ from cleanpairs.core.regular import check_regular, reading
 from cleanpairs.ops.columns import one_array, with_columns
 from cleanpairs.repair.actions import DISPLACED, KINDS, REASONS, acted
 
-JUDGED = ("repair_score", "margin", "confidence")  # belong to one donor
+JUDGED = ("repair_score", "margin", "confidence", "captions")  # belong to one donor
 
 
 def write_csv(table: pa.Table, path: str | Path) -> None:
-    """UTF-8 with a byte order mark. Null is an empty field, and text that looks like a formula gets an apostrophe."""
+    """UTF-8 with a byte order mark. Null is an empty field, lists are JSON, and text that looks like a formula gets an
+    apostrophe.
+    """
     from pyarrow import csv
 
+    lists = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+    told = {name: [None if v is None else json.dumps(v) for v in table[name].to_pylist()] for name in lists}
+    table = with_columns(table, {name: pa.array(values, pa.string()) for name, values in told.items()})
     with open(path, "wb") as file:
         file.write(b"\xef\xbb\xbf")  # without it spreadsheets take UTF-8 for something else
         # What is taken for a formula, and the apostrophe itself, so that reading undoes writing.
@@ -46,14 +52,16 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
     """What :func:`write_csv` wrote, perhaps edited. Columns by ``schema``, in any order. Raises DataError."""
     from pyarrow import csv
 
-    with reading(path, "read as a plan in CSV", pa.ArrowException):
+    lists = [field for field in schema if pa.types.is_nested(field.type)]
+    with reading(path, "read as a plan in CSV", pa.ArrowException, ValueError, TypeError):
         check_regular(path)
         table = csv.read_csv(
             path,
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(
                 # pandas writes whole numbers beside empty cells as 12.0
-                column_types={f.name: pa.float64() if pa.types.is_integer(f.type) else f.type for f in schema},
+                column_types={f.name: pa.float64() if pa.types.is_integer(f.type) else f.type for f in schema}
+                | {f.name: pa.string() for f in lists},
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
                 null_values=[""],
@@ -61,7 +69,11 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
         )
         whole = [f for f in schema if pa.types.is_integer(f.type) and f.name in table.column_names]
         table = with_columns(table, {field.name: table[field.name].cast(field.type) for field in whole})
-    table = _replaced(table, "^'", "")
+        table = _replaced(table, "^'", "")
+        for field in lists:
+            if field.name in table.column_names:
+                cells = [None if text is None else json.loads(text) for text in table[field.name].to_pylist()]
+                table = with_columns(table, {field.name: pa.array(cells, field.type)})
     return table.sort_by("pair_id") if "pair_id" in table.column_names else table
 
 
@@ -111,7 +123,8 @@ def followed(table: pa.Table) -> pa.Table:
         "caption": caption,
         "donor_pair_id": lender,
         "donor_key": own_key,
-        **{name: pc.if_else(judged, table[name], None) for name in JUDGED},
+        **{name: pc.if_else(judged, table[name], pa.scalar(None, table[name].type)) for name in JUDGED},
+        "captions": pc.if_else(pa.array(takes_text & same), table["captions"], pa.scalar(None, table["captions"].type)),
         "reason": _reason(table, repaired & same),
         "donor_use": pa.array(donor_use(donor, takes_text, takes_image), mask=~repaired),
     }

@@ -37,6 +37,7 @@ from cleanpairs.repair.editing import csv_schema, followed, read_csv, same_key, 
 if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` needs it
     import pandas as pd
 
+CAPTIONS = pa.list_(pa.struct({"text": pa.string(), "source": pa.string(), "weight": pa.float32()}))
 PLAN_SCHEMA = pa.schema(
     [
         ("pair_id", pa.int64()),
@@ -53,6 +54,7 @@ PLAN_SCHEMA = pa.schema(
         ("donor_use", pa.int32()),
         ("reason", pa.string()),
         ("why", pa.string()),
+        ("captions", CAPTIONS),
     ]
 )
 
@@ -112,7 +114,8 @@ class RepairPlan:
       dropped or quarantined). ``original_caption``. ``repair_score`` of the repaired pair. ``margin``: that score less
       the best other candidate's of the row in the same direction. ``confidence``: the probability that the repaired
       pair belongs together (null where undetermined). ``donor_use``: how many repaired rows carry the part taken.
-      ``reason``: why dropped or quarantined, or which kind of donor
+      ``reason``: why dropped or quarantined, or which kind of donor. ``captions``: those of several donors, whose
+      weights add up to ``repair_score`` (null where there is one)
     - ``threshold``: correspondence below which a pair is not kept. ``settings``: the others that it was made with
     - ``fingerprint``: of the input that the plan is for
 
@@ -339,8 +342,8 @@ def refuse_edited(path: Path) -> None:
 
 def _typed(table: pa.Table, first: int = 0) -> pa.Table:
     """Rows of a plan, from pair ``first`` on, with its columns and types, in order. Raises DataError."""
-    if "why" not in table.column_names:  # plans of before
-        table = table.append_column("why", pa.nulls(len(table), pa.string()))
+    for name in {"why", "captions"} - set(table.column_names):  # plans of before
+        table = table.append_column(name, pa.nulls(len(table), PLAN_SCHEMA.field(name).type))
     missing = [name for name in PLAN_SCHEMA.names if name not in table.column_names]
     if missing:
         raise DataError(f"a repair plan needs the columns {', '.join(missing)}; found {', '.join(table.column_names)}")
@@ -383,6 +386,12 @@ def checked(table: pa.Table, first: int = 0, pairs: int | None = None) -> pa.Tab
     bare = np.flatnonzero(acted(table, WRITTEN) & ~np.array(table["caption"].is_valid(), bool))
     if len(bare):
         raise DataError(f"pair {ids[bare[0]]} of the repair plan is {action[int(bare[0])].as_py()} but has no caption")
+    captions = one_array(table["captions"])
+    text, weight = captions.flatten().flatten()[::2]
+    known = pc.and_(text.is_valid(), pc.fill_null(pc.greater_equal(weight, 0), False))
+    if not pc.all(known, min_count=0).as_py():
+        i = int(ids[captions.value_parent_indices()[pc.index(known, False).as_py()].as_py()])
+        raise DataError(f"pair {i} of the repair plan has captions without a text, or a weight of at least 0")
     return table
 
 

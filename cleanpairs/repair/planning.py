@@ -20,7 +20,7 @@ The last two hold of a repair by the rule of displaced rows only so far as it gi
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import RefusedError
 from cleanpairs.correspondence.pair_probability import PairProbability
-from cleanpairs.ops.columns import one_array, taken
+from cleanpairs.ops.columns import grouped, one_array, taken, with_columns
 from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.repair.actions import ACTIONS, COPIED, DUPLICATE, KINDS, REASONS
 from cleanpairs.repair.candidates import (
@@ -43,10 +43,10 @@ from cleanpairs.repair.candidates import (
     pseudo_captioning,
 )
 from cleanpairs.repair.copies import near_copies
-from cleanpairs.repair.decisions import RepairProbability, decide_repairs, no_repairs
+from cleanpairs.repair.decisions import SHARE, RepairProbability, decide_repairs, no_repairs
 from cleanpairs.repair.displaced import reason_of
 from cleanpairs.repair.editing import donor_use
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import CAPTIONS, PLAN_SCHEMA, RepairPlan
 from cleanpairs.repair.plan_input import TEXTS, PlanInput
 from cleanpairs.repair.settings import RepairSettings
 
@@ -76,6 +76,7 @@ class Planned:
     head: RepairPlan
     given: PlanInput
     repairs: np.ndarray  # of :data:`cleanpairs.repair.decisions.REPAIR`
+    shares: np.ndarray = field(default_factory=lambda: np.empty(0, SHARE))  # by rising pair
 
     def plan(self) -> RepairPlan:
         """The whole, in memory."""
@@ -85,7 +86,7 @@ class Planned:
         """All rows, in order, batch by batch."""
         given, repairs = self.given, self.repairs
         use = _use(given.mismatched, repairs)
-        pairs = np.unique(repairs["donor"][repairs["donor"] >= 0])
+        pairs = np.unique(np.append(repairs["donor"][repairs["donor"] >= 0], self.shares["donor"]))
         found, first = [], 0
         for batch in given.texts():
             found.append(taken(batch, pairs[_within(pairs, slice(first, first + len(batch)))] - first))
@@ -96,8 +97,26 @@ class Planned:
             at = _within(given.mismatched, slice(first, first + len(batch)))
             donor = repairs["donor"][at]
             of = taken(lent, pa.array(np.searchsorted(pairs, donor), mask=donor < 0))
-            yield self._rows(first, batch, at, use[at], of)
+            rows = self._rows(first, batch, at, use[at], of)
+            yield with_columns(rows, {"captions": self._several(first, rows["repair_score"], lent, pairs)})
             first += len(batch)
+
+    def _several(self, first: int, score: pa.ChunkedArray, lent: pa.Table, pairs: np.ndarray) -> pa.Array:
+        """The weighted captions of the pairs with these scores, from pair ``first`` on. Null where it is one.
+
+        ``lent``: what the ``pairs`` (k,) lend.
+        """
+        n = len(score)
+        some = self.shares[_within(self.shares["pair"], slice(first, first + n))]
+        if not len(some):
+            return pa.nulls(n, CAPTIONS)
+        place = some["pair"] - first
+        captions = one_array(taken(lent["caption"], np.searchsorted(pairs, some["donor"])))
+        weight = pa.array(some["share"] * score.to_numpy()[place], pa.float32())
+        columns = captions, pa.repeat("rematched", len(some)), weight
+        cells = pa.StructArray.from_arrays(columns, fields=list(CAPTIONS.value_type))
+        counts = np.bincount(place, minlength=n)
+        return pc.if_else(pa.array(counts > 0), grouped(cells, counts).cast(CAPTIONS), pa.scalar(None, CAPTIONS))
 
     @cached_property
     def _faulty(self) -> np.ndarray:
@@ -144,6 +163,7 @@ class Planned:
                 "donor_use": spread(use),
                 "reason": self._reasons(s, repairs, mismatched, quarantined),
                 "why": pa.nulls(n, pa.string()),
+                "captions": pa.nulls(n, CAPTIONS),
             },
             schema=PLAN_SCHEMA,
         )
@@ -203,7 +223,7 @@ def plan_repairs(
     elif settings.strategy in ("half-replace", "pseudo-caption"):
         paper = half_replacing if settings.strategy == "half-replace" else pseudo_captioning
         donor_search = paper(given.z_image[given.image_row], given.z_text[given.text_row])
-    repairs, searches = decide_repairs(
+    repairs, shares, searches = decide_repairs(
         corpus,
         partial(_edge_scorer, given, scorer),
         settings,
@@ -214,6 +234,8 @@ def plan_repairs(
     )
     repaired = repairs["donor"] >= 0
     repairs["donor"][repaired] = given.concerned[repairs["donor"][repaired]]
+    for name in ("pair", "donor"):
+        shares[name] = given.concerned[shares[name]]
     if settings.repairs == "probable" and repaired.any():
         shown = np.where(repairs["is_image"], given.mismatched, repairs["donor"])[repaired]
         pairs, place = np.unique(shown, return_inverse=True)
@@ -224,7 +246,7 @@ def plan_repairs(
     head = RepairPlan(
         PLAN_SCHEMA.empty_table(), settings.resolved_threshold, float(settings.min_repair_score), fingerprint, noted
     )
-    return Planned(head, given, repairs)
+    return Planned(head, given, repairs, shares)
 
 
 def _with_moves(given: PlanInput, repairs: np.ndarray) -> tuple[PlanInput, np.ndarray]:

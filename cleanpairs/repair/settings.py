@@ -21,6 +21,8 @@ class RepairSettings:
     - ``candidates``: nearest parts to score, per row, direction and pool (mismatched, trusted)
     - ``donors`` {"both", "mismatched", "trusted"}: where parts come from. ``max_reuse``: how many rows one may serve
     - ``targets`` {"both", "text", "image"}: what may be replaced
+    - ``n_donors``: so many captions at most for each pair that gets a new one: that of its donor, and those of the
+      trusted pairs most similar to its image, with weights. Of plausible repairs
     - ``mismatched_bonus``: added to the score of a mismatched donor when candidates are ranked, as a trusted caption
       has its image already (dev/LOG.md). ``image_margin``: taken off that of a replaced image
     - ``max_trusted``: only so many trusted pairs, of the highest correspondence, are searched for donors
@@ -28,6 +30,7 @@ class RepairSettings:
       :mod:`cleanpairs.repair.displaced`. Not where only images may be replaced, nor where nothing is repaired
     - ``dedup``: of near duplicates of an image only the best row is kept, and the kept pairs of the others are dropped.
       ``duplicate_bits``: of vectors without pictures, bits of 256 in which near duplicates differ at most
+    - ``repeats``: in a uid list a pair stands so many times its correspondence, rounded, and once at least
     - ``strategy`` {"ot", "nearest", "half-replace", "pseudo-caption", "method"}: see :mod:`cleanpairs.repair.planning`.
       The third and fourth take from trusted pairs only. "method": the method's own, where the paper has one (REPAIR:
       half-replacing, PC2: the most similar predicted pseudo-classes, L2RM: its transport plan), else "nearest"
@@ -40,6 +43,7 @@ class RepairSettings:
     candidates: int = whole(32, 1)
     donors: str = choice("both", "mismatched", "trusted")
     targets: str = choice("both", "text", "image")
+    n_donors: int = whole(1, 1)
     max_reuse: int = whole(1, 1)
     mismatched_bonus: float = number(0.3)
     image_margin: float = number(0.05)
@@ -48,9 +52,15 @@ class RepairSettings:
     displaced: bool = True
     dedup: bool = False
     duplicate_bits: int = whole(28, 0, most=256)
+    repeats: int = whole(1, 1)
 
     def __post_init__(self) -> None:
         check_settings("rematch", self)
+        if self.n_donors > 1 and not (self.repairs == "plausible" and self.replaces_text):
+            raise ConfigError(
+                "several donors (--donors) are of plausible repairs that replace captions: give --repairs plausible, "
+                "and leave targets=image out"
+            )
 
     def resolved(self, model_threshold: float) -> "RepairSettings":
         """With a threshold, and a strategy that does not depend on a method."""

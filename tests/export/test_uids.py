@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import diff_export, export_pairs, restore_export
 from cleanpairs.export.uids_format import uid_array
+from cleanpairs.ops.columns import with_columns
+from cleanpairs.verification import verify_path
 
 
 def documented(uids: list[str]) -> np.ndarray:
@@ -26,15 +29,25 @@ def documented(uids: list[str]) -> np.ndarray:
     return found
 
 
-def test_only_what_was_kept_as_it_was(make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("repeats", "times"), [(1, [1, 1, 1, 1]), (4, [4, 1, 2, 3])])
+def test_only_what_was_kept_as_it_was(
+    make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path, repeats: int, times: list[int]
+) -> None:
     pairs = make_pairs(7)
     uids = pq.read_table(pairs.source.paths[0])["uid"].to_pylist()
-    summary = export_pairs(pairs, make_plan(pairs, mixed), tmp_path / "kept.npy")
+    plan = make_plan(pairs, mixed)
+    y = pa.array([1, 0.1, 0.1, 0.1, 0.1, 0.5, 0.8], pa.float32())
+    plan = replace(plan, table=with_columns(plan.table, {"correspondence": y}), settings={"repeats": repeats})
+    summary = export_pairs(pairs, plan, tmp_path / "kept.npy")
     assert (summary.format, summary.rows, summary.kept, summary.dropped) == ("uids", 4, 4, 3)
     assert summary.rematched_text == summary.rematched_image == 0
     found = np.load(tmp_path / "kept.npy", allow_pickle=False)
-    assert found.dtype == np.dtype("u8,u8") and found.shape == (4,)
-    assert np.array_equal(found, documented([uids[i] for i in (0, 4, 5, 6)]))
+    assert found.dtype == np.dtype("u8,u8")
+    assert np.array_equal(found, documented(np.repeat([uids[i] for i in (0, 4, 5, 6)], times).tolist()))
+    assert verify_path(tmp_path / "kept.npy").ok
+    if repeats > 1:
+        with pytest.raises(ConfigError, match="repeats=4"):
+            export_pairs(pairs, plan, tmp_path / "out.parquet")
     ledger = pq.read_table(tmp_path / "kept.npy.ledger.parquet").to_pylist()
     assert ledger[1]["action"] == "drop" and "uid list" in ledger[1]["reason"] and ledger[1]["out_row"] is None
     assert json.loads((tmp_path / "kept.npy.manifest.json").read_text())["format"] == "uids"

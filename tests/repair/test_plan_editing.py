@@ -33,6 +33,8 @@ def plan_of(edit: dict[int, dict[str, Any]] | None = None) -> RepairPlan:
             "action": "rematch_text", "donor_pair_id": d, "donor_key": f"k{d}", "caption": TEXTS[d],
             "repair_score": 0.8, "margin": 0.1, "confidence": 0.7, "donor_use": 1, "reason": "mismatched caption",
         }  # fmt: skip
+    weighted = [{"text": text, "source": "rematched", "weight": 0.25} for text in ('=a "b"', TEXTS[3], "x")]
+    rows[0] |= {"captions": weighted}
     rows[2] |= {"action": "rematch_image", "donor_pair_id": 3, "donor_key": "k3", "repair_score": 0.6, "donor_use": 1}
     rows[4] |= {"action": "drop", "caption": None, "reason": "no candidate"}
     rows[5] |= {"action": "quarantine", "caption": None, "correspondence": None, "reason": "broken image"}
@@ -74,10 +76,11 @@ def test_the_reason_of_before_goes_with_the_action_of_before(tmp_path: Path) -> 
 
 
 def test_a_repair_may_be_taken_back_or_dropped(tmp_path: Path) -> None:
-    for action, caption in (("keep", TEXTS[0]), ("drop", None)):
+    for action, caption in (("keep", TEXTS[0]), ("drop", None), ("recaption", TEXTS[1])):
         row = edited(tmp_path, ('0,"k0","rematch_text"', f'0,"k0","{action}"')).table.to_pylist()[0]
         assert row["caption"] == caption
-        assert [row[k] for k in ("donor_pair_id", "donor_key", "repair_score", "confidence", "donor_use")] == [None] * 5
+        assert [row[k] for k in ("donor_pair_id", "donor_key", "captions", "donor_use")] == [None] * 4
+        assert row["repair_score"] is row["confidence"] is None or action == "recaption"
 
 
 def test_another_donor_brings_its_caption_and_loses_the_scores(tmp_path: Path) -> None:
@@ -86,7 +89,7 @@ def test_another_donor_brings_its_caption_and_loses_the_scores(tmp_path: Path) -
         plan_of({row: {"donor_pair_id": donor} for row, donor in edited.items()}).save(path, overwrite=True)
         rows = RepairPlan.load(path).table.to_pylist()
         assert rows[0]["caption"] == "plain" and rows[0]["donor_key"] == "k7"
-        assert [rows[0][k] for k in ("repair_score", "margin", "confidence")] == [None] * 3
+        assert [rows[0][k] for k in ("repair_score", "margin", "confidence", "captions")] == [None] * 4
         assert [row["donor_use"] for row in rows[:3]] == uses
         assert rows[1]["repair_score"] == (None if 1 in edited else pytest.approx(0.8))
 
@@ -108,6 +111,11 @@ def test_a_caption_of_somebodys_own_is_refused_by_name(tmp_path: Path) -> None:
         (('0,"k0","rematch_text",0.9,1', '0,"k0","rematch_text",0.9,0'), "donor_pair_id 0 is no other pair$"),
         (('7,"k7","keep"', '7,"k7","rematch_text"'), "pair 7 .* is rematch_text but it names no donor_pair_id"),
         (('0,"k0","rematch_text",0.9,1', '0,"k0","rematch_text",0.9,cat'), "cannot be read as a plan in CSV"),
+        (('""rematched""', "rematched"), "cannot be read as a plan in CSV"),
+        (('""weight"": 0.25', '""weight"": ""x""'), "cannot be read as a plan in CSV"),
+        (('""weight"": 0.25', '""weight"": -1'), "pair 0 .* has captions without a text, or a weight of at least 0"),
+        (('""text"": ', '""t"": '), "pair 0 .* has captions without a text, or a weight of at least 0"),
+        (('[{""text"": ', '[{""text"": 7, ""t"": '), "cannot be read as a plan in CSV"),
         (("pair_id", "id"), "needs the columns"),
         (('7,"k7"', '9,"k7"'), "in order of pair_id"),
     ],

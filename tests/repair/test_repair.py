@@ -234,6 +234,28 @@ def test_donors_come_from_the_named_pool(donors: str, reasons: set[str]) -> None
     assert found and found <= reasons
 
 
+@pytest.mark.parametrize("targets", ["text", "both"])
+def test_several_donors_share_the_weight_of_a_pair(targets: str) -> None:
+    corpus = Corpus(60, 0.4)
+    plan, one = (corpus.plan(strategy="nearest", targets=targets, n_donors=n).table for n in (3, 1))
+    assert plan.drop("captions").equals(one.drop("captions")) and one["captions"].null_count == 60
+    trusted, found = np.flatnonzero(~corpus.wrong), 0
+    for i, row in enumerate(plan.to_pylist()):
+        if row["action"] != "rematch_text":
+            assert row["captions"] is None
+            continue
+        others = trusted[trusted != row["donor_pair_id"]]
+        others = others[np.argsort(-corpus.z_text[others] @ corpus.z_image[i])][:2]
+        donors = [row["donor_pair_id"], *others.tolist()]
+        share = np.exp(corpus.z_text[donors] @ corpus.z_image[i] / 0.07)
+        assert [c["text"] for c in row["captions"]] == [corpus.pairs.captions[j] for j in donors]
+        assert {c["source"] for c in row["captions"]} == {"rematched"}
+        weights = [c["weight"] for c in row["captions"]]
+        assert weights == pytest.approx(row["repair_score"] * share / share.sum(), rel=1e-4)
+        found += 1
+    assert found > 10
+
+
 def test_a_repair_must_beat_the_present_partner_and_reach_the_lowest_score() -> None:
     corpus = Corpus(50, 0.3)
     corpus.correspondence[:] = np.where(np.arange(50) < 5, 0.0, 0.9)  # right or wrong, flagged
@@ -345,9 +367,12 @@ def test_a_plan_for_other_data_is_refused() -> None:
 
 def test_settings_are_checked() -> None:
     bad = {"donors": "all", "targets": "row", "threshold": 2.0, "candidates": 0, "max_reuse": 0, "strategy": "best"}
-    for name, value in {**bad, "min_confidence": 1.5}.items():
+    for name, value in {**bad, "min_confidence": 1.5, "n_donors": 0}.items():
         with pytest.raises(ConfigError, match=name):
             Corpus(4, 0.5).plan(**{name: value})
+    for changes in ({"repairs": "probable"}, {"targets": "image"}):
+        with pytest.raises(ConfigError, match=r"--donors.*--repairs plausible"):
+            RepairSettings(**{"repairs": "plausible", "n_donors": 5, **changes})
 
 
 def test_wrong_shapes_and_non_finite_numbers_are_refused() -> None:
