@@ -2,18 +2,18 @@
 the worst pairs of a corpus, however few: one ranked list, a row an issue, as cleanlab's tables of issues are.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from scipy.sparse import csr_array, diags_array
+from scipy.sparse import csr_array
 
 from cleanpairs.core.errors import ConfigError
+from cleanpairs.correspondence.words import WordRatios
 from cleanpairs.data.duplicates import group_near_vectors
 from cleanpairs.data.filters import PREFIX, other_scripts
 from cleanpairs.data.pairs import Pairs
@@ -94,17 +94,12 @@ class Explainer:
     @cached_property
     def _by_trusted(self) -> "tuple[_Side, _Side, WordSupport]":
         """The trusted images, each by its surest pair. The trusted captions. What they say, word by word."""
-        pairs, rows = self.pairs, self.trusted
+        rows = self.trusted
         images, texts = self.vectors(rows)
         side, of_captions = self._sides(rows, images, texts)
-        asked, most = np.flatnonzero(side.rows >= 0), 10_000  # images that the words' rates are learned from
-        if len(asked) > most:
-            asked = np.sort(np.random.default_rng(0).choice(asked, most, replace=False))
-        near = side.near(images[np.searchsorted(rows, side.rows[asked])], side.rows[asked], NEIGHBOURS)[0]
-        seen = rows[images.any(axis=1)]
-        captions = [pairs.captions[i] or "" for i in seen.tolist()]
-        image = np.searchsorted(pairs.image_index[side.rows], pairs.image_index[seen])
-        return side, of_captions, WordSupport(captions, image, asked, near)
+        seen, most = np.flatnonzero(images.any(axis=1)), 8192  # pairs whose words are counted
+        seen = np.sort(np.random.default_rng(0).permutation(seen)[:most])
+        return side, of_captions, WordSupport(*self._asked(rows[seen], images[seen]))
 
     @cached_property
     def _everything(self) -> "tuple[_Side, _Side]":
@@ -197,8 +192,13 @@ class Explainer:
         return [self._why(i, *words) for i, words in zip(ids.tolist(), named, strict=True)]
 
     def _named(self, ids: np.ndarray, images: np.ndarray) -> list[tuple[list[str], list[str], str]]:
-        near = self._by_trusted[0].near(images, ids, NEIGHBOURS)[0]
-        return self._by_trusted[2].named([self.pairs.captions[i] or "" for i in ids.tolist()], near)
+        return self._by_trusted[2].named(*self._asked(ids, images))
+
+    def _asked(self, ids: np.ndarray, images: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+        """Captions, images, image groups and log odds of pairs (n,)."""
+        y = np.clip(np.nan_to_num(self.correspondence[ids], nan=0.5), 1e-6, 1 - 1e-6)
+        captions = [self.pairs.captions[i] or "" for i in ids.tolist()]
+        return captions, images, self.pairs.pair_image_group[ids], np.log(y / (1 - y))
 
     def _shown(self, side: "_Side", place: np.ndarray, similarity: np.ndarray) -> tuple[Neighbour, ...]:
         found = [(int(side.rows[p]), float(s)) for p, s in zip(place, similarity, strict=True) if p >= 0]
@@ -291,116 +291,97 @@ def caption_words(caption: str) -> list[str]:
 
 
 class WordSupport:
-    """What B captions of U images, of trusted pairs, say of others.
+    """What captions of B trusted pairs say of other images.
 
-    Of the K nearest images of trusted pairs, n show a word w in their captions. Any image has w with the rate p_w. An
-    image like those that have w has it with the rate q_w: the mean share among the neighbours of trusted images whose
-    captions hold w. The evidence that w belongs to the image is the log likelihood ratio of two Poisson rates,
+    Of each word w of a caption :class:`cleanpairs.correspondence.words.WordRatios` gives the log likelihood ratio L_w.
+    Other words stand in its place, behind the same word and before the same word. M_w is their largest ratio, at least
+    0. The evidence that w belongs to the image is the mean of L_w and L_w - M_w. A word with negative evidence is
+    *unsupported* if the sum of evidence and log odds of the pair is lower than that of 19 in 20 words of trusted pairs.
+    *expected* words are those with the largest L, at least ln 2, that the caption lacks. Neither is one with h < 1/2,
+    as "of" and "and".
 
-        L = n log(q_w / p_w) - K (q_w - p_w),
-
-    about 0 for words that say nothing about an image, or that are too rare to tell. A word is *unsupported* where L is
-    below what one word in twenty of the trusted pairs has. *expected* words are those with the largest L, at least ln
-    20, that the caption lacks. Neither is one with q_w < 1.6 p_w, as "of" and "and".
-
-    ``image`` (B,) int64: of each caption, in 0 .. U - 1. ``asked`` (S,): images that the rates are learned from.
-    ``near`` (S, K): images that are near to each of them, -1 where there are fewer. ``shrink``: so many captions more
-    count as if they held w, with p_w among their neighbours.
+    ``x`` (B, d): unit vectors of the images. ``group`` (B,): pairs of one number say nothing of each other. ``odds``
+    (B,): logarithms of the odds that the pairs are matched.
     """
 
     def __init__(
-        self, captions: Sequence[str], image: np.ndarray, asked: np.ndarray, near: np.ndarray, *, shrink: float = 2.0
-    ) -> None:
-        said = [caption_words(caption) for caption in captions]
-        self._words: list[list[list[str]]] = [[] for _ in range(int(image.max(initial=-1)) + 1)]  # of each image
-        for at, words in zip(image.tolist(), said, strict=True):
-            self._words[at].append(words)
-        self.names = sorted(set().union(*said))
-        self._column = {word: column for column, word in enumerate(self.names)}
-        has = self._has(said)
-        shown = int(image.max(initial=-1)) + 1
-        of_image = csr_array((np.ones(len(image), np.float32), (image, np.arange(len(image)))), (shown, len(image)))
-        count = np.maximum(of_image.sum(axis=1), 1)
-        self._share = csr_array(diags_array((1 / count).astype(np.float32)) @ of_image @ has)  # (U, V): of its captions
-        found, k = self._found(near)
-        place = np.full(shown, -1)
-        place[asked] = np.arange(len(asked))
-        rows = np.flatnonzero(place[image] >= 0)
-        has, found, k = csr_array(has[rows]), csr_array(found[place[image[rows]]]), k[place[image[rows]]]
-        p = np.asarray(self._share.sum(axis=0)).ravel() / max(shown, 1) + 1e-9
-        holders, q = (np.asarray(x.sum(axis=0)).ravel() for x in (has, has.multiply(found)))
-        q = np.maximum((q + shrink * p) / (holders + shrink), p)
-        self._gain, self._cost = np.log(q / p), q - p
-        support = self._support(has, found, k)[2]
-        self._least = min(float(np.quantile(support, 0.05)), 0.0) if len(support) else -np.inf
+        self, captions: Sequence[str], x: np.ndarray, group: np.ndarray, odds: np.ndarray, *,
+        named: float = 0.05, most: int = 1000,
+    ) -> None:  # fmt: skip
+        words = [caption_words(caption) for caption in captions]
+        self.names = np.array(sorted(set().union(*words)), object)
+        self._number = {word: k for k, word in enumerate(self.names.tolist())}
+        self._least = -np.inf
+        if not self._number:  # no caption has a word
+            return
+        row, before, word, after = self._places(words)
+        size = len(self.names) + 2
+        self._behind, self._before = (self._there(side, word, (size, size)) for side in (before, after))
+        self._ratios = WordRatios(x, self._there(row, word, (len(x), size)), np.ones(len(x)), group=group)
+        some = np.sort(np.random.default_rng(0).permutation(len(x))[:most])
+        judged = self._judged([words[i] for i in some.tolist()], x[some], group[some], odds[some])
+        doubt = np.sort(np.concatenate([doubt for _, _, doubt, *_ in judged]))
+        self._least = float(doubt[int(named * len(doubt))]) if len(doubt) else -np.inf
 
-    def _has(self, said: Sequence[Sequence[str]]) -> csr_array:
-        """(n, V) 1 where captions, as words, have a known word."""
-        columns = [sorted({self._column[word] for word in words if word in self._column}) for words in said]
-        ends = np.cumsum([0, *map(len, columns)])
-        flat = np.fromiter(chain.from_iterable(columns), np.int32, ends[-1])
-        return csr_array((np.ones(len(flat), np.float32), flat, ends), shape=(len(said), len(self.names)))
+    def _places(self, words: Sequence[list[str]]) -> np.ndarray:
+        """Of each known word of the captions its row, the number of the word before it, its own, that after it."""
+        none, unknown, found = len(self.names), len(self.names) + 1, list[tuple[int, int, int, int]]()
+        for row, caption in enumerate(words):
+            numbers = [none, *(self._number.get(word, unknown) for word in caption), none]
+            found += [(row, *three) for three in zip(numbers, numbers[1:], numbers[2:], strict=False)]
+        places = np.array(found, np.int64).reshape(-1, 4).T
+        return places[:, places[2] < unknown]
 
-    def _found(self, near: np.ndarray) -> tuple[csr_array, np.ndarray]:
-        """(n, V) share of the neighbours (n, K) whose captions have a word, and how many there are (n,)."""
-        asking, place = np.nonzero(near >= 0)
-        k = (near >= 0).sum(axis=1)
-        weight = (1 / np.maximum(k, 1)).astype(np.float32)[asking]
-        links = csr_array((weight, (asking, near[asking, place])), shape=(len(near), self._share.shape[0]))
-        found = csr_array(links @ self._share)
-        found.sort_indices()
-        return found, k
+    def _there(self, row: np.ndarray, column: np.ndarray, shape: tuple[int, int]) -> csr_array:
+        return csr_array((np.ones(len(row), np.float32), (row, column)), shape).minimum(1)
 
-    def _support(self, has: csr_array, found: csr_array, k: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows, words and L of the words that captions (n, V) have, by what is found among their neighbours (n, V)."""
-        row, word = has.tocoo().coords
-        return row, word, k[row] * (found[row, word] * self._gain[word] - self._cost[word])
-
-    def named(self, captions: Sequence[str], near: np.ndarray) -> list[tuple[list[str], list[str], str]]:
-        """Unsupported words, expected words, and the one in place of the first, of captions (n,), by the trusted images
-        near them (n, K).
+    def _judged(
+        self, words: Sequence[list[str]], x: np.ndarray, group: np.ndarray, odds: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, ...]]:
+        """Of some captions at once: rows and numbers of their words, the evidence with the odds (infinite where it is
+        not negative), which word would be in place of each (-1 for none), ratios of all words, and which are expected.
         """
-        # Of q_w over p_w. Of the neighbours that agree, and of both rates, for an expected word. Captions at once.
-        least_lift, least_share, least_ratio, block = 1.6, 0.2, 20.0, 4096
-        if not len(self.names):
+        # Share of neighbours that agree, ratio of an expected word, height of a word that tells. Captions at once.
+        least_share, least_ratio, least_height, block = 0.2, 2.0, 0.5, 256
+        for start in range(0, len(words), block):
+            some = slice(start, start + block)
+            row, before, word, after = self._places(words[some])
+            n, size = len(words[some]), len(self.names) + 2
+            ratio, share = np.zeros((2, n, size), np.float32)
+            ratio[:, self._ratios.known], share[:, self._ratios.known] = self._ratios.of_images(x[some], group[some])
+            tells = np.zeros(size, bool)
+            tells[self._ratios.known] = self._ratios.height >= least_height
+            other = tells & (self._there(row, word, (n, size)).toarray() == 0)
+            at, new = self._behind[before].multiply(self._before[after]).tocoo().coords
+            order = np.lexsort((new, value := np.where(other[row[at], new], ratio[row[at], new], 0), at))
+            last = order[np.flatnonzero(np.diff(at[order], append=-1))]
+            best, instead = np.zeros(len(word)), np.full(len(word), -1)
+            best[at[last]], instead[at[last]] = np.maximum(value[last], 0), np.where(value[last] > 0, new[last], -1)
+            evidence = ratio[row, word] - best / 2
+            doubt = np.where(tells[word] & (evidence < 0), evidence + odds[some][row], np.inf)
+            yield row, word, doubt, instead, ratio, other & (share >= least_share) & (ratio > np.log(least_ratio))
+
+    def named(
+        self, captions: Sequence[str], x: np.ndarray, group: np.ndarray, odds: np.ndarray
+    ) -> list[tuple[list[str], list[str], str]]:
+        """Unsupported words, expected words, and the one in place of the first, of captions (n,) and their images."""
+        if not self._number:
             return [([], [], "")] * len(captions)
         said: list[tuple[list[str], list[str], str]] = []
-        for start in range(0, len(captions), block):
-            some = slice(start, start + block)
-            own_words = [caption_words(caption) for caption in captions[some]]
-            has = self._has(own_words)
-            found, k = self._found(near[some])
-            row, word = found.tocoo().coords
-            value = k[row] * (found.data * self._gain[word] - self._cost[word])
-            tells = self._gain >= np.log(least_lift)
-            new = (found.data >= least_share) & (value > np.log(least_ratio)) & (has[row, word] == 0) & tells[word]
-            at, words, support = self._support(has, found, k)
-            doubted = (support < self._least) & tells[words]
-            low = self._best(at[doubted], words[doubted], -support[doubted], len(k))
-            instead = [
-                self._instead(words, own[0], places[places >= 0], tells) if own else ""
-                for words, own, places in zip(own_words, low, near[some], strict=True)
-            ]
-            said += zip(low, self._best(row[new], word[new], value[new], len(k)), instead, strict=True)
+        for row, word, doubt, instead, ratio, expected in self._judged(
+            [caption_words(caption) for caption in captions], x, group, odds
+        ):
+            n, low = len(ratio), np.flatnonzero(doubt < self._least)
+            own = self._best(row[low], low, -doubt[low], n)
+            new = self._best(*np.nonzero(expected), ratio[expected], n)
+            for places, lacking in zip(own, new, strict=True):
+                first = instead[places[0]] if places else -1
+                unsupported = list(dict.fromkeys(self.names[word[places]].tolist()))
+                said.append((unsupported, self.names[lacking].tolist(), str(self.names[first]) if first >= 0 else ""))
         return said
 
-    def _instead(self, said: list[str], word: str, near: np.ndarray, tells: np.ndarray) -> str:
-        """The word that captions of near images (k,) say where a caption says ``word``: behind the same word, or before
-        the same word, most often. It tells something of images. "" where there is none.
-        """
-        at, count = said.index(word), Counter[str]()
-        left, right = ["", *said][at], [*said, ""][at + 1]
-        for caption in (c for i in near.tolist() for c in self._words[i]):
-            for before, other, after in zip(["", *caption], caption, [*caption[1:], ""], strict=False):
-                if before == left or after == right:
-                    count[other] += (before == left) + (after == right)
-        column = self._column
-        able = {w: n * self._gain[column[w]] for w, n in count.items() if w not in said and tells[column[w]] and n > 1}
-        return max(able, key=lambda w: (able[w], w), default="")
-
-    def _best(self, row: np.ndarray, word: np.ndarray, value: np.ndarray, n: int, most: int = 4) -> list[list[str]]:
-        """Of each of n rows the ``most`` words of the largest values."""
-        order = np.lexsort((word, -value, row))
+    def _best(self, row: np.ndarray, what: np.ndarray, value: np.ndarray, n: int, most: int = 4) -> list[list[int]]:
+        """For each of n rows ``what`` has the ``most`` largest values."""
+        order = np.lexsort((what, -value, row))
         ends = np.searchsorted(row[order], np.arange(n + 1))
-        chosen = (order[a : min(a + most, b)] for a, b in pairwise(ends))
-        return [[str(self.names[w]) for w in word[some]] for some in chosen]
+        return [what[order[a : min(a + most, b)]].tolist() for a, b in pairwise(ends)]

@@ -37,10 +37,8 @@ class WordNumbers:
 NUMBERS = WordNumbers()
 
 
-def word_ratios(
-    x: np.ndarray, has: Any, trust: np.ndarray, judged: np.ndarray, *, seed: int = 0, numbers: WordNumbers = NUMBERS
-) -> Any:
-    """How much likelier each word of a caption is for its image than for any image: log likelihood ratios.
+class WordRatios:
+    """How much likelier a word is for an image than for any image: log likelihood ratios.
 
     Parameters
     ----------
@@ -50,17 +48,12 @@ def word_ratios(
         The words of their captions: not 0.
     trust : (N,) float
         Weights of the pairs.
-    judged : (2, K) int64
-        Rows of images, and of captions that are judged by them.
+    group : (N,) int64, optional
+        Pairs with one number say nothing of each other. By default all are different.
     seed : int
         Of the sample of captions in which words are counted.
     numbers : WordNumbers
         Of the algorithm.
-
-    Returns
-    -------
-    (K, V) sparse
-        The ratios. Words in fewer than ``least`` captions have none.
 
     Notes
     -----
@@ -68,53 +61,107 @@ def word_ratios(
     Images whose captions have w have the mean h. Two normal distributions with one spread give the ratio
 
         L_w(x) = h s_w(x) - h^2 / 2,    h >= 0.
-
-    The pairs that the judged image and caption come from do not count.
     """
-    from scipy.sparse import csr_array
 
-    n, place, m = len(x), np.full(len(x), -1), numbers
-    x, trust = x.astype(np.float32), trust.astype(np.float32)
-    references = np.sort(np.random.default_rng(seed).permutation(n)[: m.references])
-    place[references] = np.arange(len(references))
-    has = csr_array(has).astype(bool).astype(np.float32)
-    known = np.flatnonzero(np.asarray(has[references].sum(axis=0)) >= m.least)
-    shape, has = (judged.shape[1], has.shape[1]), csr_array(has[:, known])
-    has.sort_indices()
-    weight = trust[references]
-    counted = csr_array(has[references].multiply(weight[:, None]))
-    share = np.asarray(counted.sum(axis=0)) / max(float(weight.sum()), 1e-12)
-    asked = np.concatenate([np.tile(np.arange(n), (2, 1)), judged], axis=1)  # the pairs' own words first
-    of_asked = csr_array(has[asked[1]])
-    query, word = np.repeat(np.arange(asked.shape[1]), np.diff(of_asked.indptr)), of_asked.indices
-    image, caption = asked[:, query]
-    order = np.argsort(image, kind="stable")
-    s, moments = np.empty(len(word)), np.zeros((2, has.shape[1]))
-    for start in range(0, n, m.block):
-        rows = np.arange(start, min(start + m.block, n))
-        K = np.exp((x[rows] @ x[references].T - 1) / np.float32(m.tau))
-        own = np.flatnonzero(place[rows] >= 0)
-        K[own, place[rows[own]]] = 0
-        found, mass = K @ counted, np.maximum(K @ weight, 1e-30)
-        each = np.log(found / mass[:, None] + m.prior * share + 1e-12)[own]
-        moments += np.stack([each.sum(axis=0), (each**2).sum(axis=0)])
-        at = order[slice(*np.searchsorted(image[order], (start, start + len(rows))))]
-        i, j, w = image[at] - start, caption[at], word[at]
-        out = np.where(place[j] >= 0, K[i, place[j]] * trust[j], 0)  # K is 0 where i is j
-        s[at] = np.log(np.maximum(found[i, w] - out, 0) / np.maximum(mass[i] - out, 1e-30) + m.prior * share[w] + 1e-12)
-    mean, square = moments / max(len(references), 1)
-    s = (s - mean[word]) / np.sqrt(np.maximum(square - mean**2, 1e-12))[word]
-    first = len(has.indices)  # entries of the pairs' own words
-    mine, weight = word[:first], trust[query[:first]]
-    total, count = (np.bincount(mine, v, has.shape[1]) for v in (weight * s[:first], weight))
-    same = has.indptr[caption] + np.arange(len(word)) - of_asked.indptr[query]
-    h = np.maximum(total[word] - trust[caption] * s[same], 0) / (count[word] - trust[caption] + m.shrink)
-    return csr_array(((h * s - h**2 / 2)[first:], known[word[first:]], of_asked.indptr[n:] - first), shape=shape)
+    def __init__(
+        self, x: np.ndarray, has: Any, trust: np.ndarray, *, group: np.ndarray | None = None, seed: int = 0,
+        numbers: WordNumbers = NUMBERS,
+    ) -> None:  # fmt: skip
+        from scipy.sparse import csr_array
+
+        n, self._numbers = len(x), numbers
+        self._x, self._trust, self._place = x.astype(np.float32), trust.astype(np.float32), np.full(n, -1)
+        rows = np.sort(np.random.default_rng(seed).permutation(n)[: numbers.references])
+        self._place[rows] = np.arange(len(rows))
+        has = csr_array(has).astype(bool).astype(np.float32)
+        self.known, self._words = np.flatnonzero(np.asarray(has[rows].sum(axis=0)) >= numbers.least), has.shape[1]
+        self._has = csr_array(has[:, self.known])
+        self._has.sort_indices()
+        self._rows, self._weight, self._group = rows, self._trust[rows], np.arange(n) if group is None else group
+        self._counted = csr_array(self._has[rows].multiply(self._weight[:, None]))
+        self._share = np.asarray(self._counted.sum(axis=0)) / max(float(self._weight.sum()), 1e-12)
+        own, word, moments = np.empty(self._has.nnz), self._has.indices, np.zeros((2, len(self.known)))
+        for start in range(0, n, numbers.block):
+            some = np.arange(start, min(start + numbers.block, n))
+            found = self._logarithms(*self._near(self._x[some], self._group[some])[1:])
+            counts = found[self._place[some] >= 0]
+            moments += np.stack([counts.sum(axis=0), (counts**2).sum(axis=0)])
+            at = slice(self._has.indptr[start], self._has.indptr[some[-1] + 1])
+            own[at] = found[np.repeat(some - start, np.diff(self._has.indptr)[some]), word[at]]
+        self._mean, square = moments / max(len(rows), 1)
+        self._spread = np.sqrt(np.maximum(square - self._mean**2, 1e-12))
+        self._own, weight = (
+            (own - self._mean[word]) / self._spread[word],
+            np.repeat(self._trust, np.diff(self._has.indptr)),
+        )
+        self._total, self._count = (np.bincount(word, v, len(self.known)) for v in (weight * self._own, weight))
+        self.height = np.maximum(self._total, 0) / (self._count + numbers.shrink)  # h of each known word
+
+    def _near(self, x: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Kernels (k, B) of images with those of the references, and sums of words (k, V) and of all by them (k,)."""
+        K = np.exp((x @ self._x[self._rows].T - 1) / np.float32(self._numbers.tau))
+        K[group[:, None] == self._group[self._rows]] = 0
+        return K, K @ self._counted, np.maximum(K @ self._weight, 1e-30)
+
+    def _logarithms(self, found: np.ndarray, mass: np.ndarray, word: Any = slice(None)) -> np.ndarray:
+        prior = self._numbers.prior * self._share[word]
+        return np.asarray(np.log(found / (mass[:, None] if found.ndim > 1 else mass) + prior + 1e-12))
+
+    def __call__(self, judged: np.ndarray) -> Any:
+        """The ratios of the words of captions for images.
+
+        Parameters
+        ----------
+        judged : (2, K) int64
+            Rows of images, and of captions. The pairs that they come from do not count.
+
+        Returns
+        -------
+        (K, V) sparse
+            The ratios. Words in fewer than ``least`` captions have none.
+        """
+        from scipy.sparse import csr_array
+
+        of_judged = csr_array(self._has[judged[1]])
+        query, word = np.repeat(np.arange(judged.shape[1]), np.diff(of_judged.indptr)), of_judged.indices
+        image, caption = judged[:, query]
+        order, s, trust, m = np.argsort(image, kind="stable"), np.empty(len(word)), self._trust, self._numbers
+        for start in range(0, len(self._x), m.block):
+            at = order[slice(*np.searchsorted(image[order], (start, start + m.block)))]
+            rows = np.arange(start, min(start + m.block, len(self._x)))
+            K, found, mass = self._near(self._x[rows], self._group[rows])
+            i, j, w = image[at] - start, caption[at], word[at]
+            out = np.where(self._place[j] >= 0, K[i, self._place[j]] * trust[j], 0)  # K is 0 where i is j
+            s[at] = self._logarithms(np.maximum(found[i, w] - out, 0), np.maximum(mass[i] - out, 1e-30), w)
+        s = (s - self._mean[word]) / self._spread[word]
+        same = self._has.indptr[caption] + np.arange(len(word)) - of_judged.indptr[query]
+        total, count = self._total[word] - trust[caption] * self._own[same], self._count[word] - trust[caption]
+        h = np.maximum(total, 0) / (count + m.shrink)
+        return csr_array((h * s - h**2 / 2, self.known[word], of_judged.indptr), shape=(judged.shape[1], self._words))
+
+    def of_images(self, x: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The ratios of all ``known`` words for images, and their shares of the captions of similar images.
+
+        Parameters
+        ----------
+        x : (k, d) float
+            Unit vectors of images.
+        group : (k,) int64
+            As that of the pairs.
+
+        Returns
+        -------
+        (k, V) float, (k, V) float
+            The ratios, and the shares.
+        """
+        found, mass = self._near(x.astype(np.float32), group)[1:]
+        s = (self._logarithms(found, mass) - self._mean) / self._spread
+        return self.height * s - self.height**2 / 2, found / mass[:, None]
 
 
 def lowest_ratio(
     x: np.ndarray, has: Any, trust: np.ndarray, judged: np.ndarray, *, seed: int = 0, numbers: WordNumbers = NUMBERS
 ) -> np.ndarray:
-    """Of each judged caption the ratio (K,) of the word that fits worst, as :func:`word_ratios` gives it, at most 0."""
-    ratios = word_ratios(x, has, trust, judged, seed=seed, numbers=numbers)
+    """The ratio (K,) of the word of each judged caption that fits worst, as :class:`WordRatios` says, at most 0."""
+    ratios = WordRatios(x, has, trust, seed=seed, numbers=numbers)(judged)
     return np.minimum(np.asarray(ratios.min(axis=1).todense(), np.float64).ravel(), 0)

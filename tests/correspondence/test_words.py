@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs.correspondence.agreement import neighbour_agreement
-from cleanpairs.correspondence.words import NUMBERS, lowest_ratio, word_ratios
+from cleanpairs.correspondence.words import NUMBERS, WordRatios, lowest_ratio
 from cleanpairs.methods.auto_training import reordered
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from tests.helpers import unit
@@ -19,7 +19,8 @@ def test_ratios_are_those_of_a_loop(references: int) -> None:
     rng, n = np.random.default_rng(1), 70
     x, trust, has = unit(rng.normal(size=(n, 4))), rng.random(n), rng.random((n, 6)) < [0.5, 0.3, 0.2, 0.2, 0.1, 0.01]
     judged = np.stack([rng.integers(0, n, 30), rng.integers(0, n, 30)])
-    found = word_ratios(x, csr_array(3 * has), trust, judged, numbers=replace(NUMBERS, references=references, block=16))
+    ratios = WordRatios(x, csr_array(3 * has), trust, numbers=replace(NUMBERS, references=references, block=16))
+    found = ratios(judged)
     some = np.sort(np.random.default_rng(0).permutation(n)[:references])
     share = (trust[some] @ has[some]) / trust[some].sum()
 
@@ -49,7 +50,7 @@ def test_the_evidence_finds_one_wrong_word() -> None:
     x = unit(pictures + 0.15 * rng.normal(size=(n, 12)))
     pairs = VectorPairs(x, unit(words * [*[3] * 6, *[1] * 6, 0]), np.arange(n), np.arange(n))
     own = np.tile(np.arange(n), (2, 1))
-    lowest = np.asarray(word_ratios(x, csr_array(words), np.ones(n), own).toarray()).argmin(axis=1)
+    lowest = np.asarray(WordRatios(x, csr_array(words), np.ones(n))(own).toarray()).argmin(axis=1)
     assert (lowest[edited] == 6 + shown[edited]).mean() > 0.95
     assert roc_auc_score(edited, -lowest_ratio(x, csr_array(words), np.ones(n), own)) > 0.95
     without, with_words = neighbour_agreement(pairs), neighbour_agreement(pairs, words=csr_array(words))
