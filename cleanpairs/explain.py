@@ -296,7 +296,8 @@ class WordSupport:
     Of each word w of a caption :class:`cleanpairs.correspondence.words.WordRatios` gives the log likelihood ratio L_w.
     Other words stand in its place, behind the same word and before the same word. M_w is their largest ratio, at least
     0. The evidence that w belongs to the image is the mean of L_w and L_w - M_w. A word with negative evidence is
-    *unsupported* if the sum of evidence and log odds of the pair is lower than that of 19 in 20 words of trusted pairs.
+    *unsupported* if the evidence and the log odds of the pair together are lower than those of 92 % of the words of
+    trusted pairs.
     *expected* words are those with the largest L, at least ln 2, that the caption lacks. Neither is one with h < 1/2,
     as "of" and "and".
 
@@ -306,7 +307,7 @@ class WordSupport:
 
     def __init__(
         self, captions: Sequence[str], x: np.ndarray, group: np.ndarray, odds: np.ndarray, *,
-        named: float = 0.05, most: int = 1000,
+        named: float = 0.08, most: int = 1000,
     ) -> None:  # fmt: skip
         words = [caption_words(caption) for caption in captions]
         self.names = np.array(sorted(set().union(*words)), object)
