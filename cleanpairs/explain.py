@@ -374,7 +374,8 @@ class WordSupport:
         ):
             n, low = len(ratio), np.flatnonzero(doubt < self._least)
             own = self._best(row[low], low, -doubt[low], n)
-            new = self._best(*np.nonzero(expected), ratio[expected], n)
+            lacked, other = np.nonzero(expected)
+            new = self._best(lacked, other, ratio[expected], n)
             for places, lacking in zip(own, new, strict=True):
                 first = instead[places[0]] if places else -1
                 unsupported = list(dict.fromkeys(self.names[word[places]].tolist()))
