@@ -545,9 +545,8 @@ def test_methods_work_with_every_backbone(method_name: str, name: str, tmp_path:
     """One network and two, with and without a head: scores, plans, figures, and the same from disk."""
     method = METHODS.load(method_name)
     pairs = corpus(48, wrong=8)
-    model = tiny(method, backbone=name, dim_sim=4, batch_size=12, eval_group_size=12, lr=5e-3).fit(
-        pairs, val=corpus(12)
-    )
+    small = {"backbone": name, "dim_sim": 4, "batch_size": 12, "eval_group_size": 12, "lr": 5e-3}
+    model = tiny(method, **small).fit(pairs, val=corpus(12))
     assert np.isfinite(model.correspondence_).all() and 0 <= model.evaluate(pairs).rsum <= 600
     loaded = method.from_pretrained(model.save_pretrained(tmp_path / "model"))
     np.testing.assert_allclose(loaded.score_pairs(pairs), model.score_pairs(pairs), rtol=1e-5, atol=1e-7)

@@ -119,9 +119,8 @@ def test_only_atomic_renames() -> None:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    names = {
-        ".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): p for p in modules()
-    }
+    paths = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts): p for p in modules()}
+    names = {name.removesuffix(".__init__"): path for name, path in paths.items()}
     graph = {
         name: {n if n in names else n.rpartition(".")[0] for _, n in imported_names(path, types=True)} & set(names)
         for name, path in names.items()

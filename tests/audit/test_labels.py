@@ -16,9 +16,7 @@ from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data.pairs import Pairs
 from tests.helpers import picture
 
-EVIL = (
-    '</script><script>alert("x")</script> <img src=x onerror=alert(1)> {{ 7 * 7 }} \u202eoof\x1b[31m\nline two \ud800'
-)
+EVIL = '</script><script>alert("x")</script> <img src=x onerror=alert(1)> {{ 7 }} \u202eoof\x1b[31m\nline two \ud800'
 N = 40
 
 

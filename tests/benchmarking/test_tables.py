@@ -86,9 +86,8 @@ def test_the_keys_that_ship_are_of_disjoint_splits() -> None:
         "photos": (1600, 200, 200), "fashion": (20000, 1000, 2000), "stamps": (629, 78, 78), "emoji": (1529, 191, 191)
     }  # fmt: skip
     for name, sizes in sizes_of.items():
-        keys = [
-            (BENCHMARKS / "keys" / f"{name}_{split}.txt").read_text().split()[1:] for split in ("train", "val", "test")
-        ]
+        files = [BENCHMARKS / "keys" / f"{name}_{split}.txt" for split in ("train", "val", "test")]
+        keys = [file.read_text().split()[1:] for file in files]
         assert tuple(map(len, keys)) == sizes and len(set().union(*keys)) == sum(sizes)
 
 

@@ -42,9 +42,8 @@ def test_bench_prints_the_table_and_goes_on(command: Command, data: Path) -> Non
     assert code == 0, err
     head = out.splitlines()[0].split()
     assert head[:3] == ["noise", "method", "seeds"] and "rSum" in head and "AUROC" in head
-    assert [line.split()[:3] for line in out.splitlines()[1:6] if line] == [
-        [rate, method, "1"] for rate in ("0.2", "0.4") for method in ("crcl", "infonce")
-    ]
+    wanted = [[rate, method, "1"] for rate in ("0.2", "0.4") for method in ("crcl", "infonce")]
+    assert [line.split()[:3] for line in out.splitlines()[1:6] if line] == wanted
     assert "x_test.parquet, found beside the data" in err and "[4/4] infonce" in err
     folder = Path("runs/bench-x_train")
     log = (folder / "bench.jsonl").read_text()

@@ -55,9 +55,8 @@ def test_an_export_without_repairs_says_why(
     command: Callable[..., Result], reason: str | None, told: str | None
 ) -> None:
     plan = RepairPlan.load("plan.parquet")
-    column = pa.array(
-        [reason if action == "drop" else None for action in plan.table["action"].to_pylist()], pa.string()
-    )
+    actions = plan.table["action"].to_pylist()
+    column = pa.array([reason if action == "drop" else None for action in actions], pa.string())
     at = plan.table.column_names.index("reason")
     replace(plan, table=plan.table.set_column(at, "reason", column)).save("plan.parquet", overwrite=True)
     out = command("--repaired", "out.parquet").output

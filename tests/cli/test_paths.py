@@ -107,11 +107,8 @@ def argv(name: str, out: str, into: str, output: str, given: str) -> list[str]:
             value = f"other-{param.name}" if isinstance(param.type, Writes) else "file.parquet"
         if value is None:
             continue
-        said += (
-            [value]
-            if isinstance(param, click.Argument)
-            else [param.opts[-1] if len(param.opts) > 1 else param.opts[0], value]
-        )
+        option = param.opts[-1] if len(param.opts) > 1 else param.opts[0]
+        said += [value] if isinstance(param, click.Argument) else [option, value]
     options = {option for param in command.params for option in param.opts}
     return [name, *said, *(["--overwrite"] if "--overwrite" in options else [])]
 

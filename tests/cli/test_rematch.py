@@ -262,11 +262,8 @@ def test_captions_are_requested_and_answers_are_read(on_squares: Callable[..., A
     assert code == 0 and "30 captions were answered" in out, err
     code, out, err = on_squares("export", "--plan", "p.parquet", "--out", "clean.parquet", "--json")
     counts = json.loads(out)
-    assert (
-        code == 0
-        and 0 < counts["recaptioned"] <= 30
-        and counts["kept"] + counts["dropped"] == 40 - counts["recaptioned"]
-    )
+    assert code == 0 and 0 < counts["recaptioned"] <= 30
+    assert counts["kept"] + counts["dropped"] == 40 - counts["recaptioned"]
     note = json.loads(pq.read_schema("clean.parquet.ledger.parquet").metadata[b"cleanpairs.recaption"])
     assert note["model"] == "tiny-vl" and note["body"] == {"max_tokens": 9} and "{caption}" in note["prompt"]
     written = np.array(pq.read_table("clean.parquet")["caption"].to_pylist())

@@ -66,10 +66,8 @@ def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run:
     assert answered is not None and answered.noise_rate.low < 12 / N < answered.noise_rate.high
     assert (opened.fitted_scores().correspondence == y).all()
     below = opened.scores().correspondence < answered.threshold
-    assert (
-        set(np.flatnonzero(below)) == set(range(12))
-        and opened.scores().table["is_mismatch"].to_pylist() == below.tolist()
-    )
+    assert set(np.flatnonzero(below)) == set(range(12))
+    assert opened.scores().table["is_mismatch"].to_pylist() == below.tolist()
     code, out, err = command("export", run, "--out", "out.parquet", "--repairs", "none", "--json", TRUST)
     assert code == 0 and json.loads(out)["kept"] == N - 12, err
     code, out, err = command("report", run, TRUST)
@@ -79,9 +77,8 @@ def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run:
     assert model.calibrate("answers.csv").threshold_ == answered.threshold == model.threshold_
     assert model.threshold_for(max_wrong=0.5).kept == N - 12  # what is known to be wrong is never kept
     data = Run.open(run).info["input"]["data"]
-    code, out, err = command(
-        "fit", data, "--method", "infonce", "--epochs", 1, "--batch-size", 16, "--out", "other", "--json"
-    )
+    fit = "--method infonce --epochs 1 --batch-size 16 --out other --json".split()
+    code, out, err = command("fit", data, *fit)
     assert code == 0 and json.loads(out)["answers"] == 46, err
     (tmp_path / "answers.csv").write_text("pair_id,matched\n96,1")
     assert command("review", run, "--calibrate", "--labels", "answers.csv", TRUST)[0] == 3

@@ -43,9 +43,8 @@ def rows(n: int) -> pa.Table:
     captions = [" ".join(f"w{k}" for k in row) for row in rng.integers(0, 9, (n, 3))]
     captions[7:8] = ["  "]
     columns = [pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), D) for x in (vectors, texts)]
-    return pa.table(
-        {"uid": pa.array(range(n)), "text": captions, "image_features": columns[0], "text_features": columns[1]}
-    )
+    names = ["uid", "text", "image_features", "text_features"]
+    return pa.table([pa.array(range(n)), pa.array(captions), *columns], names)
 
 
 def clip_score(data: Path) -> ClipScore:
@@ -53,9 +52,8 @@ def clip_score(data: Path) -> ClipScore:
 
 
 def words(data: Path) -> InfoNCE:
-    return InfoNCE(
-        backbone="mlp", dim=32, dim_word=32, epochs=1, eval_group_size=32, device="cpu", require_dependence=False
-    ).fit(data)
+    small = {"backbone": "mlp", "dim": 32, "dim_word": 32, "epochs": 1, "eval_group_size": 32, "device": "cpu"}
+    return InfoNCE(**small, require_dependence=False).fit(data)
 
 
 def vectors_of_both(data: Path) -> InfoNCE:

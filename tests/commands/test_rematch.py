@@ -57,15 +57,22 @@ def write(path: Path, n: int, wrong: float, seed: int = 0, dim: int = 16) -> Pat
     return path
 
 
+def fit(data: Path, *overrides: str, **options: Any) -> Run:
+    """A run beside the data, by default of clip-score on vectors of both sides."""
+    given = {"train": str(data), "method": "clip-score", "device": "cpu", **options}
+    named = ["require_dependence=false", *(overrides or ["text_encoder=features"])]
+    fit_run(Recipe.resolve(None, overrides=named, options=given), out=data.parent / "run", latest=False)
+    return Run(data.parent / "run")
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run of clip-score on vectors of both sides."""
-    home = tmp_path_factory.mktemp("stream")
-    data = write(home / "few.parquet", 300, 0.2)
-    options = {"train": str(data), "method": "clip-score", "device": "cpu"}
-    recipe = Recipe.resolve(None, overrides=["text_encoder=features", "require_dependence=false"], options=options)
-    fit_run(recipe, out=home / "run", latest=False)
-    return Run(home / "run")
+    return fit(write(tmp_path_factory.mktemp("stream") / "few.parquet", 300, 0.2))
+
+
+@pytest.fixture(scope="module")
+def large_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return fit(write(tmp_path_factory.mktemp("large") / "data.parquet", 900, 0.3))
 
 
 @pytest.fixture(autouse=True)
@@ -181,18 +188,14 @@ def test_what_does_not_stream_is_left_to_memory(run: Run, tmp_path: Path) -> Non
 @pytest.mark.parametrize("other", [False, True], ids=["data of fit", "other data"])
 @pytest.mark.parametrize(("most", "exact"), [(10_000, 8192), (200, 8192), (200, 100)])
 def test_streamed_plans_have_the_probabilities_of_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, exact: int, other: bool
+    large_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, exact: int, other: bool
 ) -> None:
     """Also where they are learned from some of the trusted pairs only, and where many pairs are to be repaired."""
-    data = write(tmp_path / "data.parquet", 900, 0.3)
-    options = {"train": str(data), "method": "clip-score", "device": "cpu"}
-    recipe = Recipe.resolve(None, overrides=["text_encoder=features", "require_dependence=false"], options=options)
-    fit_run(recipe, out=tmp_path / "run", latest=False)
-    fitted, given = Run(tmp_path / "run"), write(tmp_path / "other.parquet", 900, 0.4, seed=1) if other else None
+    given = write(tmp_path / "other.parquet", 900, 0.4, seed=1) if other else None
     monkeypatch.setattr(scorer, "judged_pairs", partial(judged_pairs, most=most, most_trusted=400))
     monkeypatch.setattr(pair_probability, "NUMBERS", PairNumbers(most_exact=exact, most_held=80))
-    expected = in_memory(fitted, given, tmp_path / "expected.parquet", displaced=False)
-    found = plan_stream(fitted, given, tmp_path / "plan.parquet", displaced=False)
+    expected = in_memory(large_run, given, tmp_path / "expected.parquet", displaced=False)
+    found = plan_stream(large_run, given, tmp_path / "plan.parquet", displaced=False)
     assert found.summary.repaired > 50 and "undetermined" not in str(found.summary)
     table = RepairPlan.load(tmp_path / "plan.parquet").table
     same(table, expected.table)
@@ -212,10 +215,7 @@ def test_the_best_of_near_duplicates_is_kept(run: Run, tmp_path: Path) -> None:
     captions = [f"a text of number {i}" for i in range(n)]
     data = tmp_path / "data.parquet"
     pq.write_table(pa.table({"caption": captions, "image_features": sides[0], "text_features": sides[1]}), data)
-    options = {"train": str(data), "method": "clip-score", "device": "cpu"}
-    recipe = Recipe.resolve(None, overrides=["text_encoder=features", "require_dependence=false"], options=options)
-    fit_run(recipe, out=tmp_path / "run", latest=False)
-    fitted = Run(tmp_path / "run")
+    fitted = fit(data)
     issues = pq_csv.read_csv(fitted.path / "issues.csv").to_pylist()
     listed = [row["pair_id"] for row in issues if row["issue"] == "near-duplicate images, different captions"]
     assert len(listed) == 40 and {i % 200 for i in listed} == set(range(40))
@@ -252,10 +252,7 @@ def test_best_trusted_pairs_are_kept_with_their_vectors() -> None:
 def test_a_trained_model_on_vectors(tmp_path: Path) -> None:
     """Its towers see the rows in other batches, so that numbers are equal up to rounding."""
     data = write(tmp_path / "data.parquet", 300, 0.3)
-    options = {"train": str(data), "method": "infonce", "epochs": 2, "device": "cpu", "seed": 0}
-    recipe = Recipe.resolve(None, overrides=["dim=16", "dim_word=8", "require_dependence=false"], options=options)
-    fit_run(recipe, out=tmp_path / "run", latest=False)
-    run = Run(tmp_path / "run")
+    run = fit(data, "dim=16", "dim_word=8", method="infonce", epochs=2, seed=0)
     for given in (None, write(tmp_path / "other.parquet", 200, 0.3, seed=4)):
         settings = {"threshold": 0.5, "min_repair_score": 0.05, "repairs": "plausible"}
         expected = in_memory(run, given, tmp_path / "expected.parquet", **settings)
@@ -264,9 +261,5 @@ def test_a_trained_model_on_vectors(tmp_path: Path) -> None:
         table = RepairPlan.load(tmp_path / "plan.parquet").table
         assert np.mean([a == b for a, b in zip(table["action"], expected.table["action"], strict=True)]) > 0.98
         assert table["key"].equals(expected.table["key"])
-        export_stream_reads_it(table)
-
-
-def export_stream_reads_it(table: pa.Table) -> None:
-    kept = table.filter(pc.is_in(table["action"], pa.array(["keep", "rematch_text", "rematch_image"])))
-    assert kept["caption"].null_count == 0 and kept["original_caption"].null_count == 0
+        kept = table.filter(pc.is_in(table["action"], pa.array(["keep", "rematch_text", "rematch_image"])))
+        assert kept["caption"].null_count == 0 and kept["original_caption"].null_count == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 from pathlib import Path
@@ -74,19 +75,18 @@ def test_a_complete_run_outlives_any_number_of_killed_replacements(tmp_path: Pat
 
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
-@pytest.mark.parametrize("left", [(), (".cleanpairs-run.json-abcdefgh",), ("run.json",)])
-@pytest.mark.parametrize("status", ["running", "interrupted"])
-def test_what_a_kill_leaves_of_a_fit_that_has_just_begun_is_no_output(
-    tmp_path: Path, options: dict[str, bool], left: tuple[str, ...], status: str
-) -> None:
-    (tmp_path / "a").mkdir()
-    for name in left:
-        (tmp_path / "a" / name).write_text(json.dumps({"status": status}))
-    Run.check_resumable(tmp_path / "a")
-    Run.create(tmp_path / "a", **options).write_info({"status": "complete"})
-    assert Run.open(tmp_path / "a").info == {"status": "complete"} and not (tmp_path / ".replaced-a").exists()
-    with pytest.raises(OutputExistsError, match="--overwrite"):
-        Run.create(tmp_path / "a")
+def test_what_a_kill_leaves_of_a_fit_that_has_just_begun_is_no_output(tmp_path: Path, options: dict[str, bool]) -> None:
+    lefts = ("", ".cleanpairs-run.json-abcdefgh", "run.json")
+    for k, (left, status) in enumerate(itertools.product(lefts, ("running", "interrupted"))):
+        path = tmp_path / f"run{k}"
+        path.mkdir()
+        if left:
+            (path / left).write_text(json.dumps({"status": status}))
+        Run.check_resumable(path)
+        Run.create(path, **options).write_info({"status": "complete"})
+        assert Run.open(path).info == {"status": "complete"} and not (tmp_path / f".replaced-run{k}").exists()
+        with pytest.raises(OutputExistsError, match="--overwrite"):
+            Run.create(path)
 
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
@@ -105,6 +105,8 @@ def test_killed_between_setting_aside_and_beginning_the_run_comes_back(
 
 
 def test_a_run_that_has_learnt_nothing_is_discarded_with_its_link(tmp_path: Path) -> None:
+    Run.create(tmp_path / "a").discard_empty()  # the first of all leaves no link
+    assert not (tmp_path / "a").exists() and list((tmp_path / "runs").iterdir()) == []
     Run.create(tmp_path / "runs" / "first").write_info({"x": 1})
     empty = Run.create(tmp_path / "runs" / "second")
     empty.write_info({"x": 2})
@@ -114,21 +116,10 @@ def test_a_run_that_has_learnt_nothing_is_discarded_with_its_link(tmp_path: Path
     (begun.path / "checkpoints").mkdir()
     (begun.path / "checkpoints" / "last.safetensors").touch()
     begun.discard_empty()
-    assert begun.path.exists() and os.readlink(tmp_path / "runs" / "latest") == "third"
     unlinked = Run.create(tmp_path / "other", latest=False)
     unlinked.discard_empty()
-    assert not unlinked.path.exists() and os.readlink(tmp_path / "runs" / "latest") == "third"
-
-
-def test_the_first_run_of_all_leaves_no_link_when_it_is_discarded(tmp_path: Path) -> None:
-    Run.create(tmp_path / "a").discard_empty()
-    assert not (tmp_path / "a").exists() and list((tmp_path / "runs").iterdir()) == []
-
-
-def test_somebodys_own_latest_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "runs" / "latest").mkdir(parents=True)
-    Run.create(tmp_path / "a")
-    assert not (tmp_path / "runs" / "latest").is_symlink()
+    assert begun.path.exists() and not unlinked.path.exists()
+    assert os.readlink(tmp_path / "runs" / "latest") == "third"
 
 
 @pytest.mark.parametrize("how", ["a file called runs", "a directory in the link's place", "a link that stays"])
@@ -298,9 +289,8 @@ def test_the_verdict_is_the_first_line_and_names_the_next_step(tmp_path: Path, m
         ({"standing_out": [], "answers": 40}, ["export 'a run'"]),
     ):
         lines = result_table(found | more).splitlines()
-        assert lines[0].startswith(
-            "By 40 answers about 10.0%" if "answers" in more else "About 10.0% of the pairs fit no"
-        )
+        begin = "By 40 answers about 10.0%" if "answers" in more else "About 10.0% of the pairs fit no"
+        assert lines[0].startswith(begin)
         assert any(line.startswith("standing out") for line in lines) == bool(more["standing_out"])
         for line, step in zip(lines[-len(steps) :], steps, strict=True):
             assert line[16:].startswith(f"cleanpairs {step}")

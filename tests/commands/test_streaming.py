@@ -183,17 +183,13 @@ def test_what_cannot_be_divided_says_so(tmp_path: Path, model: InfoNCE) -> None:
 def test_a_range_of_rows_is_that_of_all(many: Path, first: int, rows: int) -> None:
     source, reader = open_source(many), ParquetReader()
     pairs = load_pairs(many)
-    wanted = [
-        (pairs.keys[i], pairs.captions[i]) for i in np.flatnonzero((pairs.row >= first) & (pairs.row < first + rows))
-    ]
-    found = [
-        p
-        for b in reader.iter_range(source, first, rows, 4)
-        for p in zip(b.keys.to_pylist(), b.captions.to_pylist(), strict=True)
-    ]
+    rows_of = np.flatnonzero((pairs.row >= first) & (pairs.row < first + rows))
+    wanted = [(pairs.keys[i], pairs.captions[i]) for i in rows_of]
+    batches = list(reader.iter_range(source, first, rows, 4))
+    found = [p for b in batches for p in zip(b.keys.to_pylist(), b.captions.to_pylist(), strict=True)]
     assert found == wanted
     vectors = np.concatenate([b.vectors for b in reader.iter_rows(source)])
-    part = [b.vectors for b in reader.iter_range(source, first, rows, 4)]
+    part = [b.vectors for b in batches]
     np.testing.assert_array_equal(np.concatenate([vectors[:0], *part]), vectors[first : first + rows])
 
 

@@ -117,9 +117,8 @@ def test_bad_overrides_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_resolved_yaml_has_every_setting_and_resolves_to_the_same(tmp_path: Path) -> None:
-    r = Recipe.resolve(
-        overrides=["method.name=crcl", "lr=5e-4", "dim=16", "val=é=1.parquet", "refine_epochs=[]", "quiet=true"]
-    )
+    given = ["method.name=crcl", "lr=5e-4", "dim=16", "val=é=1.parquet", "refine_epochs=[]", "quiet=true"]
+    r = Recipe.resolve(overrides=given)
     path = written(tmp_path, r.to_yaml())
     again = Recipe.resolve(path)
     assert again.estimator().get_params() == r.estimator().get_params()

@@ -75,9 +75,8 @@ def reads(called: str, call: ast.Call) -> bool:
     mode = [m.value for m in [*call.args[:2], *(k.value for k in call.keywords)] if isinstance(m, ast.Constant)]
     if called == "open":
         return not any(m in ("w", "wb", "a", "ab") for m in mode)
-    return called.endswith((".read_text", ".read_bytes")) or (
-        called.endswith(".open") and ("rb" in mode or "r" in mode)
-    )
+    opened = called.endswith(".open") and ("rb" in mode or "r" in mode)
+    return opened or called.endswith((".read_text", ".read_bytes"))
 
 
 def test_paths_of_others_are_opened_by_the_one_function() -> None:

@@ -232,9 +232,8 @@ def test_loose_arrays(tmp_path: Path) -> None:
     assert whole.keys == [str(i) for i in range(N)] and not whole.has_captions and not whole.reasons
     parts = load_pairs(tmp_path / "image_*.npy", text_vectors=tmp_path / "{text_0,text_1}.npy")
     lines = load_pairs(tmp_path / "image.npy", captions=tmp_path / "captions.txt")
-    rows = load_pairs(
-        tmp_path / "image_*.npy", text_vectors=tmp_path / "text_*.npy", captions=tmp_path / "rows.parquet"
-    )
+    table_of = tmp_path / "rows.parquet"
+    rows = load_pairs(tmp_path / "image_*.npy", text_vectors=tmp_path / "text_*.npy", captions=table_of)
     for pairs in (whole, parts, lines, rows):
         np.testing.assert_array_equal(np.asarray(pairs.images.array())[:, 0], image)
     for pairs in (parts, rows):

@@ -90,11 +90,8 @@ def test_vectors_of_captions_are_read_with_their_faults(
     assert pairs.source.columns["text_features"] == "text_features"
     assert isinstance(pairs.text_vectors, np.memmap) == large and pairs.text_vectors is not None
     np.testing.assert_array_equal(pairs.text_vectors[:, :2], [[1, 2], [0, 0], [0, 0], [0, 0], [4, 5]])
-    assert pairs.reasons == {
-        1: "there is no text vector",
-        2: "its text vector has 1 values, not 1002",
-        3: "its text vector is not finite",
-    }
+    missing, short = "there is no text vector", "its text vector has 1 values, not 1002"
+    assert pairs.reasons == {1: missing, 2: short, 3: "its text vector is not finite"}
     lists = table.set_column(0, "caption", pa.array([["a", "b"]] * 5))
     pq.write_table(lists, tmp_path / "lists.parquet")
     several = load_pairs(tmp_path / "lists.parquet")  # one vector a row is not one a caption

@@ -87,9 +87,8 @@ def test_lists_of_captions_and_images_by_path(tmp_path: Path) -> None:
 def test_arrays_of_datasets_are_vectors(tmp_path: Path) -> None:
     features = datasets.Features({"caption": datasets.Value("string"), "features": datasets.Array2D((2, 3), "float32")})
     vectors = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
-    datasets.Dataset.from_dict({"caption": ["a", "b"], "features": vectors}, features=features).save_to_disk(
-        tmp_path / "saved"
-    )
+    made = datasets.Dataset.from_dict({"caption": ["a", "b"], "features": vectors}, features=features)
+    made.save_to_disk(tmp_path / "saved")
     pairs = load_pairs(tmp_path / "saved")
     np.testing.assert_array_equal(pairs.images.array(), vectors)
 

@@ -60,20 +60,13 @@ def test_workers_make_the_same_arrays(preparation: Preparation) -> None:
             assert np.array_equal(a, b)
 
 
-def test_a_whole_picture_of_more_than_a_pipe_holds() -> None:
+def test_few_pictures_and_a_whole_one_of_more_than_a_pipe_holds() -> None:
     big = picture(900, 800)  # 2.2 MB each way
     with Decoder(RGB, 1) as decoder:
+        assert decode(decoder, []) == []
         (batch,) = decode(decoder, [big, picture(5), big])
-    assert [a.shape for a in batch.arrays] == [(800, 900, 3), (9, 5, 3), (800, 900, 3)]
+    assert [a.shape for a in batch.arrays] == [(800, 900, 3), (9, 5, 3), (800, 900, 3)] and not batch.failures
     assert np.array_equal(batch.arrays[0], np.asarray(Image.open(io.BytesIO(big))))
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_none_one_and_two_images(workers: int) -> None:
-    with Decoder(PIXELS, workers) as decoder:
-        found = [decode(decoder, [picture(9)] * count) for count in range(3)]
-    assert [sum(len(b.arrays) for b in batches) for batches in found] == [0, 1, 2]
-    assert not [b.failures for batches in found for b in batches if b.failures]
 
 
 def test_an_image_that_kills_its_worker_twice_is_set_aside_and_the_others_are_not() -> None:

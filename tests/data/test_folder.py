@@ -87,9 +87,8 @@ def test_the_image_folder_of_datasets(folder: Path) -> None:
     (folder / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "other.csv").write_text("of no use\n")
     pairs = load_pairs(folder)
-    theirs = datasets.load_dataset(
-        "imagefolder", data_dir=str(folder), split="train", cache_dir=str(folder.parent / "c")
-    )
+    cache = str(folder.parent / "c")
+    theirs = datasets.load_dataset("imagefolder", data_dir=str(folder), split="train", cache_dir=cache)
     assert pairs.captions == theirs["text"][:] == [f"caption {i}" for i in range(6)]
     for found, image in zip(pairs.images.read(range(6)), theirs["image"], strict=True):
         assert found is not None

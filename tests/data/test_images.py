@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 import warnings
 import zlib
@@ -28,20 +29,20 @@ def near(image: Any, colour: tuple[int, int, int], tolerance: int = 12) -> bool:
     return bool((abs(np.asarray(image).astype(int) - colour) <= tolerance).all())
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
-def test_formats(form: str) -> None:
-    image = read_image(encode(Image.new("RGB", (9, 5), (200, 40, 60)), form))
-    assert image.size == (9, 5) and near(image, (200, 40, 60))
-
-
-def test_modes() -> None:
-    assert near(read_image(encode(Image.new("L", (4, 4), 77), "PNG")), (77, 77, 77))
-    assert near(read_image(encode(Image.new("1", (4, 4), 1), "PNG")), (255, 255, 255))
-    assert near(read_image(encode(Image.new("RGB", (4, 4), (10, 200, 30)).convert("CMYK"), "JPEG")), (10, 200, 30))
-    assert near(read_image(encode(Image.new("RGB", (4, 4), (10, 200, 30)).quantize(4), "PNG")), (10, 200, 30))
-    sixteen = Image.fromarray(np.full((4, 4), 30_000, np.uint16))
-    assert near(read_image(encode(sixteen, "PNG")), (117, 117, 117), 1)
-    assert near(read_image(encode(sixteen, "TIFF")), (117, 117, 117), 1)
+def test_formats_and_modes() -> None:
+    for form in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"):
+        image = read_image(encode(Image.new("RGB", (9, 5), (200, 40, 60)), form))
+        assert image.size == (9, 5) and near(image, (200, 40, 60))
+    green, sixteen = Image.new("RGB", (4, 4), (10, 200, 30)), Image.fromarray(np.full((4, 4), 30_000, np.uint16))
+    for image, form, colour in (
+        (Image.new("L", (4, 4), 77), "PNG", (77, 77, 77)),
+        (Image.new("1", (4, 4), 1), "PNG", (255, 255, 255)),
+        (green.convert("CMYK"), "JPEG", (10, 200, 30)),
+        (green.quantize(4), "PNG", (10, 200, 30)),
+        (sixteen, "PNG", (117, 117, 117)),
+        (sixteen, "TIFF", (117, 117, 117)),
+    ):
+        assert near(read_image(encode(image, form)), colour, 1 if image is sixteen else 12)
 
 
 RAMP = np.tile(np.arange(256.0), (8, 1))
@@ -120,24 +121,20 @@ def test_exif_rotation() -> None:
     assert upright.shape == (8, 4, 3) and upright[:3].min() > 200 and upright[5:].max() < 55
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-@pytest.mark.parametrize("exif", [b"garbage", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff", b""])
-def test_a_broken_exif_note_does_not_cost_the_image(form: str, exif: bytes) -> None:
-    data = encode(Image.new("RGB", (8, 4), (200, 40, 60)), form, exif=b"Exif\0\0" + exif)
-    image = read_image(data)
-    assert image.size == (8, 4) and near(image, (200, 40, 60))
+def test_a_broken_exif_note_does_not_cost_the_image() -> None:
+    notes = (b"garbage", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff", b"")
+    for form, exif in itertools.product(("JPEG", "PNG", "WEBP"), notes):
+        image = read_image(encode(Image.new("RGB", (8, 4), (200, 40, 60)), form, exif=b"Exif\0\0" + exif))
+        assert image.size == (8, 4) and near(image, (200, 40, 60))
 
 
 def test_every_truncation_is_refused() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (24, 24, 3), np.uint8)
-    tried = 0
     for form in ("JPEG", "PNG", "WEBP", "GIF", "BMP"):
         data = encode(Image.fromarray(noise), form)
         for keep in (0, 1, 20, len(data) // 2, len(data) * 3 // 4):
-            tried += 1
             with pytest.raises(DataError):
                 read_image(data[:keep])
-    assert tried == 25
 
 
 def png_header(width: int, height: int) -> bytes:
@@ -148,25 +145,20 @@ def png_header(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 64)) + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize(("width", "height"), [(9_000, 9_000), (60_000, 60_000), (2**31 - 1, 2**31 - 1), (0, 5)])
-def test_bombs_are_refused_before_they_are_decoded(width: int, height: int) -> None:
-    with pytest.raises(DataError):
-        read_image(png_header(width, height))
-
-
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (b"<html><body>404</body></html>", ": it is a web page"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "$"),
-        (b"%PDF-1.4", ": it is PDF"),
-        (b"<svg/>", ": it is SVG"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", ": .*git lfs pull"),
-        (encode(Image.new("RGB", (4, 4)), "JPEG2000"), ": it is JPEG 2000"),
+        *((png_header(*size), ".") for size in ((9_000, 9_000), (60_000, 60_000), (2**31 - 1, 2**31 - 1), (0, 5))),
+        (b"<html><body>404</body></html>", "no known image format: it is a web page"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no known image format$"),
+        (b"%PDF-1.4", "no known image format: it is PDF"),
+        (b"<svg/>", "no known image format: it is SVG"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "no known image format: .*git lfs pull"),
+        (encode(Image.new("RGB", (4, 4)), "JPEG2000"), "no known image format: it is JPEG 2000"),
     ],
 )
-def test_what_is_no_image(data: bytes, what: str) -> None:
-    with pytest.raises(DataError, match=f"no known image format{what}"):
+def test_bombs_and_what_is_no_image_are_refused(data: bytes, what: str) -> None:
+    with pytest.raises(DataError, match=what):
         read_image(data)
 
 
@@ -186,9 +178,7 @@ def test_equal_vectors_are_one_group_and_others_are_not() -> None:
     assert vector_groups(array[:0]).shape == (0,)
 
 
-def test_the_size_of_a_large_image_is_read_without_a_warning_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    file = io.BytesIO()
-    Image.new("L", (4, 4)).save(file, "PNG")
+def test_the_size_of_a_large_image_is_read_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     with warnings.catch_warnings(action="error"):
-        assert image_header(file.getvalue()) == ("PNG", 4, 4)
+        assert image_header(encode(Image.new("L", (4, 4)), "PNG")) == ("PNG", 4, 4)

@@ -29,9 +29,8 @@ def not_utf8(*raw: bytes) -> pa.Array:
 
 
 def test_a_column_name_that_occurs_twice(tmp_path: Path) -> None:
-    table = pa.Table.from_arrays(
-        [pa.array(["a"]), pa.array(["b"]), pa.array([png(0)])], ["caption", "caption", "image"]
-    )
+    columns = [pa.array(["a"]), pa.array(["b"]), pa.array([png(0)])]
+    table = pa.Table.from_arrays(columns, ["caption", "caption", "image"])
     pq.write_table(table, tmp_path / "twice.parquet")
     with pytest.raises(DataError, match=r"twice\.parquet has the column 'caption' more than once"):
         load_pairs(tmp_path / "twice.parquet")
@@ -198,9 +197,8 @@ def test_views_are_read_as_what_they_are_views_of(tmp_path: Path) -> None:
     try:
         path = write(tmp_path / "in.parquet", columns)
     except pa.ArrowException:  # this pyarrow writes no list_view
-        path = write(
-            tmp_path / "in.parquet", columns | {"tags": pa.array([["t"], [], None], pa.list_(pa.string_view()))}
-        )
+        columns["tags"] = pa.array([["t"], [], None], pa.list_(pa.string_view()))
+        path = write(tmp_path / "in.parquet", columns)
     pairs = load_pairs(path)
     assert pairs.captions == ["a", "b", "c", ""] and pairs.keys == list("xxyz")
     batches = list(iter_tables(pairs.source, 2))

@@ -77,22 +77,22 @@ def test_a_plan_does_not_choose_where_images_are(bundle: Path, tmp_path: Path, r
         assert set(pixels(out)) == {200}  # it would have been read
 
 
-@pytest.mark.parametrize(("root", "color"), [(None, 100), ("images", 50), (".", 100)])
-def test_images_at_or_below_the_data_are_read(bundle: Path, tmp_path: Path, root: str | None, color: int) -> None:
-    options = {} if root is None else {"image_root": str(bundle / root)}
-    plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options)
-    export_plan(plan, tmp_path / "out", format="webdataset")
-    assert set(pixels(tmp_path / "out")) == {color}
+def test_images_at_or_below_the_data_are_read(bundle: Path, tmp_path: Path) -> None:
+    for k, (root, color) in enumerate(((None, 100), ("images", 50), (".", 100))):
+        options = {} if root is None else {"image_root": str(bundle / root)}
+        plan = plan_of(bundle / "data.parquet", tmp_path / f"{k}.parquet", options)
+        export_plan(plan, tmp_path / f"out{k}", format="webdataset")
+        assert set(pixels(tmp_path / f"out{k}")) == {color}
 
 
 def test_what_the_user_has_named_himself_is_read_again(bundle: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    options = {"image_root": str(bundle.parent / "private")}
-    plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options)
+    data, out = bundle / "data.parquet", tmp_path / "out"
+    plan = plan_of(data, tmp_path / "plan.parquet", {"image_root": str(bundle.parent / "private")})
     monkeypatch.chdir(bundle)
     remember_user_path("data.parquet", {"image_root": "../private", "text_column": "caption"})
-    export_plan(plan, tmp_path / "out", format="webdataset")
-    assert set(pixels(tmp_path / "out")) == {200}
-    other = plan_of(bundle / "data.parquet", tmp_path / "other.parquet", {"image_root": str(bundle.parent)})
+    export_plan(plan, out, format="webdataset")
+    assert set(pixels(out)) == {200}
+    other = plan_of(data, tmp_path / "other.parquet", {"image_root": str(bundle.parent)})
     with pytest.raises(ConfigError, match="nobody has named it"):
         export_plan(other, tmp_path / "out2", format="webdataset")
 
@@ -110,13 +110,14 @@ def test_a_plan_of_other_data_opens_nothing_more_of_it(bundle: Path, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    "options", [{"nonsense": 1}, {"image_root": 3}, {"limit": "3"}, {"allow_urls": "yes"}, ["a"], None, {"limit": True}]
-)
-def test_options_that_are_none(bundle: Path, tmp_path: Path, options: Any) -> None:
-    plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options, known={})
-    with pytest.raises(DataError, match="does not say which data"):
-        export_plan(plan, tmp_path / "out.parquet")
+def test_options_that_are_none(bundle: Path, tmp_path: Path) -> None:
+    for options in (
+        {"nonsense": 1}, {"image_root": 3}, {"limit": "3"}, {"allow_urls": "yes"}, ["a"], None, {"limit": True}
+    ):  # fmt: skip
+        plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options, known={})
+        with pytest.raises(DataError, match="does not say which data"):
+            export_plan(plan, tmp_path / "out.parquet")
+        plan.unlink()
 
 
 @pytest.fixture
@@ -138,32 +139,28 @@ URLS = ("http://127.0.0.1:1/a.parquet", "https://example.org/a.parquet", "memory
         "file:///etc/hostname", "ftp://example.org/a.parquet", "hf://datasets/owner/name@main")  # fmt: skip
 
 
-@pytest.mark.parametrize("url", URLS)
-@pytest.mark.parametrize("allowed", [False, True])
+@pytest.mark.parametrize("options", [{}, {"allow_urls": True}])
 def test_a_file_that_names_a_url_or_the_hub_has_nothing_fetched(
-    bundle: Path, tmp_path: Path, network: list[Any], url: str, allowed: bool
+    bundle: Path, tmp_path: Path, network: list[Any], options: dict[str, bool]
 ) -> None:
     fsspec.filesystem("memory").pipe("/bucket/a.parquet", (bundle / "data.parquet").read_bytes())
-    options = {"allow_urls": True} if allowed else {}
     plan = RepairPlan.load(plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", {}))
-    RepairPlan(plan.table, 0.5, 0.5, plan.fingerprint, {"data": url, "columns": options}).save(tmp_path / "p.parquet")
-    with pytest.raises(ConfigError, match=r"p\.parquet names the data .* nobody has named it here"):
-        export_plan(tmp_path / "p.parquet", tmp_path / "out.parquet")
-    run = tmp_path / "run"
+    given, run = tmp_path / "p.parquet", tmp_path / "run"
     run.mkdir()
-    told = {"data": url, "options": options, "fingerprint": plan.fingerprint}
-    (run / "run.json").write_text(json.dumps({"status": "complete", "method": "auto", "input": told}))
-    with pytest.raises(ConfigError, match=r"run\.json names the data"):
-        Run.open(run).load_input()
-    assert network == []
-    assert not (tmp_path / "cache" / "remote").exists()
-
-
-@pytest.mark.parametrize("told", [None, 3, {}, {"data": 3, "options": {}}, {"data": "x"}, {"options": {}}])
-def test_a_run_that_does_not_say_what_it_is_of(tmp_path: Path, told: Any) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"status": "complete", "input": told}))
-    with pytest.raises(DataError, match=r"run\.json"):
-        Run.open(tmp_path).load_input()
+    for url in URLS:
+        told = {"data": url, "columns": options}
+        RepairPlan(plan.table, 0.5, 0.5, plan.fingerprint, told).save(given, overwrite=True)
+        with pytest.raises(ConfigError, match=r"p\.parquet names the data .* nobody has named it here"):
+            export_plan(given, tmp_path / "out.parquet")
+        told = {"data": url, "options": options, "fingerprint": plan.fingerprint}
+        (run / "run.json").write_text(json.dumps({"status": "complete", "method": "auto", "input": told}))
+        with pytest.raises(ConfigError, match=r"run\.json names the data"):
+            Run.open(run).load_input()
+    for told in (None, 3, {}, {"data": 3, "options": {}}, {"data": "x"}, {"options": {}}):
+        (run / "run.json").write_text(json.dumps({"status": "complete", "input": told}))
+        with pytest.raises(DataError, match=r"run\.json"):
+            Run.open(run).load_input()
+    assert network == [] and not (tmp_path / "cache" / "remote").exists()
 
 
 @pytest.mark.parametrize("role", ["encoder", "text_encoder"])

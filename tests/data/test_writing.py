@@ -19,9 +19,8 @@ FLAT = pa.schema([("a", pa.int64()), ("text", pa.string())], metadata={"note": "
 
 
 def rows(first: int, n: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {"a": range(first, first + n), "text": [f"row {i}" for i in range(first, first + n)]}, schema=FLAT
-    )
+    numbers = range(first, first + n)
+    return pa.RecordBatch.from_pydict({"a": numbers, "text": [f"row {i}" for i in numbers]}, schema=FLAT)
 
 
 def test_rows_come_back_and_are_counted_and_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import sys
-import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -66,32 +64,3 @@ def test_a_title_that_many_files_share_gives_way_to_the_file_name(captions: Modu
     found = captions.captions_of(metadata)
     assert found["roadsigns/bus_lane"].text == "bus lane, transport, roadsigns"
     assert len({c.text for c in found.values()}) == len(found) == len(names)
-
-
-def test_debian_package(tmp_path: Path) -> None:
-    def tar(files: dict[str, bytes], links: dict[str, str]) -> bytes:
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w:xz") as archive:
-            for name, data in files.items():
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-            for name, target in links.items():
-                info = tarfile.TarInfo(name)
-                info.type, info.linkname = tarfile.SYMTYPE, target
-                archive.addfile(info)
-        return buffer.getvalue()
-
-    members = {
-        "debian-binary": b"2.0\n",
-        "control.tar.xz": tar({"./control": b"Package: cats\nVersion: 1:2-3\nDescription: cats\n more: cats\n"}, {}),
-        "data.tar.xz": tar({"./usr/a/one.png": b"1", "./usr/a/two.txt": b"22"}, {"./usr/b/c.png": "../a/one.png"}),
-    }
-    deb = b"!<arch>\n"
-    for name, data in members.items():
-        deb += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode() + data + b"\n" * (len(data) % 2)
-    (tmp_path / "cats.deb").write_bytes(deb)
-    package = tool("debian_package").DebianPackage(tmp_path / "cats.deb")
-    assert (package.name, package.version) == ("cats", "1:2-3")
-    assert dict(package.files(".png")) == {"usr/a/one.png": b"1"}
-    assert package.links(".png") == {"usr/b/c.png": "usr/a/one.png"}

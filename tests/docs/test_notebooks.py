@@ -57,10 +57,8 @@ def test_it_is_stored_as_it_ran(path: Path) -> None:
     printing = [cell for cell in cells if "print(" in cell.source or "plt.show()" in cell.source]
     assert all(cell.outputs for cell in printing) and len(pictures(outputs)) >= PICTURES.get(path.stem, 0)
     assert all(len(picture) < 120_000 for picture in pictures(outputs)) and path.stat().st_size < 400_000
-    assert (
-        not [cell for cell in cells if "execution" in cell.metadata]
-        and "version" not in notebook.metadata.language_info
-    )
+    assert not [cell for cell in cells if "execution" in cell.metadata]
+    assert "version" not in notebook.metadata.language_info
 
 
 @pytest.fixture(scope="session")
