@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from cleanpairs import PairCleaner, Pairs
+from cleanpairs import PairCleaner
 from cleanpairs.core.registry import METHODS, Registry
+from tests.helpers import corpus
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 
@@ -27,12 +28,7 @@ def test_a_method_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(METHODS, name, Registry("method", {name: entry})[name])
     method = METHODS.load(name)
     assert method is importlib.import_module("example_gce").GCE
-    rng = np.random.default_rng(0)
-    table = rng.normal(size=(20, 12)).astype(np.float32)
-    words = [rng.choice(20, 3, replace=False) for _ in range(120)]
-    captions = [" ".join(f"word{k}" for k in row) for row in words]
-    captions[:30] = captions[1:30] + captions[:1]
-    pairs = Pairs.from_arrays(captions, features=np.stack([table[row].sum(0) for row in words]))
+    pairs = corpus(120, 30)
     small = {"backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3,
              "tau": 0.1, "epochs": 8, "image_drop": 0.0, "text_drop": 0.1}  # fmt: skip
     model = method(**small, device="cpu", q=0.5).fit(pairs)

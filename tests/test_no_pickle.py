@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 REPO = Path(__file__).resolve().parents[1]
 FOLDERS = ("cleanpairs", "benchmarks", "tools")
 
@@ -78,23 +76,15 @@ def test_the_loader_of_recipes_is_a_safe_one() -> None:
     assert loaders and all(issubclass(loader, yaml.SafeLoader) for loader in loaders)
 
 
-@pytest.mark.parametrize(
-    ("source", "count"),
-    [
-        ("from joblib import load", 1),
-        ("def f():\n    import dill.settings", 1),
-        ("torch.load(x, weights_only=False)", 1),
-        ("torch.load(x, weights_only=True)", 0),
-        ("np.load(x, allow_pickle=True)", 1),
-        ("yaml.load(x, Loader=yaml.Loader)", 1),
-        ("yaml.load(x, Loader=yaml.SafeLoader)", 0),
-        ("faiss.read_index(p)", 1),
-        ("tar.extractall(p)", 1),
-        ("tar.extractall(p, filter='data')", 0),
-        ("AutoModel.from_pretrained(p, trust_remote_code=True)", 1),
-        ("subprocess.run(c, shell=True)", 1),
-        ("model.eval()", 0),
-    ],
-)
-def test_what_is_banned(source: str, count: int) -> None:
-    assert len(complaints(source)) == count
+def test_what_is_banned() -> None:
+    for source in (
+        "from joblib import load", "def f():\n    import dill.settings", "torch.load(x, weights_only=False)",
+        "np.load(x, allow_pickle=True)", "yaml.load(x, Loader=yaml.Loader)", "faiss.read_index(p)", "tar.extractall(p)",
+        "AutoModel.from_pretrained(p, trust_remote_code=True)", "subprocess.run(c, shell=True)",
+    ):  # fmt: skip
+        assert len(complaints(source)) == 1, source
+    for source in (
+        "torch.load(x, weights_only=True)", "yaml.load(x, Loader=yaml.SafeLoader)", "model.eval()",
+        "tar.extractall(p, filter='data')",
+    ):  # fmt: skip
+        assert not complaints(source), source

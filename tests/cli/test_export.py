@@ -1,12 +1,15 @@
-"""``cleanpairs export`` in every format, and ``cleanpairs push``, by a plan: no model is needed."""
+"""``cleanpairs restore``: the command around :func:`cleanpairs.export.restore_export`."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -16,16 +19,241 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cleanpairs.cli import cli
-from cleanpairs.core.errors import ConfigError, OutputError
-from cleanpairs.data import load_pairs
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputError, OutputExistsError
+from cleanpairs.data import ParquetSink, load_pairs
+from cleanpairs.export import diff_export, export_pairs
 from cleanpairs.repair.actions import REASONS
 from cleanpairs.repair.plan import RepairPlan
 from tests.helpers import picture as png
 from tests.helpers import plan_of
 
 
+def halve(data: str) -> None:
+    """Every second pair of ``data`` is dropped; ``out.parquet`` is what is left."""
+    pairs = load_pairs(data)
+    export_pairs(pairs, plan_of(pairs, ["drop" if i % 2 else "keep" for i in range(len(pairs))]), "out.parquet")
+
+
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """In a directory with in.parquet, its metadata, and out.parquet."""
+    monkeypatch.chdir(tmp_path)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(10, dtype=np.float32)), 2)
+    table = pa.table({"action": list("abcde"), "caption": [f"text {i}" for i in range(5)], "features": vectors})
+    pq.write_table(table.replace_schema_metadata({"made": "by hand"}), "in.parquet")
+    halve("in.parquet")
+
+    def call(*argv: Any) -> Result:
+        return CliRunner().invoke(cli, ["restore", *map(str, argv)])
+
+    return call
+
+
+def test_there_and_back(command: Callable[..., Result]) -> None:
+    result = command("out.parquet", "--out", "back/in.parquet")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == (
+        "5 rows of 3 columns restored: 3 had not been changed, 0 were changed back, 2 had been dropped and are there "
+        "again\nrestored: back/in.parquet\n"
+    )
+    assert pq.read_table("back/in.parquet").equals(pq.read_table("in.parquet"), check_metadata=True)
+    result = command("out.parquet", "--out", "back.parquet", "--json")
+    counts = {"rows": 5, "columns": 3, "unchanged": 3, "undone": 0, "returned": 2}
+    assert json.loads(result.stdout) == {"path": "back.parquet"} | counts
+
+
+def test_what_exists_stays_without_overwrite(command: Callable[..., Result]) -> None:
+    before = Path("in.parquet").read_bytes()
+    error = command("out.parquet", "--out", "in.parquet").exception
+    assert isinstance(error, OutputExistsError) and "--overwrite" in str(error)
+    assert Path("in.parquet").read_bytes() == before
+    assert command("out.parquet", "--out", "in.parquet", "--overwrite").exit_code == 0
+    assert command("out.parquet").exit_code == 2  # --out is not guessed
+
+
+# -- ``cleanpairs verify``: exit codes, what is printed, JSON ---------------------------------------------------------
+
+
+def verify(*argv: object) -> Result:
+    return CliRunner().invoke(cli, ["verify", *map(str, argv)])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    table = pa.table({"key": ["a", "b"], "caption": ["some words " * 30, "other words " * 30]})
+    with ParquetSink(tmp_path / "data.parquet", table.schema) as sink:
+        sink.write(table)
+    return tmp_path / "data.parquet"
+
+
+def test_a_whole_file_is_exit_code_0(file: Path) -> None:
+    done = verify(file)
+    assert done.exit_code == 0
+    assert "2 rows" in done.output and done.output.endswith("1 checks, nothing wrong\n")
+    assert verify(file, "--quiet").output == ""
+    (line,) = verify(file, "--json").output.splitlines()
+    assert set(json.loads(line)) == {"path", "kind", "ok", "checked", "problems", "notes"}
+
+
+def test_a_damaged_file_is_exit_code_3_and_its_place_is_named(file: Path) -> None:
+    whole = bytearray(file.read_bytes())
+    whole[60] ^= 0xFF
+    file.write_bytes(whole)
+    done = verify(file)
+    assert done.exit_code == 3
+    assert "WRONG" in done.output and "row group 0, column 'key'" in done.output and "data.parquet" in done.output
+    quiet = verify(file, "--quiet")
+    assert quiet.exit_code == 3 and len(quiet.output.splitlines()) == 1
+    found = json.loads(verify(file, "--json").output)
+    assert found["ok"] is False and found["kind"] == "parquet"
+    assert [p["place"] for p in found["problems"]] == ["row group 0, column 'key'"]
+
+
+def test_the_folder_one_is_in_and_nothing_to_verify(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    for name in (".", "./"):
+        assert verify(name).exit_code == 0 and "2 rows" in verify(name).output
+    for name in ("/", "nowhere.parquet"):
+        assert getattr(verify(name).exception, "exit_code", None) == 3
+
+
+# -- ``cleanpairs diff``: what an export changed, as a stranger reads it ----------------------------------------------
+
+
+CAPTIONS = [
+    "a dog on grass", "\x1b[31mred\nsecond\u202eline", "=1+1", "two men " * 40, "\u65e5\u672c" * 60, "", "a boat",
+    "a car",
+]  # fmt: skip
+ACTIONS = "rematch_text rematch_text rematch_text rematch_image rematch_text quarantine drop keep".split()
+DONORS = [1, 3, 0, 0, 7, None, None, None]
+
+
+@pytest.fixture
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """``out.parquet`` in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    n = len(CAPTIONS)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(n * 2, dtype=np.float32)), 2)
+    keys = ["k\x07" if i == 3 else f"k{i}" for i in range(n)]
+    pq.write_table(pa.table({"key": keys, "caption": CAPTIONS, "features": vectors}), "in.parquet")
+    pairs = load_pairs("in.parquet")
+    reasons = [None if a == "keep" else "no partner scores 0.5" for a in ACTIONS]
+    correspondence = [None if a == "quarantine" else 0.25 for a in ACTIONS]
+    scores = [None if d is None else 0.87 for d in DONORS]
+    told = {"reason": reasons, "correspondence": correspondence, "repair_score": scores}
+    export_pairs(pairs, plan_of(pairs, ACTIONS, DONORS, **told), "out.parquet")
+    return tmp_path / "out.parquet"
+
+
+@pytest.fixture
+def diff(exported: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*argv: Any, **settings: Any) -> Result:
+        return CliRunner().invoke(cli, ["diff", *map(str, argv)], **settings)
+
+    return call
+
+
+def test_two_lines_a_pair(diff: Callable[..., Result]) -> None:
+    result = diff("out.parquet")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[:8] == [
+        "out.parquet: 8 pairs",
+        "  1 kept, 4 with a new caption, 1 with a new image, 1 dropped, 1 quarantined",
+        "",
+        "@ k0  (pair 0, correspondence 0.25)",
+        "- a dog on grass",
+        "+ \\x1b[31mred\\nsecond\\u202eline  (from k1, score 0.87)",
+        "",
+        "@ k1  (pair 1, correspondence 0.25)",
+    ]
+    assert "- image of k\\x07\n+ image of k0  (score 0.87)\n  two men two men" in result.stdout
+    assert "@ k5  (pair 5)\n- (no caption)\n  quarantined: no partner scores 0.5" in result.stdout
+    assert "- a boat\n  dropped: no partner scores 0.5\n" in result.stdout
+    assert "a car  (from k7" in result.stdout and "k7  (pair" not in result.stdout  # a kept pair is no change
+
+
+def test_nothing_that_a_terminal_obeys_and_no_line_too_long(diff: Callable[..., Result]) -> None:
+    text = diff("out.parquet").stdout
+    assert all(c == "\n" or c.isprintable() for c in text)
+    assert max(len(line) + sum(c > "\u1100" for c in line) for line in text.splitlines()) == 80
+    colored = diff("out.parquet", color=True).stdout
+    assert "\x1b[31m- a dog on grass\x1b[0m" in colored
+    assert re.sub(r"\x1b\[(31|32|36|0)m", "", colored) == text
+    assert "\x1b" not in diff("out.parquet", color=True, env={"NO_COLOR": "1"}).stdout
+    plain = CliRunner(charset="ascii").invoke(cli, ["diff", "out.parquet"])
+    assert plain.exit_code == 0 and "\\u65e5" in plain.stdout
+
+
+def test_limit_and_action(diff: Callable[..., Result]) -> None:
+    text = diff("out.parquet", "--n", "2").stdout
+    assert text.count("\n@ ") == 2 and "5 more changes: --n 7 shows all" in text
+    text = diff("out.parquet", "--limit", "0", "--action", "drop").stdout
+    assert "@" not in text and "1 more change: --n 1 shows all" in text
+    text = diff("out.parquet", "--action", "drop", "--action", "quarantine").stdout
+    assert re.findall("^@ k([0-9])", text, re.M) == ["5", "6"] and "more" not in text
+    assert "nothing of this kind" in diff("out.parquet", "--action", "recaption").stdout
+    assert diff("out.parquet", "--action", "keep").exit_code == 2
+
+
+def test_json_and_csv_have_all_of_it(diff: Callable[..., Result], tmp_path: Path) -> None:
+    found = json.loads(diff("out.parquet", "--json").stdout)
+    assert found["pairs"] == 8 and sum(found["counts"].values()) == 8 and found["counts"]["keep"] == 1
+    assert [c["pair_id"] for c in found["changes"]] == list(range(7))
+    assert found["changes"][1]["before"] == CAPTIONS[1] and found["changes"][1]["after"] == CAPTIONS[3]
+    assert found["changes"][6] == {
+        "pair_id": 6, "key": "k6", "action": "drop", "before": "a boat", "after": None, "source_key": None,
+        "correspondence": 0.25, "repair_score": None, "reason": "no partner scores 0.5",
+    }  # fmt: skip
+    assert len(json.loads(diff("out.parquet", "--json", "--limit", "1").stdout)["changes"]) == 1
+
+    result = diff("out.parquet", "--out", "changes.csv")
+    assert result.stdout == "7 changes -> changes.csv\n"
+    with open("changes.csv", encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["before"] for row in rows] == [f"'{c}" if c.startswith("=") else c for c in CAPTIONS[:7]]
+    again = diff("out.parquet", "--out", "changes.csv")
+    assert isinstance(again.exception, OutputExistsError)
+    assert diff("out.parquet", "--out", "changes.csv", "--overwrite", "--limit", "1").exit_code == 0
+    assert diff("out.parquet", "--out", "x.csv", "--json").exit_code == 2
+
+
+def test_python_has_the_same(exported: Path) -> None:
+    found = diff_export(exported)
+    assert (found.pairs, found.changed, len(found.changes)) == (8, 7, 7)
+    assert found.counts == {a: ACTIONS.count(a) for a in found.counts} and next(iter(found.counts)) == "keep"
+    assert [c.pair_id for c in diff_export(exported, actions="drop").changes] == [6]
+    assert found.changes[3].after == found.changes[3].before == CAPTIONS[3] and found.changes[3].source_key == "k0"
+    assert diff_export(exported, limit=0).changes == ()
+    with pytest.raises(ConfigError, match="did you mean 'drop'"):
+        diff_export(exported, actions=["dropp"])
+    with pytest.raises(ConfigError, match="limit"):
+        diff_export(exported, limit=-1)
+
+
+def test_an_edited_ledger_is_refused_and_another_place_is_taken(diff: Callable[..., Result], tmp_path: Path) -> None:
+    ledger = tmp_path / "out.parquet.ledger.parquet"
+    ledger.rename(tmp_path / "l.parquet")
+    missing = diff("out.parquet").exception
+    assert isinstance(missing, DataError) and "--ledger" in str(missing)
+    assert diff("out.parquet", "--ledger", "l.parquet").exit_code == 0
+    pq.write_table(pq.read_table(tmp_path / "l.parquet").slice(1), tmp_path / "l.parquet")
+    with pytest.raises(DataError, match="edited after the export"):
+        diff_export(tmp_path / "out.parquet", ledger=tmp_path / "l.parquet")
+
+
+def test_what_is_no_export(diff: Callable[..., Result]) -> None:
+    for name, message in (("in.parquet", "no export of cleanpairs"), ("nothing.parquet", "there is no file")):
+        error = diff(name).exception
+        assert isinstance(error, CleanpairsError) and error.exit_code == 3 and message in str(error)
+
+
+# -- ``cleanpairs export`` in every format, and ``cleanpairs push``, by a plan: no model is needed --------------------
+
+
+@pytest.fixture
+def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """In a directory with in.parquet of five pairs, and plan.parquet that keeps three."""
     monkeypatch.chdir(tmp_path)
     n = 5
@@ -52,26 +280,26 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
     ],
 )
 def test_an_export_without_repairs_says_why(
-    command: Callable[..., Result], reason: str | None, told: str | None
+    export: Callable[..., Result], reason: str | None, told: str | None
 ) -> None:
     plan = RepairPlan.load("plan.parquet")
     actions = plan.table["action"].to_pylist()
     column = pa.array([reason if action == "drop" else None for action in actions], pa.string())
     at = plan.table.column_names.index("reason")
     replace(plan, table=plan.table.set_column(at, "reason", column)).save("plan.parquet", overwrite=True)
-    out = command("--repaired", "out.parquet").output
+    out = export("--repaired", "out.parquet").output
     assert "5 pairs in: 3 kept" in out
     assert told in out if told else "nothing is repaired" not in out
 
 
-def test_every_format(command: Callable[..., Result]) -> None:
+def test_every_format(export: Callable[..., Result]) -> None:
     for argv in (
         ["--repaired", "out.parquet"],
         ["--repaired", "ds", "--format", "datasets"],
         ["--repaired", "shards/{00000..}.tar", "--shard-size", "2"],
         ["--repaired", "kept.npy", "--license", "cc0-1.0", "--card", "kept.md"],
     ):
-        done = command(*argv, "--json")
+        done = export(*argv, "--json")
         assert done.exit_code == 0, done.output
         assert json.loads(done.output)["rows"] == 3
     assert pq.read_table("out.parquet")["caption"].to_pylist() == ["text 0", "text 2", "text 4"]
@@ -82,15 +310,15 @@ def test_every_format(command: Callable[..., Result]) -> None:
         assert Path(f"{name}.ledger.parquet").exists() and Path(f"{name}.manifest.json").exists()
 
 
-def test_what_cannot_be(command: Callable[..., Result]) -> None:
+def test_what_cannot_be(export: Callable[..., Result]) -> None:
     for argv, words in (
         (["--repaired", "out"], "--format (parquet"),
         (["--repaired", "out.parquet", "--shard-size", "3"], "the tars of webdataset"),
         (["--repaired", "out.parquet", "--format", "uids"], "named as parquet"),
     ):
-        done = command(*argv)
+        done = export(*argv)
         assert isinstance(done.exception, ConfigError) and words in str(done.exception)
-    done = command("--repaired", "out.parquet", "--format", "xml")
+    done = export("--repaired", "out.parquet", "--format", "xml")
     assert done.exit_code == 2 and "webdataset" in done.output
     assert not Path("out.parquet").exists()
 
@@ -105,12 +333,12 @@ def test_a_push_that_cannot_be_is_refused_before_the_work(monkeypatch: pytest.Mo
         assert isinstance(done.exception, ConfigError) and words in str(done.exception)
 
 
-def test_a_push_that_fails_leaves_the_export(command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_that_fails_leaves_the_export(export: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setenv("HF_TOKEN", "hf_ours")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # discard: nobody listens
-    assert command("--repaired", "out.parquet", "--card", "out.parquet.card.md").exit_code == 0
+    assert export("--repaired", "out.parquet", "--card", "out.parquet.card.md").exit_code == 0
     done = CliRunner().invoke(cli, ["push", "out.parquet", "me/clean"])
     assert isinstance(done.exception, OutputError) and "whole on disk" in str(done.exception)
     done = CliRunner().invoke(cli, ["push", "out.parquet", "me/clean", "--license", "mit"])

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from cleanpairs.data import Pairs
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.data import Pairs, load_pairs, remember_user_path
 from cleanpairs.data.inspection import inspect_pairs, size_of
 from tests.helpers import embedding_folder, picture
 
@@ -144,3 +149,213 @@ def test_what_is_not_recognised(command: Command, tmp_path: Path) -> None:
 
 def test_size_of_goes_and_comes_as_bytes() -> None:
     assert size_of(Image.new("RGB", (70_000, 3))).view(np.uint32).tolist() == [70_000, 3]
+
+
+# -- What new users bring: several layouts in one folder, paths of Windows, URLs, other encodings, no header ----------
+
+
+@pytest.fixture
+def command_users(in_process: Command) -> Command:
+    return functools.partial(in_process, "inspect")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with 0.jpg to 3.jpg."""
+    path = tmp_path / "data"
+    path.mkdir()
+    for i in range(4):
+        (path / f"{i}.jpg").write_bytes(picture(i, "JPEG"))
+    return path
+
+
+def test_the_research_layout_is_one_whatever_lies_beside_it(command_users: Command, folder: Path) -> None:
+    np.save(folder / "train_ims.npy", np.eye(4, dtype=np.float32))
+    (folder / "train_caps.txt").write_text("a\nb\nc\nd\n")
+    (folder / "notes.jsonl").write_text('{"image": "0.jpg", "caption": "a dog"}\n')
+    code, out, err = command_users(folder)
+    assert code == 0, err
+    assert "reader       precomp" in out and "--set reader= takes it as folder instead" in out
+    assert "reader       folder" in command_users(folder, "--set", "reader=folder")[1]
+    code, _, err = command_users(folder, "--set", "reader=coco")
+    assert code == 2 and "'coco' is not one for" in err and "precomp, folder would be" in err
+
+
+def test_paths_of_windows(command_users: Command, folder: Path) -> None:
+    frame = pd.DataFrame({"image": [r"C:\photos\0.jpg", r"data\1.jpg", r"..\x\9.jpg"], "caption": list("abc")})
+    frame.to_csv(folder / "in.csv", index=False)
+    pairs = load_pairs(folder / "in.csv")
+    assert list(pairs.reasons) == [2] and "a Windows path, and no end of it" in pairs.reasons[2]
+    assert pairs.images.read([0, 1]) == [picture(0, "JPEG"), picture(1, "JPEG")]
+    frame.to_parquet(folder.parent / "in.parquet")
+    assert list(load_pairs(folder.parent / "in.parquet", image_root=folder).reasons) == [2]
+    (folder.parent / "secret.jpg").write_bytes(picture(0, "JPEG"))
+    pd.DataFrame({"image": ["0.jpg", r"..\secret.jpg"], "caption": list("ab")}).to_csv(folder / "in.csv", index=False)
+    assert load_pairs(folder / "in.csv").images.read([1]) == [None]
+
+
+def test_several_images_in_a_cell(folder: Path) -> None:
+    pd.DataFrame({"image": ["1.jpg|2.jpg", "3.jpg | 9.jpg"], "caption": list("ab")}).to_csv(folder / "in.csv")
+    pairs = load_pairs(folder / "in.csv")
+    assert not pairs.reasons and pairs.images.read([0, 1]) == [picture(1, "JPEG"), picture(3, "JPEG")]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_captions_of_several_columns(folder: Path, kind: str) -> None:
+    """Joined columns hold texts, and a name may hold a comma."""
+    frame = pd.DataFrame({"image": ["0.jpg", "1.jpg"], "title": ["Red", "Blue"], "description": ["A dress", None]})
+    path = folder / f"in.{kind}"
+    frame = frame.assign(**{"title,long": ["A red dress", "A blue one"]})
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.assign(colours=[["red"], ["blue", "sky"]]).to_parquet(path)
+        with pytest.raises(DataError, match=r"in\.parquet, column 'colours' of type list.* cannot be joined"):
+            load_pairs(path, text_column="title,colours")
+    pairs = load_pairs(path, text_column="title,description")
+    assert pairs.captions == ["Red. A dress", "Blue"]
+    assert pairs.images.read([0, 1]) == [picture(0, "JPEG"), picture(1, "JPEG")] and not pairs.reasons
+    assert load_pairs(path, text_column="title, description").source.fingerprint == pairs.source.fingerprint
+    assert load_pairs(path, text_column="title,long").captions == ["A red dress", "A blue one"]
+    with pytest.raises(DataError, match="has no column 'colour'"):
+        load_pairs(path, text_column="title,colour")
+
+
+def test_the_cache_directory_may_lie_in_the_root(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an output is not made: an image of a container names it so, and it is not there yet."""
+    cache = Path(f"/cleanpairs-test-{os.getpid()}")
+    monkeypatch.setenv("CLEANPAIRS_CACHE", str(cache))
+    (folder / "0.txt").write_text("caption")
+    try:
+        if not os.access("/", os.W_OK):
+            pytest.skip("the root of the file system cannot be written")
+        assert load_pairs(folder).captions[0] == "caption"
+        shutil.rmtree(cache)
+        remember_user_path("data.parquet", {"image_root": "elsewhere"})
+        assert list((cache / "named").iterdir())
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+@pytest.mark.parametrize("column", ["url", "URL", "image_url"])
+def test_images_that_are_urls(command_users: Command, folder: Path, column: str) -> None:
+    pq.write_table(pa.table({column: ["https://example.org/0.jpg"], "TEXT": ["a"]}), folder / "in.parquet")
+    code, _, err = command_users(folder / "in.parquet")
+    assert code == 3 and "img2dataset --url_list" in err and f"--url_col {column} --caption_col TEXT" in err
+    (folder / "in.csv").write_text("image,caption\nhttps://example.org/0.jpg,a dog\n")
+    code, _, err = command_users(folder / "in.csv")
+    assert code == 3 and "img2dataset" in err
+
+
+@pytest.mark.parametrize("encoding", ["gb18030", "utf-16"])
+def test_other_encodings(command_users: Command, folder: Path, encoding: str) -> None:
+    lines = ["image,caption", *(f"{i}.jpg,一条狗在雪地里奔跑，旁边有一个孩子 {i}" for i in range(4))]
+    (folder / "in.csv").write_bytes("\n".join(lines).encode(encoding))
+    _, out, err = command_users(folder / "in.csv")
+    assert encoding == "utf-16" or "--set encoding=gb" in out + err  # UTF-16 has a mark
+    pairs = load_pairs(folder / "in.csv", encoding=None if encoding == "utf-16" else encoding)
+    assert pairs.captions[3].endswith("孩子 3") and not pairs.reasons
+    for unknown in ("klingon", "base64", "hex", "rot13", "undefined"):
+        with pytest.raises(ConfigError, match=f"unknown encoding: {unknown}"):
+            load_pairs(folder / "in.csv", encoding=unknown)
+
+
+def test_a_file_that_is_not_in_the_encoding_that_was_named(folder: Path) -> None:
+    whole = "image,caption\n0.jpg,a dog\n".encode("utf-16")
+    for content, line in ((whole[2:], 1), (whole * 1000 + b"\n", r"\d+ or soon after"), (whole[:-1], r"\d+.*")):
+        (folder / "in.csv").write_bytes(content)
+        with pytest.raises(DataError, match=rf"in\.csv, line {line}, is not utf-16 \(.*\); it may be .*"):
+            load_pairs(folder / "in.csv", encoding="utf-16")
+    (folder / "in.csv").unlink()
+    (folder / "0.txt").write_bytes("a dog".encode("utf-16")[:-1])
+    assert re.search(r"0\.txt is not utf-16 \(.*\); it may be ", load_pairs(folder, encoding="utf-16").reasons[0])
+
+
+def test_a_csv_without_a_header(command_users: Command, folder: Path) -> None:
+    (folder / "in.csv").write_text("0.jpg,a dog\n1.jpg,a cat\n")
+    code, _, err = command_users(folder / "in.csv")
+    assert code == 3 and "has no header: line 1 is a pair already" in err and "file_name,caption" in err
+
+
+def test_reasons_are_whole(command_users: Command, folder: Path) -> None:
+    name = "a" * 110
+    (folder / "in.csv").write_text(f"image,caption\n0.jpg,a\n{name}.jpg,b\n")
+    assert f"{name}.jpg' is missing  (pair 1, key {name[:30]})\n" in command_users(folder / "in.csv")[1]
+
+
+def test_a_backbone_is_refused_where_vectors_take_its_place(in_process: Command, folder: Path) -> None:
+    vectors, run = pa.array(np.eye(32, dtype=np.float32).tolist(), pa.list_(pa.float32(), 32)), folder.parent / "run"
+    table = {"image_emb": vectors, "text_emb": vectors, "caption": [f"caption {i}" for i in range(32)]}
+    pq.write_table(pa.table(table), folder.parent / "in.parquet")
+    for named in (("--backbone", "mlp"), ("--set", "backbone=mlp")):
+        code, _, err = in_process("fit", folder.parent / "in.parquet", "--out", run, "--epochs", 1, "--quiet", *named)
+        assert code == 2 and "--backbone mlp would train nothing" in err and not run.exists()
+
+
+def test_what_is_no_data_says_what_would_be(in_process: Command, folder: Path) -> None:
+    for name, data in (("0.jpg", b"JPEG"), ("a.xlsx", b"PK"), ("empty.bin", b"")):
+        (folder / name).write_bytes(data)
+        code, _, err = in_process("inspect", folder / name)
+        assert code == 3 and "is no Parquet, CSV, TSV" in err and "docs/inputs.md" in err
+    run = folder / "run"
+    run.mkdir()
+    for name in ("run.json", "scores.parquet"):
+        (run / name).write_text("{}")
+    code, _, err = in_process("fit", run)
+    assert code == 3 and f"{run} is a run: `cleanpairs report {run}` shows it" in err
+
+
+def test_where_a_run_may_not_lie(in_process: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(4):
+        (folder / f"{i}.txt").write_text(f"caption {i}")
+    monkeypatch.chdir(folder)
+    code, _, err = in_process("fit", ".")
+    assert code == 5 and "--out DIR, outside of the data" in err
+    (folder.parent / "notes").mkdir()
+    (folder.parent / "notes" / "a.txt").write_text("mine")
+    code, _, err = in_process("fit", folder, "--out", folder.parent / "notes")
+    assert code == 5 and "is no run directory" in err and "--overwrite" not in err
+    (folder.parent / "killed").mkdir()
+    code, _, err = in_process("fit", "--resume", "--out", folder.parent / "killed")
+    assert code == 2 and "killed as it began" in err and "give the whole command again" in err
+    for name in ("/", "//", ""):
+        code, _, err = in_process("demo", "--out", name)
+        assert code == 2 and "has no name" in err
+
+
+def test_the_data_is_no_validation_and_data_without_a_pair_is_named(in_process: Command, folder: Path) -> None:
+    run = folder.parent / "run"
+    (folder / "in.csv").write_text("image,caption\n")
+    code, _, err = in_process("fit", folder / "in.csv", "--out", run)
+    assert code == 3 and "in.csv holds no pair" in err
+    for split, n in (("train", 4), ("dev", 2)):
+        np.save(folder / f"{split}_ims.npy", np.eye(4, dtype=np.float32)[:n])
+        (folder / f"{split}_caps.txt").write_text("a\n" * n)
+    code, _, err = in_process("fit", folder, "--val", folder, "--out", run)
+    assert code == 2 and "is what is trained on" in err and "the dev split is read then" in err
+
+
+@pytest.mark.parametrize("drop", [None, "none", "hashtags,mojibake"])
+def test_fit_says_what_it_sets_aside_why_and_what_changes_it(
+    in_process: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    captions: list[str | None] = [f"word{i % 7} and word{i % 5}" for i in range(40)]
+    captions[:5] = ["#cats #dogs", "2019", "@me #cats", "a cafÃ© in town", None]
+    features = np.random.default_rng(0).normal(size=(40, 8)).tolist()
+    pq.write_table(pa.table({"caption": captions, "image_features": features}), "data.parquet")
+    argv = ["fit", "data.parquet", "--method", "infonce", "--epochs", "1", "--device", "cpu"]
+    code, out, err = in_process(*argv, *([] if drop is None else ["--drop", drop]))
+    assert code == 0, err
+    lines = {line[:16].strip(): line[16:] for line in out.splitlines()}
+    no_word = "1 x filter no_word: the caption has no letter"
+    assert ("no caption" if drop != "hashtags,mojibake" else "others: see scores.parquet") in lines["set aside"]
+    assert (no_word in lines["set aside"]) == (drop != "none")
+    assert ("--drop none keeps what filters set aside" in lines["set aside"]) == (drop != "none")
+    if drop == "hashtags,mojibake":
+        assert "2 x filter hashtags: " in lines["set aside"] and "1 x filter mojibake: " in lines["set aside"]
+        assert "not set aside" not in lines
+    else:
+        assert "2 x the caption is #tags, @names and addresses (--drop hashtags)" in lines["not set aside"]
+        assert "1 x the caption was read in another encoding" in lines["not set aside"]
+        assert lines["not set aside"].endswith("(--drop mojibake)")

@@ -5,18 +5,21 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from cleanpairs.commands.fit import result_table
 from cleanpairs.commands.rematch import chosen_cut
-from cleanpairs.commands.run import LATEST, PLAN, Run, default_run_path, write_scores
+from cleanpairs.commands.run import LATEST, PLAN, Run, default_run_path, mistyped, write_scores
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, RefusedError
 from cleanpairs.data.guard import same_file
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 
 @pytest.fixture(autouse=True)
@@ -294,3 +297,30 @@ def test_the_verdict_is_the_first_line_and_names_the_next_step(tmp_path: Path, m
         assert any(line.startswith("standing out") for line in lines) == bool(more["standing_out"])
         for line, step in zip(lines[-len(steps) :], steps, strict=True):
             assert line[16:].startswith(f"cleanpairs {step}")
+
+
+# -- A threshold or a rate that a file holds is a number in [0, 1], or the file is refused and named ------------------
+
+
+WRONG = (math.nan, math.inf, -0.1, 1.5, "0.5", True, [0.5])
+
+
+@pytest.mark.parametrize("name", ["threshold", "min_repair_score"])
+def test_a_plan_has_none(tmp_path: Path, name: str) -> None:
+    given = {"threshold": 0.5, "min_repair_score": 0.5}
+    for value in WRONG:
+        with pytest.raises(ConfigError, match=name):
+            RepairPlan(PLAN_SCHEMA.empty_table(), **(given | {name: value}))
+        plan = RepairPlan(pa.Table.from_pylist([], PLAN_SCHEMA), **given)
+        object.__setattr__(plan, name, value)
+        for file in ("plan.csv", "plan.parquet"):
+            plan.save(tmp_path / file, overwrite=True)
+            with pytest.raises(DataError, match=file):
+                RepairPlan.load(tmp_path / file)
+
+
+def test_a_run_has_none() -> None:
+    for value in WRONG:
+        assert mistyped({"result": {"threshold": value}}) == ["result.threshold"]
+        assert mistyped({"result": {"noise_rate": value, "threshold": 1}}) == ["result.noise_rate"]
+    assert mistyped({"result": {"noise_rate": None, "threshold": 0.25}}) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs, normalise_text
-from cleanpairs.data.noise import apply_noise, corrupt, inject_noise, load_noise_file, load_truth
+from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise, load_noise_file, load_truth
+from cleanpairs.repair.plan import truth_after
 from tests.helpers import picture as png
 
 
@@ -219,3 +221,323 @@ def test_a_noise_file_of_images_makes_its_pairs(tmp_path: Path) -> None:
     np.save(file, shown_with)
     with pytest.raises(DataError, match="as often"):
         load_noise_file(file, 30, owner)
+
+
+# -- Noise that is not uniform: what every pair shows then, what the truth says of it, and the copies tha --
+
+
+ALL = (
+    "within:c", "shift", "shift:3", "collapse", "collapse:4", "partial", "partial:0.2", "partial:1", "copied",
+    "copied:c", "truncated", "boilerplate",
+)  # fmt: skip
+
+
+def worded(images: int, per_image: int = 1, words: int = 6) -> Pairs:
+    """No two captions share a word."""
+    n = images * per_image
+    features = np.random.default_rng(0).normal(size=(images, 3)).astype(np.float32)
+    captions = [" ".join(f"w{i}.{k}" for k in range(words)) for i in range(n)]
+    return Pairs.from_arrays(captions, features=features, image_index=np.repeat(np.arange(images), per_image))
+
+
+def noise_of_kind(pairs: Pairs, rate: float, kind: str, seed: int = 0) -> Noise:
+    groups = np.arange(len(pairs)) % 4 if kind.endswith(":c") else None
+    return inject_noise(pairs, rate, kind=kind, groups=groups, seed=seed)
+
+
+def assert_truth(pairs: Pairs, noise: Noise) -> None:
+    """A plain recount: a caption is right where its text is one of the image's own."""
+    corrupted = apply_noise(pairs, noise)
+    image, text = pairs.pair_image_group.tolist(), [normalise_text(c) for c in pairs.captions]
+    own: dict[int, set[str]] = {}
+    for m, t in zip(image, text, strict=True):
+        own.setdefault(m, set()).add(t)
+    found = [normalise_text(c) not in own[m] for m, c in zip(image, corrupted.captions, strict=True)]
+    np.testing.assert_array_equal(noise.mismatched, np.array(found, dtype=bool))
+    np.testing.assert_array_equal(corrupted.true_mismatch_mask(), noise.mismatched)
+    assert corrupted.true_key == [pairs.keys[i] for i in noise.permutation]
+    still = ~noise.moved
+    assert not noise.mismatched[still].any()
+    np.testing.assert_array_equal(np.array(corrupted.captions)[still], np.array(pairs.captions)[still])
+
+
+# -- all of them ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_rate_seed_and_truth_of_every_kind(kind: str) -> None:
+    for per_image, rate in itertools.product((1, 5), (0.0, 0.3, 1.0)):
+        pairs = worded(240, per_image)
+        noise = noise_of_kind(pairs, rate, kind)
+        assert_truth(pairs, noise)
+        np.testing.assert_array_equal(noise.mismatched, noise.moved)  # no image gets a caption of its own
+        most = 1 - 4 / 240 if kind.startswith("collapse") else 1.0  # those that own the caption keep it
+        assert min(rate, most) - 0.01 <= noise.mismatched.mean() <= rate
+        again, other = (noise_of_kind(pairs, rate, kind, seed) for seed in (0, 1))
+        np.testing.assert_array_equal(again.permutation, noise.permutation)
+        assert again.rewritten == noise.rewritten
+        assert rate != 0.3 or (other.moved != noise.moved).any()
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_few_pairs(kind: str) -> None:
+    for n, rate in itertools.product((0, 1, 2, 3), (0.5, 1.0)):
+        noise = inject_noise(worded(n), rate, kind=kind, groups=np.zeros(n, int) if kind.endswith(":c") else None)
+        assert len(noise.permutation) == len(noise.mismatched) == n
+        assert_truth(worded(n), noise)
+        assert n > 1 or kind in ("truncated", "boilerplate") or not noise.mismatched.any()
+        if n == 2 and rate == 1:  # nobody to take from where three are to be between, and one that gives
+            assert noise.mismatched.sum() == {"shift:3": 0, "collapse": 1, "collapse:4": 0}.get(kind, 2)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_equal_images_equal_texts_and_faults(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    for seed in range(8):
+        captions = rng.choice(["a b", "B, a b", "a c", "d e f", "", "g h"], 30).tolist()
+        pairs = Pairs.from_arrays(captions, features=rng.integers(0, 6, (30, 1)).astype(np.float32))
+        assert_truth(pairs, noise_of_kind(pairs, 0.6, kind, seed))
+
+
+# -- within ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "size", "rate"), [(500, 25, 0.4), (1000, 2, 0.2)])
+def test_within_keeps_to_its_groups_and_reaches_the_rate(n: int, size: int, rate: float) -> None:
+    """Of groups of two a random choice of 20 % would leave most chosen ones without a partner."""
+    groups = np.arange(n) // size
+    noise = inject_noise(worded(n), rate, kind="within:c", groups=groups, seed=2)
+    np.testing.assert_array_equal(np.sort(noise.permutation), np.arange(n))
+    np.testing.assert_array_equal(groups[noise.permutation], groups)
+    assert round(rate * n) - 1 <= noise.mismatched.sum() <= round(rate * n)
+
+
+def test_within_groups_of_one_and_none_stay_and_an_image_with_most_captions_cannot_lose_all() -> None:
+    groups = np.concatenate([np.arange(30), np.full(30, -1), np.full(30, 77)])
+    noise = inject_noise(worded(90), 1.0, kind="within:c", groups=groups)
+    np.testing.assert_array_equal(noise.moved, np.arange(90) >= 60)
+    siblings = worded(2, 5)  # a group of one image, however many captions it has
+    assert not inject_noise(siblings, 1.0, kind="within:c", groups=np.repeat([0, 1], 5)).moved.any()
+    features = np.eye(2, dtype=np.float32)
+    pairs = Pairs.from_arrays([f"w{i}" for i in range(5)], features=features, image_index=[0] * 4 + [1])
+    noise = inject_noise(pairs, 1.0, kind="within:c", groups=np.zeros(5, int))
+    assert noise.mismatched.sum() == 2 and noise.mismatched[4]
+    np.testing.assert_array_equal(np.sort(noise.permutation), np.arange(5))
+
+
+# -- shift ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", [1, 3])
+@pytest.mark.parametrize("per_image", [1, 5])
+def test_shift_runs_are_contiguous_and_in_order(by: int, per_image: int) -> None:
+    images, rate = 1000, 0.4
+    pairs = worded(images, per_image)
+    noise = inject_noise(pairs, rate, kind=f"shift:{by}", seed=3)
+    np.testing.assert_array_equal(np.sort(noise.permutation), np.arange(images * per_image))
+    blocks = noise.permutation.reshape(images, per_image)
+    np.testing.assert_array_equal(blocks % per_image, np.tile(np.arange(per_image), (images, 1)))  # places are kept
+    shown = blocks[:, 0] // per_image
+    moved = shown != np.arange(images)
+    assert moved.sum() == 400
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], moved, [False]]).astype(int)))
+    runs = edges.reshape(-1, 2)
+    assert len(runs) == 4  # of 100
+    for start, end in runs:
+        np.testing.assert_array_equal(shown[start:end], np.roll(np.arange(start, end), -by))
+
+
+def test_shift_of_images_whose_rows_are_apart_or_whose_captions_differ_in_number() -> None:
+    """Captions sorted by their number: every image comes five times, each time in another place."""
+    features = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    pairs = Pairs.from_arrays([f"w{i}" for i in range(200)], features=features, image_index=np.tile(np.arange(40), 5))
+    assert not inject_noise(pairs, 1.0, kind="shift:40", seed=0).moved.any()  # nobody is 40 images further on
+    noise = inject_noise(pairs, 1.0, kind="shift:39", seed=0)
+    assert noise.mismatched.all()
+    place, at = np.divmod(np.arange(200), 40)
+    np.testing.assert_array_equal(noise.permutation, place * 40 + (at - 1) % 40)
+    pairs = Pairs.from_arrays(list("abcd"), features=np.eye(2, dtype=np.float32), image_index=[0, 1, 1, 1])
+    noise = inject_noise(pairs, 1.0, kind="shift")
+    assert noise.permutation.tolist() == [1, 0, 0, 0] and noise.mismatched.all()
+
+
+# -- collapse -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("captions", [1, 4])
+def test_collapse_shows_a_few_captions_of_the_corpus(captions: int) -> None:
+    pairs = worded(200, 5)
+    noise = inject_noise(pairs, 0.4, kind=f"collapse:{captions}", seed=1)
+    assert noise.mismatched.sum() == 400
+    shown, often = np.unique(noise.permutation[noise.mismatched], return_counts=True)
+    assert len(shown) == captions and often.min() > 50
+    assert not noise.moved[shown].any()
+
+
+def test_collapse_takes_no_broken_caption_and_wrongs_no_owner() -> None:
+    captions = ["", "the same", *["the same", "The Same!"] * 4, "x", ""]
+    for seed in range(10):
+        pairs = Pairs.from_arrays(captions, features=np.eye(12, dtype=np.float32))
+        noise = inject_noise(pairs, 1.0, kind="collapse", seed=seed)
+        text = {normalise_text(captions[i]) for i in noise.permutation[noise.moved]}
+        assert text in ({"the same"}, {"x"}) and noise.mismatched.sum() == (3 if text == {"the same"} else 11)
+
+
+# -- copied, edited, truncated, boilerplate ----------------------------------------------------------------------
+
+
+def test_a_copy_is_of_the_same_value_or_shares_a_word_and_the_other_pair_keeps_its_caption() -> None:
+    captions = [f"{'red blue green'.split()[i % 3]} thing{i % 20} number{i}" for i in range(60)]
+    pairs = Pairs.from_arrays(captions, features=np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32))
+    groups = np.arange(60) // 10
+    by_value = inject_noise(pairs, 0.5, kind="copied:value", groups=groups)
+    assert by_value.mismatched.sum() == 30 and (groups[by_value.permutation] == groups).all()
+    assert len(np.unique(by_value.permutation)) < 60  # no permutation: captions are lost
+    by_word = inject_noise(pairs, 0.5, kind="copied:noun")
+    assert by_word.mismatched.sum() == 30  # "red" is in a third of the captions, and tells nothing
+    assert all(i % 20 == j % 20 for i, j in enumerate(by_word.permutation.tolist()))
+
+
+def test_an_edit_changes_one_word_to_another_of_its_kind() -> None:
+    colours, things = "red blue green black".split(), "car boat".split()
+    shown = [(i, c, t) for i in range(5) for c in colours for t in things]
+    captions = [f"A {c.upper() if i % 2 else c} {t} is in the picture" for i, c, t in shown]
+    pairs = Pairs.from_arrays(captions, features=np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32))
+    noise = inject_noise(pairs, 0.5, kind="edited")
+    assert len(noise.rewritten) == noise.mismatched.sum() == 20
+    assert_truth(pairs, noise)
+    for i, text in noise.rewritten.items():
+        (at,) = (k for k, (a, b) in enumerate(zip(captions[i].split(), text.split(), strict=True)) if a != b)
+        old, new = captions[i].split()[at], text.split()[at]
+        assert {old.lower(), new.lower()} <= set(colours) or {old, new} <= set(things)
+        assert old.isupper() == new.isupper()
+    assert not inject_noise(worded(40), 0.5, kind="edited").moved.any()  # no word stands in the place of another
+
+
+def test_a_cut_caption_is_its_beginning_and_boilerplate_says_nothing() -> None:
+    pairs = worded(90)
+    for i, text in inject_noise(pairs, 1.0, kind="truncated:2").rewritten.items():
+        assert pairs.captions[i].startswith(text + " ") and len(text.split()) <= 2
+    said = set(inject_noise(pairs, 1.0, kind="boilerplate").rewritten.values())
+    assert 2 <= len(said) <= 8 and not any("w" in text.split() for text in said)
+
+
+# -- partial --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "replaced"), [(0.5, 3), (0.2, 1), (0.01, 1), (0.99, 5), (1, 6)])
+def test_partial_replaces_so_many_words_by_those_of_one_other_caption(share: float, replaced: int) -> None:
+    pairs = worded(100)
+    noise = inject_noise(pairs, 0.3, kind=f"partial:{share}")
+    np.testing.assert_array_equal(noise.permutation, np.arange(100))  # every caption is still its image's
+    assert len(noise.rewritten) == noise.mismatched.sum() == 30
+    for i, caption in noise.rewritten.items():
+        old, new = pairs.captions[i].split(), caption.split()
+        fresh = [b for a, b in zip(old, new, strict=True) if a != b]
+        assert len(fresh) == replaced
+        assert len({word.split(".")[0] for word in fresh}) == 1 and fresh == sorted(fresh)
+
+
+def test_partial_brings_in_no_word_that_the_image_has() -> None:
+    vocabulary = [f"w{k}" for k in range(12)]
+    rng = np.random.default_rng(2)
+    captions = [" ".join(rng.choice(vocabulary, 4, replace=False)) for _ in range(60)]
+    features = np.eye(20, dtype=np.float32)
+    pairs = Pairs.from_arrays(captions, features=features, image_index=np.repeat(np.arange(20), 3))
+    noise = inject_noise(pairs, 1.0, kind="partial")
+    assert len(noise.rewritten) > 40
+    for i, caption in noise.rewritten.items():
+        own = {w for k in range(60) if k // 3 == i // 3 for w in captions[k].split()}
+        fresh = [b for a, b in zip(captions[i].split(), caption.split(), strict=True) if a != b]
+        assert fresh and not own & set(fresh)
+
+
+def test_partial_keeps_white_space_and_leaves_single_words_alone() -> None:
+    pairs = Pairs.from_arrays(["one", "  two\tthree  four ", "five six"] * 3, features=np.eye(9, dtype=np.float32))
+    noise = inject_noise(pairs, 1.0, kind="partial")
+    assert sorted(noise.rewritten) == [1, 2, 4, 5, 7, 8]
+    assert all(noise.rewritten[i].startswith("  ") and "\t" in noise.rewritten[i] for i in (1, 4, 7))
+    assert noise.rewritten[1].endswith(" ")
+    alike = Pairs.from_arrays(["red shoe", "Shoe, red"] * 3, features=np.eye(6, dtype=np.float32))
+    assert not inject_noise(alike, 1.0, kind="partial").moved.any()  # no caption has another word
+
+
+# -- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_names() -> None:
+    for text in ("uniform", "within:a:b", "shift:1", "collapse:3", "partial:0.5", "copied", "copied:noun", "edited"):
+        assert str(NoiseKind.parse(text)) == text
+    assert NoiseKind.parse(" shift ") == NoiseKind.parse("shift:1")
+    assert str(NoiseKind.parse("partial")) == "partial:0.5"
+    for text, words in {
+        "swap": "uniform, within, shift", "": "uniform, within, shift", "within": "within:COLUMN",
+        "uniform:2": "no amount|no column", "shift:0": "at least 1", "shift:1.5": "whole", "shift:x": "not a number",
+        "collapse:-1": "at least 1", "collapse:inf": "whole", "partial:0": "above 0", "partial:1.1": "at most 1",
+        "partial:nan": "above 0",
+    }.items():  # fmt: skip
+        with pytest.raises(ConfigError, match=words):
+            NoiseKind.parse(text)
+
+
+def test_what_does_not_go_together() -> None:
+    for given_as, error, words in (
+        ({"kind": "shift", "per": "image"}, ConfigError, "leave per out"),
+        ({"kind": "within:c", "groups": [1, 2]}, ConfigError, "3 groups"),
+        ({"kind": "within:c"}, DataError, "memory"),
+    ):
+        with pytest.raises(error, match=words):
+            inject_noise(worded(3), 0.5, **given_as)
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, n: int = 60, lists: bool = False) -> Path:
+    rng = np.random.default_rng(0)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=n * 4).astype(np.float32)), 4)
+    captions = [[f"a{i}.{k} b{i}.{k} c{i}" for k in range(i % 3 + 1)] for i in range(n)]
+    columns = {
+        "key": [f"k{i}" for i in range(n)],
+        "image_features": vectors,
+        "captions" if lists else "caption": captions if lists else [c[0] for c in captions],
+        "category": pa.array([None if i % 10 == 9 else f"c{i % 4}" for i in range(n)]).dictionary_encode(),
+        "tags": [["x"]] * n,
+    }
+    pq.write_table(pa.table(columns), path, row_group_size=13)
+    return path
+
+
+@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("kind", ["within:category", "shift", "collapse:2", "partial"])
+def test_a_copy_holds_the_captions_and_the_truth(tmp_path: Path, kind: str, lists: bool) -> None:
+    data, out = write(tmp_path / "in.parquet", lists=lists), tmp_path / "out.parquet"
+    noise = corrupt(data, 0.5, kind=kind, seed=3, out=out)
+    clean, corrupted, table = load_pairs(data), load_pairs(out), pq.read_table(out)
+    assert_truth(clean, noise)
+    assert corrupted.captions == apply_noise(clean, noise).captions
+    assert corrupted.true_key == [clean.keys[i] for i in noise.permutation]
+    np.testing.assert_array_equal(corrupted.true_mismatch_mask(), noise.mismatched)
+    assert 0.4 < noise.mismatched.mean() <= 0.55
+    assert table["category"].to_pylist() == pq.read_table(data)["category"].to_pylist()
+    category = [table["category"][row].as_py() for row in clean.row.tolist()]
+    for i, j in enumerate(noise.permutation.tolist()):
+        assert i == j or category[i] == category[j] is not None or not kind.startswith("within")
+
+
+def test_a_half_wrong_caption_is_matched_nowhere() -> None:
+    """Pairs 0 and 1 are of one image; the caption of 1 is half wrong, and was its own."""
+    pairs = apply_noise(worded(2, 2), Noise(np.arange(4), np.arange(4) == 1, {1: "w1.0 w1.1 w9.2"}))
+    own = np.arange(4)
+    for text_from, wrong in (([1, 1, 2, 3], [True, True, False, False]), ([0, 0, 2, 3], [False] * 4)):
+        truth = truth_after(pairs, np.array(text_from), own)
+        assert truth["true_mismatch"].tolist() == wrong
+
+
+def test_columns_that_are_no_category(tmp_path: Path) -> None:
+    data = write(tmp_path / "in.parquet")
+    with pytest.raises(ConfigError, match=r"no such column.*category"):
+        corrupt(data, 0.5, kind="within:categories", out=tmp_path / "out.parquet")
+    with pytest.raises(ConfigError, match="one value a row"):
+        corrupt(data, 0.5, kind="within:tags", out=tmp_path / "out.parquet")
+    assert not (tmp_path / "out.parquet").exists()

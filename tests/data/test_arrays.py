@@ -1,17 +1,112 @@
-"""Rows that are computed once: cached equals fresh, killed and gone on equals whole, and what is damaged is noticed."""
+"""Tensors on disk: what is written is read back, and a disk's fault is an OSError that names the file."""
 
 from __future__ import annotations
 
+import errno
+import io
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
+import torch
+from safetensors import SafetensorError
 
-from cleanpairs.core.errors import OutputError
+from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.data import staged_file
+from cleanpairs.data.arrays import read_npy, read_tensors, write_tensors
 from cleanpairs.features import rows as rows_module
 from cleanpairs.features.rows import Chunk, compute_rows, digest
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.tensor])
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_it_is_read_back(tmp_path: Path, make: Any, n: int) -> None:
+    tensors = {f"t{k}": make([float(k)] * n) for k in range(n)}
+    write_tensors(tensors, tmp_path / "t.safetensors", {"note": "x"})
+    for framework in ("np", "pt"):
+        found, metadata = read_tensors(tmp_path / "t.safetensors", framework)
+        assert metadata == {"note": "x"}
+        assert {k: v.tolist() for k, v in found.items()} == {k: v.tolist() for k, v in tensors.items()}
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.tensor])
+def test_every_flipped_bit_is_noticed(tmp_path: Path, make: Any) -> None:
+    file = tmp_path / "t.safetensors"
+    write_tensors({"a": make([1.0, 2.0]), "b": make([True, False, True])}, file, {"note": "x"})
+    whole = file.read_bytes()
+    for at in range(0, len(whole) * 8, 5):
+        damaged = bytearray(whole)
+        damaged[at // 8] ^= 1 << at % 8
+        file.write_bytes(damaged)
+        with pytest.raises((SafetensorError, ValueError, OSError)):
+            read_tensors(file, "np" if make is np.asarray else "pt")
+
+
+def test_errors_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, said = {"a": np.ones(3)}, ""
+    with pytest.raises(OSError, match="No such file") as caught:
+        write_tensors(tensors, tmp_path / "no" / "t.safetensors")
+    assert caught.value.errno == errno.ENOENT
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise SafetensorError(said)
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", fail)
+    said = "Error while serializing: I/O error: No space left on device (os error 28)"
+    named = r"t\.safetensors cannot be written: No space"
+    with pytest.raises(OutputError, match=named), staged_file(tmp_path / "t.safetensors") as staged:
+        write_tensors(tensors, staged)
+    said = "tensors share memory"
+    with pytest.raises(SafetensorError):
+        write_tensors(tensors, tmp_path / "t.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- Arrays on disk: read as they are, or refused by name -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_it_is_read_and_not_to_be_written(tmp_path: Path, n: int) -> None:
+    array = np.arange(3 * n, dtype=np.float32).reshape(n, 3)
+    np.save(tmp_path / "a.npy", array)
+    found = read_npy(tmp_path / "a.npy")
+    assert np.array_equal(found, array) and found.dtype == np.float32
+    if n:
+        with pytest.raises(ValueError, match="read-only"):
+            found[0, 0] = 1
+
+
+def test_a_damaged_header_is_an_error_of_the_data(tmp_path: Path) -> None:
+    """Numpy reads it as Python's text is read: a bracket too few raises an error of the tokenizer's own."""
+    stream, rng = io.BytesIO(), np.random.default_rng(0)
+    np.save(stream, np.zeros((4, 2), np.float32))
+    for _ in range(200):
+        data = bytearray(stream.getvalue())
+        data[int(rng.integers(0, 70))] = int(rng.choice(list(b"({['\"\\\n,0")))
+        (tmp_path / "a.npy").write_bytes(data)
+        with suppress(DataError):  # it may be a header still; any other error is the failure
+            read_npy(tmp_path / "a.npy")
+
+
+PICKLED = io.BytesIO()
+np.save(PICKLED, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+ZIPPED = io.BytesIO()
+np.savez(ZIPPED, np.arange(3))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"<html>", b"PK\x03\x04", PICKLED.getvalue(), ZIPPED.getvalue()])
+def test_other_files_are_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.npy").write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.npy"):
+        read_npy(tmp_path / "a.npy")
+
+
+# -- Rows that are computed once: cached equals fresh, killed and gone on equals whole, and what is damag --
+
 
 N, SHAPE = 23, (2, 3)
 
