@@ -175,20 +175,25 @@ def vector_pairs(n: int, wrong: int, spread: float) -> tuple[Pairs, np.ndarray]:
     return Pairs.from_arrays(features=images, text_vectors=texts), np.arange(n) < wrong
 
 
-@pytest.mark.parametrize("weights", [auto_training.NUMBERS.similarity_rank_weights, (0.0,)])
-def test_vectors_of_one_space_count_where_networks_learn_nothing(
-    weights: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both by the weight that the planted pairs choose and without it."""
-    monkeypatch.setattr(auto_training, "NUMBERS", replace(auto_training.NUMBERS, similarity_rank_weights=weights))
+def test_vectors_of_one_space_count_where_networks_learn_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs, wrong = vector_pairs(800, 320, 2.0)
     given = {"text_encoder": "features", "image_encoder": "features", "retrieval": True}
     seen = procedures(monkeypatch)
     model = small(epochs=2, label_epochs=2, networks=1, lr=1e-9, **given).fit(pairs)
     assert abs(model.noise_rate_ - 0.4) < 0.08 and roc_auc_score(~wrong, model.correspondence_) > 0.9
     asked = np.delete(np.arange(800), seen[0].known.planted)
-    by_vectors = spearmanr(vars(seen[0])["first_label"][asked], seen[0].known.observed[asked]).statistic
-    assert by_vectors > (0.99 if any(weights) else 0.8)
+    assert spearmanr(vars(seen[0])["first_label"][asked], seen[0].known.observed[asked]).statistic > 0.99
+
+
+def test_what_is_known_without_training_counts_in_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto_training, "similarity_to_neighbours", lambda *args, **settings: 0.0)
+    rows, observed = np.arange(4), np.array([0.3, 0.1, 0.4, 0.2])
+    known, same = SimpleNamespace(by_similarity=True), np.eye(4, dtype=np.float32)
+    training: Any = SimpleNamespace(seed=0, scores=np.zeros(4), known=known, joint=lambda *args: (same, same))
+    data = SimpleNamespace(image_index=rows, image_group=rows, text_group=rows)
+    view: Any = SimpleNamespace(data=data, seed=lambda number: number)
+    order = AutoTraining.joined(training, view, rows, np.ones(4), np.ones(4), observed, np.zeros((2, 0), np.int64))
+    assert np.argsort(order).tolist() == np.argsort(observed).tolist() and len(set(order)) == 4
 
 
 def test_the_regression_beside_the_networks_retrieves_more_and_is_kept(tmp_path: Path) -> None:
