@@ -33,7 +33,7 @@ from truth import read
 from vectors import best_f1, f1
 
 from cleanpairs import Pairs, load_pairs
-from cleanpairs.audit import draw_sample
+from cleanpairs.audit import Answered, draw_sample
 from cleanpairs.core.registry import METHODS
 from cleanpairs.correspondence.calibration import calibrate_by_labels, positions
 from cleanpairs.data.noise import Noise, apply_noise
@@ -104,8 +104,9 @@ def labelled(y: np.ndarray, given: dict[int, bool]) -> Any:
 
 
 def judged(y: np.ndarray, bad: np.ndarray, given: dict[int, bool]) -> dict[str, float]:
-    q, found = positions(y, y), labelled(y, given)
-    rate, kept = found.noise_rate(len(y)), found.purest(1 - found.mismatched(q), 0.05)
+    answered = Answered.of(y, {i: not wrong for i, wrong in given.items()})
+    q, rate, found = positions(y, y), answered.noise_rate, answered.calibration
+    kept = found.purest(1 - found.mismatched(q), 0.05)
     best = best_f1(q, bad) if bad.any() else float("nan")
     return {
         "F1": f1(q <= found.best_share(), bad) / best, "held": rate.low <= bad.mean() <= rate.high,

@@ -26,7 +26,8 @@ class Answered:
     correspondence : ndarray of float32, shape (N,)
         P(matched), NaN where quarantined. Of a pair with an answer it is 1 or 0.
     threshold : float
-        Below it a pair is flagged: where the expected F1 is highest, and 1/2 where perhaps no pair is mismatched.
+        Below it a pair is flagged: where F1 is expected to be nearest to the best. 1/2 where perhaps no pair is
+        mismatched.
     noise_rate : Estimate
     calibration : Calibration
     opinions : Opinions, optional
@@ -59,9 +60,10 @@ class Answered:
         known = np.isfinite(y)
         if not known[rows].all():
             raise DataError(f"pair {rows[~known[rows]][0]} has an answer, and is quarantined: it has no score")
-        cases = np.full((1, 2), 0.02) if opinions is None else opinions.errors()
-        wrong = np.repeat(cases[:, None], len(rows), axis=1)  # (m, k, 2)
-        wrong[:, :n] = 0.02
+        person = np.array([0.005, 0.02, 0.06])  # shares of wrong answers, equally likely beforehand
+        cases = np.zeros((1, 2)) if opinions is None else opinions.errors()
+        wrong = np.tile(cases[:, None], (len(person), len(rows), 1))  # (3 m, k, 2)
+        wrong[:, :n] = np.repeat(person, len(cases))[:, None, None]
         found = _calibrated(y, rows, matched, wrong)
         p, rate = np.full(len(y), np.nan, dtype=np.float32), found.noise_rate(int(known.sum()))
         quantile = positions(y[known], y[known])

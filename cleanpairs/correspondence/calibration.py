@@ -207,9 +207,11 @@ class Calibration:
         return 0
 
     def best_share(self) -> float:
-        """Share of the pairs with the lowest scores whose flagging has the highest expected F1."""
-        g = self.mismatched(_MIDDLE)
-        return float((np.argmax(np.cumsum(g) / (np.arange(1, BINS + 1) + g.sum())) + 1) / BINS)
+        """Share of the pairs with the lowest scores whose flagging is expected to come nearest to the best F1."""
+        g = self.mismatched(_MIDDLE, self.draws)  # (B, 1000)
+        f1 = np.cumsum(g, axis=1) / (np.arange(1, BINS + 1) + g.sum(axis=1, keepdims=True))
+        best = np.maximum(f1.max(axis=1, keepdims=True), 1e-12)  # 0 where a draw has nothing mismatched
+        return float(((f1 / best).mean(axis=0).argmax() + 1) / BINS)
 
     def telling(self, open_at: np.ndarray, count: int = 1, *, wrong_labels: float = 0.02, seed: int = 0) -> np.ndarray:
         """Which pairs to label next.
