@@ -152,6 +152,7 @@ def main() -> None:
             pd.DataFrame(cells).to_csv(file, index=False)
         found.append(pd.read_csv(file))
     cells = pd.concat(found)
+    cells["wrong"] = cells["wrong"].map("{:g}".format)
     cells["kept"] = (cells["word"] * cells["exports"]).fillna(0)
     for by in ("order", "kind", "corpus"):
         some = cells if by == "order" else cells[cells["order"] == "telling"]
