@@ -64,7 +64,7 @@ class PairNumbers:
     most_exact: int = 8192
     most_held: int = 2048
     references: int = 8192
-    block: int = 256
+    block: int = 64
 
 
 NUMBERS = PairNumbers()
