@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, pairwise
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -377,13 +377,14 @@ def dataset_tables(dataset: Any) -> Iterator[pa.Table]:
     schema = features.arrow_schema
     for batch in dataset.with_format("arrow").iter(256):
         table = batch.cast(schema)
-        remote = any(
-            "://" in (path or "")
-            for column in table.columns
-            if pa.types.is_struct(column.type) and column.type.get_field_index("path") >= 0
-            for path in column.combine_chunks().field("path").to_pylist()
-        )
-        yield table if remote else embed_table_storage(table)  # what is a URL is not fetched, and set aside
+        remote = np.zeros(len(table), dtype=bool)  # what is a URL is not fetched, and set aside
+        for column in table.columns:
+            if pa.types.is_struct(column.type) and column.type.get_field_index("path") >= 0:
+                remote |= ["://" in (path or "") for path in column.combine_chunks().field("path").to_pylist()]
+        ends = [0, *(np.flatnonzero(np.diff(remote)) + 1).tolist(), len(table)]
+        for start, end in pairwise(ends):
+            part = table.slice(start, end - start)
+            yield part if remote[start] else embed_table_storage(part)
 
 
 def iter_tables(

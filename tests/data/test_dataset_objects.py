@@ -97,12 +97,11 @@ def test_image_paths_of_a_frame_are_of_the_working_directory(tmp_path: Path, mon
 def test_files_are_embedded_and_urls_are_not_fetched(tmp_path: Path) -> None:
     coloured(1).save(tmp_path / "1.png")
     features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
-    local, far = (
-        load_pairs(datasets.Dataset.from_dict({"image": [{"path": path, "bytes": None}], "caption": ["a"]}, features))
-        for path in (str(tmp_path / "1.png"), "https://example.invalid/1.png")
-    )
-    assert local.images.read([0]) == [(tmp_path / "1.png").read_bytes()]
-    assert "is a URL, and nothing is fetched" in far.reasons[0]
+    paths = ["https://example.invalid/1.png", str(tmp_path / "1.png"), "https://example.invalid/2.png"]
+    rows = {"image": [{"path": path, "bytes": None} for path in paths], "caption": ["a", "b", "c"]}
+    pairs = load_pairs(datasets.Dataset.from_dict(rows, features))
+    assert pairs.images.read([1]) == [(tmp_path / "1.png").read_bytes()]
+    assert sorted(pairs.reasons) == [0, 2] and "is a URL, and nothing is fetched" in pairs.reasons[0]
 
 
 def made_plan(dataset: datasets.Dataset) -> RepairPlan:
