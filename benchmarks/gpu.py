@@ -33,7 +33,6 @@ from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.tokenizer import pack
 from cleanpairs.scoring import Bank, Embeddings
 
-BATCH = 128
 LEFT_OUT = {"clip-score": "trains nothing"}
 GOALS = {("crcl", "vse_inf"): 3.0, ("crcl", "sgr"): 5.0}  # times the floor
 FEW_EPOCHS: dict[str, dict[str, Any]] = {"crcl": {"refine_epochs": (1,), "epochs": 1, "freeze": 1}}
@@ -82,12 +81,12 @@ def floors(device: torch.device) -> tuple[float, float]:
     return flops, 2 * x.numel() / elapsed(device, lambda: y.copy_(x), 10)
 
 
-def floor_of(fitted: Any, data: Path, pairs: int, flops: float, bandwidth: float) -> float:
+def floor_of(fitted: Any, data: Path, pairs: int, most: int, flops: float, bandwidth: float) -> float:
     """Seconds that an epoch of training takes at the least."""
     models = getattr(fitted.model_, "members", None) or [fitted.model_]
-    some = load_pairs(data, limit=BATCH // 5 + 1)
+    some = load_pairs(data, limit=most // 5 + 1)
     features = np.asarray(some.images.array(), np.float32)
-    batch = min(BATCH, len(some))
+    batch = min(most, len(some))
     tokens, _ = pack(fitted.tokenizer_.encode(some.captions[:batch]), np.arange(batch))
     device = next(models[0].parameters()).device
     at, x = some.image_index[:batch], torch.from_numpy(features).to(device)
@@ -115,7 +114,12 @@ def train(name: str, backbone: str, data: Path, args: argparse.Namespace, rates:
         torch.cuda.reset_peak_memory_stats(args.device)
     method = METHODS.load(name)
     known = method().get_params()
-    settings: dict[str, Any] = {"backbone": backbone, "dim": args.dim, "batch_size": BATCH, "device": str(args.device)}
+    settings: dict[str, Any] = {
+        "backbone": backbone,
+        "dim": args.dim,
+        "batch_size": args.batch,
+        "device": str(args.device),
+    }
     settings |= {"epochs": 2, "warmup": 1, "require_dependence": False}  # noise tells nothing of the pairs
     settings |= FEW_EPOCHS.get(name, {})
     if name == "mscn":
@@ -124,7 +128,7 @@ def train(name: str, backbone: str, data: Path, args: argparse.Namespace, rates:
     last = fitted.history_[-1]
     pairs = 5 * args.images
     seconds = pairs / last["pairs_per_second"]
-    floor = floor_of(fitted, data, pairs, *rates)
+    floor = floor_of(fitted, data, pairs, args.batch, *rates)
     goal = GOALS.get((name, backbone))
     aim = "" if goal is None else f" (goal {goal:g}: {'reached' if seconds <= goal * floor else 'missed'})"
     memory = f"{torch.cuda.max_memory_allocated(args.device) / 2**30:6.1f} GiB" if cuda else "         -"
@@ -158,6 +162,7 @@ def main() -> None:
     parser.add_argument("--regions", type=int, default=36)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--dim", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--score", type=int, default=10_000_000, help="pairs to score")
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
     parser.add_argument("--work", type=Path, default=Path("bench-gpu"))

@@ -68,35 +68,35 @@ class StreamedFit:
         estimator._judge_all(table["correspondence"].to_numpy())
         estimator.quarantined_ = dict(zip(bad.tolist(), some["reason"].to_pylist(), strict=True))
         estimator.save_pretrained(model, overwrite=True)
-        displaced, text_group = self._displaced(table["reason"].is_null().to_numpy())
+        displaced = self._displaced(table["reason"].is_null().to_numpy())
         blocks = [{"pair_id": block.first, "why": str(block)} for block in displaced.blocks]
         if blocks:
+            read = reader_of(self.source).iter_range(self.source, 0, len(table), ScoreWork.batch_rows)
+            text_group = np.concatenate([batch.text_group for batch in read])
             moves = moves_of(np.arange(len(table)), text_group, displaced, estimator.quarantined_)
             known = table["key"].to_pylist(), estimator.correspondence_, estimator.threshold_, estimator.quarantined_
             write_scores(scores, *known, {}, moves, overwrite=True)
         keys = dict(zip(bad.tolist(), some["key"].to_pylist(), strict=True))
         return self._worst(estimator, table["key"], blocks), keys, blocks
 
-    def _displaced(self, usable: np.ndarray) -> tuple[Displacement, np.ndarray]:
-        """What is displaced among n rows, of which some are ``usable`` (n,), and the groups (n,) of equal captions."""
-        reader, n = reader_of(self.source), self.source.n_rows
-        parts = plan_partitions(reader.row_groups(self.source), n, target=ScoreWork.partition_rows)
-        text_group = np.zeros(n, np.int64)
+    def _displaced(self, usable: np.ndarray) -> Displacement:
+        """What is displaced among n rows, of which some are ``usable`` (n,). Only vectors are read."""
+        columns = {role: name for role, name in self.source.columns.items() if role in ("features", "text_features")}
+        source, reader, n = replace(self.source, columns=columns), reader_of(self.source), self.source.n_rows
+        parts = plan_partitions(reader.row_groups(source), n, target=ScoreWork.partition_rows)
 
         @lru_cache(maxsize=2)  # so many parts are in memory
-        def part(k: int) -> tuple[np.ndarray, np.ndarray]:
+        def part(k: int) -> tuple[np.ndarray, ...]:
             where = parts[k].first, parts[k].rows, ScoreWork.batch_rows
-            batches = list(reader.iter_range(self.source, *where, hash_vectors=False))
-            text_group[where[0] : where[0] + where[1]] = np.concatenate([batch.text_group for batch in batches])
+            batches = list(reader.iter_range(source, *where, hash_vectors=False))
             sides = zip(*((batch.vectors[:, 0], batch.text_vectors) for batch in batches), strict=True)
-            images, texts = (np.concatenate(side) for side in sides)
-            return images, texts
+            return tuple(np.concatenate(side) for side in sides)
 
         array, texts = self.pairs.images.array(), self.pairs.text_vectors
         assert array is not None and texts is not None
         sample = self.rows, unit_rows(array[self.pairs.image_index, 0]), unit_rows(texts)
         sides = (_Side(part, side, np.array([part.first for part in parts]), n) for side in (0, 1))
-        return find_displaced_rows(*sides, usable=usable, sample=sample), text_group
+        return find_displaced_rows(*sides, usable=usable, sample=sample)
 
     def _worst(
         self, estimator: PairScorer, keys: pa.ChunkedArray, blocks: list[dict[str, Any]], count: int = 200

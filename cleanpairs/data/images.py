@@ -19,6 +19,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
 from cleanpairs.core.regular import error_text, read_bytes, reading
 from cleanpairs.data.text import NOT_FINITE, content_hash
+from cleanpairs.ops.mapped import blocks
 
 IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")  # endings
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
@@ -187,9 +188,11 @@ def comparable_vectors(array: np.ndarray, what: str = "vector") -> tuple[np.ndar
 
     ``what``: how they are called.
     """
-    axes = tuple(range(1, array.ndim))
+    axes, size = tuple(range(1, array.ndim)), np.empty(len(array))
     with np.errstate(invalid="ignore"):
-        size = np.maximum(array.max(axis=axes), -array.min(axis=axes)).astype(np.float64)  # NaN stays NaN
+        for some in blocks(len(array), 1024):
+            block = array[some].astype(np.promote_types(array.dtype, np.float32), copy=False)  # halves compare slowly
+            size[some] = np.maximum(block.max(axis=axes), -block.min(axis=axes))  # NaN stays NaN
     kinds = {"is zero": size < 1e-18, NOT_FINITE: ~np.isfinite(size)}  # the square of 1e-18 is none in float32
     if kinds[NOT_FINITE].any():
         array = np.array(array)
