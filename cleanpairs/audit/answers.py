@@ -100,7 +100,7 @@ class Answered:
             f"answers         {self.answers:,}, of which {self.wrong:,} say that the caption does not belong",
             *([] if self.opinions is None else [str(self.opinions)]),
             f"mismatched      {rate.value:.1%}  (95 % interval {rate.low:.1%} to {rate.high:.1%})",
-            f"flagged         {int((y < self.threshold).sum()):,} of {len(y):,} pairs",
+            f"flagged         {int((y < self.threshold).sum()):,} of {len(y):,} pairs, below {self.threshold:.3g}",
             f"--max-wrong     {'; '.join(promised)}",
         ])  # fmt: skip
 

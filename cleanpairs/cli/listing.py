@@ -187,7 +187,7 @@ def _lines(found: dict[str, Any], decode: str, width: int) -> Iterator[str]:
 def _files(found: dict[str, Any], width: int) -> Iterator[str]:
     yield f"reader       {found['reader']}: {READERS[found['reader']].summary}"
     if found["other_readers"]:
-        yield f"             --set reader= takes it as {' or '.join(found['other_readers'])} instead"
+        yield f"             or as {' or '.join(found['other_readers'])}, by --set reader=NAME"
     yield f"files        {plural(len(found['files']), 'file')}, {_bytes(found['bytes'])}"
     for path in found["files"][:3]:
         yield cut(f"             {safe(path)}", "", width)

@@ -59,7 +59,7 @@ def top_k(queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = False)
     """The ``k`` rows of largest inner product with each query. Which index finds them, see the module's head.
 
     ``queries`` (n, d), ``rows`` (m, d) float: there may be none. ``k``: 1 or more. ``exact``: never approximate. The
-    same input gives the same answer.
+    same input gives the same answer. Where there are fewer rows than ``k``, scores are -inf and indices -1.
     """
     prepared = prepare(queries, rows, k, exact=exact)
     n = len(queries)

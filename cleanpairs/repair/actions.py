@@ -55,8 +55,8 @@ REASONS = (
     "the caption of its repair is nearly that of several other pairs",
     "its repair would make the kept pairs dirtier",
     "undetermined: these scores do not tell how likely a repair is right",
-    "no repairs were asked for",
-    "a uid list names samples as they are: a repair cannot be expressed in it",
+    "it is flagged, and no repairs were asked for",
+    "it is flagged, and a list of uids cannot hold a repair",
     "its image is a near duplicate of that of a better pair",
 )
 # Numbers of `REASONS`.
@@ -75,7 +75,7 @@ def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False) ->
     reasons = {reason: n for reason, n in reasons.items() if reason != REASONS[DUPLICATE]}
     if not reasons or set(reasons) == {REASONS[NOT_ASKED]}:
         return ""
-    told = "" if listed else ": " + ", ".join(f"{reason} ({n:,})" for reason, n in reasons.items())
+    told = "" if listed else ": " + ", ".join(f"{reason} ({n:,} pair{'s' * (n != 1)})" for reason, n in reasons.items())
     could = "; --repairs plausible (repairs='plausible') makes the repairs that fit best"
     return f"nothing is repaired{told}" + could * (not reasons.keys().isdisjoint(REASONS[UNSURE:NOT_ASKED]))
 

@@ -243,6 +243,10 @@ class RepairPlan:
         Raises DataError: the file cannot be read, or holds no plan.
         """
         path = Path(path)
+        if not path.exists():
+            raise DataError(
+                f"there is no repair plan {path}; write one by cleanpairs rematch --out PLAN, or by cleanpairs review"
+            )
         with reading(f"the repair plan {path}", "read", TypeError, ValueError, RecursionError):
             table = read_csv(path, PLAN_SCHEMA) if path.suffix == ".csv" else read_table(path)
             note = _note(table.schema)

@@ -273,8 +273,8 @@ def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Res
 @pytest.mark.parametrize(
     ("reason", "told"),
     [
-        (REASONS[8], f"nothing is repaired: {REASONS[8]} (2); --repairs plausible (repairs='plausible') makes"),
-        (REASONS[0], f"nothing is repaired: {REASONS[0]} (2)\n"),
+        (REASONS[8], f"nothing is repaired: {REASONS[8]} (2 pairs); --repairs plausible (repairs='plausible') makes"),
+        (REASONS[0], f"nothing is repaired: {REASONS[0]} (2 pairs)\n"),
         (REASONS[9], None),
         (None, None),  # a person dropped them
     ],

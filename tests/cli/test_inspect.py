@@ -175,7 +175,7 @@ def test_the_research_layout_is_one_whatever_lies_beside_it(command_users: Comma
     (folder / "notes.jsonl").write_text('{"image": "0.jpg", "caption": "a dog"}\n')
     code, out, err = command_users(folder)
     assert code == 0, err
-    assert "reader       precomp" in out and "--set reader= takes it as folder instead" in out
+    assert "reader       precomp" in out and "or as folder, by --set reader=NAME" in out
     assert "reader       folder" in command_users(folder, "--set", "reader=folder")[1]
     code, _, err = command_users(folder, "--set", "reader=coco")
     assert code == 2 and "'coco' is not one for" in err and "precomp, folder would be" in err
