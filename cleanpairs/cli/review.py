@@ -1,6 +1,8 @@
 """What a person decides on the labelling page: ``cleanpairs audit`` and ``cleanpairs review``."""
 
 import json
+import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -268,7 +270,8 @@ def _serve(session: "Session", finish: "Callable[[], str]", title: str, no_brows
         err=asked("json"),
     )
     with suppress(KeyboardInterrupt):
-        if not no_browser:
+        on_screen = sys.platform != "linux" or not {"DISPLAY", "WAYLAND_DISPLAY"}.isdisjoint(os.environ)
+        if on_screen and not no_browser:  # without a screen, what should open a browser only complains
             click.launch(server.address)
         server.serve()
     server.lock.acquire()  # what is asked from now on is not answered
