@@ -49,7 +49,7 @@ def test_only_what_was_kept_as_it_was(
         with pytest.raises(ConfigError, match="repeats=4"):
             export_pairs(pairs, plan, tmp_path / "out.parquet")
     ledger = pq.read_table(tmp_path / "kept.npy.ledger.parquet").to_pylist()
-    assert ledger[1]["action"] == "drop" and "uid list" in ledger[1]["reason"] and ledger[1]["out_row"] is None
+    assert ledger[1]["action"] == "drop" and "list of uids" in ledger[1]["reason"] and ledger[1]["out_row"] is None
     assert json.loads((tmp_path / "kept.npy.manifest.json").read_text())["format"] == "uids"
     assert diff_export(tmp_path / "kept.npy").counts["drop"] == 3
     with pytest.raises(ConfigError, match="uids"):
