@@ -71,7 +71,8 @@ class StreamedFit:
         displaced = self._displaced(table["reason"].is_null().to_numpy())
         blocks = [{"pair_id": block.first, "why": str(block)} for block in displaced.blocks]
         if blocks:
-            read = reader_of(self.source).iter_range(self.source, 0, len(table), ScoreWork.batch_rows)
+            where = self.source, 0, len(table), ScoreWork.batch_rows
+            read = reader_of(self.source).iter_range(*where, hash_vectors=False)
             text_group = np.concatenate([batch.text_group for batch in read])
             moves = moves_of(np.arange(len(table)), text_group, displaced, estimator.quarantined_)
             known = table["key"].to_pylist(), estimator.correspondence_, estimator.threshold_, estimator.quarantined_

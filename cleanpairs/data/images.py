@@ -176,10 +176,9 @@ def embedded(text: str) -> bytes | None:
 def vector_groups(array: np.ndarray) -> np.ndarray:
     """Content hash (M,) int64 of each image's vectors, as float32: the same in every precision that holds them."""
     groups = np.empty(len(array), dtype=np.int64)
-    for start in range(0, len(array), 1024):
-        block = np.ascontiguousarray(array[start : start + 1024], dtype=np.float32)
-        rows = block.reshape(len(block), -1).view(np.uint8)
-        groups[start : start + len(block)] = [content_hash(row.data) for row in rows]
+    for some in blocks(len(array), 1024):
+        block = np.ascontiguousarray(array[some], dtype=np.float32)
+        groups[some] = [content_hash(row.data) for row in block.reshape(len(block), -1).view(np.uint8)]
     return groups
 
 
