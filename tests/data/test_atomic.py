@@ -105,15 +105,6 @@ def test_an_empty_directory_is_no_output(tmp_path: Path, filled: str | None) -> 
     assert names(out) == (["mine"] if filled else ["ours"]) and names(tmp_path) == ["out"]
 
 
-@BOTH
-def test_a_target_that_appears_meanwhile_is_left_as_it_is(tmp_path: Path, stage: Callable[..., Any]) -> None:
-    target = tmp_path / "out"
-    with pytest.raises(OutputExistsError, match="meanwhile"), stage(target) as path:  # noqa: PT012
-        inner(stage, path).write_text("mine")
-        target.write_text("theirs")
-    assert target.read_text() == "theirs" and names(tmp_path) == ["out"]
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
 def test_a_full_disk_is_named_by_the_target(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:

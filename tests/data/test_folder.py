@@ -59,19 +59,6 @@ def test_a_csv_of_pandas(folder: Path) -> None:
     assert load_pairs(folder, limit=2).captions == captions[:2]
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv", "semicolon.csv"])
-def test_any_column_and_any_delimiter(folder: Path, ending: str) -> None:
-    delimiter = {"csv": ",", "tsv": "\t"}.get(ending, ";")
-    with open(folder / f"in.{ending}", "w", newline="", encoding="utf-8-sig") as file:
-        rows = csv.writer(file, delimiter=delimiter)
-        rows.writerow(["picture", "words", "uid"])
-        rows.writerows([f"{i}.png", f"words, {i}; more\tof them", f"k{i}"] for i in range(3))
-    pairs = load_pairs(folder, text_column="words", image_column="picture")
-    assert pairs.captions == [f"words, {i}; more\tof them" for i in range(3)] and pairs.keys == ["k0", "k1", "k2"]
-    with pytest.raises(DataError, match=r"no column of captions; name one with --column text=NAME.*\(columns: picture"):
-        load_pairs(folder)
-
-
 def test_flickr8k(folder: Path) -> None:
     root = folder.parent
     folder.rename(root / "Images")

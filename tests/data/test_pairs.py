@@ -227,12 +227,3 @@ def test_every_character_beside_every_kind_of_blank() -> None:
         assert table.ids.tolist() == want, hex(code)
         swept += 1
     assert swept > 15_000
-
-
-def test_equal_captions_have_equal_groups_out_of_generators() -> None:
-    captions = [f"Caption {i % 7}!" for i in range(10_000)]
-    groups = text_groups(c for c in captions)
-    np.testing.assert_array_equal(groups, np.tile(groups[:7], 2_000)[: len(captions)])
-    assert len(np.unique(groups)) == 7
-    table = Tokenizer(["caption"]).encode(captions)
-    assert len(table) == len(captions) and (table.lengths == 2).all() and table.ids.reshape(-1, 2)[:, 0].min() == 1

@@ -47,13 +47,6 @@ def test_splits(tmp_path: Path, shape: tuple[int, ...], per_image: int, dtype: s
     assert fingerprint_of(pairs.source) == pairs.source.fingerprint
 
 
-def test_images_repeated_for_each_caption_are_one_group(tmp_path: Path) -> None:
-    images = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
-    pairs = load_pairs(research(tmp_path / "data", np.repeat(images, 5, axis=0)))
-    groups = pairs.pair_image_group.reshape(4, 5)
-    assert (groups == groups[:, :1]).all() and len(set(groups[:, 0].tolist())) == 4
-
-
 def test_vectors_that_are_not_finite(tmp_path: Path) -> None:
     images = np.ones((5, 2, 3), np.float16)
     images[1, 1, 2], images[4, 0, 0] = np.nan, np.inf

@@ -19,7 +19,6 @@ import webdataset
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
-from cleanpairs.data.formats.file_names import expand_braces
 from tests.helpers import picture
 
 
@@ -121,6 +120,13 @@ JPG, PNG = jpeg(0), jpeg(1, "PNG")
         ({"a.jpg": JPG, "a.json": b'{"caption": {"en": "x"}}'}, [], "an object"),
         ({"a.jpg": JPG, "a.txt": "one".encode("utf-16")}, ["one"], ""),
         ({"a.jpg": JPG, "a.cls": b"3"}, [], r"no caption \(the sample has: jpg, cls\)"),
+        ({"a.jpg": JPG, "a.json": b'{"caption": "caf\xe9"}'}, [], r"no caption \(the sample has: jpg, json\)"),
+        ({"a.jpg": JPG, "a.json": '{"caption": "one"}'.encode("utf-16")}, ["one"], ""),
+        ({"a.jpg": JPG, "a.txt": b"\xff\xfe not text"}, [], "not UTF-8"),
+        ({"a.jpg": JPG, "a.txt": b"x" * 300_000}, [], "longer than 65536 bytes"),
+        ({"a.jpg": JPG, "a.txt": b" "}, [], "empty"),
+        ({"a.jpg": b"", "a.txt": b"one"}, [], "zero bytes"),
+        ({"a.txt": b"one", "b.jpg": JPG, "b.txt": b"two", "a.jpg": PNG, "README": b"of no sample"}, ["one", "two"], ""),
         ({"a.heic": b"x", "a.txt": b"one"}, [], r"no image \(it has: heic, txt\)"),
         ({"caf\u00e9.jpg": JPG, "cafe\u0301.txt": b"one"}, ["one"], ""),
         ({"__MACOSX/._a.jpg": b"", "x/._a.txt": b"", ".a.jpg": b"", "./a.jpg": JPG, "a.txt": b"one"}, ["one"], ""),
@@ -155,44 +161,8 @@ def test_what_shard_writer_writes_is_read_by_braces_and_by_glob(tmp_path: Path) 
     assert load_pairs(tmp_path, limit=3).captions == expected[:3]
     with pytest.raises(DataError, match=r"00003\.tar \(of .*00000\.\.00003"):
         load_pairs(tmp_path / "{00000..00003}.tar")
-
-
-def test_braces() -> None:
-    for pattern, names in {
-        "a": ["a"], "a{08..10}b": ["a08b", "a09b", "a10b"], "{8..10}": ["8", "9", "10"], "{x}": ["{x}"], "{3..1}": [],
-        "{a,b}{1..2}": ["a1", "a2", "b1", "b2"],
-    }.items():  # fmt: skip
-        assert expand_braces(pattern) == names
     with pytest.raises(DataError, match="1,000,000"):
-        expand_braces("{0..9999}{0..9999}.tar")
-
-
-def test_samples_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
-    members = [
-        *sample("0", 0),
-        ("1.jpg", jpeg(1)),  # no text
-        ("2.txt", b"no picture"),
-        ("3.jpg", jpeg(3)), ("3.txt", b"\xff\xfe not text"),
-        ("4.jpg", b""), ("4.txt", b"empty picture"),
-        ("5.txt", b"behind the others"), ("6.jpg", jpeg(6)), ("6.txt", b" "), ("5.jpg", jpeg(5)),
-        ("7.jpg", jpeg(7)), ("7.txt", b"x" * 300_000),
-        ("8.jpg", jpeg(8)), ("8.json", b'{"caption": "caf\xe9"}'),
-        ("9.jpg", jpeg(9)), ("9.json", json.dumps({"caption": "sixteen bits"}).encode("utf-16")),
-        ("README", b"of no sample"), (".hidden.txt", b"of no sample"),
-    ]  # fmt: skip
-    pairs = load_pairs(write_tar(tmp_path / "a.tar", members))
-    assert pairs.keys == list("0123456789") and pairs.captions[9] == "sixteen bits"
-    assert pairs.reasons == {
-        1: "there is no caption (the sample has: jpg)",
-        2: "the sample '2' has no image (it has: txt)",
-        3: "the caption is not UTF-8",
-        4: "the image has zero bytes",
-        6: "the caption is empty",
-        7: "the caption is longer than 65536 bytes",
-        8: "there is no caption (the sample has: jpg, json)",
-    }
-    assert pairs.captions[5] == "behind the others" and pairs.images.read([5]) == [jpeg(5)]
-    assert pairs.images.read([2, 4]) == [None, None]
+        load_pairs(tmp_path / "{0..9999}{0..9999}.tar")
 
 
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])

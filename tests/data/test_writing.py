@@ -5,23 +5,18 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from cleanpairs import load_pairs
 from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.data import ParquetSink, table_reader, writing
 from cleanpairs.data.parquet_io import iter_batches
-from cleanpairs.data.rows import RowBatch, Rows, convert, vectors_of
-from cleanpairs.data.text import caption_fault
 
 FLAT = pa.schema([("a", pa.int64()), ("text", pa.string())], metadata={"note": "kept"})
 
@@ -165,8 +160,6 @@ LISTS: dict[str, Callable[[pa.DataType, int], pa.DataType]] = {
     "large": lambda kind, size: pa.large_list(pa.field("element", kind)),
     "fixed, no null": lambda kind, size: pa.list_(pa.field("element", kind, nullable=False), size),
 }
-VECTOR = pa.list_(pa.float32(), 2)
-STRUCT = pa.struct([("name", pa.string()), ("vector", pa.list_(pa.float16(), 3)), ("other", pa.list_(pa.float64()))])
 
 
 def _table(rows: int, size: int, kind: str, lists: str) -> pa.Table:
@@ -199,97 +192,7 @@ def test_vectors_are_read_as_they_were_written(kind: str, lists: str, tmp_path: 
     assert chunk.compression == "ZSTD" and not chunk.has_dictionary_page
 
 
-@pytest.mark.parametrize("odd", [[None], [[]], [[1.0, None]], [[1.0, 2.0, 3.0]], [None, [], [None]]])
-@pytest.mark.parametrize("lists", [pa.list_(pa.float32()), pa.large_list(pa.float32())])
-def test_lists_of_other_lengths_and_nulls_too(odd: list[Any], lists: pa.DataType, tmp_path: Path) -> None:
-    values = [[float(i), float(-i)] for i in range(400)]
-    values[150:150] = odd
-    table = pa.table({"vector": pa.array(values, lists), "row": range(len(values))})
-    assert _read(_write(tmp_path / "rows.parquet", table), rows=33).equals(table)
-
-
-@pytest.mark.parametrize("cells", [[], [[1, 2]] * 4, [None] * 4, [None, [1, 2]], [[1, None], None, [None, 2]]])
-def test_nothing_but_vectors_and_nothing_but_nulls(cells: list[Any], tmp_path: Path) -> None:
-    table = pa.table({"vector": pa.array(cells, VECTOR)})
-    path = _write(tmp_path / "rows.parquet", table)
-    assert pq.read_table(path).equals(table)
-    assert sum(len(batch) for _, batch in iter_batches([str(path)], None, 10)) == len(cells)
-
-
-def _cell(i: int) -> dict[str, Any] | None:
-    if i % 5 == 0:
-        return None
-    return {
-        "name": None if i % 3 == 0 else str(i),
-        "vector": None if i % 4 == 0 else [i, i + 0.5, -i],
-        "other": None if i % 6 == 0 else [float(i)],
-    }
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2, 6, 500])
-def test_vectors_within_a_struct_and_nulls_at_each_level(rows: int, tmp_path: Path) -> None:
-    table = pa.table({"row": pa.array([_cell(i) for i in range(rows)], STRUCT), "number": pa.array(range(rows))})
-    path = _write(tmp_path / "rows.parquet", table, 37)
-    found = pq.ParquetFile(path, page_checksum_verification=True).read()
-    found.validate(full=True)
-    assert found.equals(table)
-
-
 # -- Rows converted a column at a time are the rows converted one by one; vectors of captions beside thos --
-
-
-CAPTION = st.none() | st.text(max_size=6) | st.text(" \t\n\x00\x1f\u3000aé", max_size=4) | st.just("x" * 50)
-KEYS = st.sampled_from(["strings", "numbers", "none"])
-
-
-def converted(captions: list[Any], keys: list[Any] | None, first: int, lists: bool) -> RowBatch:
-    columns = {"text": "t", "features": "v"} | ({} if keys is None else {"key": "k"})
-    arrays: dict[str, Any] = {
-        "t": pa.array(captions, pa.list_(pa.string()) if lists else pa.string()),
-        "v": pa.array([[1.0, np.nan if i == 2 else 2.0] for i in range(len(captions))], pa.list_(pa.float32(), 2)),
-    }
-    if keys is not None:
-        arrays["k"] = pa.array(keys, pa.int64() if keys and isinstance(keys[0], int) else pa.string())
-    batch = pa.RecordBatch.from_pydict(arrays)
-    shapes = {"features": (1, 2, np.dtype(np.float32))}
-    return convert(Rows("x", batch, {1: "odd"}), columns, shapes, image_root=None, first_row=first)
-
-
-@pytest.mark.parametrize("lists", [False, True])
-@settings(max_examples=30, deadline=None)
-@given(data=st.data(), kind=KEYS, first=st.integers(0, 3))
-def test_a_batch_is_its_rows_one_by_one(data: st.DataObject, lists: bool, kind: str, first: int) -> None:
-    rows = st.none() | st.lists(CAPTION, max_size=3) if lists else CAPTION
-    captions = data.draw(st.lists(rows, min_size=2, max_size=8))
-    n = len(captions)
-    keys: list[Any] | None = {"strings": [None, *map(str, range(1, n))], "numbers": list(range(n)), "none": None}[kind]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("CLEANPAIRS_MAX_CAPTION_BYTES", "40")
-        found = converted(captions, keys, first, lists)
-        texts = [(i, k, t) for i, row in enumerate(captions) for k, t in enumerate((row or [None]) if lists else [row])]
-        faults = {p: "odd" if i == 1 else "its vector is not finite" if i == 2 else caption_fault(t)
-                  for p, (i, _, t) in enumerate(texts)}  # fmt: skip
-    assert found.captions.to_pylist() == [t or "" for _, _, t in texts]
-    assert list(zip(found.row, found.position, strict=True)) == [(i, k) for i, k, _ in texts]
-    own = {i: str(first + i) if keys is None or keys[i] is None else str(keys[i]) for i in range(n)}
-    assert found.keys.to_pylist() == [own[i] for i, _, _ in texts]
-    assert found.faults == {p: why for p, why in faults.items() if why}
-
-
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-def test_vectors_that_are_not_finite_become_zero_in_every_precision(kind: Any) -> None:
-    values = np.arange(12, dtype=kind).reshape(4, 3)
-    values[1, 2], values[3, 0] = np.inf, np.nan
-    column = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), 3)
-    made = np.dtype(np.float16 if kind is np.float16 else np.float32)
-    for array in (column, column.slice(1), column.slice(0, 0)):
-        found, faults = vectors_of(array, (1, 3, made))
-        want = np.where(np.isfinite(values).all(1)[:, None], values, 0)[4 - len(array) if len(array) < 4 else 0 :]
-        np.testing.assert_array_equal(found[:, 0], want[: len(array)].astype(made))
-        assert found.dtype == made and len(faults) == (2 if len(array) else 0)
-    before = column.to_pylist()
-    vectors_of(column, (1, 3, made))
-    np.testing.assert_equal(column.to_pylist(), before)  # the column itself is not written
 
 
 @pytest.mark.parametrize("large", [False, True])
