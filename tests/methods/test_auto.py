@@ -23,7 +23,6 @@ from cleanpairs.methods.untrained import plant
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.trainer.context import EpochContext
 from tests.helpers import WORDS
-from tests.methods.conftest import view_of
 
 
 def corpus(n: int, seed: int = 0) -> Pairs:
@@ -128,18 +127,6 @@ def test_planted_pairs_have_each_others_captions_in_the_first_stage_and_answer_n
     (first, exchanged), (last, none) = vars(procedure)["asked"]
     assert exchanged.shape == (2, 100) and not first[planted].any() and np.delete(first, planted).mean() > 0.5
     assert none.shape == (2, 0) and last[planted].mean() > 0.5
-
-
-def test_batches_take_the_captions_they_are_given() -> None:
-    """With two captions exchanged in the map, the similarities are those of data with the two exchanged."""
-    view, rows, order = view_of(SimpleNamespace(networks=1, head=lambda model: None), 60), np.arange(60), np.arange(60)
-    order[[3, 9]] = [9, 3]
-    found = []
-    for view.captions in (None, order):
-        f = view.forward(0, rows, seed=1)
-        at = np.argsort(f.rows)
-        found.append(f.similarity().detach().numpy()[at][:, at])
-    np.testing.assert_allclose(found[1], found[0][:, order], atol=1e-5)
 
 
 def test_repair_gives_mismatched_images_captions_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

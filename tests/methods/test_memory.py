@@ -54,15 +54,6 @@ def test_places_are_those_of_the_entries(held: list[int]) -> None:
     assert places(np.array(held, np.int64), np.zeros(0, np.int64)).shape == (0,)
 
 
-def test_what_is_remembered_has_no_gradient_and_is_no_view() -> None:
-    memory, z = FeatureMemory(3), torch.ones(2, 4, requires_grad=True)
-    memory.push(z * 2, z * 3, np.array([5, 6]))
-    assert not memory.held().images.requires_grad
-    with torch.no_grad():
-        z.zero_()
-    assert memory.held().texts.eq(3).all()
-
-
 def test_what_is_remembered_lies_on_the_device() -> None:
     """No second device is needed: ``meta`` has shapes and no values. A state that goes on comes from the CPU."""
     memory, known = FeatureMemory(3, "meta"), FeatureMemory(3)

@@ -15,32 +15,10 @@ from cleanpairs import MSCN, Pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.features import Captions
-from cleanpairs.methods.mscn import meta_gradient_weights
 from cleanpairs.trainer import EpochContext, TrainingData
 from tests.methods.conftest import SMALL, WORDS, corpus, parts, view_of
 
 # -- the meta gradient ----------------------------------------------------------------------------------------------
-
-
-class Smooth:
-    """Ten losses of a small smooth model, and the loss of a meta set."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        self.model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).double()
-        self.x, self.target = torch.randn(10, 5, dtype=torch.float64), torch.randn(10, dtype=torch.float64)
-        self.meta_x, self.meta_target = torch.randn(6, 5, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
-        self.start = {k: p.detach().clone() for k, p in self.model.named_parameters()}
-
-    def call(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-        out: Tensor = torch.func.functional_call(self.model, parameters, (x,))
-        return out[:, 0]
-
-    def losses(self, parameters: dict[str, Tensor]) -> Tensor:
-        return (self.call(parameters, self.x) - self.target) ** 2
-
-    def meta_loss(self, parameters: dict[str, Tensor]) -> Tensor:
-        return ((self.call(parameters, self.meta_x) - self.meta_target) ** 2).mean()
 
 
 def along(losses: Any, at: dict[str, Tensor], v: dict[str, Tensor]) -> Tensor:
@@ -56,29 +34,6 @@ def along(losses: Any, at: dict[str, Tensor], v: dict[str, Tensor]) -> Tensor:
 def near(got: Tensor, want: Tensor, share: float = 1e-3) -> None:
     """To a share of the largest entry."""
     assert float((got - want).abs().max()) < share * float(want.abs().max())
-
-
-def test_the_meta_gradient_is_the_mixed_second_derivative() -> None:
-    """d L_meta(w - eta dL/dw) / d theta by a backward pass through a backward pass, and without."""
-    smooth, eta = Smooth(), 0.05
-    theta = torch.randn(5, dtype=torch.float64, requires_grad=True)
-    weight = torch.sigmoid(smooth.x @ theta)  # V_theta, (10,)
-
-    w = {k: p.clone().requires_grad_() for k, p in smooth.start.items()}
-    gradient = torch.autograd.grad((weight * smooth.losses(w)).sum(), list(w.values()), create_graph=True)
-    ahead = {k: p - eta * g for (k, p), g in zip(w.items(), gradient, strict=True)}
-    (want,) = torch.autograd.grad(smooth.meta_loss(ahead), theta, retain_graph=True)
-
-    there = {k: p.detach().requires_grad_() for k, p in ahead.items()}
-    back = torch.autograd.grad(smooth.meta_loss(there), list(there.values()))
-    v = dict(zip(there, back, strict=True))
-    slope = -eta * meta_gradient_weights(smooth.losses, smooth.start, v)
-    (got,) = torch.autograd.grad((slope * weight).sum(), theta)
-    assert float(want.abs().max()) > 1e-4
-    near(got, want)
-    for scale in (1e-6, 1e6):  # of the direction: the step is relative
-        scaled = meta_gradient_weights(smooth.losses, smooth.start, {k: scale * p for k, p in v.items()})
-        near(-eta * scaled / scale, slope)
 
 
 # -- in the loop ----------------------------------------------------------------------------------------------------

@@ -123,15 +123,6 @@ def test_a_pair_that_more_likely_moves_is_not_steady_at_all(monkeypatch: pytest.
     assert procedure.judge(None).tolist() == pytest.approx([0.5, 0.5, 0.75, 0.9])
 
 
-def test_without_an_epoch_before_the_label_is_w() -> None:
-    procedure, view = started()
-    procedure.p = np.stack([procedure.predictions(view, k) for k in (0, 1)])
-    procedure.w = np.random.default_rng(0).random((2, 40)).astype(np.float32)
-    value = procedure.judge(view)
-    np.testing.assert_array_equal(procedure.y, procedure.w[::-1])
-    np.testing.assert_allclose(value, procedure.w.mean(axis=0), rtol=1e-6)
-
-
 def test_predictions_of_every_epoch_are_kept_for_the_next_one() -> None:
     procedure = procedure_of(PC2, 40, warmup=3, classes=6)
     view = view_of(procedure, 40)
@@ -189,12 +180,3 @@ def test_losses_are_sums_over_the_pairs_where_the_paper_sums() -> None:
         losses[reduction] = procedure.split_loss(view, 0, clean, noisy), procedure.warm_loss(view, 0, clean)
     for mean, total in zip(losses["mean"], losses["sum"], strict=True):
         torch.testing.assert_close(total, 8 * mean)
-
-
-@pytest.mark.parametrize("exclude", [True, False])
-def test_duplicates_among_captioned_pairs_are_negatives_where_the_paper_masks_none(exclude: bool) -> None:
-    procedure = procedure_of(PC2, 12)
-    view = view_of(procedure, 12, exclude_duplicates=exclude)
-    view.data.image_group[:] = view.data.text_group[:] = 0
-    duplicates = view.duplicates(np.arange(4), np.arange(4))
-    assert duplicates is None if not exclude else bool(duplicates.sum() == 12)

@@ -108,15 +108,6 @@ def test_an_epoch_covers_every_clean_pair_once_and_noisy_ones_as_often_as_needed
     assert orders[0] != orders[1]
 
 
-def test_noisy_pairs_meet_others_when_they_come_again() -> None:
-    procedure, view = split_by_hand(2, [np.arange(97) >= 16] * 2, n=97), view_of(97)
-    company: dict[int, set[int]] = {row: set() for row in range(16)}
-    for _, noisy in procedure.batches(view, 0):
-        for row in noisy.tolist():
-            company[row] |= set(noisy.tolist())
-    assert max(len(met) for met in company.values()) > 8  # batches hold 8
-
-
 @pytest.mark.parametrize("clean", [0, 1, 39, 40])
 def test_nearly_nothing_on_one_side(clean: int) -> None:
     """A side of fewer than two pairs has no negative: without clean ones all are trained on."""
@@ -140,22 +131,6 @@ def test_the_warm_up_takes_all_pairs_and_the_networks_other_orders() -> None:
     expected = InfoNCEWithRCE()(f.similarity(), torch.ones(6), None).mean()
     torch.testing.assert_close(procedure.loss(view, 0, (np.arange(6),), 5), expected)
     assert procedure.seen == []
-
-
-def test_a_step_hands_clean_and_noisy_pairs_over_apart() -> None:
-    procedure, view = split_by_hand(2, [FIRST, SECOND]), view_of()
-    procedure.loss(view, 0, (np.array([20, 13, 30]), np.array([1, 0])), 5)
-    procedure.loss(view, 0, (np.array([20, 13, 30]),), 5)
-    (clean, noisy), (alone, none) = procedure.seen
-    assert noisy is not None and none is None
-    assert sorted(clean.rows.tolist()) == sorted(alone.rows.tolist()) == [13, 20, 30]
-    assert sorted(noisy.rows.tolist()) == [0, 1]
-    encoded = view.encoded(0)
-    for f in (clean, noisy):  # rows and states stay together
-        assert isinstance(f.images, Tensor) and isinstance(f.texts, Tensor)
-        np.testing.assert_allclose(f.images.detach(), encoded.images.vectors[f.rows], atol=1e-5)
-        np.testing.assert_allclose(f.texts.detach(), encoded.texts.vectors[f.rows], atol=1e-5)
-    assert clean.of(np.arange(40.0)).tolist() == clean.rows.tolist()
 
 
 # -- the split ------------------------------------------------------------------------------------------------------
