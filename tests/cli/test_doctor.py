@@ -29,16 +29,12 @@ def by_name(found: list[Check]) -> dict[str, Check]:
 
 def test_this_installation_is_sound(here: list[Check]) -> None:
     found = by_name(here)
-    assert [str(check) for check in here if check.state == "broken"] == []
     assert {"cleanpairs", "python", "dependencies", "device", "cpu", "faiss", "cache", "runs"} <= set(found)
     assert "torch 2" in found["dependencies"].found and "pyarrow" in found["dependencies"].found
     assert found["faiss"].found.startswith(("CPU build", "GPU build"))
     assert found["extra test"].state == "ok"
-
-
-def test_everything_that_is_not_ok_says_what_mends_it(here: list[Check]) -> None:
-    assert [c for c in here if c.state not in ("ok", "note", "warning", "broken")] == []
-    assert [c for c in here if (c.state == "ok") != (c.remedy == "")] == []
+    assert {check.state for check in here} <= {"ok", "note", "warning"}
+    assert [check for check in here if (check.state == "ok") != (check.remedy == "")] == []
 
 
 @pytest.fixture

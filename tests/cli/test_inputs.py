@@ -10,18 +10,16 @@ from typing import Any
 
 import datasets
 import fsspec
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-import webdataset
 
 from cleanpairs.core.registry import READERS
 from cleanpairs.datasets import clipart_path
 from tests.data.test_counts import WRITERS as OTHERS
-from tests.data.test_counts import Row, texts, vectors
+from tests.data.test_counts import Row, texts
 
 from .conftest import Command
 
@@ -63,48 +61,22 @@ def as_url(root: Path, rows: list[Row]) -> str:
     return f"memory://{root.name}/in.parquet"
 
 
-def as_webdataset(root: Path, rows: list[Row]) -> Path:
-    with webdataset.ShardWriter(str(root / "shard-%06d.tar"), maxcount=15, verbose=0) as sink:
-        for i, (_, image, caption) in enumerate(rows):
-            sink.write({"__key__": f"sample{i:06d}", "jpg": image, "txt": (caption or b"").decode()})
-    return root / "shard-{000000..000002}.tar"
-
-
 def as_jsonl(root: Path, rows: list[Row]) -> Path:
     frame = pd.DataFrame(write_files(root / "images", rows), columns=["picture", "words"])
     frame.to_json(root / "pairs.jsonl", orient="records", lines=True)
     return root / "pairs.jsonl"
 
 
-def as_karpathy(root: Path, rows: list[Row]) -> Path:
-    images = [
-        {"filename": name, "imgid": i, "split": "val", "sentences": [{"raw": caption}]}
-        for i, (name, caption) in enumerate(write_files(root / "flickr30k-images", rows))
-    ]
-    (root / "dataset_flickr30k.json").write_text(json.dumps({"images": images, "dataset": "flickr30k"}))
-    return root / "dataset_flickr30k.json"
-
-
-def as_now(root: Path, rows: list[Row]) -> Path:
-    np.save(root / "train_ims.npy", vectors(rows))
-    captions = [(caption or b"").decode().split() for _, _, caption in rows]
-    number = {word: i for i, word in enumerate(sorted({word for caption in captions for word in caption}))}
-    lines = [",".join(str(number[word]) for word in caption) for caption in captions]
-    (root / "train_caps_bert.txt").write_text("".join(line + "\n" for line in lines))
-    return root
-
-
 MORE = {  # options that an input needs
-    "as_url": "--allow-urls", "as_jsonl": "--column text=words --column image=picture", "as_karpathy": "--split val",
+    "as_url": "--allow-urls", "as_jsonl": "--column text=words --column image=picture",
     "as_arrays": "--column captions={root}/rows.parquet",
 }  # fmt: skip
 KINDS = {
     "as_tar": "webdataset", "as_files": "images", "as_downloads": "images", "as_parquet": "parquet",
     "as_datasets": "datasets", "as_arrays": "npy", "as_research": "precomp", "as_csv": "folder", "as_coco": "coco",
-    "as_embeddings": "clip-retrieval", "as_lance": "lance", "as_url": "parquet", "as_webdataset": "webdataset",
-    "as_jsonl": "folder", "as_karpathy": "coco", "as_now": "precomp",
+    "as_embeddings": "clip-retrieval", "as_lance": "lance", "as_url": "parquet", "as_jsonl": "folder",
 }  # fmt: skip
-WRITERS = [*OTHERS, as_lance, as_url, as_webdataset, as_jsonl, as_karpathy, as_now]
+WRITERS = [*OTHERS, as_lance, as_url, as_jsonl]
 
 
 @pytest.fixture
