@@ -173,20 +173,6 @@ def test_a_purity_or_a_share_that_is_asked_for(command: Callable[..., Any], fitt
     assert code == 7 and "of no 30 pairs" in err
 
 
-@pytest.mark.slow
-def test_two_workers_export_what_one_does(command: Callable[..., Any], tmp_path: Path) -> None:
-    plan = tmp_path / "plan.parquet"
-    assert command(*PLAUSIBLE, "--out", plan)[0] == 0
-    for workers in ("1", "2"):
-        out = tmp_path / f"out{workers}.parquet"
-        code, _, err = command("export", "--plan", plan, "--repaired", out, "--workers", workers)
-        assert code == 0, err
-    for role in ("", ".ledger.parquet"):
-        outs = [(tmp_path / f"out{i}.parquet{role}").read_bytes() for i in (1, 2)]
-        assert outs[0] == outs[1]
-    assert not list(tmp_path.glob("*.parts"))
-
-
 def test_an_edited_plan_of_a_run_is_never_replaced(command: Callable[..., Any], fitted: Path, tmp_path: Path) -> None:
     run, out = tmp_path / "mine", tmp_path / "out.parquet"
     shutil.copytree(fitted / "run", run)

@@ -15,7 +15,6 @@ from huggingface_hub import DatasetCard
 
 from cleanpairs.export import CardFacts, export_pairs
 from cleanpairs.export.formats import FORMATS
-from cleanpairs.export.pushing import size_category
 
 from .conftest import named
 
@@ -86,13 +85,6 @@ def test_what_a_run_says_is_text(make_pairs: Any, make_plan: Any, tmp_path: Path
     assert "\\<script\\>alert(1)" in text and "donors trusted" in text
     assert not re.search(r"(?<!\\)[<\[]", text.split("---")[2].replace("](", "")) and "\n# Title" not in text
     assert "\x1b" not in text and "(`cleanpairs methods" not in text
-
-
-@pytest.mark.parametrize(
-    ("rows", "text"), [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (12_800_000, "10M<n<100M"), (10**13, "n>1T")]
-)
-def test_sizes(rows: int, text: str) -> None:
-    assert size_category(rows) == text
 
 
 @pytest.mark.parametrize("name", list(FORMATS))

@@ -35,17 +35,6 @@ def test_load_from_disk_decodes_the_images(make_pairs: Any, make_plan: Any, mixe
     assert found.filter(lambda c: c == "text 2", input_columns="caption").num_rows == 2
 
 
-def test_it_holds_what_parquet_holds(make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
-    pairs = make_pairs(7, struct=True, tags=pa.array([["a", "b"]] * 7), size=pa.array([[1.5, 2.5]] * 7))
-    export_pairs(pairs, make_plan(pairs, mixed), tmp_path / "ds", format="datasets")
-    export_pairs(pairs, make_plan(pairs, mixed), tmp_path / "out.parquet")
-    loaded = datasets.load_dataset(
-        "parquet", data_files=str(tmp_path / "out.parquet"), split="train", cache_dir=str(tmp_path / "hf")
-    )
-    found = datasets.load_from_disk(str(tmp_path / "ds"))
-    assert found.features == loaded.features and found.data.table.to_pydict() == loaded.data.table.to_pydict()
-
-
 def test_several_files(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cleanpairs.export import manifest as files
     from cleanpairs.export import writing

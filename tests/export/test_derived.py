@@ -84,19 +84,6 @@ def test_a_caption_brings_its_vector(make_pairs: Make, make_plan: Plan, tmp_path
     assert restored(tmp_path / "out.parquet").equals(before, check_metadata=True)
 
 
-def test_a_reader_sets_aside_what_has_no_vector(make_pairs: Make, make_plan: Plan, tmp_path: Path) -> None:
-    n = len(ACTIONS)
-    for kind in ("fixed", "list"):
-        vectors = pa.array(numbers(n), KINDS[kind])
-        pairs = make_pairs(n, text_features=vectors, similarity=np.arange(n) / 8)
-        export_pairs(pairs, make_plan(pairs, ACTIONS), tmp_path / "out.parquet", overwrite=True)
-        again = load_pairs(tmp_path / "out.parquet")
-        assert again.reasons == {3: "there is no text vector"}
-        np.testing.assert_array_equal(again.text_vectors[[0, 1, 2]], np.array([numbers(n)[i] for i in (0, 2, 2)]))
-        given = again.precomputed_scores["similarity"]
-        np.testing.assert_array_equal(np.isnan(given), [a in REPAIRED for a in ACTIONS if a != "drop"])
-
-
 # Two captions a row: one of the first row is replaced, one of the third is left out, both of the fourth.
 LISTED = ["rematch_text", "keep", "keep", "keep", "drop", "keep", "drop", "drop", "keep", "recaption"]
 

