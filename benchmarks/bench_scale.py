@@ -213,7 +213,7 @@ def rematch(work: Path, rows: int) -> None:
         )
     data = embedding_folder(work / f"vectors-{rows}", rows, 256, permuted=True)
     began = time.perf_counter()
-    options = ("--threshold", 1, "--repairs", "plausible", "--set", "donors=mismatched", "--overwrite")
+    options = ("--threshold", 1, "--repairs", "plausible", "--set", "take_from=mismatched", "--overwrite")
     seconds, peak = command("rematch", run, data, "--out", plan, *options)
     wall = time.perf_counter() - began
     table = pq.read_table(plan, columns=["action", "caption", "donor_pair_id"])

@@ -89,9 +89,9 @@ def run_cell(splits: Splits, corpus: str, args: argparse.Namespace, rate: float,
         "d": lambda: corrupted.select(kept),
     }
     plans = {
-        "ot": {"strategy": "ot", "donors": "mismatched"},
-        "nearest": {"strategy": "nearest", "donors": "mismatched"},
-        "ot_both": {"strategy": "ot", "donors": "both"},
+        "ot": {"strategy": "ot", "take_from": "mismatched"},
+        "nearest": {"strategy": "nearest", "take_from": "mismatched"},
+        "ot_both": {"strategy": "ot", "take_from": "both"},
         "probable": {"repairs": "probable"},
     }
     judged = {}

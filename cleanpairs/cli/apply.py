@@ -90,7 +90,7 @@ repair_options = (
         default=1,
     ),
     set_option(
-        "Rarer settings: strategy, displaced, dedup, targets, donors, max_reuse, min_repair_score, min_confidence, "
+        "Rarer settings: strategy, displaced, dedup, targets, take_from, max_reuse, min_repair_score, min_confidence, "
         "candidates, repeats (see docs/repair.md); of a model that is asked: prompt, image_size, body, max_words, "
         "concurrency, attempts, timeout, backoff; where DATA is given, also its reader and encoding."
     ),

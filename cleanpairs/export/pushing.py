@@ -42,7 +42,7 @@ def dataset_card(about: CardFacts, plan: RepairPlan, *, loads: str | None, **fac
     from huggingface_hub import DatasetCardData
 
     # Settings of a plan that say how it was made. Its others name files of whoever made it.
-    said = ("repairs", "strategy", "donors", "targets", "max_reuse", "candidates", "min_confidence")
+    said = ("repairs", "strategy", "take_from", "targets", "max_reuse", "candidates", "min_confidence")
     files = {"config_name": "default", "data_files": [{"split": "train", "path": loads}]}
     header = DatasetCardData(
         license=about.license or "unknown",

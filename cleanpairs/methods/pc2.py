@@ -167,7 +167,7 @@ class _PseudoCaptioning(Splitting):
         head: Any = view.networks[network].head
         with torch.no_grad():
             p_clean, p_noisy = clean.model.vector(clean.images).float(), noisy.model.vector(noisy.images).float()
-            if self.method.donors == "classes":
+            if self.method.donor_by == "classes":
                 p_clean, p_noisy = head(p_clean).softmax(dim=1), head(p_noisy).softmax(dim=1)
             index, similarity = pseudo_caption(p_noisy, p_clean)
         texts = clean.select(index.cpu().numpy())
@@ -201,8 +201,8 @@ class PC2(SplittingCleaner):
         Weight of L_pse. 1 in the paper.
     rectify : bool
         Whether clean pairs have the label y_i, or 1.
-    donors : {"classes", "embeddings"}
-        By what a noisy image finds the clean one whose caption it takes.
+    donor_by : {"classes", "embeddings"}
+        What a noisy image finds the clean pair by whose caption it takes.
     reduction : {"mean", "sum"}
         Whether the losses of a batch's pairs are averaged, or summed as in the paper. Beside a sum ``entropy_weight``
         counts as many times less as there are pairs in half a batch.
@@ -326,7 +326,7 @@ class PC2(SplittingCleaner):
     noisy_weight: float = number(1.0, least=0)
     pseudo_weight: float = number(1.0, least=0)
     rectify: bool = True
-    donors: str = choice("classes", "embeddings")
+    donor_by: str = choice("classes", "embeddings")
     reduction: str = choice("mean", "sum")
 
     _strategy = _PseudoCaptioning

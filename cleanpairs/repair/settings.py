@@ -19,7 +19,7 @@ class RepairSettings:
     - ``min_confidence`` float in [0, 1]: of probable repairs, and of displaced rows, the least probability
     - ``min_repair_score`` float in [0, 1]: a repair that scores lower is not made, and the pair is dropped
     - ``candidates``: nearest parts to score, per row, direction and pool (mismatched, trusted)
-    - ``donors`` {"both", "mismatched", "trusted"}: where parts come from. ``max_reuse``: how many rows one may serve
+    - ``take_from`` {"both", "mismatched", "trusted"}: which pairs lend their captions and images. ``max_reuse``: how many rows one may serve
     - ``targets`` {"both", "text", "image"}: what may be replaced
     - ``n_donors``: so many captions at most for each pair that gets a new one: that of its donor, and those of the
       trusted pairs most similar to its image, with weights. Of plausible repairs
@@ -41,7 +41,7 @@ class RepairSettings:
     min_confidence: float = number(0.5, least=0, most=1)
     min_repair_score: float = number(0.5, least=0, most=1)
     candidates: int = whole(32, 1)
-    donors: str = choice("both", "mismatched", "trusted")
+    take_from: str = choice("both", "mismatched", "trusted")
     targets: str = choice("both", "text", "image")
     n_donors: int = whole(1, 1)
     max_reuse: int = whole(1, 1)
@@ -75,8 +75,8 @@ class RepairSettings:
 
     @property
     def lenders(self) -> str:
-        """``donors``, as far as the strategy has a choice."""
-        return "trusted" if self.strategy in ("half-replace", "pseudo-caption") else self.donors
+        """``take_from``, as far as the strategy has a choice."""
+        return "trusted" if self.strategy in ("half-replace", "pseudo-caption") else self.take_from
 
     @property
     def replaces_text(self) -> bool:

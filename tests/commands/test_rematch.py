@@ -106,9 +106,9 @@ def same(a: pa.Table, b: pa.Table) -> None:
     "settings",
     [
         {},
-        {"strategy": "nearest", "donors": "mismatched"},
+        {"strategy": "nearest", "take_from": "mismatched"},
         {"max_reuse": 3, "candidates": 5},
-        {"targets": "image", "donors": "trusted"},
+        {"targets": "image", "take_from": "trusted"},
     ],
 )
 def test_streamed_plan_is_the_plan_of_memory(run: Run, tmp_path: Path, settings: dict[str, Any]) -> None:
@@ -140,7 +140,7 @@ def test_few_rows_and_all_or_none_to_repair(run: Run, tmp_path: Path, n: int, wr
 
 def test_a_pair_at_the_threshold_lends(run: Run, tmp_path: Path) -> None:
     best = np.nanmax(run.estimator().correspondence_)
-    settings: dict[str, Any] = {"threshold": float(best), "donors": "trusted", "min_repair_score": 0.0}
+    settings: dict[str, Any] = {"threshold": float(best), "take_from": "trusted", "min_repair_score": 0.0}
     settings["repairs"] = "plausible"
     plans = [in_memory(run, None, tmp_path / "expected.parquet", **settings).table]
     plan_stream(run, None, tmp_path / "plan.parquet", **settings)

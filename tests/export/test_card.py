@@ -79,10 +79,10 @@ def test_what_a_run_says_is_text(make_pairs: Any, make_plan: Any, tmp_path: Path
     evil = "<script>alert(1)</script>\n# Title\n[x](javascript:1) ![i](http://e/i.png) `c` a|b \x1b[31m"
     about = CardFacts(method=evil, versions={evil: evil})
     pairs = make_pairs(3)
-    plan = replace(make_plan(pairs), settings={"strategy": evil, "donors": "trusted"})
+    plan = replace(make_plan(pairs), settings={"strategy": evil, "take_from": "trusted"})
     export_pairs(pairs, plan, tmp_path / "out.parquet", card=tmp_path / "card.md", about=about)
     text = (tmp_path / "card.md").read_text()
-    assert "\\<script\\>alert(1)" in text and "donors trusted" in text
+    assert "\\<script\\>alert(1)" in text and "take_from trusted" in text
     assert not re.search(r"(?<!\\)[<\[]", text.split("---")[2].replace("](", "")) and "\n# Title" not in text
     assert "\x1b" not in text and "(`cleanpairs methods" not in text
 

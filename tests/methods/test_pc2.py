@@ -69,13 +69,13 @@ def captioned_by_hand(view: EpochContext, noisy: Any, lenders: Any, s: list[floa
     return TripletLoss()(S, torch.tensor(s), excluded).mean()
 
 
-@pytest.mark.parametrize("donors", ["classes", "embeddings"])
-def test_the_clean_pair_of_most_similar_prediction_or_image_lends_its_caption(donors: str) -> None:
-    procedure, view = started(donors=donors)
+@pytest.mark.parametrize("donor_by", ["classes", "embeddings"])
+def test_the_clean_pair_of_most_similar_prediction_or_image_lends_its_caption(donor_by: str) -> None:
+    procedure, view = started(donor_by=donor_by)
     clean, noisy = parts(view, np.arange(5, 15), np.arange(26, 36))
     head: Any = view.networks[0].head
     p_clean, p_noisy = (
-        (head(x.images).softmax(dim=1) if donors == "classes" else x.images).detach().numpy() for x in (clean, noisy)
+        (head(x.images).softmax(dim=1) if donor_by == "classes" else x.images).detach().numpy() for x in (clean, noisy)
     )
     similar = np.array([[cosine(a, b) for b in p_clean] for a in p_noisy])
     at = similar.argmax(axis=1)

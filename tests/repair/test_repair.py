@@ -223,12 +223,12 @@ def test_mismatched_donors_go_before_trusted_ones_unless_these_are_clearly_bette
 
 
 @pytest.mark.parametrize(
-    ("donors", "reasons"),
+    ("take_from", "reasons"),
     [("mismatched", {"mismatched caption"}), ("trusted", {"pseudo-caption of a trusted pair", "trusted image"})],
 )
-def test_donors_come_from_the_named_pool(donors: str, reasons: set[str]) -> None:
+def test_donors_come_from_the_named_pool(take_from: str, reasons: set[str]) -> None:
     corpus = Corpus(60, 0.3)
-    plan = corpus.plan(donors=donors, min_repair_score=0.02)
+    plan = corpus.plan(take_from=take_from, min_repair_score=0.02)
     check_invariants(plan, corpus.pairs, corpus.correspondence, least=0.02)
     found = {r for a, r in zip(*(columns(plan)[c] for c in ("action", "reason")), strict=True) if a.startswith("re")}
     assert found and found <= reasons
@@ -289,7 +289,7 @@ def test_a_pair_at_the_threshold_is_kept_and_lends() -> None:
     for trusted in (0.5, 0.9):
         corpus = Corpus(60, 0.3)
         corpus.correspondence[:] = np.where(corpus.wrong, np.nextafter(np.float32(0.5), np.float32(0)), trusted)
-        plan = corpus.plan(threshold=0.5, donors="trusted", min_repair_score=0.1)
+        plan = corpus.plan(threshold=0.5, take_from="trusted", min_repair_score=0.1)
         assert [a == "keep" for a in columns(plan)["action"]] == (~corpus.wrong).tolist()
         plans.append(columns(plan)["donor_pair_id"])
     assert plans[0] == plans[1] and any(donor is not None for donor in plans[0])
@@ -366,7 +366,7 @@ def test_a_plan_for_other_data_is_refused() -> None:
 
 
 def test_settings_are_checked() -> None:
-    bad = {"donors": "all", "targets": "row", "threshold": 2.0, "candidates": 0, "max_reuse": 0, "strategy": "best"}
+    bad = {"take_from": "all", "targets": "row", "threshold": 2.0, "candidates": 0, "max_reuse": 0, "strategy": "best"}
     for name, value in {**bad, "min_confidence": 1.5, "n_donors": 0}.items():
         with pytest.raises(ConfigError, match=name):
             Corpus(4, 0.5).plan(**{name: value})
@@ -526,7 +526,7 @@ def test_invariants_on_random_corpora(data: st.DataObject) -> None:
     correspondence = np.where(rng.random(n) < 0.1, np.nan, rng.random(n))
     reuse, least = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([0.0, 0.3, 0.5]))
     drawn = {
-        "threshold": [0.0, 0.4, 1.0], "candidates": [1, 2, 5], "donors": ["both", "mismatched", "trusted"],
+        "threshold": [0.0, 0.4, 1.0], "candidates": [1, 2, 5], "take_from": ["both", "mismatched", "trusted"],
         "targets": ["both", "text", "image"], "image_margin": [0.0, 0.05], "strategy": STRATEGIES,
     }  # fmt: skip
     chosen = {name: data.draw(st.sampled_from(values)) for name, values in drawn.items()}
