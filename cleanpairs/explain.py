@@ -295,11 +295,10 @@ class WordSupport:
 
     Of each word w of a caption :class:`cleanpairs.correspondence.words.WordRatios` gives the log likelihood ratio L_w.
     Other words stand in its place, behind the same word and before the same word. M_w is their largest ratio, at least
-    0. The evidence that w belongs to the image is the mean of L_w and L_w - M_w. A word with negative evidence is
-    *unsupported* if the evidence and the log odds of the pair together are lower than those of 92 % of the words of
-    trusted pairs.
-    *expected* words are those with the largest L, at least ln 2, that the caption lacks. Neither is one with h < 1/2,
-    as "of" and "and".
+    0. The evidence that w belongs to the image is the mean of L_w and L_w - M_w. Add to it the log odds of the pair.
+    A word with negative evidence is *unsupported* if this sum is lower than that of 92 % of the words of trusted pairs.
+    The words with the largest L, at least ln 2, that the caption lacks are *expected*. Words with h < 1/2, like "of"
+    and "and", are neither.
 
     ``x`` (B, d): unit vectors of the images. ``group`` (B,): pairs of one number say nothing of each other. ``odds``
     (B,): logarithms of the odds that the pairs are matched.
@@ -339,8 +338,11 @@ class WordSupport:
     def _judged(
         self, words: Sequence[list[str]], x: np.ndarray, group: np.ndarray, odds: np.ndarray
     ) -> Iterator[tuple[np.ndarray, ...]]:
-        """Of some captions at once: rows and numbers of their words, the evidence with the odds (infinite where it is
-        not negative), which word would be in place of each (-1 for none), ratios of all words, and which are expected.
+        """Judge the words of some captions at once.
+
+        Returns rows and numbers of their words. For each word it returns the evidence with the odds, infinite where the
+        evidence is not negative, and the word that would be in its place, -1 for none. Last come the ratios of all
+        words, and which are expected.
         """
         # Share of neighbours that agree, ratio of an expected word, height of a word that tells. Captions at once.
         least_share, least_ratio, least_height, block = 0.2, 2.0, 0.5, 256

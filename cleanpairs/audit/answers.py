@@ -22,16 +22,22 @@ class Answered:
     Attributes
     ----------
     answers, wrong : int
-        How many pairs have an answer, and how many of them do not belong.
+        Pairs with an answer, and those that do not belong.
+
     correspondence : ndarray of float32, shape (N,)
-        P(matched), NaN where quarantined. Of a pair with an answer it is 1 or 0.
+        P(matched), NaN where quarantined. A pair with an answer has 1 or 0.
+
     threshold : float
-        Below it a pair is flagged: where F1 is expected to be nearest to the best. 1/2 where perhaps no pair is
-        mismatched.
+        A pair below it is flagged. F1 is expected to be best there. It is 1/2 if perhaps no pair is mismatched.
+
     noise_rate : Estimate
+        Share of mismatched pairs.
+
     calibration : Calibration
+        What turns scores into probabilities.
+
     opinions : Opinions, optional
-        Of a judge, which count by its errors.
+        Those of a judge, weighed by its errors.
     """
 
     answers: int
@@ -111,12 +117,13 @@ def next_questions(scores: ArrayLike, answers: Mapping[int, bool], count: int, *
     Parameters
     ----------
     scores : array_like of float, shape (N,)
-        Of all pairs, NaN where quarantined.
+        NaN where quarantined.
     answers : mapping of int to bool
         Pair -> whether it is matched.
     count : int
+        How many pairs.
     seen : array_like of int
-        Pairs that are not asked about again, such as those about which nobody can say.
+        Pairs that are not asked about again.
 
     Returns
     -------

@@ -52,15 +52,19 @@ class AuditResult:
     Attributes
     ----------
     drawn, labelled, mismatched : int
-        Pairs of the sample, those with a label, and those whose label is mismatched.
+        Pairs of the sample, those with a label, and those with the label "mismatched".
+
     noise_rate : Estimate
         Share of mismatched pairs among all that have a score.
+
     at_threshold : ThresholdEstimate
-        At the run's threshold.
+        Figures at the run's threshold.
+
     ladder : tuple of ThresholdEstimate
-        At others.
+        Figures at other thresholds.
+
     auroc, ap : float
-        Of low correspondence, weighted. NaN where the labels are all alike.
+        How well a low correspondence finds mismatched pairs, weighted. NaN where the labels are all alike.
     """
 
     drawn: int
@@ -211,9 +215,9 @@ def expected_quality(
 ) -> ExpectedQuality:
     """Precision and recall to expect at several thresholds, the run's among them, before anybody has labelled anything.
 
-    p_i is the calibrated probability that pair i is mismatched (:mod:`cleanpairs.correspondence.calibration`).
-    precision(t) is the mean of p_i below t. recall(t) is the sum of p_i below t, divided by the sum over all pairs.
-    With its intervals.
+    Let p_i be the calibrated probability that pair i is mismatched (:mod:`cleanpairs.correspondence.calibration`).
+    The precision at t is the mean of p_i below t. The recall is their sum, divided by the sum over all pairs. Both have
+    intervals.
 
     ``correspondence`` (N,) float in [0, 1]: P(matched), NaN left out. ``calibration``: of the fitted method.
     Raises ConfigError: the threshold is not in [0, 1]. DataError: a value is outside [0, 1]. RefusedError: the scores

@@ -31,11 +31,11 @@ class Opinions:
     values : dict of int to float
         Pair -> what the judge gives.
     cut : float
-        From here on it says that a pair is matched.
+        From this value on, the judge says that a pair is matched.
     wrong_matched, wrong_mismatched : float
-        How often it is wrong about a pair that is matched, and about one that is mismatched.
+        How often it is wrong about matched pairs, and about mismatched ones.
     known_matched, known_mismatched : int
-        How many pairs these are measured on.
+        How many pairs these errors are measured on.
     """
 
     values: dict[int, float]
@@ -101,18 +101,26 @@ def second_opinions(
     Parameters
     ----------
     pairs : Pairs
+        N pairs.
+
     scores : array_like of float, shape (N,)
         NaN where quarantined.
+
     judge : Judge
+        Who is asked.
+
     threshold : float
-        Half of the pairs are those whose scores are next to it. The other half is spread over all scores.
+        Half of the pairs that are asked about have scores next to it. The others are spread over all scores.
+
     answers : mapping of int to bool, optional
-        Pair -> whether a person says that it is matched. The errors are measured on them where there are ten of a kind.
+        Pair -> whether a person says that it is matched. The errors are measured on a kind with ten answers or more.
+
     count : int
-        How many pairs. Of each kind with fewer answers, a quarter as many more are planted: random images with random
-        captions, and the pairs with the highest scores.
+        How many pairs. A kind with fewer answers gets a quarter as many planted pairs. Planted mismatched pairs are
+        random images with random captions. Planted matched pairs are those with the highest scores.
+
     seed : int
-        Of what is planted.
+        Seed of what is planted.
 
     Returns
     -------

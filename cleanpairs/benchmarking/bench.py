@@ -128,12 +128,12 @@ class _NoiseLevel:
 def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     """Run the cells that are not in the log yet. Write ``bench.jsonl``, ``table.md``, ``table.csv``, ``plot.png``.
 
-    A cell is known by method, settings, noise, seed and data. One that failed with a CleanpairsError is logged with its
-    reason and tried again by the next call. ``progress`` has the methods ``note(text)``, ``step(done, total, loss)``
-    and ``cell(at, total, row, done_before=)``.
+    A cell is known by method, settings, noise, seed and data. If it fails with a CleanpairsError, the log has the
+    reason, and the next call tries it again. Progress is told by the methods ``note(text)``, ``step(done, total,
+    loss)`` and ``cell(at, total, row, done_before=)``.
 
-    Raises CleanpairsError: settings, data or noise that cannot be used. Another benchmark writes to the directory. Not
-    one cell has a result: the first cell's error.
+    Raises CleanpairsError: settings, data or noise cannot be used. Another benchmark writes to the directory. No cell
+    has a result, which raises the first cell's error.
     """
     progress = progress or Silent()
     check_whole("a benchmark", "seeds", bench.seeds, 1)
@@ -298,9 +298,9 @@ def run_cell(
 def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict[str, Any]:
     """How good are the new captions that ``model.rematch`` plans?
 
-    A new caption is right when it belongs to the pair's own image, or has the same text as one that does, and its words
-    are its own. ``repair_precision``: share of the ``repaired`` that is right. ``corrupted_restored``: share of all
-    mismatched pairs that got a right caption.
+    A new caption is right when it, or a caption with the same text, belongs to the pair's own image. Its words must be
+    its own. The ``repair_precision`` is the share of the ``repaired`` that is right.
+    The share of all mismatched pairs that got a right caption is ``corrupted_restored``.
     """
     table = model.rematch(train, targets="text", strategy="method", repairs="plausible").table
     rows = np.flatnonzero(acted(table, ["rematch_text"]))

@@ -139,10 +139,13 @@ def load_splits(
     limit: int | None = None,
     **columns: Any,
 ) -> Splits:
-    """Clean training pairs, and the splits that belong to them: ``dev`` (``val``) and ``test`` of a directory in the
-    research layout, ``NAME_val.parquet`` and ``NAME_test.parquet`` beside ``NAME_train.parquet``, or those given.
-    ``limit``: of the training rows. ``columns``: see :func:`cleanpairs.load_pairs`.
-    Raises DataError: data that cannot be read, or that is mismatched already.
+    """Clean training pairs, and the splits that belong to them, if none are given.
+
+    A directory in the research layout has ``dev`` and ``test``. A file ``NAME_train.parquet`` has the neighbours
+    ``NAME_val.parquet`` and ``NAME_test.parquet``. At most ``limit`` training rows are read.
+    For ``columns`` see :func:`cleanpairs.load_pairs`.
+
+    Raises DataError: the data cannot be read, or is mismatched already.
     """
     split = columns.pop("split", None)
     train = load_pairs(data, split=split, limit=limit, **columns)

@@ -54,8 +54,8 @@ class KeyValues(Reads):
 class Writes(click.Path):
     """The type of an option that names an output.
 
-    ``beside``: endings of the files that are written beside it. ``in_run``: files of a run that it may be, though the
-    run is read. ``endings``: of what is written. A name with another known ending is refused.
+    A name with a known ending that is none of ``endings`` is refused. Files with the endings ``beside`` are written
+    next to the output. It may be a file of the run that is read, if its name is in ``in_run``.
     """
 
     def __init__(self, *endings: str, beside: tuple[str, ...] = (), in_run: tuple[str, ...] = ()) -> None:
@@ -90,8 +90,8 @@ def complete(context: click.Context, parameter: click.Parameter, incomplete: str
 def option(names: str, help: str | None = None, what: Any = None, **more: Any) -> Decorator:
     """:func:`click.option` of ``names``, blanks between, the first perhaps with its placeholder: ``--out=FILE``.
 
-    It takes ``what``: one of a list, or a value of a type, of which int is a count and float a share, else text where
-    it has a placeholder, else it is a flag.
+    It takes one value of the list ``what``, or a value of the type ``what``. The type int is a count, and float a
+    share. Without ``what`` it takes text where it has a placeholder, and else is a flag.
     """
     first, *others = names.split()
     name, _, place = first.partition("=")

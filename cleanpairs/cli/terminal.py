@@ -46,8 +46,10 @@ def _escaped(c: str) -> str:
 def echo(
     text: str = "", *, err: bool = False, fg: str | None = None, head: str = "", color: bool | None = None
 ) -> None:
-    """Print lines, made :func:`safe`. The one way to the terminal. ``err``: to standard error. ``fg``: a colour.
-    ``head``: our own words before it, red. ``color``: whether to colour, by the command's context when None.
+    """Print lines, made :func:`safe`, to standard output, or with ``err`` to standard error. All output goes this way.
+
+    The lines have the colour ``fg``. Our own words ``head`` stand before them, in red. Colours can be forced or
+    forbidden by ``color``, and None leaves that to the command's context.
     """
     shown = click.style(safe(text, keep="\n\t"), fg=fg, reset=fg is not None)
     click.echo(f"{click.style(head, fg='red', bold=True)} {shown}" if head else shown, err=err, color=color)

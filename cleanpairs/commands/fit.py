@@ -46,11 +46,11 @@ class FitInput:
     Parameters
     ----------
     pairs : Pairs
-        What the method is fitted on.
+        The method is fitted on them.
     val : Pairs, optional
-        What it is validated on.
+        Validation pairs.
     streamed : StreamedFit, optional
-        More rows, of which ``pairs`` are a sample.
+        All rows, if ``pairs`` are a sample.
     """
 
     pairs: Pairs
@@ -331,9 +331,13 @@ def _leave(run: Run, method: str, estimator: PairScorer, pairs: Pairs, scored: S
 
 
 def _result(run: str, method: str, estimator: PairScorer, keys: Any, issues: pa.Table) -> dict[str, Any]:
-    """``histogram``: pairs in ten equal bins of the correspondence. ``captions``: what they became. ``issues``: pairs
-    in ``issues.csv`` by kind. ``set_aside``: kinds of reasons. ``doubtful``: a filter of captions that was not asked
-    for -> how many other pairs it finds.
+    """What a fit found, as counts of pairs.
+
+    - ``histogram``: in ten equal bins of the correspondence
+    - ``captions``: what they became
+    - ``issues``: in ``issues.csv``, by kind
+    - ``set_aside``: by kinds of reasons
+    - ``doubtful``: other pairs that each filter of captions would find that was not asked for
     """
     y = estimator.correspondence_
     known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)

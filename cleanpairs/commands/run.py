@@ -83,9 +83,12 @@ def run_files() -> re.Pattern[str]:
 
 
 class Scores:
-    """A scores table: ``correspondence`` (N,) float32, NaN where quarantined. ``reasons`` pair_id -> text. ``why`` (N,)
-    what speaks against a pair, None where nothing was said, or in a table without it. ``moves`` (k,) of
-    :data:`cleanpairs.repair.displaced.MOVE`: where the captions of displaced rows go.
+    """A scores table.
+
+    - ``correspondence`` (N,) float32, NaN where quarantined
+    - ``reasons``: pair_id -> text
+    - ``why`` (N,): what speaks against a pair, None where nothing does, or in a table without it
+    - ``moves`` (k,) of :data:`cleanpairs.repair.displaced.MOVE`: where the captions of displaced rows go
     """
 
     def __init__(self, table: pa.Table) -> None:

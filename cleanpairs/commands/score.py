@@ -1,9 +1,9 @@
 """Scoring without holding the input: precomputed vectors stream through the model, partition by partition.
 
 A partition of the input (:mod:`cleanpairs.engine`) becomes a part of the scores table by a pure function of its rows
-and the model: one process, a pool and a cluster write the same table, bit for bit with as many threads, else up to the
-rounding of sums. The parts lie in ``OUT.parts/`` until the last is there. A job that was killed goes on from those that
-are finished. Encoded images, and what comes neither from Parquet nor from an embedding folder, are scored at once.
+and the model. So one process, a pool and a cluster write the same table. With as many threads it is the same bit for
+bit, else up to the rounding of sums. The parts lie in ``OUT.parts/`` until the last is there. A job that was killed
+goes on from the finished ones. Only Parquet and embedding folders are scored in parts, and no encoded images.
 """
 
 import json
@@ -38,11 +38,14 @@ from cleanpairs.scoring import Embeddings
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """Counts of a scored input. ``flagged`` are those below ``threshold``. ``unknown_words``: the share of the words of
-    its first captions that the model does not know, None where it has no vocabulary.
+    """Counts of a scored input.
 
-    ``noise_rate``: the estimated share of mismatched pairs, NaN where undetermined, if the threshold goes by random
-    pairs of this input (:mod:`cleanpairs.estimators.null_threshold`). None where it is that of ``fit``.
+    - ``flagged``: pairs below ``threshold``
+    - ``unknown_words``: share of the words of its first captions that the model does not know. None where it has no
+      vocabulary
+    - ``noise_rate``: estimated share of mismatched pairs, NaN where undetermined. It is known if the threshold goes by
+      random pairs of this input (:mod:`cleanpairs.estimators.null_threshold`). None if the threshold is that of
+      ``fit``
     """
 
     pairs: int
@@ -55,8 +58,10 @@ class ScoreResult:
 
 @dataclass(frozen=True)
 class ScoreWork:
-    """Scores of a partition's pairs, numbered from 0, as a Parquet file, by a fitted estimator or the directory of one,
-    which can be sent to other processes. ``data`` names the input in messages. ``threshold``: below it one is flagged.
+    """Scores a partition's pairs, numbered from 0, and writes them as a Parquet file.
+
+    The model is a fitted estimator, or the directory of one, which can be sent to other processes. Messages name the
+    input ``data``. Pairs below ``threshold`` are flagged.
     """
 
     model: PairScorer | str

@@ -20,8 +20,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """A Python process that runs ``code`` with ``sys.argv[1:] == args``.
 
-    ``env``: variables beside those of this process, of which Python's own (PYTHONPATH and the like) count for nothing.
-    ``keep``: file descriptors that it inherits. ``**streams``: as of :class:`subprocess.Popen`. Raises OSError.
+    It has this process's variables without Python's own (PYTHONPATH and the like), and those of ``env``. It inherits
+    the file descriptors ``keep``. For ``**streams`` see :class:`subprocess.Popen`. Raises OSError.
     """
     begin = (
         "import json, sys\n_path, _parent = json.loads(sys.argv.pop(1))\n"

@@ -1,8 +1,8 @@
 """Recipes: a YAML file, ``--set key=value`` and command line options, of which later wins, become validated settings.
 
-A recipe has up to five sections, as docs/recipes.md shows. ``method``, ``backbone`` and ``train`` hold constructor
-parameters of the method's estimator, under any of the three. ``data`` holds the fields of :class:`DataOptions`.
-``output`` holds those of :class:`OutputOptions`.
+A recipe has up to five sections, as docs/recipes.md shows. Constructor parameters of the method's estimator stand in
+``method``, ``backbone`` or ``train``, in any of the three. The fields of :class:`DataOptions` stand in ``data``, and
+those of :class:`OutputOptions` in ``output``.
 """
 
 import inspect

@@ -29,27 +29,38 @@ class AgreementNumbers:
     Parameters
     ----------
     tau : float
-        Of the kernel. 0.1 takes fewer neighbours and finds less where many pairs are wrong.
+        Temperature of the kernel. 0.1 takes fewer neighbours and finds less where many pairs are wrong.
+
     references : int
         Pairs that predictions are made from, besides those of the same image or text.
+
     rounds : int
         How often the pairs of the other fold are judged before a fold is.
+
     folds : int
         Parts of the images. A part is judged by weights that were learned without it.
+
     null_pairs : int
         Random wrong pairs, for each pair.
+
     least_pairs : int
         With fewer pairs nothing is known.
+
     shrink : float
-        Of the null scores' covariance, where the four agreements are joined.
+        Shrinkage of the null scores' covariance, where the four agreements are joined.
+
     sum_tau : float
         Temperature of the sum of the four agreements, in deviations, among all captions and all images.
+
     similar_share, similar_rows, ranked : float, int, int
-        Share of the pairs that count as similar to one. How many pairs are asked for theirs. Pairs that are compared.
+        Share of the pairs that count as similar to one, how many pairs are asked for theirs, and how many pairs are
+        compared.
+
     word_weight : float
-        Of the lowest word's log likelihood ratio, beside the agreement in deviations of the null.
+        Weight of the lowest word's log likelihood ratio. The agreement, in deviations of the null, has the weight 1.
+
     many_tau, few_tau : float
-        Of the kernels in a joint space: with many neighbours, and with few.
+        Temperatures of the kernels in a joint space, with many neighbours and with few.
     """
 
     tau: float = 0.15
@@ -79,14 +90,19 @@ class NeighbourAgreement:
     ----------
     observed : (N,) float
         Agreement, in deviations of the null.
+
     null : (K,) float
         Agreement of random wrong pairs.
+
     noise_rate : float
         Estimated share of mismatched pairs.
+
     matched : (N,) float
         Probability of being matched.
+
     planted, planted_matched : (m,) float
         Agreement and probability of pairs that are known to be mismatched.
+
     similar : (k,) float
         Agreement of images with the captions of similar pairs.
     """
@@ -170,13 +186,13 @@ def similar_pairs(pairs: VectorPairs, rng: np.random.Generator) -> tuple[np.ndar
     pairs : VectorPairs
         N pairs.
     rng : numpy.random.Generator
-        Of the draw.
+        What draws.
 
     Returns
     -------
     (m,) int64, (m, k) int64
-        Rows at random, and pairs of another image and text out of the twentieth most like each, by the sum of the
-        cosines in both spaces, each in its deviations. In random order. -1 where there are no more.
+        Rows at random, and for each row pairs of another image and text, in random order. They are of the twentieth
+        most like it, by the sum of the cosines in both spaces, each in its deviations. -1 where there are no more.
     """
     n = len(pairs)
     rows, others = rng.permutation(n)[: NUMBERS.similar_rows], np.sort(rng.permutation(n)[: NUMBERS.ranked])
@@ -205,12 +221,12 @@ def neighbour_agreement(
     pairs : VectorPairs
         Unit vectors of each pair's image and caption, in spaces of their own. Zeros say nothing.
     planted : (2, m) int64, optional
-        Rows of an image and of another's caption. These mismatched pairs are judged like the null pairs, and nothing
-        is predicted from them.
+        Rows of an image and of another's caption. These mismatched pairs are judged like the null pairs. They predict
+        nothing.
     words : (N, V) sparse, optional
-        The words of the captions: not 0.
+        Not 0 where a caption has a word.
     seed : int
-        Of the folds and of the null pairs.
+        Seed of the folds and of the null pairs.
     """
     n = len(pairs)
     planted = np.zeros((2, 0), np.int64) if planted is None else planted
@@ -295,12 +311,12 @@ def normalised_agreement(
     others : (2, m) int64
         Rows of images and of captions that are judged too.
     seed : int
-        Of the samples.
+        Seed of the samples.
 
     Returns
     -------
     (N,) float, (m,) float
-        Of the pairs, and of the others.
+        Agreement of the pairs, and of the others.
 
     Notes
     -----
@@ -441,17 +457,22 @@ def kernel_sums(
     Parameters
     ----------
     x, t : (N, e) and (N, d) float32
-        Unit vectors by which pairs are neighbours, and vectors that are summed.
+        Unit vectors that make pairs neighbours, and vectors that are summed.
+
     group : (N,) int64
         Equal numbers are one image, or one text.
+
     rows : (R,) int64
         Which rows.
+
     references : (B,) int64
         Pairs that are summed, besides those of the same group.
+
     trust : (N,) float
         Weights of the pairs.
+
     taus : tuple of float
-        Of T kernels.
+        Temperatures of T kernels.
 
     Returns
     -------

@@ -69,11 +69,11 @@ class Calibration:
     Parameters
     ----------
     theta : (3,) float
-        a, b and c. By labels (5,): least and most, too.
+        a, b and c. Labels give five: the least and the most, too.
     draws : (B, 3) or (B, 5) float
-        The same of each draw of the bootstrap.
+        The same for each draw of the bootstrap.
     scores : (1000,) float, optional
-        Less the score at the middles of so many quantiles: the third feature where g asks for scores.
+        Minus the score at the middle of each of 1,000 quantiles. It is the third feature if g takes scores.
     """
 
     theta: np.ndarray
@@ -223,14 +223,15 @@ class Calibration:
         count : int
             How many of them.
         wrong_labels : float
-            Share of labels that is expected to be wrong.
+            Expected share of wrong labels.
         seed : int
-            Of the choice among equal ones.
+            Seed of the choice among equal ones.
 
         Returns
         -------
         (count,) int64
-            Of each but the last the label is drawn as the draws expect it, so that they are not all alike.
+            Places in ``open_at``. They are chosen one after the other. The label of a chosen pair is drawn as the
+            draws expect it, so that the next pair is not like it.
         """
         rng, bins = np.random.default_rng(seed), np.minimum((open_at * 200).astype(int), 199)
         at, free, chosen = (np.arange(200) + 0.5) / 200, np.ones(len(open_at), dtype=bool), []
@@ -285,21 +286,25 @@ def _entropy(p: np.ndarray) -> np.ndarray:
 def calibrate_by_labels(
     observed: np.ndarray, rows: np.ndarray, matched: np.ndarray, wrong: np.ndarray | float = 0.02, draws: int = 200
 ) -> Calibration:
-    """The posterior of g by k labels, over two grids: all that is likely beforehand, and what the first one leaves.
+    """The posterior of g by k labels, over two grids. The first covers the prior, and the second what the first leaves.
 
     Parameters
     ----------
     observed : (N,) float
         Scores of the pairs.
+
     rows : (k,) int
-        Which pairs are labelled.
+        Labelled pairs.
+
     matched : (k,) bool
-        Whether these pairs are matched.
+        Their labels.
+
     wrong : float, (k, 2) float, or (m, k, 2)
-        How probable it is that a label is wrong, of a matched pair and of a mismatched one. Or m such cases, of which
-        one is right, and which are equally likely beforehand.
+        Probability of a wrong label, for a matched pair and for a mismatched one. Or m such cases, of which one is
+        right, and which are equally likely beforehand.
+
     draws : int
-        Of the posterior.
+        Draws of the posterior.
 
     Returns
     -------
@@ -414,18 +419,24 @@ def calibrate(
     ----------
     observed : (N,) float
         Scores of the pairs.
+
     null : (m,) float
         Scores of pairs that are known to be mismatched.
+
     known : (m,) float in (0, 1), optional
-        Of the null pairs, the quantile of another figure in its null distribution, which is known exactly.
+        The null pairs' quantile of another figure in its null distribution, which is known exactly.
+
     weight : (m,) float, optional
-        Of the null pairs, with the mean 1.
+        Weights of the null pairs, with the mean 1.
+
     by_score : bool
-        Whether the scores themselves count, in deviations of the null's, and not log(1 - q).
+        Whether the scores count, in deviations of the null scores. Else log(1 - q) counts.
+
     draws : int
-        Of the bootstrap. 0: no intervals.
+        Draws of the bootstrap. 0: no intervals.
+
     seed : int
-        Of the bootstrap.
+        Seed of the bootstrap.
 
     Returns
     -------

@@ -3,10 +3,11 @@
 A join that skips a row, or pairs the files of two shards the wrong way round, displaces thousands of captions by one
 rule. For each row i and each distance k the similarity of image i and caption i + k is compared with that of random
 pairs. A distance whose gain over "in place" beats chance anywhere becomes a state of a hidden Markov model over the
-rows, beside "in place". The emissions are log likelihood ratios: logistic regressions of these similarities against
-those of random pairs, refitted to the path (Viterbi training, Juang and Rabiner 1990). Here an image or a caption that
-fits everything well has its similarities lowered by that. A row of any state may also be mismatched, so a few bad rows
-do not end a block.
+rows, beside "in place".
+
+The emissions are log likelihood ratios: logistic regressions of these similarities against those of random pairs,
+refitted to the path (Viterbi training, Juang and Rabiner 1990). Here an image or a caption that fits everything well
+has its similarities lowered by that. A row of any state may also be mismatched, so a few bad rows do not end a block.
 
 The gain is the largest sum of log likelihood ratios over any run of rows. By Wald's inequality it exceeds log(1 / a)
 at one of m starts with probability at most m a, which gives the bound below.
@@ -50,9 +51,9 @@ class Displacement:
     Attributes
     ----------
     distance : (n,) int64
-        The caption of image i stands in row ``i + distance[i]``. 0 where nothing is displaced.
+        The caption of image i stands in row ``i + distance[i]``. 0 in place.
     probability : (n,) float64
-        That image i and caption ``i + distance[i]`` belong together. It is 0 for rows in place.
+        Probability that they belong together. 0 for rows in place.
     blocks : tuple of DisplacedBlock
         Runs of displaced rows, in order.
     """

@@ -58,9 +58,9 @@ def independence_test(images: np.ndarray, texts: Any, *, seed: int = 0) -> Indep
     images : (n, D) float
         Vectors of the images.
     texts : (n, V) float, dense or sparse
-        Vectors of their captions.
+        Vectors of captions.
     seed : int
-        Of the blocks and the permutations.
+        Seed of blocks and permutations.
 
     Returns
     -------
@@ -161,7 +161,7 @@ def image_vectors(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     images : (M, R, D) float, or (M, 3, H, W) uint8
-        Regions, whose mean is taken, or pixels, of which 8 x 8 cells are.
+        Regions, which are averaged, or pixels, which become 8 x 8 cells.
     rows : (n,) int64
         Which images.
 

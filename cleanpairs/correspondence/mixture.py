@@ -38,13 +38,13 @@ class Split:
     Parameters
     ----------
     high : (N,) float64
-        Posterior of the component with the higher mean.
+        Posterior of the high component.
     weight : float in [0, 1]
-        Share of that component.
+        Its share.
     means : (float, float)
-        Of the low and the high component.
+        Means of the low and the high component.
     separated : bool
-        Whether the components differ enough to be believed.
+        Whether the components differ enough.
 
     Notes
     -----
@@ -272,15 +272,16 @@ def guarded_split(losses: ArrayLike, kind: str = "gaussian", previous: np.ndarra
     losses : (N,) array_like in [0, 1]
         Low ones are clean.
     kind : {"gaussian", "beta"}
-        Of the components.
+        Kind of the components.
     previous : (N,) float, optional
-        Clean probabilities of the epoch before. None: all pairs count as clean where the split is refused.
+        Clean probabilities of the epoch before. Without them all pairs count as clean if the split is refused.
 
     Returns
     -------
     GuardedSplit
-        A split is refused that is not separated, that leaves less than 3 % clean or .5 % noisy, or whose clean share
-        differs from the previous one by more than .3. Those of the public codes flip from one epoch to the next.
+        A split is refused if its components are not separated. It is refused if it leaves less than 3 % clean or .5 %
+        noisy, or if its clean share differs from the previous one by more than .3. Splits of the public codes flip
+        from one epoch to the next.
 
     Raises
     ------

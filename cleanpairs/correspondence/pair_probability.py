@@ -36,21 +36,29 @@ class PairNumbers:
     Parameters
     ----------
     folds : int
-        Of the trusted pairs.
+        Folds of the trusted pairs.
+
     taus : tuple of float
-        Of the means over neighbours.
+        Temperatures of the means over neighbours.
+
     present : float
         Share of the mismatched images whose caption is among the mismatched captions.
+
     least_trusted, least_right : int
-        Trusted pairs, and right edges among those that the calibration sees, below which nothing is said.
+        With fewer trusted pairs, or fewer right edges among those that the calibration sees, nothing is known.
+
     near : int
-        Edges of an image that the calibration sees, about.
+        The calibration sees about so many edges of an image.
+
     most_exact : int
-        Pairs to be repaired, above which they are judged by samples.
+        With more pairs to be repaired, samples judge them.
+
     most_held : int
-        Held-out pairs of a fold, and the images and captions over which the sums of step 3 are taken by samples.
+        Most held-out pairs of a fold. Sums of step 3 over more images and captions are taken by samples.
+
     references : int
-        Trusted pairs of a sample, over which means are taken.
+        Trusted pairs in a sample for means.
+
     block : int
         Images at once.
     """
@@ -262,20 +270,27 @@ class PairProbability:
     ----------
     images : (M, D) float32, or VectorRows
         Unit vectors in a frozen space.
+
     texts : (N, d) float32, or VectorRows
-        Unit vectors in a frozen space.
+        Unit vectors in another frozen space.
+
     image_index : (N,) int64
         Image of each pair.
+
     image_group, text_group : (N,) int64
         Equal numbers are one image, or one text.
+
     matched : (N,) float
         Calibrated probability of being matched. NaN: the pair takes no part.
+
     threshold : float
         Pairs below it are to be repaired. The others are trusted.
+
     joint : ((M, e), (N, e)) float, optional
         Vectors of both sides in one space. They may be ``images`` and ``texts``.
+
     seed : int
-        Of folds and samples.
+        Seed of folds and samples.
     """
 
     def __init__(

@@ -32,25 +32,35 @@ class SimilarityNumbers:
     Parameters
     ----------
     exact : int
-        Pairs that are compared with each other. Of more a sample is, and all others are compared with the sample.
+        So many pairs are compared with each other. If there are more, all are compared with a sample of this size.
+
     folds : int
-        Of the regression.
+        Folds of the regression.
+
     weights : tuple of float
-        Of the regression's score, tried in this order.
+        Weights of the regression's score, tried in this order.
+
     near_share : float
         Share of near null pairs in the comparison of these weights.
+
     few_wrong : float
         A noise rate within the estimate's error.
+
     few_random : float
-        Share of random-like mismatches up to which near ones can be told beside them.
+        Largest share of random-like mismatches beside which near ones can be told.
+
     apart, near_apart : float
-        Areas of matched pairs against null ones, and against near ones, where near mismatches can be told.
+        Least areas under the curve of matched pairs against null ones, and against near ones, where near mismatches
+        can be told.
+
     tail, least_tail : float
-        A quantile of the near null, and the share of observed pairs below it that tells of near mismatches.
+        A quantile of the near null, and the least share of near mismatches that the pairs below it must show.
+
     least_near, most_near : float
-        Noise rates that are believed of near mismatches.
+        Least and largest plausible noise rate of near mismatches.
+
     settled : float
-        Area of matched pairs against mismatched ones, above which networks have next to nothing to add.
+        Above this area of matched pairs against mismatched ones, networks add next to nothing.
     """
 
     exact: int = 8192
@@ -81,11 +91,11 @@ def null_pairs(
     image_group, text_group : (N,) int64
         Equal numbers are one image, or one text.
     seed : int
-        Of the draw.
+        Seed of the draw.
     each : int
         Wrong pairs for each pair.
     most : int
-        Of all together.
+        Most of all.
 
     Returns
     -------
@@ -106,15 +116,19 @@ class SimilarityAgreement(NeighbourAgreement):
     Parameters
     ----------
     calibration : Calibration
-        Of ``matched`` and ``noise_rate``.
+        What ``matched`` and ``noise_rate`` come from.
+
     separation : float in [0, 1]
         Estimated area of matched pairs against mismatched ones.
+
     correction : float
         The regression's weight.
+
     near : bool
         Whether wrong captions are those of near pairs.
+
     model : SimilarityModel
-        Of other pairs of this space.
+        What scores other pairs of this space.
     """
 
     calibration: Calibration
@@ -143,18 +157,25 @@ class SimilarityModel:
     ----------
     background : Background
         The pairs with which a pair is compared.
+
     maps : (2, d, d) float32
         From images to captions and back, less the ``means``. None where the regression has no weight.
+
     means : (2, d) float32
         Of images and captions.
+
     covariances : (2, d, d) float32
         Of images and captions.
+
     scales : (2, 2) float
         Mean and deviation of the null, of similarity and of regression.
+
     correction : float
         The regression's weight.
+
     of_score : ScoreProbability
-        What their sum says.
+        Probabilities by the sum of both.
+
     known : (m,) float
         P(matched) of the background's own pairs, which the maps have seen.
     """
@@ -232,11 +253,11 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample_of: int = 
     Parameters
     ----------
     pairs : VectorPairs
-        N pairs, of vectors of any length.
+        N pairs. Vectors have any length.
     seed : int
-        Of folds, null pairs and samples.
+        Seed of folds, null pairs and samples.
     sample_of : int
-        Of how many pairs these are a sample, where they are one.
+        How many pairs these are a sample of, if any.
 
     Returns
     -------

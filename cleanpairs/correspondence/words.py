@@ -13,15 +13,20 @@ class WordNumbers:
     Parameters
     ----------
     tau : float
-        Of the kernel.
+        Temperature of the kernel.
+
     references : int
         Captions in which words are counted.
+
     least : int
-        Of them, with a word that is judged.
+        A word is judged if so many of them have it.
+
     prior : float
-        Weight of a word's share of all captions beside its share among similar images.
+        Weight of a word's share of all captions. Its share among similar images has the weight 1.
+
     shrink : float
-        Captions that are added to those with a word, as if the word said nothing about their images.
+        So many captions with a word are added. In them the word says nothing about its image.
+
     block : int
         Images at once.
     """
@@ -43,17 +48,22 @@ class WordRatios:
     Parameters
     ----------
     x : (N, d) float
-        Unit vectors of the images of N pairs.
+        Unit vectors of the pairs' images.
+
     has : (N, V) sparse
-        The words of their captions: not 0.
+        Not 0 where a caption has a word.
+
     trust : (N,) float
         Weights of the pairs.
+
     group : (N,) int64, optional
         Pairs with one number say nothing of each other. By default all are different.
+
     seed : int
-        Of the sample of captions in which words are counted.
+        Seed of the sample of captions in which words are counted.
+
     numbers : WordNumbers
-        Of the algorithm.
+        Numbers of the algorithm.
 
     Notes
     -----

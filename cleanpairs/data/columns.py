@@ -120,8 +120,10 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
     """Role -> column: text, image, features, text_features, key, and ``score:NAME`` for each column of similarities.
 
     Vectors of captions go with one caption a row. Where the captions are lists, they are not taken. There need be no
-    captions where there are vectors of both sides. ``given``: names that the user asked for, as of
-    :class:`cleanpairs.core.recipe.DataOptions`, None where one is to be found. ``where``: the input, for messages.
+    captions where there are vectors of both sides. The user has ``given`` names, as the fields of
+    :class:`cleanpairs.core.recipe.DataOptions`. A column without a name (None) is looked for. Messages name the input
+    ``where``.
+
     Raises DataError: a named column is missing or of a wrong type, or there are no captions or no images.
     """
     names = list(schema.names)

@@ -2,9 +2,11 @@
 
 A decoder is C code that is fed with whatever the web holds: it may crash, hang, or take more memory than there is. So a
 worker process (:func:`serve`) with a limit of memory and of time decodes each image and resizes it. It sends bytes over
-a pipe. Nothing is pickled. A worker that dies or hangs is replaced, and its image gets one more try. What fails twice
-is set aside with the reason. The results do not depend on the number of workers, to the bit. Where memory is capped no
-thread is started, and one worker at a time is asked.
+a pipe. Nothing is pickled.
+
+A worker that dies or hangs is replaced, and its image gets one more try. What fails twice is set aside with the reason.
+The results do not depend on the number of workers, to the bit. Where memory is capped no thread is started, and one
+worker at a time is asked.
 """
 
 import json
@@ -42,9 +44,11 @@ Result = np.ndarray | str  # an array, or why there is none
 
 @dataclass(frozen=True)
 class Preparation:
-    """What is made of a decoded image: uint8 of up to three dimensions, by ``target``, "module:function", called as
-    ``function(image, **settings)`` with an RGB image of Pillow. ``settings``: JSON. ``about``: see
-    :func:`cleanpairs.data.read_image`. ``prefetch``: batches that are prepared while one is in use.
+    """What is made of a decoded image: uint8 of up to three dimensions.
+
+    The function ``target``, "module:function", makes it. It is called as ``function(image, **settings)`` with an RGB
+    image of Pillow. The settings can be written as JSON. For ``about`` see :func:`cleanpairs.data.read_image`. While a
+    batch is in use, ``prefetch`` more are prepared.
     """
 
     target: str

@@ -1,9 +1,9 @@
 """Near duplicates: the same picture in another size, quality or format is one image, as the same bytes are.
 
 Two signatures must agree. Each alone fails on a catalogue, where every shirt lies on white in one pose. The perceptual
-hash sees shapes and no colours: 63 signs of the lowest frequencies of a 32 x 32 grey picture (Zauner, "Implementation
-and Benchmarking of Perceptual Image Hash Functions", 2010). The second signature is the means of an 8 x 8 grid of
-colours.
+hash sees shapes and no colours. It has 63 signs of the lowest frequencies of a 32 x 32 grey picture (Zauner,
+"Implementation and Benchmarking of Perceptual Image Hash Functions", 2010). The second signature is the means of an
+8 x 8 grid of colours.
 """
 
 import hashlib
@@ -48,8 +48,8 @@ def image_signatures(images: ImageSource) -> np.ndarray:
 def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_colour: float = 0.08) -> np.ndarray:
     """Group (M,) int64 of each of M images, by signatures (M, 201): the lowest number of an image that it is linked to.
 
-    Hashes of linked images differ in at most ``most_bits`` of 63 bits, their colours c, c' by ``most_colour * min(|c -
-    mean c|, |c' - mean c'|)``: a white background does not make two ties alike.
+    Hashes of linked images differ in at most ``most_bits`` of 63 bits. Their colours c and c' differ by at most
+    ``most_colour * min(|c - mean c|, |c' - mean c'|)``. So a white background does not make two ties alike.
     """
     import faiss
 

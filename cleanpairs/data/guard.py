@@ -23,8 +23,10 @@ Kept = Callable[[Path], bool]
 
 @dataclass(frozen=True)
 class Input:
-    """A file, a directory, or several files by a glob or by braces. ``keeps``: whether a path in a directory (relative
-    to it) belongs to the input. ``deep``: look in it for links that lead out of it.
+    """A file, a directory, or several files by a glob or by braces.
+
+    In a directory the paths that belong to the input are those that ``keeps`` says, relative to it. With ``deep`` it is
+    searched for links that lead out of it.
     """
 
     path: PathLike

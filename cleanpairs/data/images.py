@@ -27,8 +27,9 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 
 class ImageSource:
     """M images: vectors (M, R, D), perhaps memory-mapped (``kind`` "features"), encoded images ("bytes"), or both.
-    ``read(rows)`` fetches encoded images when they are needed, None where there is none. ``stream(batch_size)`` yields
-    all, with the first row of each batch.
+
+    When encoded images are needed, ``read(rows)`` fetches them, None where there is none. All of them come from
+    ``stream(batch_size)``, with the first row of each batch.
     """
 
     def __init__(
@@ -202,9 +203,10 @@ def comparable_vectors(array: np.ndarray, what: str = "vector") -> tuple[np.ndar
 def read_image(data: bytes, *, about: int | None = None) -> Any:
     """Decode an image to RGB (PIL.Image.Image), upright, on white where it is transparent.
 
-    ``data``: JPEG, PNG, WebP, GIF (first frame), BMP, TIFF or AVIF. ``about``: a side in pixels that is enough: a JPEG
-    is then decoded at an eighth, a quarter or half of its size. Gray of more than 8 bits is scaled by its range.
-    Raises DataError: it cannot be decoded, whole, within the limits. With the reason.
+    It is JPEG, PNG, WebP, GIF (first frame), BMP, TIFF or AVIF. A side of ``about`` pixels is enough, so a JPEG is
+    decoded at an eighth, a quarter or half of its size. Gray of more than 8 bits is scaled by its range.
+
+    Raises DataError: the image cannot be decoded, whole, within the limits. With the reason.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 

@@ -20,14 +20,20 @@ Found = dict[str, Any]
 def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filters: str | None = None) -> Found:
     """Look at an input, and show ``rows`` pairs.
 
-    ``decode`` {"all", "sample", "none"}: images to decode: all, 1,000 spread evenly, or none. ``filters``: those to
-    count by, as :func:`cleanpairs.data.filters.chosen_filters` has them: all images are looked at.
+    By ``decode`` {"all", "sample", "none"} all images are decoded, 1,000 spread evenly, or none. The ``filters`` of
+    :func:`cleanpairs.data.filters.chosen_filters` count pairs. They look at all images.
 
-    Returns a dict: ``files``, ``bytes`` of those that are read as the table. ``distinct_images`` by bytes, or vectors.
-    ``distinct_captions`` by normalised text. ``duplicate_pairs``: those that repeat another in both. ``vectors``,
-    ``text_vectors``: shape and type, or None. ``corrupted``: pairs that are wrong by the input's own truth.
-    ``reasons``, and ``failures`` of ``decoded``: kinds, each with the number of its pairs and the first. ``width``,
-    ``height``: least, median and most pixels.
+    Returns a dict, among others with:
+
+    - ``files``, ``bytes``: of what is read as the table
+    - ``distinct_images``: by bytes, or vectors
+    - ``distinct_captions``: by normalised text
+    - ``duplicate_pairs``: those that repeat another in both
+    - ``vectors``, ``text_vectors``: shape and type, or None
+    - ``corrupted``: pairs that are wrong by the input's own truth
+    - ``reasons``, and ``failures`` of ``decoded``: kinds, each with the number of its pairs and the first
+    - ``width``, ``height``: least, median and most pixels
+
     Raises DataError: the input cannot be read again.
     """
     source = pairs.source

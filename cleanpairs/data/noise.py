@@ -1,9 +1,9 @@
 """Noise injection: pairs are mismatched by the protocols of the literature, and the truth is written beside them.
 
-Noise rate eta: choose round(eta n) units at random, permute the captions among the chosen ones. ``per="caption"``: each
-pair is a unit (NCR, BiCro, CRCL). ``per="image"``: an image is a unit and all its captions move together (DECL, RCL,
-L2RM). A unit may land on itself or on another caption of its own image: such a pair is not mismatched. That is noise of
-the kind ``uniform``. Corpora go wrong in other ways, too:
+At the noise rate eta, round(eta n) units are chosen at random, and their captions permuted. With ``per="caption"`` each
+pair is a unit (NCR, BiCro, CRCL). With ``per="image"`` an image is a unit and all its captions move together (DECL,
+RCL, L2RM). A unit may land on itself or on another caption of its own image: such a pair is not mismatched. That is
+noise of the kind ``uniform``. Corpora go wrong in other ways, too:
 
 - ``within``: captions are swapped among the pairs of one category, so that most words still fit
 - ``shift``: in contiguous runs every image shows the captions of the image ``amount`` further on, as by a join that is
@@ -95,8 +95,10 @@ class NoiseKind:
 
 @dataclass(frozen=True)
 class Noise:
-    """What every pair shows, and who is mismatched (N,) bool by it. ``permutation`` (N,) int64: pair i now shows the
-    caption of pair permutation[i]. ``rewritten``: pair id to a text that there was not. All these are mismatched.
+    """What every pair shows, and which pairs are ``mismatched`` (N,) bool by it.
+
+    Pair i now shows the caption of pair ``permutation[i]``, (N,) int64. Pairs in ``rewritten`` have a text that there
+    was not. All of them are mismatched.
     """
 
     permutation: np.ndarray
@@ -380,10 +382,12 @@ def corrupt(
 ) -> Noise:
     """Write a corrupted copy of ``data``, any input of :func:`cleanpairs.load_pairs` with ``options``, with the truth.
 
-    ``rate``, ``per``, ``seed``, ``kind``: see :func:`inject_noise`, or ``noise_file``: see :func:`load_noise_file`.
-    ``out``: Parquet with the input's columns and ``true_mismatch``, ``true_key`` (the key of the pair whose caption it
-    is). Lists where the captions are lists. Of the research layout, where ``out`` does not end in ``.parquet``, a
-    directory of that layout, with the other splits as they are and the truth in ``{split}_truth.parquet``.
+    For ``rate``, ``per``, ``seed`` and ``kind`` see :func:`inject_noise`, for ``noise_file`` :func:`load_noise_file`.
+    The copy ``out`` is Parquet with the input's columns and ``true_mismatch`` and ``true_key``. The latter is the key
+    of the pair whose caption it is. Both are lists where the captions are lists.
+
+    Data in the research layout becomes a directory of that layout, if ``out`` does not end in ``.parquet``. The other
+    splits stay as they are, and the truth is in ``{split}_truth.parquet``.
     """
     pairs = load_pairs(data, **options)
     if pairs.true_mismatch is not None and pairs.true_mismatch.any():

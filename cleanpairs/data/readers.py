@@ -205,8 +205,8 @@ def load_pairs(
     - ``text_vectors``: the column with vectors of the captions, found by its usual names if not given. Where ``data``
       is ``.npy`` files of image vectors, those of the captions
     - ``captions``: beside ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns
-    - ``image_root``: image paths are relative to it (else to the folder of the file that names them, of what is no
-      path, to the working directory) and may not leave it
+    - ``image_root``: image paths are relative to it and may not leave it. By default it is the folder of the file that
+      names them, or the working directory where ``data`` is no path
     - ``limit``: only the first rows
     - ``allow_urls``: fetch ``data`` where it is a URL. Images that the data itself names by URLs are never fetched
 

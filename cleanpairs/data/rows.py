@@ -22,8 +22,9 @@ Vectors = tuple[np.ndarray, dict[int, str]]
 
 @dataclass(frozen=True)
 class Rows:
-    """Input rows in a batch, the file that they are from, and why some are unusable: row of the batch -> reason.
-    ``caption_faults``: why one of a row's captions is.
+    """Input rows in a batch, and the file that they are from.
+
+    Some rows are unusable: ``faults`` is row of the batch -> reason. Some have an unusable caption: ``caption_faults``.
     """
 
     path: str
@@ -124,8 +125,10 @@ def convert(
 ) -> RowBatch:
     """A batch of input rows, converted.
 
-    ``columns``: role -> column. ``shapes``: of the vectors of ``features`` and ``text_features``. ``names``: of rows
-    without a key, else their numbers. ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a row).
+    - ``columns``: role -> column
+    - ``shapes``: those of the vectors of ``features`` and ``text_features``
+    - ``names``: names of rows without a key, else these have numbers
+    - ``hash_vectors``: whether ``image_group`` is wanted, which takes 3 microseconds a row
     """
     batch = rows.batch
 

@@ -25,9 +25,13 @@ TABLES = "tables"  # folder of the cache directory: what was made of an input, o
 class Source:
     """Enough to read pairs again, and to notice that they changed.
 
-    ``kind``: name of the reader, or "memory". ``paths``: absolute, in reading order. ``columns``: role -> column.
-    ``fingerprint``: SHA-256 over contents and settings. ``explicit_lists``: the text column holds lists. ``options``:
-    what else finds the same rows again. ``original``: the user's own files, where ``paths`` is a copy of them.
+    - ``kind``: name of the reader, or "memory"
+    - ``paths``: absolute, in reading order
+    - ``columns``: role -> column
+    - ``fingerprint``: SHA-256 over contents and settings
+    - ``explicit_lists``: whether the text column holds lists
+    - ``options``: what else finds the same rows again
+    - ``original``: the user's own files, where ``paths`` is a copy of them
     """
 
     kind: str
@@ -130,9 +134,11 @@ _known: dict[str, dict[str, Any]] = {}  # path -> what was seen of the file, and
 
 
 def digest_of(path: str | os.PathLike[str]) -> bytes:
-    """SHA-256 (32 bytes) of a file. It is remembered by this process, that of a large file in the cache directory too,
-    and believed while device, inode, size and the times of modification and change are the same, which must be two
-    seconds old: the clock may not tell another.
+    """SHA-256 (32 bytes) of a file.
+
+    This process remembers it, and the cache directory that of a large file. It holds as long as device, inode, size and
+    the times of modification and change are the same. These must be two seconds old, as the clock may not tell a newer
+    change.
     """
     with open_regular(path) as file:
         begun, name, seen = time.time(), os.path.abspath(path), _seen(file.fileno())

@@ -99,8 +99,10 @@ class Sink(ABC):
 
 
 class ParquetSink(Sink):
-    """Writes one Parquet file, batch by batch. ``image_feature``: note the `datasets` features in its schema. ``note``:
-    a key in the file's metadata, gone when another program writes it again. Raises OutputError: it cannot be written.
+    """Writes one Parquet file, batch by batch. Raises OutputError: it cannot be written.
+
+    With ``image_feature`` its schema has the `datasets` features. The key ``note`` is in the file's metadata. It is
+    gone when another program writes the file again.
     """
 
     group_rows, group_bytes = 65_536, 64 * 2**20  # of a row group at most
@@ -161,9 +163,10 @@ class ParquetSink(Sink):
 
 
 def _packing(schema: pa.Schema) -> dict[str, Any]:
-    """How a file is packed so that a store which keeps pieces by their content needs few new ones for a file with other
-    rows: bytes are not compressed, as pictures are so already, and what is compressed is cut into pages by its content.
-    Beside bytes that is left out: it cuts them into smaller pages, whose heads move (benchmarks/new_bytes.py).
+    """How a file is packed, so that a store that keeps pieces by their content needs few new ones for other rows.
+
+    Bytes are not compressed, as pictures are so already. Other columns are cut into pages by their content. Files with
+    bytes do without that: it cuts them into smaller pages, whose heads move (benchmarks/new_bytes.py).
     """
     empty = io.BytesIO()
     pq.write_table(schema.empty_table(), empty)

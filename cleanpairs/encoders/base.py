@@ -1,6 +1,6 @@
 """What every dual encoder is.
 
-What it makes of a batch of images or captions is a *state*: a tensor (B, E) of unit vectors, which are compared by
+It turns a batch of images or captions into a *state*. That is a tensor (B, E) of unit vectors, which are compared by
 cosine, or a :class:`Local`, whose words are compared with regions (SAF, SGR).
 """
 

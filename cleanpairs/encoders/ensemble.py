@@ -14,8 +14,8 @@ from cleanpairs.encoders.tokenizer import PackedTokens
 class Ensemble(DualEncoder):
     """The mean of several dual encoders of one kind, itself a dual encoder.
 
-    Its state is the members' side by side: parts, or unit vectors, each times the root of its weight, so that the dot
-    product is the mean cosine. ``weights``: of the members' cosines, with the sum 1. The same for all when None.
+    Its state is the members' states side by side: parts, or unit vectors, each times the root of its weight. So the dot
+    product is the mean cosine. The ``weights`` of the members' cosines have the sum 1. They are equal when None.
     """
 
     def __init__(self, members: Sequence[Any], weights: Sequence[float] | None = None) -> None:

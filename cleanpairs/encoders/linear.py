@@ -103,9 +103,11 @@ class Linear(DualEncoder):
         seed: int = 0,
         most_directions: int = 256,
     ) -> "Linear":
-        """Of N pairs: ``images`` (M, R, D) float regions, ``tokens`` of N captions in numbers below ``vocabulary``, the
-        ``image_index`` (N,) int64 of each caption, and the pair's ``weight`` (N,) >= 0. ``most_directions``: principal
-        ones of each space.
+        """Fit to N pairs.
+
+        These have ``images`` (M, R, D) float regions, and ``tokens`` of N captions in numbers below ``vocabulary``.
+        Each caption has an ``image_index`` (N,) int64, and each pair a ``weight`` (N,) >= 0. At most
+        ``most_directions`` principal directions of each space are taken.
         """
         frozen = tokens.frozen()
         counts = None if tokens.vectors is not None else token_counts(tokens.ids, tokens.offsets, vocabulary)

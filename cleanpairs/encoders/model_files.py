@@ -111,8 +111,9 @@ class FrozenImages:
 
 
 class FrozenPair(FrozenImages):
-    """A frozen network of both sides, to unit vectors of one space. ``dim``: their dimensions. ``temperature``: of the
-    network's own logits of cosines. ``tunable``: whether its towers can be trained on.
+    """A frozen network of both sides, which makes unit vectors of one space, with ``dim`` dimensions.
+
+    The network's own logits are cosines over ``temperature``. If it is ``tunable``, its towers can be trained further.
     """
 
     dim: int

@@ -22,10 +22,12 @@ def IMAGENET(size: int = 224) -> ImageTransform:  # noqa: N802 - a preset, named
 
 
 class ModuleEncoder(FrozenImages):
-    """A module in evaluation mode that turns pixels (B, 3, H, W) into vectors (B, D) or regions (B, R, D). ``prepare``
-    turns RGB images into pixels (:func:`IMAGENET` when None). ConfigError: it makes something else.
+    """A module in evaluation mode that turns pixels (B, 3, H, W) into vectors (B, D) or regions (B, R, D).
 
-    ``fingerprint``: SHA-256 over its class, its weights, and ``prepare`` by its fields, or its name if a function.
+    RGB images become pixels by ``prepare``, or by :func:`IMAGENET` when None. The ``fingerprint`` is a SHA-256 over its
+    class, its weights, and ``prepare`` by its fields, or its name if a function.
+
+    Raises ConfigError: the module makes something else.
     """
 
     def __init__(self, module: nn.Module, prepare: Prepare | None = None, device: str = "cpu") -> None:

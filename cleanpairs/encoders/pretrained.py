@@ -39,8 +39,8 @@ class PretrainedCLIP(files.FrozenPair):
 
     NaFlex, of type ``siglip2``, takes pictures in their own shape, so transformers prepares them.
 
-    It is read from a directory as ``save_pretrained`` of transformers writes it, from which nothing else is fetched, or
-    from the Hugging Face hub by its name. ``revision``: branch, tag or commit there.
+    It is read from a directory as ``save_pretrained`` of transformers writes it, and then nothing is fetched. Or it is
+    read from the Hugging Face hub by its name. There ``revision`` is a branch, tag or commit.
 
     - ``name``: as given. ``model_type``: a key of :data:`MODELS`. ``dim``: dimensions E of the joint space
     - ``max_length``: tokens after which a caption is cut, marks of start and end included

@@ -5,8 +5,8 @@ Text is NFKC-normalised and casefolded first. What a token is then depends on th
 - ``words``: a run of letters and digits with their marks, or one character of a script that puts no spaces between
   words (Han, Kana, Thai, Lao, Khmer, Myanmar).
 - ``characters``: one letter or digit with its marks, in every script.
-- ``subword``: pieces of words that are frequent in the corpus, by byte pair encoding (Sennrich, Haddow, Birch, "Neural
-  Machine Translation of Rare Words with Subword Units", ACL 2016), by the package ``tokenizers``.
+- ``subword``: pieces of words that are frequent in the corpus. The package ``tokenizers`` finds them by byte pair
+  encoding (Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with Subword Units", ACL 2016).
 
 Symbols are tokens, an emoji with its modifiers one. Punctuation, quotes and invisible characters are none. No token
 reaches over white space.

@@ -44,8 +44,8 @@ class GPO(nn.Module):
 
         v = sum_k theta_k x_(k),     theta = softmax_k(f(PE(1..L)) / 0.1),     sum_k theta_k = 1
 
-    f is a BiGRU over sinusoidal encodings of the positions (its two directions averaged) and a linear layer. theta
-    depends on L only, so it is computed once for each length that occurs in the batch.
+    Here f is a BiGRU over sinusoidal encodings of the positions (its two directions averaged) and a linear layer.
+    The weights theta depend on L only, so they are computed once for each length in the batch.
 
     ``d_pe``, ``d_hidden``: size of the positional encoding and of the BiGRU.
     """

@@ -1,8 +1,8 @@
 """Work on partitions of an input, and a job: work over all of them, of which any part may be done already.
 
-An input is cut by its row groups and its size alone, so that every engine cuts alike. In the job's folder lie the
-partitions' outputs, ``part-000000`` and on, and ``manifest``: which job it is, and the partitions that are
-finished, written anew for each when its output is in place. One whose file is missing or damaged is done again.
+An input is cut by its row groups and its size alone, so that every engine cuts alike. The job's folder holds the
+partitions' outputs, ``part-000000`` and on. The file ``manifest`` there says which job it is and which partitions are
+finished. It is written anew when an output is in place. A partition whose file is missing or damaged is done again.
 """
 
 import hashlib

@@ -83,14 +83,18 @@ class VectorScorer(RowScorer):
     ----------
     network : DualEncoder
         The model.
+
     bank : Bank
         The trusted pairs that its scores refer to.
+
     tokenizer : Captions
         What makes tables of captions.
+
     text_vectors : bool
         Whether the rows bring vectors of captions.
+
     pictures : bool
-        Whether the rows have pictures too, whose near duplicates are one image.
+        Whether the rows have pictures too. Their near duplicates are one image.
     """
 
     def __init__(

@@ -49,14 +49,19 @@ class Fit:
     ----------
     pairs : Pairs
         N pairs, with their groups.
+
     images : ImageMatrix
-        Of M images, as the networks take them.
+        M images, as the networks take them.
+
     usable : (n,) int64
         The pairs that are trained on.
+
     data : TrainingData
-        Of these.
+        What these pairs are trained with.
+
     strategy : TrainingStrategy
-        Of the method. None before it is made.
+        The method's. None before it is made.
+
     values : (n,) float32
         The correspondence, after the training.
     """
@@ -174,16 +179,22 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         ----------
         pairs : N pairs
             As :func:`cleanpairs.load_pairs` takes them.
+
         y : None
             There are no labels.
+
         val : pairs, optional
             Clean pairs. The epoch of the last stage with the best rSum on them is kept.
+
         run_dir : str or Path, optional
-            Where checkpoints are kept. With ``resume`` an interrupted fit goes on by them.
+            Where checkpoints are kept.
+
         resume : bool
-            See ``run_dir``.
+            Go on from the checkpoints of an interrupted fit.
+
         on_epoch, on_step : callable, optional
             See :class:`cleanpairs.trainer.Trainer`.
+
         on_encode, on_encode_texts : callable, optional
             Called with (done, total) while images, or captions, become vectors.
 
@@ -195,7 +206,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         Raises
         ------
         CleanpairsError
-            As of :meth:`PairScorer.fit`. RefusedError: also of a training that diverges.
+            See :meth:`PairScorer.fit`. RefusedError: the training diverges, too.
         """
         self.validate()
         with own_modes(), distributed.process_group(self._resolved_device()):

@@ -97,16 +97,16 @@ class Encoders:
     both : FrozenPair, optional
         CLIP, SigLIP or another encoder of both sides.
     tuned : bool
-        Whether its towers are trained too.
+        Whether its towers are trained.
     text : SentenceEncoder, str or None
-        From captions to vectors. "features": those of the data.
+        Encoder of captions. "features": the data's vectors.
     image : ModuleEncoder, optional
-        From images to vectors.
+        Encoder of images.
     """
 
-    both: FrozenPair | None = None  # CLIP, SigLIP and others
-    tuned: bool = False  # whether its towers are trained too
-    text: SentenceEncoder | str | None = None  # captions to vectors. "features" for those of the data
+    both: FrozenPair | None = None
+    tuned: bool = False
+    text: SentenceEncoder | str | None = None
     image: ModuleEncoder | None = None
 
     @classmethod

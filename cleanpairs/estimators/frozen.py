@@ -120,11 +120,11 @@ class GivenScores(GivenVectors):
     Parameters
     ----------
     columns : tuple of str
-        Their names.
+        Columns of scores.
     labels : str, optional
-        Column of labels that weigh several scores: 1 for a matched pair, 0 for a mismatched one, null where unknown.
+        Column of labels that weigh several scores. A matched pair has 1, a mismatched one 0, and others have null.
     mixture : ScoreMixture, optional
-        What makes one of several scores. :meth:`learn` finds it.
+        What combines several scores. The method :meth:`learn` finds it.
     """
 
     columns: tuple[str, ...]
@@ -225,16 +225,19 @@ class FrozenScorer(PairScorer):
     Parameters
     ----------
     model : str or Path, optional
-        CLIP, SigLIP, a model of sentence-transformers, or ``open_clip:MODEL/PRETRAINED``: a directory, or a name on the
-        Hugging Face hub. ``encoder`` says the same. Without either, the
-        data must bring vectors of both sides.
+        CLIP, SigLIP, a model of sentence-transformers, or ``open_clip:MODEL/PRETRAINED``. It is a directory, or a name
+        on the Hugging Face hub. ``encoder`` means the same. Without either, the data must bring vectors of both sides.
+
     revision : str, optional
         Branch, tag or commit on the hub.
+
     text_encoder : {"features"}, optional
         No model: the data brings vectors of both sides, of one space.
+
     image_encoder : {"auto", "features"}
         "features": the data's vectors of images are this model's own. "auto": the model looks at the images. The
         vectors are taken only where there is no image.
+
     quantile : float in [0, 1), optional
         Share of the pairs that is flagged when ``threshold`` is None. None: those that are more likely mismatched.
 
@@ -258,14 +261,16 @@ class FrozenScorer(PairScorer):
         pairs : VectorPairs
             N pairs.
         background : VectorPairs
-            Pairs with which they are compared. These may be the same pairs, so a pair must leave itself out.
+            Pairs with which they are compared. If these are the same pairs, a pair leaves itself out.
         null : (2, K) int64
             Rows of images and of captions of ``pairs`` that do not belong together.
 
         Returns
         -------
         observed : (N,) float
+            Scores of the pairs.
         null : (K,) float
+            Scores of the wrong pairs.
         """
         raise NotImplementedError
 
@@ -358,7 +363,7 @@ class FrozenScorer(PairScorer):
         val : pairs, optional
             Clean pairs, whose rSum is ``best_val_rsum_``.
         on_encode, on_encode_texts : callable, optional
-            Called with (done, total).
+            Called with (done, total) while images, or captions, become vectors.
 
         Returns
         -------
@@ -368,8 +373,8 @@ class FrozenScorer(PairScorer):
         Raises
         ------
         CleanpairsError
-            As of :meth:`cleanpairs.estimators.PairScorer.fit`. ConfigError: also if the model is of another kind, or
-            transformers is missing. DataError: also if there is no such model, or it is damaged.
+            See :meth:`cleanpairs.estimators.PairScorer.fit`. ConfigError: the model is of another kind, or transformers
+            is missing, too. DataError: there is no such model, or it is damaged, too.
         """
         self.validate()
         self._begin()

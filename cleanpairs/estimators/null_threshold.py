@@ -33,9 +33,9 @@ class UnseenThreshold:
     threshold : float
         Pairs that score below it are flagged.
     noise_rate : Estimate
-        Share of mismatched pairs, NaN where undetermined.
+        Share of mismatched pairs, or NaN.
     matched : ScoreProbability
-        Makes probabilities of being matched out of scores.
+        Turns scores into probabilities of being matched.
     """
 
     threshold: float
@@ -71,19 +71,23 @@ def unseen_threshold(
     ----------
     bank : Bank
         The trusted pairs that scored them.
+
     images, texts : Embeddings
-        Of n pairs.
+        Vectors of n pairs.
+
     image_group, text_group : (n,) int64
         Equal numbers are one image, or one text.
+
     scores : (n,) float
         NaN where a pair has none.
+
     seed : int
-        Of everything random.
+        Seed of everything random.
 
     Returns
     -------
     UnseenThreshold or None
-        None of fewer than 80 pairs, where they score no higher than random ones, or where some are of the training.
+        None for fewer than 80 pairs, for pairs that score no higher than random ones, and if some were trained on.
     """
     known = np.flatnonzero(np.isfinite(scores))
     if len(known) < LEAST_PAIRS:

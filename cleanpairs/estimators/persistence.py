@@ -1,9 +1,9 @@
 """A fitted scorer on disk: safetensors and JSON, so that loading one never runs code.
 
-config.json          method, its settings, the model's shape, threshold, encoder, versions
-bank.safetensors     the trusted pairs that scores refer to
-model.safetensors    the weights, of a trained one
-vocabulary.json      the tokens, of one that has learned words
+- ``config.json``: method, its settings, the model's shape, threshold, encoder, versions
+- ``bank.safetensors``: the trusted pairs that scores refer to
+- ``model.safetensors``: the weights, of a trained one
+- ``vocabulary.json``: the tokens, of one that has learned words
 """
 
 import inspect

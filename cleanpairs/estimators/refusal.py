@@ -60,14 +60,18 @@ def independence_of(
     ----------
     images : (M, R, D) float, or (M, 3, H, W) uint8
         Regions or pixels.
+
     texts : TokenTable, or (N, E) float
         Captions, or their vectors.
+
     image_index : (N,) int64
         The image of each pair.
+
     image_group, text_group : (N,) int64
         Equal numbers are one image, or one text.
+
     seed : int
-        Of everything random.
+        Seed of everything random.
 
     Returns
     -------
@@ -110,17 +114,22 @@ def refuse_independent(
     Parameters
     ----------
     found : IndependenceTest
-        Of these pairs.
+        The test's result.
+
     pairs : int
-        How many there are. Fewer than 100 are not refused.
+        How many pairs there are. Fewer than 100 are not refused.
+
     method : str
-        For the message.
+        Name of the method, for the message.
+
     given : sequence
         The arguments of :func:`independence_of`.
+
     pixels : bool
         Whether a network is trained from pixels. They tell little before.
+
     seed : int
-        Of everything random.
+        Seed of everything random.
 
     Raises
     ------

@@ -59,23 +59,28 @@ class Embedded:
     ----------
     pairs : Pairs
         The pairs.
+
     images : Embeddings
-        Of M images.
+        Vectors of M images.
+
     texts : Embeddings
-        Of N captions.
+        Vectors of N captions.
+
     quarantined : dict
         pair_id -> reason.
+
     frozen_images : array, optional
         What a trained model's towers saw: (M, R, D) vectors or (M, 3, H, W) pixels.
+
     frozen_texts : TokenTable, optional
         The captions that they saw.
     """
 
     pairs: Pairs
-    images: Embeddings  # of M images
-    texts: Embeddings  # of N captions
-    quarantined: dict[int, str]  # pair_id -> reason
-    frozen_images: np.ndarray | None = None  # what a trained model's towers saw: (M, R, D), or (M, 3, H, W) pixels
+    images: Embeddings
+    texts: Embeddings
+    quarantined: dict[int, str]
+    frozen_images: np.ndarray | None = None
     frozen_texts: TokenTable | None = None
 
     def take(self, rows: np.ndarray) -> "Embedded":
@@ -175,31 +180,45 @@ class Fitted:
     Attributes
     ----------
     correspondence_ : (N,) float32
-        In [0, 1], low for mismatched pairs, NaN where one is quarantined. Empty in a loaded model.
+        How well the two belong together, in [0, 1]. Low for mismatched pairs, NaN for quarantined ones. Empty in a
+        loaded model.
+
     threshold_ : float
         Pairs below it are flagged.
+
     random_state_ : int
         The seed.
+
     noise_rate_ : float
         Estimated share of mismatched pairs. NaN where undetermined, or where the method has none.
+
     noise_rate_interval_ : (float, float)
         Its 95 % interval, NaN where undetermined.
+
     noise_rate_bound_ : float
         Its upper 95 % bound, if wrong captions can be those of similar pairs.
+
     better_than_random_ : float
         Share of the pairs that fit better than 19 of 20 random ones. NaN where unknown.
+
     standing_out_ : (k,) int64
         The few pairs that fit worse than half of all random ones, worst first.
+
     quarantined_ : dict
         pair_id -> reason.
+
     history_ : list of dict
-        One for each epoch.
+        Figures of each epoch.
+
     best_val_rsum_ : float or None
         rSum on the pairs for validation.
+
     bank_ : Bank
         The trusted pairs that scores refer to.
+
     calibration_ : Calibration or None
-        Where the correspondence is a probability.
+        What turns scores into probabilities. None where the correspondence is no probability.
+
     tau_ : float
         Temperature of the matching probability.
     """
@@ -563,10 +582,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         Parameters
         ----------
         answers : mapping of int to bool, or path
-            Pair id -> whether the caption belongs to the picture, or a CSV with the columns `pair_id` and `matched`.
+            Pair id -> whether the caption belongs to the picture. Or a CSV with the columns `pair_id` and `matched`.
             Each call starts from the scores of ``fit``: give all answers.
         opinions : Opinions, optional
-            Of a judge, by :func:`cleanpairs.audit.second_opinions`. They count by its measured errors.
+            A judge's, by :func:`cleanpairs.audit.second_opinions`. They count by its measured errors.
 
         Returns
         -------
@@ -644,17 +663,22 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         ----------
         pairs : n pairs
             As :func:`cleanpairs.load_pairs` takes them.
+
         settings : RepairSettings, optional
-            Of the repairs.
+            Settings of the repairs.
+
         correspondence : (n,) float, optional
-            None: that of ``fit`` for its data, else that of :meth:`score_pairs` with :meth:`own_threshold`. What is
-            given goes with the threshold of ``fit``.
+            For the data of ``fit`` it is that of ``fit``. For other data it is that of :meth:`score_pairs` with
+            :meth:`own_threshold`. If you give one, it goes with the threshold of ``fit``.
+
         neighbour_search : callable
-            Searches by cosine, as :func:`cleanpairs.ops.search.top_k`.
+            Searches by cosine, like :func:`cleanpairs.ops.search.top_k`.
+
         recaption : CaptionWriter, str or Path, optional
             Writes captions for what would be dropped. See :meth:`recaption`.
+
         **changes
-            Of the settings, by the names of :class:`cleanpairs.repair.settings.RepairSettings`.
+            Single settings, by the names of :class:`cleanpairs.repair.settings.RepairSettings`.
 
         Returns
         -------
@@ -778,7 +802,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         Returns
         -------
         Explainer
-            Of any of these pairs.
+            Explains any of these pairs.
         """
         from cleanpairs.explain import Explainer
 
@@ -828,13 +852,13 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         pairs : n pairs
             As :func:`cleanpairs.load_pairs` takes them.
         plan : RepairPlan
-            Of these pairs.
+            The plan of these pairs.
         writer : CaptionWriter, str or Path
             Any object with ``caption(images, captions, words)``, such as :class:`cleanpairs.repair.chat.ChatWriter`.
             It is given the old captions, and their words that hardly any trusted pair with a similar image has.
-            Of a name or a directory :class:`cleanpairs.encoders.pretrained.Captioner` is made, which sees images only.
+            A name or a directory becomes a :class:`cleanpairs.encoders.pretrained.Captioner`, which sees images only.
         **settings
-            Of :func:`cleanpairs.repair.recaption.recaption`.
+            Settings of :func:`cleanpairs.repair.recaption.recaption`.
 
         Returns
         -------
@@ -982,14 +1006,14 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         path : str or Path
             Directory of :meth:`save_pretrained`, a run directory, or OWNER/NAME on the Hugging Face hub.
         image_encoder : torch.nn.Module, optional
-            The module that it was fitted with, if it was.
+            The module that it was fitted with, if any.
         image_transform : callable, optional
             The transform of that module.
 
         Returns
         -------
         PairScorer
-            Of the method that it was saved of.
+            A scorer of the method that was saved.
 
         Raises
         ------

@@ -31,7 +31,7 @@ def described(cls: type) -> str:
     own = section.sub("", inspect.cleandoc(cls.__doc__ or "")).strip()
     head, *sections = re.split(r"\n\n(?=\w+\n-+\n)", own)
     if entries:
-        head += "\n\nParameters\n----------\n" + "\n".join(entries.values())
+        head += "\n\nParameters\n----------\n" + "\n\n".join(entries.values())
     return "\n\n".join([head, *sections]) + "\n"
 
 
@@ -157,15 +157,18 @@ class EncoderSettings(Estimator):
     Parameters
     ----------
     encoder : str or Path, optional
-        CLIP, SigLIP or another encoder of both sides, in place of backbone, image encoder and learned words. A
-        directory, a name on the Hugging Face hub, or ``open_clip:MODEL/PRETRAINED``.
+        CLIP, SigLIP or another encoder of both sides, in place of backbone, image encoder and learned words.
+        It is a directory, a name on the Hugging Face hub, or ``open_clip:MODEL/PRETRAINED``.
+
     image_encoder : str or torch.nn.Module
         "auto": vectors of the data where it has them, else "efficientnet_lite0". "efficientnet_lite0": frozen.
         "features": vectors of the data. A torch module is frozen.
+
     text_encoder : str or Path, optional
-        "words": learned from the captions. "auto": also vectors of the installed sentence encoder, where it knows the
-        language. "features": the captions' vectors of the data. Else a frozen encoder: a directory, or a name on the
-        hub. None: "words". None and "auto" take vectors of the data, where it has those of both sides.
+        With "words", words are learned from the captions. With "auto", vectors of the installed sentence encoder join
+        them, where that knows the language. With "features", the captions' vectors of the data are taken. Else it is a
+        frozen encoder: a directory, or a name on the hub. None means "words". But None and "auto" take the data's
+        vectors, where it has those of both sides.
     """
 
     _section: ClassVar[str] = "backbone"
@@ -184,14 +187,18 @@ class ScoringSettings(Estimator):
     threshold : float in [0, 1], "auto" or None
         Pairs with a correspondence below it are flagged. "auto": the density minimum between the two modes. None: the
         method's own.
+
     eval_group_size : int
-        Pairs in a group of an evaluation pass. The more, the lower the probability of every pair.
+        Pairs in a group of an evaluation pass. Larger groups lower the probability of every pair.
+
     require_dependence : bool
         Refuse pairs whose images and captions do not depend on each other.
+
     max_bad_share : float in [0, 1], optional
         Share of the pairs that may be quarantined. None: ``CLEANPAIRS_MAX_BAD_SHARE``, or 0.2.
+
     drop : str
-        Names of filters that quarantine pairs beside those that always do, with commas between them.
+        Names of filters that quarantine more pairs, with commas between them. Some filters always do.
     """
 
     _section: ClassVar[str] = "method"
@@ -211,10 +218,12 @@ class RunSettings(Estimator):
     ----------
     near_duplicates : bool
         One picture in several sizes, qualities or formats is one image, as the same bytes are.
+
     device : {"auto", "cpu", "cuda"}
         "auto": a GPU where there is one.
+
     random_state : int, numpy.random.Generator or None
-        Seed of everything. Of a generator, and of None, one is drawn at ``fit``: ``random_state_``.
+        Seed of everything. A generator, and None, draw one at ``fit``, which is then ``random_state_``.
     """
 
     _section: ClassVar[str] = "train"
@@ -232,38 +241,54 @@ class ModelSettings(EncoderSettings):
     ----------
     backbone : str
         Dual encoder: "mlp", "vse_inf", "saf", "sgr" or "sgraf".
+
     image_size : int, optional
         Side in pixels of the square that the image encoder sees. None: its own.
+
     image_transform : callable, optional
-        Of a torch module as ``image_encoder``: from a list of RGB images of Pillow to its pixels.
+        For a torch module as ``image_encoder``: turns a list of Pillow's RGB images into its pixels.
+
     tune : str
-        What of ``encoder`` is trained: "head" (frozen towers), "lora", "blocks:N" (the last N) or "full".
+        What is trained of ``encoder``: "head" (frozen towers), "lora", "blocks:N" (the last N) or "full".
+
     encoder_lr : float, optional
-        Learning rate of the weights of ``encoder`` that are trained. None: 2e-4 for LoRA, else 1e-5.
+        Learning rate of the trained weights of ``encoder``. None: 2e-4 for LoRA, else 1e-5.
+
     lora_rank : int
         Rank of LoRA's matrices.
+
     gradient_checkpointing : bool
         Recompute the activations of the towers: less memory, more time.
+
     dim : int
         Dimensions of the joint embedding.
+
     dim_word : int
         Dimensions of a word's embedding.
+
     dim_sim : int
         Dimensions of the similarity vectors of backbones that compare words with regions.
+
     dropout : float in [0, 1)
         Dropout in the heads of "mlp".
+
     image_drop : float in [0, 1)
         Share of the regions that are left out at random in training.
+
     text_drop : float in [0, 1)
         Share of the words that are left out at random in training.
+
     standardise : bool
         Centre and scale the input vectors by dimension.
+
     tokenizer : {"words", "characters", "subword"}
         What a token is. "words" takes characters where a script has no spaces.
+
     min_count : int
-        Occurrences of a word below which it is not in the vocabulary.
+        Words that occur less often are not in the vocabulary.
+
     max_length : int
-        Words after which a caption is cut. Of characters four times as many.
+        Captions are cut after so many words, or four times as many characters.
     """
 
     _section: ClassVar[str] = "backbone"
@@ -295,27 +320,38 @@ class FitSettings(Estimator):
     ----------
     epochs : int
         Epochs of the last stage, whose model is kept.
+
     lr : float
         Learning rate of AdamW.
+
     lr_update : int, optional
-        Epochs of the last stage, behind the warm-up, after each of which the rate falls to a tenth. None: once, after
+        The rate falls to a tenth after each so many epochs of the last stage, without its warm-up. None: once, after
         two thirds of all.
+
     lr_decay : {"steps", "cosine"}
-        How the rate falls behind the warm-up: as ``lr_update`` says, or along half a cosine.
+        How the rate falls after the warm-up: as ``lr_update`` says, or along half a cosine.
+
     weight_decay : float
-        Of AdamW.
+        Weight decay of AdamW.
+
     grad_clip : float
         Largest norm of the gradient.
+
     batch_size : int
         Pairs in a step, of all processes together.
+
     micro_batch : int, optional
-        Pairs that go through the towers at once, where a batch is too large for the memory.
+        Pairs that go through the towers at once, where a batch is too large for memory.
+
     compile : bool
-        Compile the towers by ``torch.compile``. Where that fails, they run as they are.
+        Compile the towers with ``torch.compile``. If that fails, they run uncompiled.
+
     tau : float
         Temperature of the matching probability.
+
     exclude_duplicates : bool
         Pairs with the same image or text are no negatives of each other.
+
     precision : {"auto", "fp32", "bf16"}
         "auto": bf16 on a GPU, fp32 on a CPU.
     """

@@ -23,9 +23,12 @@ from cleanpairs.repair.plan import counted
 
 @dataclass(frozen=True)
 class Change:
-    """What became of one pair: its caption ``before`` and ``after`` (None where there was none, or it is not in the
-    cleaned file). ``source_key``: who gave it a caption or an image. ``correspondence`` in [0, 1], before the repair,
-    and ``repair_score``, after it. ``reason``: why it was not kept as it was.
+    """What became of one pair.
+
+    - ``before``, ``after``: its caption. None where there was none, or it is not in the cleaned file
+    - ``source_key``: the key of the pair that gave it a caption or an image
+    - ``correspondence``, ``repair_score``: in [0, 1], before the repair and after it
+    - ``reason``: why it was not kept as it was
     """
 
     pair_id: int

@@ -12,9 +12,13 @@ from cleanpairs.export.layout import Layout
 
 
 class Output(Sink):
-    """What writes the rows of ``layout.out_schema`` into ``path``, a new file or an empty directory. ConfigError where
-    it cannot hold them. ``directory``: it is one. ``selection``: it names samples and holds no captions, so that a
-    repair cannot be expressed in it. ``loads``: its files on the hub, which are a dataset's one split.
+    """What writes the rows of ``layout.out_schema`` into ``path``, a new file or an empty directory.
+
+    - ``directory``: whether it is a directory
+    - ``selection``: whether it names samples and holds no captions. It cannot express a repair
+    - ``loads``: its files on the hub, which are a dataset's one split
+
+    Raises ConfigError: it cannot hold these rows.
     """
 
     directory: ClassVar[bool] = False

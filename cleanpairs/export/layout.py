@@ -74,8 +74,10 @@ class StoredRows:
 
 
 def donor_columns(source: Source, folder: Path, *, images: np.ndarray, texts: np.ndarray) -> dict[str, StoredRows]:
-    """What some input rows lend to others, by column, in mapped files in ``folder``: of the rows ``images`` (k,) int64,
-    rising, the images and their vectors, of ``texts`` (k,) the captions' vectors.
+    """What some input rows lend to others, by column, in mapped files in ``folder``.
+
+    The rows ``images`` (k,) int64, rising, lend their images and the vectors of these. The rows ``texts`` (k,) lend the
+    captions' vectors.
     """
     stored: dict[str, StoredRows] = {}
     for name, rows, roles in (("images", images, IMAGE_ROLES), ("texts", texts, TEXT_ROLES)):
@@ -88,10 +90,13 @@ def donor_columns(source: Source, folder: Path, *, images: np.ndarray, texts: np
 
 @dataclass(frozen=True)
 class Decided:
-    """Decisions about the P pairs of some consecutive input rows. ``pairs``: rows of the repair plan. ``row`` (P,),
-    rising: of the input rows, counted from ``first``, the one that each is of. ``position`` (P,): its place in that
-    row's captions. ``donor_row`` (P,): the input row that holds its new image or caption. ``truth``: after the repair,
-    of P rows.
+    """Decisions about the P pairs of some consecutive input rows.
+
+    - ``pairs``: rows of the repair plan
+    - ``row`` (P,), rising: the input row of each pair, counted from ``first``
+    - ``position`` (P,): its place in that row's captions
+    - ``donor_row`` (P,): the input row that holds its new image or caption
+    - ``truth``: after the repair, P rows
     """
 
     pairs: pa.Table
@@ -104,11 +109,15 @@ class Decided:
 
 @dataclass(frozen=True)
 class Layout:
-    """Column names and types of the outputs for one input schema. ``one_row_a_pair``: the text column becomes a string,
-    else rows keep their list of captions and added columns are lists along it. ``truth``: columns of the input that
-    follow the repair. ``weighted``: with a column ``sample_weight``. ``all_captions``: with a column of that name, of a
-    row's captions before and after the repair, each with its source (original, rematched or written) and the
-    probability that it belongs to the image. ``repeats``: see :class:`cleanpairs.export.uids_format.UidsOutput`.
+    """Column names and types of the outputs for one input schema.
+
+    - ``one_row_a_pair``: the text column becomes a string. Else rows keep their list of captions, and added columns are
+      lists along it
+    - ``truth``: columns of the input that follow the repair
+    - ``weighted``: with a column ``sample_weight``
+    - ``all_captions``: with a column of that name. It has a row's captions before and after the repair, each with its
+      source (original, rematched or written) and the probability that it belongs to the image
+    - ``repeats``: see :class:`cleanpairs.export.uids_format.UidsOutput`
     """
 
     source: Source

@@ -22,9 +22,13 @@ from cleanpairs.repair.plan import RepairPlan
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card tells beyond the export itself. What is None is not known. ``license``: an identifier of the hub,
-    such as cc-by-4.0. ``method``: that gave the scores. ``flagged``: pairs that it took for wrong, of ``fitted``.
-    ``noise_rate``: the share that it estimates. ``versions``: of packages.
+    """What a card tells beyond the export. None: it is not known.
+
+    - ``license``: an identifier of the hub, such as cc-by-4.0
+    - ``method``: the one that gave the scores
+    - ``flagged``: pairs that it took for wrong, of ``fitted`` pairs
+    - ``noise_rate``: the share of mismatched pairs that it estimates
+    - ``versions``: those of packages
     """
 
     license: str | None = None
@@ -36,8 +40,10 @@ class CardFacts:
 
 
 def dataset_card(about: CardFacts, plan: RepairPlan, *, loads: str | None, **facts: Any) -> str:
-    """The text of the card of an export. ``loads``: what `datasets` is to read. ``facts`` for the template: the
-    output's ``name``, ``format``, ``rows``, ``counts`` and ``shards`` (tars of a webdataset).
+    """The text of the card of an export, of which `datasets` reads the files ``loads``.
+
+    The template takes the ``facts`` of the output: ``name``, ``format``, ``rows``, ``counts`` and ``shards`` (tars of a
+    webdataset).
     """
     from huggingface_hub import DatasetCardData
 
@@ -132,9 +138,11 @@ def push_files(
     repo: str, files: Mapping[str, Path | bytes], *, kind: Literal["dataset", "model"], message: str,
     private: bool = True,
 ) -> Pushed:  # fmt: skip
-    """Commit files to a repository ``repo``, OWNER/NAME, of the hub (``HF_ENDPOINT``), made where there is none,
-    ``private``. ``files``: name in the repository -> a file, or its contents. Of a dataset the shards of an earlier
-    upload go in the same commit, or they would mix with the new ones.
+    """Commit files to the repository ``repo``, OWNER/NAME, of the hub (``HF_ENDPOINT``).
+
+    A new repository is made where there is none, ``private`` or not. The ``files`` are name in the repository -> a
+    file, or its contents. A dataset's shards of an earlier upload go in the same commit, or they would mix with the
+    new ones.
 
     Raises ConfigError: as :func:`check_push`, or no right to write. OutputError: the hub cannot be reached or refuses.
     """

@@ -20,8 +20,10 @@ from cleanpairs.ops.columns import filtered, nullable_type, one_array, taken
 
 @dataclass(frozen=True)
 class RestoreSummary:
-    """Of the file ``path``: of its ``rows`` the export had left some ``unchanged``, repaired or taken captions from
-    others (``undone``), and dropped or quarantined the rest (``returned``).
+    """What was written to the file ``path``, which has so many ``rows`` again.
+
+    The export had left some ``unchanged``. Others it had repaired, or had taken captions from them (``undone``). The
+    rest it had dropped or quarantined (``returned``).
     """
 
     path: Path

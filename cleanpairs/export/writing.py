@@ -89,9 +89,12 @@ def _output_paths(out: Path, directory: bool, settings: "ExportSettings") -> dic
 
 @dataclass(frozen=True)
 class ExportSummary(ActionCounts):
-    """What an export wrote: ``rows`` of cleaned data. ``files``: role -> path, of out, manifest, ledger, dropped and
-    card. ``renamed``: columns of the input that gave way to an added one -> their new names. ``reasons``: why pairs
-    were dropped -> how many.
+    """What an export wrote.
+
+    - ``rows``: rows of cleaned data
+    - ``files``: role -> path. The roles are out, manifest, ledger, dropped and card
+    - ``renamed``: columns of the input that gave way to an added one -> their new names
+    - ``reasons``: why pairs were dropped -> how many
     """
 
     rows: int
@@ -146,20 +149,27 @@ def export_pairs(
     """Write the kept and repaired pairs.
 
     - ``pairs``: as they were read from the input, which must not have changed since
-    - ``out``: in the order of the input: its columns, in which captions, images and what was computed from them follow
-      the repair, and ``correspondence`` float32 (before the repair), ``action`` (keep, rematch_text, rematch_image,
-      recaption), ``original_caption`` (null where it is that), ``source_key`` (whose caption or image it is, null where
-      its own, or written for it), ``repair_score`` float32. For a plan of plausible repairs ``sample_weight`` float32:
-      1 for a kept pair, ``confidence`` for a repaired one, null where undetermined. A row with a list of captions stays
-      one row, and the added columns are lists. Images of such rows cannot be replaced: those pairs are dropped. Beside
-      it comes ``<out>.manifest.json``
+    - ``out``: the rows, in the order of the input. Beside it comes ``<out>.manifest.json``
     - ``engine``: who does the work. This process when None. The parts that other processes write lie in ``OUT.parts``
-      until all are there: an export that was killed goes on from those that are finished
-    - ``**settings``: of :class:`ExportSettings`, by their names
+      until all are there. An export that was killed goes on from the finished ones
+    - ``**settings``: settings of :class:`ExportSettings`, by their names
 
-    Nothing is published where it raises ConfigError: two outputs with one name, or a format that cannot hold this
-    input. DataError: the plan is not for this data, or the input has changed. OutputExistsError. OutputError.
-    CleanpairsError: the counts do not add up.
+    The input's columns come first. Captions, images and what was computed from them follow the repair. Added columns:
+
+    - ``correspondence`` float32: before the repair
+    - ``action``: keep, rematch_text, rematch_image or recaption
+    - ``original_caption``: null where the caption is the original one
+    - ``source_key``: key of the pair whose caption or image it is. Null where it is its own, or was written for it
+    - ``repair_score`` float32
+    - ``sample_weight`` float32, for a plan of plausible repairs: 1 for a kept pair, ``confidence`` for a repaired one,
+      null where undetermined
+
+    A row with a list of captions stays one row, and the added columns are lists. Images of such rows cannot be
+    replaced: those pairs are dropped.
+
+    If it raises, nothing is published. ConfigError: two outputs have one name, or the format cannot hold this input.
+    DataError: the plan is not for this data, or the input has changed. OutputExistsError: an output exists.
+    OutputError: an output cannot be written. CleanpairsError: the counts do not add up.
     """
     export = Export(pairs.source, out, ExportSettings(**settings))
     decisions = export.decisions(plan, pairs)

@@ -15,8 +15,10 @@ from cleanpairs.features.rows import Chunk, Progress, compute_rows, digest
 
 
 class Captions:
-    """What makes tables of captions: learned ``words``, a ``frozen`` encoder of one vector a caption, or both, or the
-    data's vectors, of ``dim`` dimensions. ``words`` may be a pretrained model that is trained further.
+    """What makes tables of captions.
+
+    It has learned ``words``, a ``frozen`` encoder of one vector a caption, or both. Without them it takes the data's
+    vectors, of ``dim`` dimensions. The words may also come from a pretrained model that is trained further.
     """
 
     def __init__(

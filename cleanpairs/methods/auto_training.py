@@ -27,20 +27,26 @@ class AutoNumbers:
     Parameters
     ----------
     agreement_weights : (float, float)
-        Of the similarity to neighbours, and of the untrained agreement.
+        Weights of the similarity to neighbours, and of the untrained agreement.
+
     similarity_weights : (float, float)
         The same where the untrained agreement is the similarity of vectors of one space.
+
     similarity_rank_weights : tuple of float
-        Of that similarity once more, beside these, tried in this order. The first weight that sets the planted pairs
-        as far below the others as the best does is taken. 1e6: the similarity alone.
+        Weights of that similarity's rank, tried in this order. The first weight that sets the planted pairs as far
+        below the others as the best does is taken. 1e6: the similarity alone.
+
     word_weight : float
-        Of the rank of the worst word, among pairs that seem to be matched.
+        Weight of the rank of the worst word, among pairs that seem to be matched.
+
     among_tau : float
         Temperature of the networks' similarity among all captions and all images.
+
     candidates : int
-        Captions that are looked at for each image to be repaired, and the other way round.
+        Captions to look at for each image to be repaired, and images for each caption.
+
     least_mass : float
-        Share of the mass that stays: an edge that carries less is no repair.
+        An edge that carries a smaller share of the mass is no repair.
     """
 
     agreement_weights: tuple[float, float] = (0.5, 1.5)
@@ -81,9 +87,9 @@ def reordered(order: np.ndarray, words: np.ndarray, matched: float) -> np.ndarra
     order : (N,) float
         Scores.
     words : (N,) float
-        Ranks in (0, 1) of the word of each caption that fits its image worst.
+        Rank in (0, 1) of each caption's worst word.
     matched : float
-        Share of the pairs that seem to be matched: those of the highest scores.
+        Share of the pairs that seem to be matched. These have the highest scores.
 
     Returns
     -------
@@ -146,18 +152,24 @@ class AutoTraining(TrainingStrategy):
     ----------
     known : Untrained
         What is known before the training.
+
     train : bool
         Whether vectors of one space are trained on.
+
     networks : int
         How many are trained.
+
     tau : float
         Temperature of the loss.
+
     label_epochs : int
-        Epochs of the first stage, and of both those whose scores enter the correspondence.
+        Epochs of the first stage. The scores of so many epochs of each stage enter the correspondence.
+
     repair_weight : float
         Weight of a pair with a lent caption.
+
     seed : int
-        Of everything random.
+        Seed of everything random.
     """
 
     captions: np.ndarray
@@ -235,14 +247,19 @@ class AutoTraining(TrainingStrategy):
         ----------
         view : EpochContext
             The networks and the pairs of this epoch.
+
         texts : (N,) int64
             Whose caption each image has.
+
         trust : (N,) float
             Weights of the neighbours.
+
         weights : (N,) float
-            Weights of the pairs by which the agreement is computed anew.
+            Weights of the pairs for the new agreement.
+
         observed : (N,) float
             The agreement, where the vectors are of one space.
+
         planted : (2, m) int64
             Image and caption of pairs for which the new agreement is taken.
 

@@ -25,14 +25,16 @@ class ClipScore(FrozenScorer):
     Parameters
     ----------
     score_column : str, optional
-        No model: the data brings cosines, in this column. Repairs need vectors of both sides too. Nothing is known of
-        such cosines, so without ``threshold`` and ``quantile`` the lowest 30 % are flagged. Several columns of scores,
-        ``"clip_score,aesthetic"``, are combined to one.
+        Column of the data with cosines, in place of a model. Repairs need vectors of both sides too. Nothing is known
+        of such cosines, so without ``threshold`` and ``quantile`` the lowest 30 % are flagged. Several columns of
+        scores, ``"clip_score,aesthetic"``, are combined to one.
+
     label_column : str, optional
-        Column of labels that weigh several scores: 1 for a matched pair, 0 for a mismatched one, null where unknown.
+        Column of labels that weigh several scores: 1 for a matched pair, 0 for a mismatched one, null if unknown.
         None: a score counts as much as it agrees with the others.
+
     normalise : {"background", "csls", "none"}
-        By what the similarity is normalised: the softmax over a background, the nearest neighbours, or not at all.
+        How the similarity is normalised: by the softmax over a background, by the nearest neighbours, or not at all.
     """
 
     method_name: ClassVar[str] = "clip-score"

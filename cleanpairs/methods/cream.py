@@ -23,14 +23,18 @@ def spread_cross_entropy(S: Tensor, y: Tensor, tau: float, phi: float = 0.0, exc
     ----------
     S : (B, B) Tensor
         Similarities, whose rows are images.
+
     y : (B,) Tensor in [0, 1]
         Labels.
+
     tau : float
         Temperature.
+
     phi : float
         Least weight of another pair. Infinity: none has any.
+
     excluded : (B, B) bool Tensor, optional
-        What is no other pair.
+        True where a pair does not count.
 
     Returns
     -------
@@ -110,14 +114,18 @@ class CREAM(WarmupCleaner):
     ----------
     warm_loss : {"rce", "infonce"}
         Loss of the warm-up: cross entropy, with its reverse or without.
+
     split_by : {"probability", "infonce"}
         What is split: 1 minus the matching probability, or -log P_ii - log Q_ii.
+
     clean_above : float in [0, 1]
         Pairs with a clean probability above it in both networks are clean.
+
     hard_after : int
-        Epochs behind the warm-up after which hard pairs are trained on.
+        Hard pairs are trained on after so many epochs behind the warm-up.
+
     noisy_after : int
-        Epochs behind the warm-up after which noisy pairs are trained on.
+        Noisy pairs are trained on after so many epochs behind the warm-up.
 
     Notes
     -----

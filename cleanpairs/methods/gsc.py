@@ -43,7 +43,7 @@ def geometric_loss(V: Tensor, U: Tensor, y: Tensor, excluded: Tensor | None = No
     y : (B,) Tensor in [0, 1]
         Labels.
     excluded : (B, B) bool Tensor, optional
-        What is no negative.
+        True where a pair is no negative.
 
     Returns
     -------
@@ -118,10 +118,13 @@ class GSC(WarmupCleaner):
     ----------
     networks : {1, 2}
         Two networks, each trained with the other's labels, are GSC+.
+
     gamma : float
         Weight of the loss within the modalities.
+
     beta : float in [0, 1]
         Weight of an epoch's figures in the labels.
+
     label_pass : {"eval", "batch"}
         Where the labels' figures come from.
 

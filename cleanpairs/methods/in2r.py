@@ -119,12 +119,16 @@ class IN2R(SplittingCleaner):
     ----------
     memory : int
         Vectors of clean pairs that each network remembers.
+
     neighbours : int
         Nearest clean pairs whose partners make the target.
+
     noisy_weight : float
         Weight of the noisy pairs' loss.
+
     within_weight : float
         Weight of the losses within the modalities.
+
     reduction : {"mean", "sum"}
         Whether the clean pairs' loss is the mean, or the sum, of a batch.
 

@@ -123,133 +123,192 @@ class L2RM(SplittingCleaner):
     ----------
     mass : float in (0, 1]
         Share rho of a mismatched batch that is transported.
+
     transport_reg : float
         Entropic regularisation lambda of the transport.
+
     transport_tau : float
         Temperature of the rematching loss.
+
     cost : {"learned", "cosine"}
         The cost net, or the plain cost 1 - S.
+
     cost_lr : float
         Learning rate of the cost net.
+
     kept : int
         Matched images in a reconstructed batch.
+
     masked : bool
         Whether the pairs of a mismatched batch may not be matched as they are.
+
     divergence : {"symmetric", "kl", "infonce"}
         Form of the rematching loss. See :class:`RematchingLoss`.
+
     rematch_weight : float
         Weight of the rematching loss. 0.5 is the paper's, which halves the two divergences.
+
     rematch_mass : float in (0, 1]
         Share of the mismatched pairs that ``rematch`` transports.
+
     label_epochs : int, optional
-        Epochs behind the warm-up whose labels enter the correspondence. None: all.
+        Epochs after the warm-up whose labels enter the correspondence. None: all.
+
     warm_loss : {"rce", "mean", "sum", "infonce"}
-        Loss of the warm-up. "rce": cross entropy with its reverse (:mod:`cleanpairs.objectives`). "infonce": without.
-        "mean", "sum": the triplet over the mean, or the sum, of the negatives.
+        Loss of the warm-up. The cross entropy with its reverse is "rce" (:mod:`cleanpairs.objectives`), without it
+        "infonce". The triplet over the mean of the negatives is "mean", over their sum "sum".
+
     split_by : {"probability", "triplet"}
-        What is split: 1 minus the matching probability at ``tau``, or the triplet loss over the mean of the negatives.
+        What is split. With "probability" it is 1 minus the matching probability at ``tau``. With "triplet" it is the
+        triplet loss over the mean of the negatives.
+
     clean_loss : {"rce", "triplet"}
-        Loss of a pair with the label y behind the warm-up: y times the cross entropy with its reverse, or the papers'
-        triplet of the hardest negatives with the soft margin of y.
+        Loss of a pair with the label y after the warm-up. With "rce" it is y times the cross entropy with its
+        reverse. With "triplet" it is the papers' triplet of the hardest negatives, whose soft margin depends on y.
+
     margin : float
         Alpha of the soft margin alpha (m^y - 1) / (m - 1).
+
     curve : float
         m of the soft margin.
+
     clean_above : float in [0, 1]
         Pairs with a clean probability above it are trained on as clean.
+
     warmup : int
         Epochs on all pairs before the first split.
+
     epochs : int
         Epochs of the last stage, whose model is kept.
+
     weight_decay : float
-        Of AdamW.
+        Weight decay of AdamW.
+
     backbone : str
         Dual encoder: "mlp", "vse_inf", "saf", "sgr" or "sgraf".
+
     image_size : int, optional
         Side in pixels of the square that the image encoder sees. None: its own.
+
     image_transform : callable, optional
-        Of a torch module as ``image_encoder``: from a list of RGB images of Pillow to its pixels.
+        For a torch module as ``image_encoder``: turns a list of Pillow's RGB images into its pixels.
+
     tune : str
-        What of ``encoder`` is trained: "head" (frozen towers), "lora", "blocks:N" (the last N) or "full".
+        What is trained of ``encoder``: "head" (frozen towers), "lora", "blocks:N" (the last N) or "full".
+
     encoder_lr : float, optional
-        Learning rate of the weights of ``encoder`` that are trained. None: 2e-4 for LoRA, else 1e-5.
+        Learning rate of the trained weights of ``encoder``. None: 2e-4 for LoRA, else 1e-5.
+
     lora_rank : int
         Rank of LoRA's matrices.
+
     gradient_checkpointing : bool
         Recompute the activations of the towers: less memory, more time.
+
     dim : int
         Dimensions of the joint embedding.
+
     dim_word : int
         Dimensions of a word's embedding.
+
     dim_sim : int
         Dimensions of the similarity vectors of backbones that compare words with regions.
+
     dropout : float in [0, 1)
         Dropout in the heads of "mlp".
+
     image_drop : float in [0, 1)
         Share of the regions that are left out at random in training.
+
     text_drop : float in [0, 1)
         Share of the words that are left out at random in training.
+
     standardise : bool
         Centre and scale the input vectors by dimension.
+
     tokenizer : {"words", "characters", "subword"}
         What a token is. "words" takes characters where a script has no spaces.
+
     min_count : int
-        Occurrences of a word below which it is not in the vocabulary.
+        Words that occur less often are not in the vocabulary.
+
     max_length : int
-        Words after which a caption is cut. Of characters four times as many.
+        Captions are cut after so many words, or four times as many characters.
+
     encoder : str or Path, optional
-        CLIP, SigLIP or another encoder of both sides, in place of backbone, image encoder and learned words. A
-        directory, a name on the Hugging Face hub, or ``open_clip:MODEL/PRETRAINED``.
+        CLIP, SigLIP or another encoder of both sides, in place of backbone, image encoder and learned words.
+        It is a directory, a name on the Hugging Face hub, or ``open_clip:MODEL/PRETRAINED``.
+
     image_encoder : str or torch.nn.Module
         "auto": vectors of the data where it has them, else "efficientnet_lite0". "efficientnet_lite0": frozen.
         "features": vectors of the data. A torch module is frozen.
+
     text_encoder : str or Path, optional
-        "words": learned from the captions. "auto": also vectors of the installed sentence encoder, where it knows the
-        language. "features": the captions' vectors of the data. Else a frozen encoder: a directory, or a name on the
-        hub. None: "words". None and "auto" take vectors of the data, where it has those of both sides.
+        With "words", words are learned from the captions. With "auto", vectors of the installed sentence encoder join
+        them, where that knows the language. With "features", the captions' vectors of the data are taken. Else it is a
+        frozen encoder: a directory, or a name on the hub. None means "words". But None and "auto" take the data's
+        vectors, where it has those of both sides.
+
     threshold : float in [0, 1], "auto" or None
         Pairs with a correspondence below it are flagged. "auto": the density minimum between the two modes. None: the
         method's own.
+
     eval_group_size : int
-        Pairs in a group of an evaluation pass. The more, the lower the probability of every pair.
+        Pairs in a group of an evaluation pass. Larger groups lower the probability of every pair.
+
     require_dependence : bool
         Refuse pairs whose images and captions do not depend on each other.
+
     max_bad_share : float in [0, 1], optional
         Share of the pairs that may be quarantined. None: ``CLEANPAIRS_MAX_BAD_SHARE``, or 0.2.
+
     drop : str
-        Names of filters that quarantine pairs beside those that always do, with commas between them.
+        Names of filters that quarantine more pairs, with commas between them. Some filters always do.
+
     near_duplicates : bool
         One picture in several sizes, qualities or formats is one image, as the same bytes are.
+
     device : {"auto", "cpu", "cuda"}
         "auto": a GPU where there is one.
+
     random_state : int, numpy.random.Generator or None
-        Seed of everything. Of a generator, and of None, one is drawn at ``fit``: ``random_state_``.
+        Seed of everything. A generator, and None, draw one at ``fit``, which is then ``random_state_``.
+
     lr : float
         Learning rate of AdamW.
+
     lr_update : int, optional
-        Epochs of the last stage, behind the warm-up, after each of which the rate falls to a tenth. None: once, after
+        The rate falls to a tenth after each so many epochs of the last stage, without its warm-up. None: once, after
         two thirds of all.
+
     lr_decay : {"steps", "cosine"}
-        How the rate falls behind the warm-up: as ``lr_update`` says, or along half a cosine.
+        How the rate falls after the warm-up: as ``lr_update`` says, or along half a cosine.
+
     grad_clip : float
         Largest norm of the gradient.
+
     batch_size : int
         Pairs in a step, of all processes together.
+
     micro_batch : int, optional
-        Pairs that go through the towers at once, where a batch is too large for the memory.
+        Pairs that go through the towers at once, where a batch is too large for memory.
+
     compile : bool
-        Compile the towers by ``torch.compile``. Where that fails, they run as they are.
+        Compile the towers with ``torch.compile``. If that fails, they run uncompiled.
+
     tau : float
         Temperature of the matching probability.
+
     exclude_duplicates : bool
         Pairs with the same image or text are no negatives of each other.
+
     precision : {"auto", "fp32", "bf16"}
         "auto": bf16 on a GPU, fp32 on a CPU.
 
     Notes
     -----
-    Han et al., Learning to Rematch Mismatched Pairs for Robust Cross-Modal Retrieval, CVPR 2024: cost eq. 6, rematching
-    loss eq. 10, partial transport appendix B. Departures: docs/methods/l2rm.md.
+    Han et al., Learning to Rematch Mismatched Pairs for Robust Cross-Modal Retrieval, CVPR 2024. Cost: eq. 6.
+    Rematching loss: eq. 10. Partial transport: appendix B. Departures: docs/methods/l2rm.md.
     """
 
     method_name: ClassVar[str] = "l2rm"

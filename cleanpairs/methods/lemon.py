@@ -32,12 +32,16 @@ class LEMoN(FrozenScorer):
     ----------
     k : int
         Neighbours of the image, and of the caption.
+
     beta : float
         Weight of the distances to the neighbours of the image.
+
     gamma : float
         Weight of the distances to the neighbours of the caption.
+
     tau_1 : float
         How fast a neighbour's weight falls with its distance.
+
     tau_2 : float
         How fast a neighbour's weight falls with the distance between its own image and caption.
 

@@ -28,13 +28,13 @@ def meta_gradient_weights(
     Parameters
     ----------
     losses : callable
-        From parameters to losses (n,).
+        Gives losses (n,) for parameters.
     parameters : dict of Tensor
-        Where the difference is taken.
+        The difference is taken here.
     direction : dict of Tensor
-        Of the same names and shapes.
+        The same names and shapes.
     step : float
-        Length of the step, relative to the norm of the parameters.
+        Length, relative to the parameters' norm.
 
     Returns
     -------
@@ -187,12 +187,16 @@ class MSCN(SplittingCleaner):
     ----------
     meta : pairs
         The clean meta set of at least two pairs. ``fit`` refuses without one.
+
     meta_batch : int
         Meta pairs in a step.
+
     meta_every : int
         One of so many batches takes the second-order step.
+
     meta_lr : float
         Learning rate of the correction network.
+
     lookahead : float
         Length of the step ahead, relative to the weights' norm.
 

@@ -109,7 +109,7 @@ class NPC(WarmupCleaner):
     Parameters
     ----------
     warmup : int
-        Epochs on all pairs before the memory bank is built. 0 for an ``encoder`` that is trained already.
+        Epochs on all pairs before the memory bank is built. An ``encoder`` that is trained already takes 0.
     bank_above : float in [0, 1]
         Least clean probability of the memory bank's pairs.
 

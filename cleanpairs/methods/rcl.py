@@ -54,8 +54,10 @@ class RCL(PairCleaner):
     ----------
     kind : {"log", "tan", "gce", "exp"}
         Form of the complementary loss.
+
     start : int
         First epoch that enters the correspondence.
+
     label_epochs : int, optional
         Last epoch that enters the correspondence. None: the last of all.
 

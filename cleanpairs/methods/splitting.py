@@ -114,19 +114,19 @@ class FeatureMemory:
 class Splitting(Averaged):
     """Strategy of a method that splits pairs. It overrides :meth:`judge` and :meth:`split_loss`.
 
-    Its value is the mean of the labels over epochs behind the warm-up.
+    Its value is the mean of the labels over epochs after the warm-up.
 
     Parameters
     ----------
     n : int
-        Pairs.
+        Number of pairs.
     method : WarmupCleaner
-        Whose settings it takes.
+        The method whose settings it takes.
 
     Notes
     -----
-    Of the class: ``networks`` {1, 2}, ``mixture`` {"gaussian", "beta"}, ``apart``, whether clean and noisy pairs have
-    batches of their own, and ``half``, whether a step holds half a batch of each of them.
+    A class has ``networks`` {1, 2} and a ``mixture`` {"gaussian", "beta"}. It says by ``apart`` whether clean and noisy
+    pairs have batches of their own, and by ``half`` whether a step holds half a batch of each.
     """
 
     networks: int = 2
@@ -434,14 +434,14 @@ def scaled(x: np.ndarray) -> np.ndarray:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WarmupCleaner(PairCleaner):
-    """Parameters of the methods that split behind a warm-up. Which strategy they train by is ``_strategy``.
+    """Parameters of the methods that split after a warm-up. Which strategy they train by is ``_strategy``.
 
     Parameters
     ----------
     warmup : int
         Epochs on all pairs before the first split.
     label_epochs : int, optional
-        Epochs behind the warm-up whose labels enter the correspondence. None: all.
+        Epochs after the warm-up whose labels enter the correspondence. None: all.
     """
 
     warmup: int = whole(4, 1)
@@ -477,17 +477,23 @@ class SplittingCleaner(WarmupCleaner):
     Parameters
     ----------
     warm_loss : {"rce", "mean", "sum", "infonce"}
-        Loss of the warm-up. "rce": cross entropy with its reverse (:mod:`cleanpairs.objectives`). "infonce": without.
-        "mean", "sum": the triplet over the mean, or the sum, of the negatives.
+        Loss of the warm-up. The cross entropy with its reverse is "rce" (:mod:`cleanpairs.objectives`), without it
+        "infonce". The triplet over the mean of the negatives is "mean", over their sum "sum".
+
     split_by : {"probability", "triplet"}
-        What is split: 1 minus the matching probability at ``tau``, or the triplet loss over the mean of the negatives.
+        What is split. With "probability" it is 1 minus the matching probability at ``tau``. With "triplet" it is the
+        triplet loss over the mean of the negatives.
+
     clean_loss : {"rce", "triplet"}
-        Loss of a pair with the label y behind the warm-up: y times the cross entropy with its reverse, or the papers'
-        triplet of the hardest negatives with the soft margin of y.
+        Loss of a pair with the label y after the warm-up. With "rce" it is y times the cross entropy with its
+        reverse. With "triplet" it is the papers' triplet of the hardest negatives, whose soft margin depends on y.
+
     margin : float
         Alpha of the soft margin alpha (m^y - 1) / (m - 1).
+
     curve : float
         m of the soft margin.
+
     clean_above : float in [0, 1]
         Pairs with a clean probability above it are trained on as clean.
     """

@@ -85,20 +85,20 @@ def plant(
     Parameters
     ----------
     image_group, text_group : (N,) int64
-        Of equal numbers an image gets no caption.
+        An image gets no caption with an equal number.
     share : float in [0, .25]
-        Of the pairs. It is raised to 100 pairs where these are no more than a quarter, and at most 2,000 are taken.
+        Share of the pairs. It is raised to 100 pairs, if these are at most a quarter. At most 2,000 are taken.
     rng : numpy.random.Generator
-        Who exchanges with whom.
+        Draws who exchanges with whom.
     similar : (m,) and (m, k) int64, optional
-        Rows, and the pairs with which alone they may exchange, as :func:`similar_pairs` gives them.
+        Rows, and the only pairs with which they may exchange. See :func:`similar_pairs`.
 
     Returns
     -------
     caption : (N,) int64
         Whose caption each pair has.
     planted : (m,) int64
-        The rows that have another's, none of fewer than 30.
+        The rows that have another's. If there were fewer than 30, there are none.
     """
     n = len(image_group)
     caption = np.arange(n)
@@ -139,12 +139,12 @@ def weights_by_twins(
     captions : (m,) int64
         Whose caption each planted pair has.
     matched : (N,) float
-        Probability of being matched.
+        Probability of a match.
 
     Returns
     -------
     (m,) float
-        With the mean 1. All are 1 where fewer than 10 planted captions have several images, or one.
+        Weights with the mean 1. All are 1 where fewer than 10 planted captions have several images, or one.
 
     Notes
     -----
@@ -168,18 +168,24 @@ class Untrained:
     ----------
     captions : (N,) int64
         Whose caption each pair has.
+
     planted : (m,) int64
         Rows that have another's.
+
     agreement : NeighbourAgreement
-        Of the pairs as they were given.
+        Agreement of the pairs as they were given.
+
     observed, matched : (N,) float
         Agreement and probability of the pairs with their ``captions``.
+
     null : (K,) float
-        Agreement that the planted pairs' would be drawn from.
+        The distribution of the planted pairs' agreement.
+
     plants_similar_pairs : bool
-        Whether captions were exchanged among similar pairs alone.
+        Whether captions were exchanged only among similar pairs.
+
     weight : (m,) float
-        Of the planted pairs, see :func:`weights_by_twins`.
+        Weights of the planted pairs. See :func:`weights_by_twins`.
     """
 
     captions: np.ndarray

@@ -1,7 +1,7 @@
 """Arrays that lie in mapped files.
 
-A mapped page counts as this process's memory from its first touch. :func:`release` gives such pages back, so that a
-pass over an array takes as much memory as it touches between two releases.
+A mapped page counts as this process's memory from its first touch. The function :func:`release` gives such pages back.
+So a pass over an array takes as much memory as it touches between two releases.
 """
 
 import mmap

@@ -3,14 +3,15 @@ r"""Similarity of a pair less what its image and its caption have with everybody
     softmax    n_i = s_ii - tau / 2 (log sum_j exp(s_ij / tau) + log sum_j exp(s_ji / tau))
     csls       n_i = s_ii - (mean of the 10 largest s_ij + mean of the 10 largest s_ji) / 2
 
-"softmax" is negCLIPLoss (Wang et al., NeurIPS 2024, arXiv 2405.19547): tau times the mean log probability with which
-the image finds its caption and the caption its image. "csls" is half of that of Conneau et al. (ICLR 2018). The index j
-is over the pair itself and a background of others. An image's background is all captions but those that read the same.
-A caption's is all images but equal ones. An image's other captions count, and are what tells a wrong one beside them.
+The "softmax" is negCLIPLoss (Wang et al., NeurIPS 2024, arXiv 2405.19547): tau times the mean log probability with
+which the image finds its caption and the caption its image. Half of the CSLS of Conneau et al. (ICLR 2018) is "csls".
+The index j is over the pair itself and a background of others. An image's background is all captions but those that
+read the same. A caption's is all images but equal ones. An image's other captions count, and are what tells a wrong
+one beside them.
 
 Up to :data:`EXACT_UP_TO` background pairs all similarities are computed, in blocks. Above, the 256 largest are searched
-for (:mod:`cleanpairs.ops.search`). A random sample of the background estimates the rest of the sum without bias. exp(s
-/ .01) falls by e with every hundredth, so that the nearest hold nearly all of it.
+for (:mod:`cleanpairs.ops.search`). A random sample of the background estimates the rest of the sum without bias. The
+nearest hold nearly all of it, since exp(s / .01) falls by e with every hundredth.
 
 The softmax asks how an image's captions compare as if no caption had a better image. Its iteration does not,
 
@@ -162,9 +163,9 @@ class Background:
     pairs : VectorPairs
         m pairs.
     worth : (2, m) float
-        u of their images and v of their captions, balanced among these pairs.
+        Balanced u of the images and v of the captions.
     within : (2, m) float
-        What :func:`balanced` finds of these pairs. None where it is no longer needed.
+        What :func:`balanced` finds for these pairs. None where it is no longer needed.
     """
 
     pairs: VectorPairs
@@ -193,8 +194,10 @@ class Background:
 
         Notes
         -----
-        With a = sum_j exp(s_ij / tau + v_j), b likewise over the images, and r = exp(s_ii / tau) / (a b), the two
-        equations of the added pair give u = log 2 - log a - log(1 + sqrt(1 + 4 r)), and v with b in place of a.
+        Let a = sum_j exp(s_ij / tau + v_j), b likewise over the images, and r = exp(s_ii / tau) / (a b). The two
+        equations of the added pair then have this solution, and v has b in place of a:
+
+            u = log 2 - log a - log(1 + sqrt(1 + 4 r))
         """
         own = cosine.astype(np.float64) / tau
         first, last = np.logaddexp(sums[:, 0], own) / 2, sums[:, 1]
@@ -232,8 +235,8 @@ def among_all(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Normalised similarity (n,) float64 of n pairs, and what each side of them shares with all, (2, n) float64.
 
-    By :func:`balanced`. Of more than 16,384 pairs by the softmax over a random sample of as many. ``pairs_of``: the
-    pairs of given rows (b,), ascending, whose products may be of any scale, as ``tau`` is.
+    Up to 16,384 pairs :func:`balanced` finds it. For more it is the softmax over a random sample of as many. The
+    function ``pairs_of`` gives the pairs of ascending rows (b,). Their products have any scale, and ``tau`` the same.
     """
     if n <= RIVALS:
         pairs = pairs_of(np.arange(n))

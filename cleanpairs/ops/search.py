@@ -158,8 +158,8 @@ def _in_lists(
 ) -> Prepared | None:
     """The rows in lists, with the fewest probes (4, 6, 8, 12, 16 ...) that suffice. None if that does not pay.
 
-    ``sample_size``: queries that choose the probes, and as many others that measure the recall. ``pays``: inverted
-    lists are taken where less than this share of them has to be probed.
+    So many queries as ``sample_size`` choose the probes, and as many others measure the recall. Inverted lists pay if
+    less than the share ``pays`` of them has to be probed.
     """
     m, d = rows.shape
     sample = _taken(queries, np.unique(np.linspace(0, len(queries) - 1, 2 * sample_size).astype(np.int64)))

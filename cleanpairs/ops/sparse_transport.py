@@ -1,15 +1,17 @@
 r"""Partial entropic optimal transport over the edges of a sparse bipartite graph: a joint choice of partners.
 
-Rows i of mass a_i (images), columns j of mass b_j (captions), edges (i, j) of cost C_ij, and the price xi of an edge
-that is just as good as none:
+There are rows i of mass a_i (images), columns j of mass b_j (captions), and edges (i, j) of cost C_ij. An edge of the
+price xi is just as good as none:
 
     minimise    sum_E pi_ij C_ij + xi / 2 (sum_i s_i + sum_j t_j) - lambda (H(pi) + H(s) + H(t) + H(r))
     subject to  sum_j pi_ij + s_i = a_i,    sum_i pi_ij + t_j = b_j,    sum_i s_i + r = B,    sum_j t_j + r = A
 
-with A, B the sums of a, b and H(p) = -sum p log p. s is the mass that stays with a row and t with a column, so that
-nobody must take what does not fit. R is what is left of the slack node. That is balanced transport with one more row
-and column (Chapel, Alaya and Gasso, NeurIPS 2020). It is the dustbin of SuperGlue (Sarlin et al., CVPR 2020) with a
-fixed price. The tests compare its dense form with ``ot.sinkhorn``. Sinkhorn's scaling, an edge list for a kernel:
+A and B are the sums of a and of b, and H(p) = -sum p log p. Mass s stays with a row and t with a column, so that nobody
+must take what does not fit. The slack node keeps r. That is balanced transport with one more row and column (Chapel,
+Alaya and Gasso, NeurIPS 2020). It is the dustbin of SuperGlue (Sarlin et al., CVPR 2020) with a fixed price. The tests
+compare its dense form with ``ot.sinkhorn``.
+
+It is solved by Sinkhorn's scaling, with an edge list as kernel:
 
     u_i = a_i / (sum_j K_ij v_j + v_0),    u_0 = B / (sum_j v_j + v_0),    K = exp((xi - C) / lambda)
     v_j = b_j / (sum_i K_ij u_i + u_0),    v_0 = A / (sum_i u_i + u_0)
@@ -17,8 +19,8 @@ fixed price. The tests compare its dense form with ``ot.sinkhorn``. Sinkhorn's s
 The scalings u and v are what a nearest neighbour lacks. A caption that is near to everything (a hub) gets a small v_j
 and no longer wins everywhere. An image whose neighbours are all wanted elsewhere keeps its mass.
 
-An iteration is two sparse matrix-vector products. Memory some 24 bytes an edge. A few bring the plan near. The last
-digits take thousands where lambda is far below the differences of the costs.
+An iteration is two sparse matrix-vector products, and takes some 24 bytes of memory an edge. A few bring the plan near.
+The last digits take thousands where lambda is far below the differences of the costs.
 """
 
 from dataclasses import dataclass
@@ -61,20 +63,28 @@ def sparse_transport(
     ----------
     row, column : ndarray (E,) of int
         Ends of each edge, in [0, n) and [0, m), in order of the rows, no edge twice.
+
     cost : ndarray (E,) of float
-        Finite, of any sign and scale. A cost of more than 650 ``reg`` above the row's least is as good as forbidden.
+        Costs C: finite, of any sign and scale. A cost of more than 650 ``reg`` above the row's least forbids an edge.
+
     row_mass, column_mass : ndarray (n,), (m,) of float
-        At least 0.
+        Masses a and b, at least 0.
+
     stay_cost : float
-        xi: an edge that costs more is worse than none.
+        Price xi. An edge that costs more is worse than none.
+
     reg : float
-        lambda, above 0.
+        Regularisation lambda, above 0.
+
     tol : float
         Largest violation of the marginals, as a fraction of all mass.
+
     max_iter : int
         Iterations at most.
+
     relaxation : float
-        Power of a step over the plain one's, in [1, 2), while the error falls. 1.8 halves the iterations.
+        A step is the plain one to this power, in [1, 2), while the error falls. With 1.8 half the iterations do.
+
     check_every : int
         Iterations between two looks at the error.
 

@@ -50,15 +50,20 @@ def partial_transport(
     Parameters
     ----------
     cost : Tensor (n, m)
-        Finite, also where forbidden. Of any sign, floating point type and device.
+        Costs of any sign, floating point type and device. Forbidden ones are finite, too.
+
     mass : float
-        rho, in (0, 1].
+        Share rho in (0, 1] that is moved.
+
     reg : float
-        lambda, above 0, in units of the cost.
+        Regularisation lambda, above 0, in units of the cost.
+
     forbidden : Tensor of bool
         Entries that carry nothing. Broadcast to the shape of ``cost``.
+
     tol : float
         Largest violation of the marginals, as a fraction of the mass.
+
     max_iter : int
         Iterations at most.
 

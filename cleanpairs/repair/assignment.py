@@ -32,13 +32,15 @@ def assign(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Take of E edges, best first, those that are still possible.
 
-    Of each edge: the ``row`` that it repairs, whether it replaces the image, the donor ``group``, and the number of the
-    ``pair`` of image and text that it makes. Text and image groups share one numbering. ``row_member`` (R,): the member
-    that each row is itself. ``text_uses`` (M,): how many rows the caption of each member serves already. ``capacity``:
-    how many it may serve, and as many its image. At least 1.
+    An edge has the ``row`` that it repairs, whether it replaces the image, the donor ``group``, and the number of the
+    ``pair`` of image and text that it makes. Text and image groups share one numbering.
 
-    Returns (R,) int64 each: the place of the edge that each row has taken, and the member that gives its part. -1 where
-    it has none.
+    - ``row_member`` (R,): the member that each row is itself
+    - ``text_uses`` (M,): how many rows the caption of each member serves already
+    - ``capacity``: how many rows a caption may serve, and as many an image, at least 1
+
+    Returns (R,) int64 twice: the place of the edge that each row has taken, and the member that gives its part. -1
+    where it has none.
     """
     # Whole numbers that both Python and NumPy see: a list would hold an object for each.
     uses = text_uses.astype(np.int32).tobytes()

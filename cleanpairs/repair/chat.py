@@ -102,14 +102,20 @@ class ChatWriter:
     Parameters
     ----------
     settings : ChatSettings
+        What the requests hold.
+
     answers : sequence of str or Path
         Files of answers in OpenAI's batch form. A usable answer counts before one that is not.
+
     requests : str or Path, optional
-        Where the requests are written that no answer is for.
+        File for the requests that have no answer.
+
     url : str, optional
-        Of the server that is asked instead, as :class:`cleanpairs.repair.endpoint.Endpoint` takes it.
+        Address of the server that is asked instead. See :class:`cleanpairs.repair.endpoint.Endpoint`.
+
     cache : str or Path, optional
-        File that the server's answers are appended to, in the same form. They are not asked for again.
+        File for the server's answers, in the same form. They are not asked for again.
+
     tell : callable, optional
         Takes a line with the estimate, before it starts.
 

@@ -16,10 +16,10 @@ def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray
     ----------
     texts : callable
         Reads all pairs in order, in batches with a column ``caption``.
-    pairs : np.ndarray
-        (k,) int64, rising.
+    pairs : np.ndarray (k,) of int64
+        Which pairs, rising.
     alike : float
-        Least share of the words of both captions that stand in both.
+        Least share of common words.
 
     Returns
     -------

@@ -142,8 +142,10 @@ def _best_first(
 def _shares(
     edges: Edges, paired: Paired, edge: np.ndarray, donor: np.ndarray, most: int, temperature: float
 ) -> np.ndarray:
-    """Of each row with a new caption that of its donor, then those of the trusted pairs most similar to its image,
-    ``most`` in all: (k,) of :data:`SHARE`, by row. A share is the softmax of the similarities at ``temperature``.
+    """Several captions for each row with a new one, (k,) of :data:`SHARE`, by row.
+
+    These are that of its donor, and those of the trusted pairs most similar to its image, ``most`` in all. A share is
+    the softmax of the similarities at ``temperature``.
     """
     if most == 1:
         return np.empty(0, SHARE)

@@ -17,15 +17,19 @@ class Endpoint(AbstractContextManager["Endpoint"]):
     Parameters
     ----------
     url : str
-        The address that ends before ``/chat/completions``, such as http://localhost:8000/v1.
+        Address without ``/chat/completions``, such as http://localhost:8000/v1.
+
     concurrency : int
         Connections at once.
+
     attempts : int
-        How often a request is sent where the server is busy or cannot be reached.
+        How often a request is sent while the server is busy or cannot be reached.
+
     timeout : float
-        Seconds that an answer may take.
+        Longest time for an answer, in seconds.
+
     backoff : float
-        Seconds before the second attempt. They double with each. The server may name others.
+        Time before the second attempt, in seconds. It doubles with each. The server may name another.
     """
 
     def __init__(self, url: str, *, concurrency: int, attempts: int, timeout: float, backoff: float) -> None:

@@ -70,8 +70,11 @@ def counted(column: pa.ChunkedArray) -> Counter[str]:
 
 @dataclass(frozen=True)
 class PlanSummary(ActionCounts):
-    """Counts of a plan. ``str`` of it is a small table. ``mean_confidence``: of the repairs, NaN where undetermined.
-    ``reasons`` counts why pairs were dropped. ``displaced``: new captions by the rule of displaced rows.
+    """Counts of a plan. ``str`` of it is a small table.
+
+    - ``mean_confidence``: mean over the repairs, NaN where undetermined
+    - ``reasons``: why pairs were dropped -> how many
+    - ``displaced``: new captions by the rule of displaced rows
     """
 
     threshold: float
@@ -108,18 +111,28 @@ class PlanSummary(ActionCounts):
 class RepairPlan:
     """What becomes of every pair.
 
-    - ``table`` pyarrow.Table: one row a pair, in order of ``pair_id`` (0 .. N-1): ``key``. ``action`` (keep,
-      rematch_text, rematch_image, recaption, drop, quarantine). ``correspondence`` before the repair (null if
-      quarantined). ``donor_pair_id``, ``donor_key``: whose caption or image is taken. ``caption`` after (null where
-      dropped or quarantined). ``original_caption``. ``repair_score`` of the repaired pair. ``margin``: that score less
-      the best other candidate's of the row in the same direction. ``confidence``: the probability that the repaired
-      pair belongs together (null where undetermined). ``donor_use``: how many repaired rows carry the part taken.
-      ``reason``: why dropped or quarantined, or which kind of donor. ``captions``: those of several donors, whose
-      weights add up to ``repair_score`` (null where there is one)
-    - ``threshold``: correspondence below which a pair is not kept. ``settings``: the others that it was made with
-    - ``fingerprint``: of the input that the plan is for
+    - ``table`` pyarrow.Table: one row a pair, in order of ``pair_id`` (0 .. N-1)
+    - ``threshold``: pairs with a correspondence below it are not kept
+    - ``min_repair_score``: no repair scores lower
+    - ``fingerprint``: that of the input that the plan is for
+    - ``settings``: the others that it was made with
 
-    Raises DataError: the table is no plan: a column is missing, the pairs are not 0 .. N-1 in order, an action is
+    Columns of the table:
+
+    - ``key``
+    - ``action``: keep, rematch_text, rematch_image, recaption, drop or quarantine
+    - ``correspondence``: before the repair, null if quarantined
+    - ``donor_pair_id``, ``donor_key``: the pair whose caption or image is taken
+    - ``caption``: after the repair, null where dropped or quarantined
+    - ``original_caption``
+    - ``repair_score``: that of the repaired pair
+    - ``margin``: this score less that of the row's next best candidate in the same direction
+    - ``confidence``: probability that the repaired pair belongs together, null where undetermined
+    - ``donor_use``: how many repaired rows carry the caption or image that was taken
+    - ``reason``: why it was dropped or quarantined, or which kind of donor it has
+    - ``captions``: those of several donors, whose weights add up to ``repair_score``. Null where there is one donor
+
+    Raises DataError: the table is no plan. A column is missing, the pairs are not 0 .. N-1 in order, an action is
     unknown, or a repair names no donor. ConfigError: the threshold or the least score is not in [0, 1].
     """
 

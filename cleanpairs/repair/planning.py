@@ -1,13 +1,17 @@
 """Rematching: who gets which caption or image from whom, as a plan to be read, edited and saved before it is used.
 
-A mismatched pair, of correspondence below the threshold, is repaired by ``rematch_text``, where the image keeps its row
-and takes a caption that fits, or ``rematch_image``, the reverse. Out of the parts of mismatched and of trusted pairs.
+A mismatched pair has a correspondence below the threshold. With ``rematch_text`` its image keeps the row and takes a
+caption that fits. With ``rematch_image`` the caption takes an image. Both come from mismatched or trusted pairs.
+
 First the captions of displaced rows go back to their images by the rule (:mod:`cleanpairs.repair.displaced`).
 Candidates are the nearest parts by cosine, per pool and direction, scored by the scorer of the corpus. One joint greedy
-assignment gives parts to rows. The strategy says which come first. With ``nearest`` it is the highest score. ``ot`` is
-a partial transport between all mismatched images and captions (:func:`cleanpairs.repair.decisions.transport_shares`).
-Rows that get nothing take from trusted donors. ``half-replace`` takes the trusted pairs nearest in what stays (REPAIR).
-``pseudo-caption`` takes the caption of the most similar trusted image (PC2).
+assignment gives parts to rows. Its order depends on the strategy:
+
+- ``nearest``: the highest score comes first.
+- ``ot``: a partial transport between all mismatched images and captions
+  (:func:`cleanpairs.repair.decisions.transport_shares`). Rows that get nothing take from trusted donors.
+- ``half-replace``: the trusted pairs nearest in what stays (REPAIR).
+- ``pseudo-caption``: the caption of the most similar trusted image (PC2).
 
 What holds of every plan (and is tested on random corpora):
 

@@ -10,30 +10,71 @@ from cleanpairs.core.parameters import check_settings, choice, number, whole
 
 @dataclass(frozen=True)
 class RepairSettings:
-    """What is repaired, how, and how sure one must be. ConfigError where a setting is out of its range.
+    """What is repaired, how, and how sure one must be.
 
-    - ``threshold``: pairs at or above it are trusted and kept. That of the model when None
-    - ``repairs`` {"probable", "plausible", "none"}: probable: those likelier right than wrong, surest first. The
-      expected share of mismatched pairs stays within .02 of that of the kept ones. None where it cannot be judged.
-      plausible: what fits best, right or near, as the strategy has it
-    - ``min_confidence`` float in [0, 1]: of probable repairs, and of displaced rows, the least probability
-    - ``min_repair_score`` float in [0, 1]: a repair that scores lower is not made, and the pair is dropped
-    - ``candidates``: nearest parts to score, per row, direction and pool (mismatched, trusted)
-    - ``take_from`` {"both", "mismatched", "trusted"}: which pairs lend their captions and images. ``max_reuse``: how many rows one may serve
-    - ``targets`` {"both", "text", "image"}: what may be replaced
-    - ``n_donors``: so many captions at most for each pair that gets a new one: that of its donor, and those of the
-      trusted pairs most similar to its image, with weights. Of plausible repairs
-    - ``mismatched_bonus``: added to the score of a mismatched donor when candidates are ranked, as a trusted caption
-      has its image already (dev/LOG.md). ``image_margin``: taken off that of a replaced image
-    - ``max_trusted``: only so many trusted pairs, of the highest correspondence, are searched for donors
-    - ``displaced``: captions of displaced rows go back to their images by the rule, before all else. See
-      :mod:`cleanpairs.repair.displaced`. Not where only images may be replaced, nor where nothing is repaired
-    - ``dedup``: of near duplicates of an image only the best row is kept, and the kept pairs of the others are dropped.
-      ``duplicate_bits``: of vectors without pictures, bits of 256 in which near duplicates differ at most
-    - ``repeats``: in a uid list a pair stands so many times its correspondence, rounded, and once at least
-    - ``strategy`` {"ot", "nearest", "half-replace", "pseudo-caption", "method"}: see :mod:`cleanpairs.repair.planning`.
-      The third and fourth take from trusted pairs only. "method": the method's own, where the paper has one (REPAIR:
-      half-replacing, PC2: the most similar predicted pseudo-classes, L2RM: its transport plan), else "nearest"
+    Parameters
+    ----------
+    threshold : float in [0, 1], optional
+        Pairs at or above it are trusted and kept. None: that of the model.
+
+    repairs : {"probable", "plausible", "none"}
+        With "probable", repairs are made that are likelier right than wrong, surest first. The expected share of
+        mismatched pairs stays within .02 of that of the kept ones. Where this cannot be judged, nothing is repaired.
+        With "plausible", what fits best is taken, right or near, as the strategy has it.
+
+    min_confidence : float in [0, 1]
+        Least probability of a probable repair, and of displaced rows.
+
+    min_repair_score : float in [0, 1]
+        A repair that scores lower is not made, and the pair is dropped.
+
+    candidates : int
+        Nearest captions or images to score, per row, direction and pool (mismatched, trusted).
+
+    take_from : {"both", "mismatched", "trusted"}
+        Which pairs lend their captions and images.
+
+    targets : {"both", "text", "image"}
+        What may be replaced.
+
+    n_donors : int
+        Most captions for a pair that gets a new one: that of its donor, and those of the trusted pairs most similar
+        to its image. Each has a weight. Only for plausible repairs.
+
+    max_reuse : int
+        How many rows one caption or image may serve.
+
+    mismatched_bonus : float
+        Added to the score of a mismatched donor when candidates are ranked. A trusted caption has its image already.
+
+    image_margin : float
+        Taken off the score of a replaced image when candidates are ranked.
+
+    max_trusted : int
+        So many trusted pairs, those of the highest correspondence, are searched for donors.
+
+    strategy : {"ot", "nearest", "half-replace", "pseudo-caption", "method"}
+        See :mod:`cleanpairs.repair.planning`. The third and the fourth take from trusted pairs only. With "method", a
+        method takes its own way. That is half-replacing for REPAIR, the most similar predicted pseudo-classes for PC2,
+        and the transport plan for L2RM. For other methods it is "nearest".
+
+    displaced : bool
+        Captions of displaced rows go back to their images by the rule, before all else
+        (:mod:`cleanpairs.repair.displaced`). This needs repairs, and captions that may be replaced.
+
+    dedup : bool
+        Keep only the best row of an image's near duplicates, and drop the kept pairs of the others.
+
+    duplicate_bits : int
+        Vectors without pictures are near duplicates when they differ in at most so many bits of 256.
+
+    repeats : int
+        In a list of uids a pair stands so many times its correspondence, rounded, but at least once.
+
+    Raises
+    ------
+    ConfigError
+        A setting is out of its range.
     """
 
     threshold: float | None = number(None, least=0, most=1, also=(None,))

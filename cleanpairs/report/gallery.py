@@ -39,8 +39,10 @@ class Cards:
         self, title: str, note: str, total: int, ids: np.ndarray, *, name: str = "neutral",
         why: Sequence[str | None] | None = None, notes: Sequence[str] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """The cards of pairs (k,) out of ``total``. ``note``: how they were chosen. ``name``: the kind that gives them
-        their colour. ``why`` (N,): sentences. ``notes`` (k,): other scores, where pairs are chosen by these.
+        """The cards of pairs (k,) out of ``total``.
+
+        The ``note`` says how they were chosen. The kind ``name`` gives them their colour. Sentences ``why`` (N,) go
+        with all pairs. Pairs that were chosen by other scores have these as ``notes`` (k,).
         """
         before = self.pictures(ids)
         replaced = self.outcome.action[ids] == "rematch_image"

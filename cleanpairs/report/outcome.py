@@ -32,8 +32,11 @@ KINDS = {
 class Outcome:
     """Columns of N pairs, in pair_id order.
 
-    ``correspondence`` and ``repair_score`` are NaN, ``donor`` is -1 where there is none. ``kind``: values of
-    :data:`KINDS`. ``caption``: after the repair. ``truth``: True where the pair is known to be wrong.
+    - ``correspondence``, ``repair_score``: NaN where there is none
+    - ``donor``: -1 where there is none
+    - ``kind``: values of :data:`KINDS`
+    - ``caption``: after the repair
+    - ``truth``: True where the pair is known to be wrong
     """
 
     correspondence: np.ndarray

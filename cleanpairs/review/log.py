@@ -28,19 +28,27 @@ class Decision:
     ----------
     name : str
         Unique in the log.
+
     pairs : tuple of int
+        Which pairs.
+
     action : str
         One of `CHOICES`. "keep" says that the caption belongs to the picture, "drop" that it does not.
+
     donor : int, optional
         The pair whose caption or image is taken.
+
     caption : str, optional
         The caption that was typed.
+
     asked : bool
-        A single pair that was not found by its words: the answer is a label for pairs with such a score.
+        It is a single pair, not found by its words. The answer is a label for pairs with such a score.
+
     drawn : bool
-        The pair was chosen by its score alone, which was hidden: the answer is a label, of an audit or a calibration.
+        It was chosen only by its score, which was hidden. The answer is a label of an audit or a calibration.
+
     time : str
-        UTC.
+        Time in UTC.
     """
 
     name: str

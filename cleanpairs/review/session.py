@@ -30,22 +30,30 @@ class Session:
     ----------
     pairs : Pairs
         N pairs.
+
     plan : RepairPlan
-        It holds where nobody decides.
+        What holds where nobody decides.
+
     correspondence : ndarray of float, shape (N,)
         NaN where quarantined.
+
     log : DecisionLog
         Every answer is written there before it counts.
+
     sample : AuditSample, optional
         Ask about its pairs only, in its order. Without a plan scores are hidden, and an answer is a label.
+
     explainer : Explainer, optional
         It gives evidence, and captions of other pairs that fit.
+
     calibration : Calibration, optional
-        Of the run: it gives the share of mismatched pairs among those that are kept.
+        The run's. It gives the share of mismatched pairs among those that are kept.
+
     first : sequence of int
         Pairs that a review begins with.
+
     wanted : int
-        Without a plan and a sample: ask until there are so many labels, about the pairs whose labels tell most.
+        Without a plan and a sample: ask about the pairs whose labels tell most, until there are so many labels.
     """
 
     def __init__(
@@ -86,14 +94,16 @@ class Session:
         Parameters
         ----------
         show : str
-            "flagged": planned repairs, then the flagged pairs from the threshold down. "kept": from the threshold up.
-            "lowest": by score. "repaired", "repeated" (captions of several pairs), "answered", "all": as in the data.
+            With "flagged", planned repairs come first, then the flagged pairs from the threshold down. With "kept",
+            pairs come from the threshold up. With "lowest", they come by score. In the order of the data come
+            "repaired", "repeated" (captions of several pairs), "answered" and "all".
         words : str
             Only pairs whose caption or key holds each of these words.
 
         Returns
         -------
         ndarray of int, shape (k,)
+            The pairs.
 
         Raises
         ------
@@ -214,12 +224,17 @@ class Session:
         Parameters
         ----------
         pair : int
+            Which pair.
+
         action : str
-            "keep" (the caption belongs), "drop" (it does not belong), "unsure", or a repair.
+            "keep" (the caption belongs), "drop" (it does not), "unsure", or a repair.
+
         donor : int, optional
-            The pair that lends its caption ("rematch_text") or its image ("rematch_image").
+            The lender of the caption ("rematch_text") or of the image ("rematch_image").
+
         caption : str, optional
-            What was typed ("recaption").
+            The typed caption ("recaption").
+
         words : str
             The words by which the pair was found. Such an answer is no label for other pairs.
 

@@ -161,8 +161,8 @@ def in_groups(
     """Mean over ``rounds`` random partitions into groups of ``figure(S, excluded)`` -> (B,), for N pairs: (N,) float32.
 
     The papers take it from the mini-batch that a pair happens to be trained in. Here dropout, augmentation and a
-    batch's company do not enter. ``excluded`` (B, B) bool, or None, marks what is no negative. ``groups`` are the
-    content hashes (N,) of images and of captions. ``image_index`` (N,) int64.
+    batch's company do not enter. Pairs that are no negatives are marked by ``excluded`` (B, B) bool, or None. The
+    ``groups`` are the content hashes (N,) of images and of captions. Each pair has an ``image_index`` (N,) int64.
     """
     n = len(image_index)
     total = np.zeros(n, dtype=np.float64)

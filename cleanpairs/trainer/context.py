@@ -108,8 +108,9 @@ class Staged:
     )
 
     def states(self, size: int, cut: list[np.ndarray], run: Run, seed: int) -> tuple[State, State]:
-        """States of the images and the texts of a batch of ``size`` pairs that is ``cut`` (:func:`pieces`). ``run``:
-        those of a piece. ``seed``: of dropout, which every process and piece draws for itself.
+        """States of the images and the texts of a batch of ``size`` pairs that is ``cut`` (:func:`pieces`).
+
+        The function ``run`` gives those of a piece. Every process and piece draws its own dropout, by ``seed``.
         """
         if len(cut[0]) == size:
             return run(cut[0])
@@ -174,8 +175,9 @@ class Network(nn.Module):
 
 @dataclass
 class BatchOutput:
-    """B pairs through a network in training mode, in the order of ``rows``, which packing has changed. ``source`` (B,):
-    which of the given groups each pair is of. ``excluded`` (B, B): what is no negative.
+    """B pairs through a network in training mode, in the order of ``rows``, which packing has changed.
+
+    Each pair is of the given group ``source`` (B,). Pairs that are no negatives are ``excluded`` (B, B).
     """
 
     view: "EpochContext"
@@ -205,8 +207,12 @@ class BatchOutput:
 
 
 class EpochContext:
-    """One epoch as a method sees it: ``stage``, ``epoch``, from 1. ``last`` of the last stage. ``captions`` (N,) int64:
-    whose caption each pair is trained with, None: its own. ``held``: all images, where they are on the device.
+    """One epoch as a method sees it.
+
+    - ``stage``, ``epoch``: counted from 1
+    - ``last``: whether it is the last stage
+    - ``captions`` (N,) int64: whose caption each pair is trained with. None: its own
+    - ``held``: all images, where they are on the device
     """
 
     def __init__(

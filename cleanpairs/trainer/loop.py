@@ -156,8 +156,9 @@ class _Diverged(Exception):  # noqa: N818 - no error until it comes twice
 class Trainer:
     """Trains the dual encoder, or two of them, of a procedure.
 
-    ``checkpoint``: without one the training cannot be resumed. ``on_epoch(record, y)``: called after every epoch, with
-    the raw labels (N,). ``on_step(pairs_done, pairs_total, loss)``: the total is as good as it is known.
+    Without a ``checkpoint`` the training cannot be resumed. After every epoch ``on_epoch(record, y)`` is called, with
+    the raw labels (N,). After every step ``on_step(pairs_done, pairs_total, loss)`` is called. The total may be an
+    estimate.
     """
 
     settings: TrainingSettings
@@ -176,8 +177,9 @@ class Trainer:
     ) -> Trained:
         """Train all stages.
 
-        ``build``: a freshly initialised model, called once a stage and network, with torch's seed set. ``validate``:
-        rSum of a model, by which the best epoch of the last stage is kept.
+        A freshly initialised model comes from ``build``, which is called once a stage and network, with torch's seed
+        set. By the rSum of ``validate`` the best epoch of the last stage is kept.
+
         Raises RefusedError: fewer than two pairs, ten steps in a row without a finite loss, or a training that diverges
         again after it went back to its last good state. ResourceError: the memory of the GPU does not hold four pairs.
         KeyboardInterrupt: on a signal, after the state has been saved.

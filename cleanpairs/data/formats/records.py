@@ -254,8 +254,9 @@ def _is_quoted(text: str, delimiter: str) -> bool:
 
 
 def _holds_rows(fields: Sequence[str], row: Sequence[str], delimiter: str) -> bool:
-    """Whether a field runs over lines that look like ``row``: no fewer fields, and where that has the name of an image,
-    an address or a long number, another one.
+    """Whether a field runs over lines that look like ``row``.
+
+    These have no fewer fields. Where the row has the name of an image, an address or a long number, they have another.
     """
 
     def alike(a: str, b: str) -> bool:
