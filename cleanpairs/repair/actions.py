@@ -50,7 +50,7 @@ REASONS = (
     "no candidate reaches the lowest repair score",
     "no candidate beats the present partner",
     "its candidates serve better repairs",
-    "no candidate is likely enough to be right",
+    "its best candidate is too likely to be wrong",
     "another candidate scores higher than the likely one",
     "the caption of its repair is nearly that of several other pairs",
     "its repair would make the kept pairs dirtier",

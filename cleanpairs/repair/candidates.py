@@ -4,8 +4,8 @@ Equal parts are one candidate: donors are *groups* of equal texts or of equal im
 give the part. All edges are in memory: some 55 bytes each at the peak (docs/scale.md).
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -57,6 +57,9 @@ class Corpus:
     text_uses: np.ndarray
 
 
+COLUMNS = {"row": np.int32, "is_image": bool, "trusted": bool, "donor_group": np.int32, "similarity": np.float32}
+
+
 @dataclass(frozen=True)
 class Edges:
     """Columns of E candidate edges, and the donor groups that they point to.
@@ -91,29 +94,51 @@ class Edges:
         own, given, is_image = self.mismatched[self.row[at]], self.shown[self.donor_group[at]], self.is_image[at]
         return np.where(is_image, given, own), np.where(is_image, own, given)
 
+    def only(self, some: np.ndarray) -> "Edges":
+        """Those of ``some`` (E,) bool. All donor groups stay."""
+        return replace(self, **{name: getattr(self, name)[some] for name in COLUMNS})
+
+    def and_others(self, others: "Edges") -> "Edges":
+        """These, and ``others`` of the same mismatched pairs behind them."""
+        columns = {name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in COLUMNS}
+        columns["donor_group"][len(self) :] += len(self.shown)
+        members = (self.members.member, others.members.member)
+        starts = self.members.start, others.members.start[1:] + self.members.start[-1]
+        return replace(
+            self, **columns, shown=np.concatenate([self.shown, others.shown]),
+            members=Members(*map(np.concatenate, (members, starts))), searches=self.searches + others.searches,
+            cosine=self.cosine and others.cosine,
+        )  # fmt: skip
+
 
 def candidate_edges(
-    corpus: Corpus, settings: RepairSettings, donor_search: DonorSearch | None, neighbour_search: NeighbourSearch
-) -> Edges:
-    """The nearest admissible parts of every mismatched pair, ``settings.candidates`` out of every pool and direction.
+    corpus: Corpus, settings: RepairSettings, donor_search: DonorSearch | None, neighbour_search: NeighbourSearch,
+    *, trusted: Sequence[bool] = (False, True), rows: Mapping[bool, np.ndarray] | None = None,
+) -> Edges:  # fmt: skip
+    """The nearest admissible parts of mismatched pairs, ``settings.candidates`` out of every pool and direction.
 
-    ``donor_search``, ``neighbour_search``: as :func:`cleanpairs.repair.planning.plan_repairs` has them.
+    - ``donor_search``, ``neighbour_search``: as :func:`cleanpairs.repair.planning.plan_repairs` has them
+    - ``trusted``: of which pools
+    - ``rows``: places of the mismatched pairs that may get another text, by False, or another image, by True. All when
+      None
     """
     image, text, mismatched = corpus.image, corpus.text, corpus.mismatched
     k = settings.candidates + 8  # the nearest often are what a row may not take: the other captions of its image
     directions = [False] * settings.replaces_text + [True] * settings.replaces_image
-    pools = [pool for pool in corpus.pools if len(pool[0])] if len(mismatched) else []
-    types = {"row": np.int32, "is_image": bool, "trusted": bool, "donor_group": np.int32, "similarity": np.float32}
-    parts = {name: [np.empty(0, kind)] for name, kind in types.items()}
+    pools = [pool for pool in corpus.pools if len(pool[0]) and pool[1] in trusted]
+    parts = {name: [np.empty(0, kind)] for name, kind in COLUMNS.items()}
     holders: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.int32))]
     shown: list[np.ndarray] = [np.empty(0, np.int32)]
     searches: list[SearchNote] = []
     by_cosine = True
-    for (donors, trusted), is_image in product(pools, directions):
+    for (donors, sure), is_image in product(pools, directions):
+        asked = np.arange(len(mismatched)) if rows is None else rows[is_image]
+        if not len(asked):
+            continue
         kept, given = (text, image) if is_image else (image, text)
-        query_of_row, asking = _distinct(kept, mismatched)
+        query_of_row, asking = _distinct(kept, mismatched[asked])
         group_of_donor, showing = _distinct(given, donors)
-        found = donor_search(is_image, trusted, asking, showing, k) if donor_search is not None else None
+        found = donor_search(is_image, sure, asking, showing, k) if donor_search is not None else None
         if found is None:
             found = neighbour_search(_rows(kept, asking), _rows(given, showing), k)
         else:
@@ -122,18 +147,18 @@ def candidate_edges(
             searches.append(found.note)
         first = sum(map(len, shown))
         for row, nearest, similarity in _admissible(
-            corpus, found, query_of_row, showing, is_image, settings.candidates
+            corpus, found, asked, query_of_row, showing, is_image, settings.candidates
         ):
-            columns = (row, np.full(len(row), is_image), np.full(len(row), trusted), nearest + first, similarity)
-            for (name, kind), column in zip(types.items(), columns, strict=True):
+            columns = (row, np.full(len(row), is_image), np.full(len(row), sure), nearest + first, similarity)
+            for (name, kind), column in zip(COLUMNS.items(), columns, strict=True):
                 parts[name].append(column.astype(kind, copy=False))
         # What k mismatched pairs carry may go back to k. Equal parts of trusted pairs are one donor.
-        group_of, holder = (np.arange(len(showing)), showing) if trusted else (group_of_donor, donors)
+        group_of, holder = (np.arange(len(showing)), showing) if sure else (group_of_donor, donors)
         holders.append(((first + group_of).astype(np.int32), holder.astype(np.int32)))
         shown.append(showing.astype(np.int32))
     group, member = (np.concatenate(each) for each in zip(*holders, strict=True))
     return Edges(
-        **{name: np.concatenate(parts.pop(name)) for name in types},
+        **{name: np.concatenate(parts.pop(name)) for name in COLUMNS},
         mismatched=np.asarray(mismatched, np.int32),
         shown=np.concatenate(shown),
         image_group=image.group,
@@ -145,22 +170,26 @@ def candidate_edges(
 
 
 def _admissible(
-    corpus: Corpus, found: TopK, query_of_row: np.ndarray, showing: np.ndarray, is_image: bool, candidates: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Of what was ``found`` for each mismatched pair the nearest that no pair of the input is: row, place, score."""
+    corpus: Corpus, found: TopK, asked: np.ndarray, query_of_row: np.ndarray, showing: np.ndarray, is_image: bool,
+    candidates: int,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:  # fmt: skip
+    """Of what was ``found`` for the mismatched pairs ``asked`` the nearest that no pair of the input is: row, place,
+    score.
+    """
     kept, given = (corpus.text, corpus.image) if is_image else (corpus.image, corpus.text)
     n_text = np.int64(corpus.text.group.max(initial=-1) + 1)
     step = 1 << 15  # rows at once: their neighbours take some 50 MB
-    for start in range(0, len(corpus.mismatched), step):
-        rows = np.arange(start, min(start + step, len(corpus.mismatched)))
-        nearest = found.indices[query_of_row[rows]]  # (R, k)
+    for start in range(0, len(asked), step):
+        rows = asked[start : start + step]
+        query = query_of_row[start : start + step]
+        nearest = found.indices[query]  # (R, k)
         group = given.group[showing[np.maximum(nearest, 0)]]  # (R, k)
         own = kept.group[corpus.mismatched[rows]][:, None]
         key = group * n_text + own if is_image else own * n_text + group
         admitted = (nearest >= 0) & (corpus.taken[np.searchsorted(corpus.taken, key)] != key)
         admitted &= np.cumsum(admitted, axis=1) <= candidates
         row, column = np.nonzero(admitted)
-        yield row + start, nearest[row, column], found.scores[query_of_row[rows][row], column]
+        yield rows[row], nearest[row, column], found.scores[query[row], column]
 
 
 def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -71,47 +72,67 @@ def decide_repairs(
     mismatched, probable = corpus.mismatched, settings.repairs == "probable"
     if settings.repairs == "none" or (probable and probability is None):
         return no_repairs(len(mismatched), UNDETERMINED if probable else NOT_ASKED), np.empty(0, SHARE), ()
-    edges = candidate_edges(corpus, settings, donor_search, neighbour_search)
+    searched = partial(candidate_edges, corpus, settings, donor_search, neighbour_search)
+    edges = searched(trusted=[False] if probable else [False, True])
     scorer = make_scorer()
-    paired = pair_edges(edges, scorer)
-    own = scorer(mismatched, mismatched, None)
-    del scorer
-    confidence = None if probability is None else _confidence(edges, paired, probability)
-
+    paired, own = pair_edges(edges, scorer), scorer(mismatched, mismatched, None)
     best = np.full(len(own), -np.inf, np.float32)  # score of each row
     np.maximum.at(best, edges.row, paired.score)
-    good = np.flatnonzero((paired.score >= settings.min_repair_score) & (paired.score > own[edges.row]))
     reason = np.select([np.isneginf(best), best < settings.min_repair_score, best <= own], [0, 1, 2], 3)
-    share = np.full(len(good), np.nan, np.float32)  # what goes before the score
-    if probable and confidence is not None:
-        share = confidence[paired.number[good]]
-        sure = share >= settings.min_confidence
-        made = sure & _has_best_score(edges, paired)[good]
-        for those, why in ((~sure, UNSURE), (sure & ~made, RIVALLED), (made, 3)):
-            reason[edges.row[good[those]]] = why
-        good, share = good[made], share[made]
+    good = _good(edges, paired, own, settings)
+    if probable and probability is not None:
+        # A trusted pair's part is no probable repair, but may be a better candidate.
+        top = good[_has_best_score(edges, paired)[good]]
+        sure = top[_confidence(edges, paired, top, probability) >= settings.min_confidence]
+        reason[slice(None) if settings.lenders == "trusted" else reason == 3] = UNSURE
+        reason[edges.row[sure]] = RIVALLED
+        rows = {way: np.unique(edges.row[sure[edges.is_image[sure] == way]]) for way in (False, True)}
+        edges = edges.only(np.isin(_asked(edges), _asked(edges)[sure])).and_others(searched(trusted=[True], rows=rows))
+        paired = pair_edges(edges, scorer)
+        good = _good(edges, paired, own, settings)
+        good = good[_has_best_score(edges, paired, alone=True)[good]]
+        share = _confidence(edges, paired, good, probability)
+        good, share = good[share >= settings.min_confidence], share[share >= settings.min_confidence]
+        reason[edges.row[good]] = 3
     elif settings.strategy == "ot":
         share = transport_shares(edges, paired, corpus, settings, temperature)[paired.number[good]]
         share[edges.trusted[good]] = np.nan
+    else:
+        share = np.full(len(good), np.nan, np.float32)  # what goes before the score
     good = good[_best_first(edges, paired, good, share, settings)]
     place, donor = assign(
         edges.row[good], edges.is_image[good], edges.donor_group[good], paired.number[good], row_member=mismatched,
         members=edges.members, text_uses=corpus.text_uses, capacity=settings.max_reuse,
     )  # fmt: skip
     edge = np.append(good, -1)[place]
-    decided = _decided(edge, donor, edges, paired, confidence, reason)
+    decided = _decided(edge, donor, edges, paired, probability, reason)
     if probable and probability is not None:
         dirtier = ~_as_pure(decided["confidence"], probability) & (decided["donor"] >= 0)
         decided[dirtier] = no_repairs(1, DIRTIER)
     return decided, _shares(edges, paired, edge, donor, settings.n_donors, temperature), edges.searches
 
 
-def _has_best_score(edges: Edges, paired: Paired) -> np.ndarray:
-    """(E,) bool: edges whose pair scores more than all others of its row in the same direction, of which there are."""
-    asked = edges.row * 2 + edges.is_image
+def _good(edges: Edges, paired: Paired, own: np.ndarray, settings: RepairSettings) -> np.ndarray:
+    """Edges, by number, that score enough, and more than the present pair of their row, whose score is ``own`` (R,)."""
+    return np.flatnonzero((paired.score >= settings.min_repair_score) & (paired.score > own[edges.row]))
+
+
+def _asked(edges: Edges) -> np.ndarray:
+    """(E,): a number of the row and the direction of each edge."""
+    return edges.row * 2 + edges.is_image
+
+
+def _has_best_score(edges: Edges, paired: Paired, *, alone: bool = False) -> np.ndarray:
+    """(E,) bool: edges whose pair scores most of its row in the same direction.
+
+    ``alone``: and more than all others, of which there are.
+    """
+    asked = _asked(edges)
     best = np.full(2 * edges.row.max(initial=0) + 2, -np.inf, np.float32)
     np.maximum.at(best, asked, paired.score)
     top = paired.score == best[asked]
+    if not alone:
+        return top
     first = np.zeros(len(best), np.int64)
     first[asked[top]] = paired.number[top]
     rival = paired.number != first[asked]
@@ -167,11 +188,12 @@ def _shares(
 
 
 def _decided(
-    edge: np.ndarray, donor: np.ndarray, edges: Edges, paired: Paired, confidence: np.ndarray | None, reason: np.ndarray
-) -> np.ndarray:
+    edge: np.ndarray, donor: np.ndarray, edges: Edges, paired: Paired, probability: RepairProbability | None,
+    reason: np.ndarray,
+) -> np.ndarray:  # fmt: skip
     """What each row gets by the ``edge`` and from the ``donor`` (R,) that it has taken, -1 where it has none.
 
-    ``confidence``: by number of pair. ``reason`` (R,): of those that have nothing.
+    ``reason`` (R,): of those that have nothing.
     """
     repaired = np.flatnonzero(edge >= 0)
     chosen = edge[repaired]
@@ -180,8 +202,8 @@ def _decided(
     out["donor"][repaired] = donor[repaired]
     out["is_image"][repaired], out["trusted"][repaired] = edges.is_image[chosen], edges.trusted[chosen]
     out["score"][repaired] = paired.score[chosen]
-    if confidence is not None:
-        out["confidence"][repaired] = confidence[pair[repaired]]
+    if probability is not None:
+        out["confidence"][repaired] = _confidence(edges, paired, chosen, probability)
     # The best score among a row's edges in the chosen direction that make another pair.
     rival = (edges.is_image == out["is_image"][edges.row]) & (paired.number != pair[edges.row])
     runner_up = np.full(len(edge), -np.inf, np.float32)
@@ -212,12 +234,14 @@ def _as_pure(confidence: np.ndarray, probability: RepairProbability, dirtier: fl
     return out
 
 
-def _confidence(edges: Edges, paired: Paired, probability: RepairProbability) -> np.ndarray:
-    """Probability (U,) of each pair that edges make. 0 where the donor is a trusted pair."""
-    out = np.zeros(paired.count, np.float32)
-    for start in range(0, len(paired.lead), 1 << 18):  # what judges needs some 200 bytes a pair
-        at = paired.lead[start : start + (1 << 18)]
-        out[paired.number[at]] = probability.of_pairs(*edges.shown_by(at))
+def _confidence(edges: Edges, paired: Paired, at: np.ndarray, probability: RepairProbability) -> np.ndarray:
+    """Probability (b,) of the pairs that the edges ``at`` (b,) make. 0 where only trusted pairs lend a part."""
+    lead = np.full(paired.count, -1)
+    lead[paired.number[paired.lead]] = paired.lead
+    lead, out = lead[paired.number[at]], np.zeros(len(at), np.float32)
+    for start in range(0, len(at), 1 << 18):  # what judges needs some 200 bytes a pair
+        some = start + np.flatnonzero(lead[start : start + (1 << 18)] >= 0)
+        out[some] = probability.of_pairs(*edges.shown_by(lead[some]))
     return out
 
 

@@ -220,7 +220,8 @@ def plan_repairs(
     Raises RefusedError: scores that are not finite.
     """
     corpus = _corpus(given, settings)
-    ways = len(given.mismatched) * len(corpus.pools) * (settings.replaces_text + settings.replaces_image)
+    pools = 1 if settings.repairs == "probable" else len(corpus.pools)  # that are searched for all
+    ways = len(given.mismatched) * pools * (settings.replaces_text + settings.replaces_image)
     settings = replace(settings, candidates=max(1, min(settings.candidates, most_edges // max(ways, 1))))
     if donor_search is not None:
         donor_search = partial(_by_pair, donor_search, given.concerned)

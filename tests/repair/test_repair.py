@@ -440,7 +440,7 @@ def test_probable_repairs_are_the_likelier_right_ones_with_their_probability() -
     assert "undetermined how many of the repairs are right" in str(plausible.summary())
     unlikely = corpus.plan(repairs="probable", evidence=Sure(corpus, 0.4, 0.3))
     assert unlikely.summary().repaired == 0
-    assert "no candidate is likely enough to be right" in columns(unlikely)["reason"]
+    assert "its best candidate is too likely to be wrong" in columns(unlikely)["reason"]
     assert "nothing is repaired; --repairs plausible" in str(unlikely.summary())
     assert "nothing is repaired" not in str(plan.summary())
 
