@@ -18,17 +18,13 @@ import pyarrow.parquet as pq
 from cleanpairs.core.regular import sha256_of, writing
 from cleanpairs.data.atomic import scratch_directory, staged_file
 from cleanpairs.data.source import TABLES, cache_folder, is_intact
-from cleanpairs.ops.columns import as_schema, nullable_type, plain_type
+from cleanpairs.ops.columns import as_schema, is_image_struct, nullable_type, plain_type
 
 
 def with_image_feature(schema: pa.Schema) -> pa.Schema:
     """``schema`` with the `datasets` features noted: Image for struct<bytes, path>. Those noted already are kept."""
     metadata = dict(schema.metadata or {})
-    images = [
-        f.name
-        for f in schema
-        if pa.types.is_struct(f.type) and {f.type.field(i).name for i in range(f.type.num_fields)} == {"bytes", "path"}
-    ]
+    images = [field.name for field in schema if is_image_struct(field.type)]
     if not images and b"huggingface" not in metadata:
         return schema
     from datasets import Image
@@ -70,12 +66,18 @@ class Sink(ABC):
     rows, those that hold rows.
     """
 
-    rows: int
+    rows = 0
     parts: Mapping[str, int] = {}
 
-    @abstractmethod
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows."""
+        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+        self._write(table)
+        self.rows += len(table)
+
+    @abstractmethod
+    def _write(self, table: pa.Table) -> None:
+        """Add rows. :meth:`write` counts them."""
 
     def end_group(self) -> None:  # noqa: B027
         """End a row group here, where there are such."""
@@ -99,7 +101,7 @@ class Sink(ABC):
 
 
 class ParquetSink(Sink):
-    """Writes one Parquet file, batch by batch. Raises OutputError: it cannot be written.
+    """Writes one Parquet file, in row groups of 64 MiB or 65,536 rows. Raises OutputError: it cannot be written.
 
     With ``image_feature`` its schema has the `datasets` features. The key ``note`` is in the file's metadata. It is
     gone when another program writes the file again.
@@ -111,7 +113,6 @@ class ParquetSink(Sink):
         self, path: str | os.PathLike[str], schema: pa.Schema, *, image_feature: bool = True, note: str | None = None
     ) -> None:
         self.path, self.schema = Path(path), with_image_feature(schema) if image_feature else schema
-        self.rows = 0
         self._pending: list[pa.Table] = []
         self._bytes = self._count = 0
         repeats = [f.name for f in self.schema if not pa.types.is_nested(f.type) and not pa.types.is_floating(f.type)]
@@ -128,11 +129,8 @@ class ParquetSink(Sink):
         """Rows on disk, by the footer."""
         return int(pq.read_metadata(path).num_rows)
 
-    def write(self, data: pa.Table | pa.RecordBatch) -> None:
-        """Add rows. A row group is written when 64 MiB or 65,536 rows have come together."""
-        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    def _write(self, table: pa.Table) -> None:
         table = as_schema(table, self.schema)
-        self.rows += len(table)
         step = max(1, min(self.group_rows, int(self.group_bytes * len(table) / max(table.nbytes, 1))))
         for start in range(0, len(table), step):
             part = table.slice(start, step)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from cleanpairs.core.regular import sha256_of
-from cleanpairs.ops.columns import flat_type, is_list
+from cleanpairs.ops.columns import flat_type, is_image_struct, is_list
 
 
 def croissant(out: Path, staged: Path, where: Path, schema: pa.Schema, license: str | None) -> str:
@@ -56,7 +56,7 @@ def croissant(out: Path, staged: Path, where: Path, schema: pa.Schema, license: 
 def _field(column: pa.Field, file: Mapping[str, Any], named: bool) -> dict[str, Any] | None:
     """A column of the table in ``file``. None where Croissant has no word for its type. ``named``: images are names."""
     kind = flat_type(column.type)
-    image = pa.types.is_struct(kind) and {part.name for part in kind} == {"bytes", "path"}
+    image = is_image_struct(kind)
     words = (
         (pa.types.is_boolean, "sc:Boolean"), (pa.types.is_integer, "sc:Integer"), (pa.types.is_floating, "sc:Float"),
         (pa.types.is_string, "sc:Text"), (pa.types.is_large_string, "sc:Text"), (pa.types.is_temporal, "sc:DateTime"),

@@ -13,6 +13,7 @@ from cleanpairs.core.regular import writing
 from cleanpairs.data.writing import Sink
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
+from cleanpairs.ops.columns import is_image_struct
 
 
 class CsvSink(Sink):
@@ -22,7 +23,7 @@ class CsvSink(Sink):
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._images = [i for i, field in enumerate(schema) if _is_image(field.type)]
+        self._images = [i for i, field in enumerate(schema) if is_image_struct(field.type)]
         for i in self._images:
             schema = schema.set(i, pa.field(schema.field(i).name, pa.string()))
         for field in schema:
@@ -31,7 +32,7 @@ class CsvSink(Sink):
                     f"a CSV cannot hold the column {field.name!r} of type {field.type}: export Parquet "
                     f"({path.with_suffix('.parquet').name}), or one row a pair of lists of captions (--captions split)"
                 )
-        self._path, self._schema, self.rows = path, schema.remove_metadata(), 0
+        self._path, self._schema = path, schema.remove_metadata()
         with writing(path):
             self._writer = pa_csv.CSVWriter(str(path), self._schema)
 
@@ -45,9 +46,8 @@ class CsvSink(Sink):
         finally:
             csv.field_size_limit(limit)
 
-    def write(self, data: pa.Table | pa.RecordBatch) -> None:
-        """Add rows."""
-        columns = list(data.columns)
+    def _write(self, table: pa.Table) -> None:
+        columns = list(table.columns)
         for i in self._images:
             cells = columns[i].to_pylist()
             nameless = [k for k, cell in enumerate(cells) if cell and cell["bytes"] and not cell["path"]]
@@ -60,7 +60,6 @@ class CsvSink(Sink):
         table = pa.Table.from_arrays(columns, names=self._schema.names).cast(self._schema)
         with writing(self._path):
             self._writer.write_table(table)
-        self.rows += len(table)
 
     def _finish(self) -> None:
         with writing(self._path):
@@ -76,7 +75,3 @@ class CsvOutput(CsvSink, Output):
 
     def __init__(self, path: Path, layout: Layout) -> None:
         super().__init__(path, layout.out_schema)
-
-
-def _is_image(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}

@@ -38,7 +38,7 @@ class DatasetsOutput(Output):
             schema = schema.set(schema.get_field_index(image), pa.field(image, IMAGE_TYPE))
         self._features = features_of(with_image_feature(schema))
         self._schema = self._features.arrow_schema
-        self.rows = self._bytes = 0
+        self._bytes = 0
         self.parts: dict[str, int] = {}
         self._stack = ExitStack()
         self._stream: Any = None
@@ -48,9 +48,7 @@ class DatasetsOutput(Output):
         """Rows of the streams, to their ends."""
         return sum(count_arrow_rows(name) for name in stored_files(path))
 
-    def write(self, data: pa.Table | pa.RecordBatch) -> None:
-        """Add rows. A file is full at 500 MiB."""
-        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    def _write(self, table: pa.Table) -> None:
         if self._image is not None and is_bytes(table.schema.field(self._image).type):
             column = one_array(table[self._image])
             struct = pa.StructArray.from_arrays(
@@ -68,7 +66,6 @@ class DatasetsOutput(Output):
         with writing(self._folder):
             self._stream.write_table(table)
         self._bytes += table.nbytes
-        self.rows += len(table)
         self.parts[next(reversed(self.parts))] += len(table)
 
     def _next(self) -> None:

@@ -14,12 +14,12 @@ from cleanpairs.ops.columns import as_schema
 
 
 class LanceOutput(Output):
-    """A directory of Lance. Batches are added as fragments, and one commit makes the dataset of them."""
+    """A directory of Lance. Batches become fragments of some 256 MiB, and one commit makes the dataset of them."""
 
     directory: ClassVar[bool] = True
 
     def __init__(self, path: Path, layout: Layout) -> None:
-        self._path, self._schema, self.rows = str(path), with_image_feature(layout.out_schema), 0
+        self._path, self._schema = str(path), with_image_feature(layout.out_schema)
         self._lance, self._fragments = lance_module(), list[Any]()
         self._pending: list[pa.Table] = []
 
@@ -28,11 +28,8 @@ class LanceOutput(Output):
         """Rows of the latest version."""
         return int(lance_module().dataset(str(path)).count_rows())
 
-    def write(self, data: pa.Table | pa.RecordBatch) -> None:
-        """Add rows. A fragment has some 256 MiB."""
-        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    def _write(self, table: pa.Table) -> None:
         self._pending.append(as_schema(table, self._schema))
-        self.rows += len(table)
         if sum(part.nbytes for part in self._pending) >= 256 * 2**20:
             self._write_fragment()
 

@@ -54,20 +54,16 @@ class UidsOutput(Output):
         self._path, self._repeats = path, layout.repeats
         self._found: list[np.ndarray] = []
         self._times: list[np.ndarray] = []
-        self.rows = 0
 
     @staticmethod
     def count(path: Path) -> int:
         """Without those that repeat another."""
         return len(np.unique(read_npy(path)))
 
-    def write(self, data: pa.Table | pa.RecordBatch) -> None:
-        """Add the rows' uids."""
-        found = uid_array(data.column(UID_COLUMN).to_pylist())
-        self._found.append(found)
-        y = np.asarray(data.column("correspondence"), np.float32)
+    def _write(self, table: pa.Table) -> None:
+        self._found.append(uid_array(table.column(UID_COLUMN).to_pylist()))
+        y = np.asarray(table.column("correspondence"), np.float32)
         self._times.append(np.fmax(1, np.rint(self._repeats * y)).astype(np.int64))
-        self.rows += len(found)
 
     def _finish(self) -> None:
         uids = np.concatenate([np.empty(0, UID_DTYPE), *self._found])

@@ -75,7 +75,6 @@ class WebDatasetOutput(Output):
         self._renamed = fresh_names(schema.names, [KEY])
         kept = [f.with_name(self._renamed.get(f.name, f.name)) for f in schema if f.name != self._columns["image"]]
         self._schema = pa.schema([pa.field(KEY, pa.string()), *kept], schema.metadata)
-        self.rows = 0
         self.parts: dict[str, int] = {}
         self._in_shard = 0
         self._keys: set[str] = set()
@@ -96,9 +95,7 @@ class WebDatasetOutput(Output):
             total += found
         return total
 
-    def write(self, data: pa.Table | pa.RecordBatch) -> None:
-        """Add rows, one sample each."""
-        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    def _write(self, table: pa.Table) -> None:
         start = 0
         with writing(self._folder):
             while start < len(table):
@@ -118,14 +115,13 @@ class WebDatasetOutput(Output):
         table = table.rename_columns([self._renamed.get(name, name) for name in table.column_names])
         table = table.add_column(0, KEY, pa.array(keys, pa.string()))
         self._sidecar.write(as_schema(table, self._schema))
-        told = table if features is None else table.drop_columns([self._renamed.get(features, features)])
-        for key, image, caption, line in zip(keys, images, captions, json_lines(told), strict=True):
+        described = table if features is None else table.drop_columns([self._renamed.get(features, features)])
+        for key, image, caption, line in zip(keys, images, captions, json_lines(described), strict=True):
             encoded = self._encoded(image, key)
             self._member(f"{key}.{image_suffix(encoded)}", encoded)
             self._member(f"{key}.json", line)
             self._member(f"{key}.txt", (caption or "").encode())
         self._in_shard += len(part)
-        self.rows += len(part)
         self.parts[f"{self._shard:05d}.tar"] += len(part)
 
     def _fresh_key(self, own: Any, place: int) -> str:

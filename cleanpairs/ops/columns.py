@@ -152,6 +152,11 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
+def is_image_struct(kind: pa.DataType) -> bool:
+    """Whether it is struct<bytes, path>, the storage of `datasets`' Image."""
+    return bool(pa.types.is_struct(kind)) and {part.name for part in kind} == {"bytes", "path"}
+
+
 def flat_type(kind: pa.DataType) -> pa.DataType:
     """The type of one caption of a text column: the value type of lists and of dictionaries, else the type itself."""
     while is_list(kind) or pa.types.is_dictionary(kind):
