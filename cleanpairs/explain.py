@@ -149,8 +149,8 @@ class Explainer:
 
     def worst(self, count: int) -> np.ndarray:
         """(k,) pairs with the lowest correspondence, lowest first. Quarantined ones, which are NaN, have none."""
-        known = np.flatnonzero(np.isfinite(self.correspondence))
-        return known[np.argsort(self.correspondence[known], kind="stable")][:count]
+        finite = np.flatnonzero(np.isfinite(self.correspondence))
+        return finite[np.argsort(self.correspondence[finite], kind="stable")][:count]
 
     def sentences(self) -> dict[int, str]:
         """Pair -> :meth:`why`, of the flagged pairs, and of the 100 lowest others. Of 100,000 at most."""
@@ -213,13 +213,13 @@ class Explainer:
         if not unsupported and not expected:
             return "no word of the caption speaks for or against it"
         if instead:
-            found = [f"captions of similar images say “{instead}” in place of “{unsupported[0]}”"]
+            reasons = [f"captions of similar images say “{instead}” in place of “{unsupported[0]}”"]
             unsupported, expected = unsupported[1:], [word for word in expected if word != instead]
-            found += [f"they also say {_listed(expected)}"] if expected else []
+            reasons += [f"they also say {_listed(expected)}"] if expected else []
         else:
-            found = [f"captions of similar images say {_listed(expected)}"] if expected else []
-        of_them = "of them " if found else "caption of a similar image "
-        return "; ".join(found + ([f"hardly any {of_them}says {_listed(unsupported)}"] if unsupported else []))
+            reasons = [f"captions of similar images say {_listed(expected)}"] if expected else []
+        of_them = "of them " if reasons else "caption of a similar image "
+        return "; ".join(reasons + ([f"hardly any {of_them}says {_listed(unsupported)}"] if unsupported else []))
 
 
 class _Side:
@@ -264,14 +264,14 @@ def _different(
         at = int(similar.min(axis=1).argmin())
         other = int(similar[at].argmin())
         if pairs.text_group[rows[at]] != pairs.text_group[rows[other]]:
-            said = f"pair {rows[other]} shows the same image, or nearly, and says “{pairs.captions[rows[other]]}”"
-            yield int(rows[at]), float(np.clip((1 + similar[at, other]) / 2, 0, 1)), said
+            why = f"pair {rows[other]} shows the same image, or nearly, and says “{pairs.captions[rows[other]]}”"
+            yield int(rows[at]), float(np.clip((1 + similar[at, other]) / 2, 0, 1)), why
 
 
 def _repeated(pairs: Pairs) -> Iterator[Found]:
     """Captions of several images, by the first pair of each."""
-    both = np.unique(np.stack([pairs.text_group, pairs.pair_image_group]), axis=1)
-    images = np.unique(both[0], return_counts=True)[1]
+    groups = np.unique(np.stack([pairs.text_group, pairs.pair_image_group]), axis=1)
+    images = np.unique(groups[0], return_counts=True)[1]
     _, first = np.unique(pairs.text_group, return_index=True)
     for i, n in zip(first[images > 1].tolist(), images[images > 1].tolist(), strict=True):
         if pairs.captions[i]:
@@ -370,7 +370,7 @@ class WordSupport:
         """Unsupported words, expected words, and the one in place of the first, of captions (n,) and their images."""
         if not self._number:
             return [([], [], "")] * len(captions)
-        said: list[tuple[list[str], list[str], str]] = []
+        sides: list[tuple[list[str], list[str], str]] = []
         for row, word, doubt, instead, ratio, expected in self._judged(
             [caption_words(caption) for caption in captions], x, group, odds
         ):
@@ -381,8 +381,8 @@ class WordSupport:
             for places, lacking in zip(own, new, strict=True):
                 first = instead[places[0]] if places else -1
                 unsupported = list(dict.fromkeys(self.names[word[places]].tolist()))
-                said.append((unsupported, self.names[lacking].tolist(), str(self.names[first]) if first >= 0 else ""))
-        return said
+                sides.append((unsupported, self.names[lacking].tolist(), str(self.names[first]) if first >= 0 else ""))
+        return sides
 
     def _best(self, row: np.ndarray, what: np.ndarray, value: np.ndarray, n: int, most: int = 4) -> list[list[int]]:
         """For each of n rows ``what`` has the ``most`` largest values."""

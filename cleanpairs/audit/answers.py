@@ -58,40 +58,40 @@ class Answered:
             An answer is about a pair that does not exist, or that is quarantined.
         """
         y = np.asarray(scores, dtype=np.float64).ravel()
-        says = {} if opinions is None else {i: said for i, said in opinions.says().items() if i not in answers}
+        says = {} if opinions is None else {i: label for i, label in opinions.says().items() if i not in answers}
         n, labels = len(answers), dict(answers) | says
         rows, matched = np.array(list(labels), dtype=np.int64), np.array(list(labels.values()), dtype=bool)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(y):
             raise DataError(f"the answers name pairs from {rows.min()} to {rows.max()}, and there are {len(y)}")
-        known = np.isfinite(y)
-        if not known[rows].all():
-            raise DataError(f"pair {rows[~known[rows]][0]} has an answer, and is quarantined: it has no score")
+        finite = np.isfinite(y)
+        if not finite[rows].all():
+            raise DataError(f"pair {rows[~finite[rows]][0]} has an answer, and is quarantined: it has no score")
         person = np.array([0.005, 0.02, 0.06])  # shares of wrong answers, equally likely beforehand
         cases = np.zeros((1, 2)) if opinions is None else opinions.errors()
         wrong = np.tile(cases[:, None], (len(person), len(rows), 1))  # (3 m, k, 2)
         wrong[:, :n] = np.repeat(person, len(cases))[:, None, None]
-        found = _calibrated(y, rows, matched, wrong)
-        p, rate = np.full(len(y), np.nan, dtype=np.float32), found.noise_rate(int(known.sum()))
-        quantile = positions(y[known], y[known])
-        p[known] = 1 - found.mismatched(quantile)
-        threshold, share = 0.5, found.best_share()
+        calibration = _calibrated(y, rows, matched, wrong)
+        p, rate = np.full(len(y), np.nan, dtype=np.float32), calibration.noise_rate(int(finite.sum()))
+        quantile = positions(y[finite], y[finite])
+        p[finite] = 1 - calibration.mismatched(quantile)
+        threshold, share = 0.5, calibration.best_share()
         if rate.low > 0 and quantile.min() <= share < quantile.max():
             flagged = quantile <= share
-            threshold = float(p[known][flagged].max() / 2 + p[known][~flagged].min() / 2)
+            threshold = float(p[finite][flagged].max() / 2 + p[finite][~flagged].min() / 2)
         of_matched, of_mismatched = wrong.mean(axis=0).T
         odds = np.where(matched, (1 - of_matched) / of_mismatched, of_matched / (1 - of_mismatched)) * p[rows]
         p[rows] = odds / (odds + 1 - p[rows])  # Bayes's rule
         p[rows[:n]] = matched[:n]
-        return cls(n, int((~matched[:n]).sum()), p, threshold, rate, found, opinions)
+        return cls(n, int((~matched[:n]).sum()), p, threshold, rate, calibration, opinions)
 
     def figures(self) -> dict[str, Any]:
         """Those that take the place of the fit's."""
-        rate, known = self.noise_rate, self.correspondence[np.isfinite(self.correspondence)]
+        rate, scores = self.noise_rate, self.correspondence[np.isfinite(self.correspondence)]
         figures = {
             "answers": self.answers, "answered_wrong": self.wrong, "threshold": self.threshold,
-            "flagged": int((known < self.threshold).sum()), "noise_rate": rate.value,
+            "flagged": int((scores < self.threshold).sum()), "noise_rate": rate.value,
             "noise_rate_interval": [rate.low, rate.high], "noise_rate_bound": None,
-            "histogram": np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
+            "histogram": np.histogram(scores, bins=10, range=(0.0, 1.0))[0].tolist(),
         }  # fmt: skip
         opinions = {} if self.opinions is None else {"opinions": len(self.opinions.values)}
         return dict(plain(figures | opinions))
@@ -131,14 +131,14 @@ def next_questions(scores: ArrayLike, answers: Mapping[int, bool], count: int, *
         Fewer than ``count`` where there are no more.
     """
     y = np.asarray(scores, dtype=np.float64).ravel()
-    rows, known = np.array(list(answers), dtype=np.int64), np.isfinite(y)
-    free = known.copy()
+    rows, finite = np.array(list(answers), dtype=np.int64), np.isfinite(y)
+    free = finite.copy()
     free[rows] = free[np.asarray(seen, dtype=np.int64)] = False
-    found = _calibrated(y, rows, np.array(list(answers.values()), dtype=bool))
+    calibration = _calibrated(y, rows, np.array(list(answers.values()), dtype=bool))
     at = np.flatnonzero(free)
-    return list(at[found.telling(positions(y[at], y[known]), count, seed=len(rows))].tolist())
+    return list(at[calibration.telling(positions(y[at], y[finite]), count, seed=len(rows))].tolist())
 
 
 def _calibrated(y: np.ndarray, rows: np.ndarray, matched: np.ndarray, wrong: np.ndarray | float = 0.02) -> Calibration:
-    known = np.isfinite(y)
-    return calibrate_by_labels(y[known], (np.cumsum(known) - 1)[rows], matched, wrong)
+    finite = np.isfinite(y)
+    return calibrate_by_labels(y[finite], (np.cumsum(finite) - 1)[rows], matched, wrong)

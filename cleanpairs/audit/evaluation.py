@@ -158,9 +158,9 @@ def _cells(
     """Of the C cells that hold pairs: how many (C,), how many wrong ones were drawn (1000, C), and whether the cell
     lies below the threshold (C,) bool.
     """
-    known = correspondence[np.isfinite(correspondence)]
+    scores = correspondence[np.isfinite(correspondence)]
     many = 2 * (len(sample.edges) - 1)
-    size = np.bincount(2 * stratum_of(known, sample.edges) + (known < threshold), minlength=many)
+    size = np.bincount(2 * stratum_of(scores, sample.edges) + (scores < threshold), minlength=many)
     cell = 2 * sample.stratum + (sample.correspondence < threshold)
     count = np.bincount(cell, minlength=many)
     wrong = np.bincount(cell, weights=sample.matched == 0, minlength=many)

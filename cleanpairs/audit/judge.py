@@ -51,8 +51,8 @@ class Opinions:
 
     def in_words(self) -> dict[int, str]:
         """Pair -> a sentence."""
-        said = {True: "it belongs", False: "it does not belong"}
-        return {pair: f"{self.values[pair]:.3g}: {said[matched]}" for pair, matched in self.says().items()}
+        words = {True: "it belongs", False: "it does not belong"}
+        return {pair: f"{self.values[pair]:.3g}: {words[matched]}" for pair, matched in self.says().items()}
 
     def errors(self, cases: int = 8) -> np.ndarray:
         """Pairs of errors (m, 2) that are as likely as the pairs on which they are measured make them."""
@@ -71,13 +71,13 @@ class Opinions:
     def read(cls, path: Path) -> "Opinions":
         """Of a file with :meth:`to_dict` in JSON. Raises DataError: it holds something else."""
         with reading(path, "read as opinions of a judge", ValueError, TypeError, KeyError, AttributeError):
-            told = read_json(path)
-            values = {int(pair): float(value) for pair, value in told.pop("values").items()}
-            errors = {name: float(value) for name, value in told.items()}
-            found = cls(values, **errors)  # type: ignore[arg-type]
-            if not 0 < found.wrong_matched + found.wrong_mismatched < 1:
+            content = read_json(path)
+            values = {int(pair): float(value) for pair, value in content.pop("values").items()}
+            errors = {name: float(value) for name, value in content.items()}
+            opinions = cls(values, **errors)  # type: ignore[arg-type]
+            if not 0 < opinions.wrong_matched + opinions.wrong_mismatched < 1:
                 raise ValueError("its errors are no shares")
-            return found
+            return opinions
 
     def __str__(self) -> str:
         return (
@@ -188,9 +188,9 @@ def _predicted(judge: Judge, pairs: Pairs, rows: np.ndarray, texts: Sequence[str
     """What a judge gives (n,) for the images of rows (n,) with texts. NaN where an image cannot be read."""
     value = np.full(len(rows), np.nan)
     for here, pictures in shown(pairs, rows):
-        told = judge.predict([(picture, texts[i]) for i, picture in zip(here.tolist(), pictures, strict=True)])
-        told = np.asarray(told, np.float64)
-        if told.shape != (len(here),):
-            raise DataError(f"the judge must give a number for each of {len(here)} pairs, and gave {told.shape}")
-        value[here] = told
+        predicted = judge.predict([(picture, texts[i]) for i, picture in zip(here.tolist(), pictures, strict=True)])
+        predicted = np.asarray(predicted, np.float64)
+        if predicted.shape != (len(here),):
+            raise DataError(f"the judge must give a number for each of {len(here)} pairs, and gave {predicted.shape}")
+        value[here] = predicted
     return value

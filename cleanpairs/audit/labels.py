@@ -141,8 +141,8 @@ def read_answers(
         The file cannot be read, a value is not of its column's kind, or the answers are of other pairs.
     """
     y, columns = np.asarray(correspondence, dtype=np.float64).ravel(), ("pair_id", "matched")
-    found = {i: label for _, i, label, _ in _labelled(Path(path), columns, keys, y)}
-    return {i: None if math.isnan(label) else bool(label) for i, label in found.items()}
+    labels = {i: label for _, i, label, _ in _labelled(Path(path), columns, keys, y)}
+    return {i: None if math.isnan(label) else bool(label) for i, label in labels.items()}
 
 
 def _labelled(
@@ -177,7 +177,7 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, s
         raise DataError(f"{path} is not in UTF-8; save it as 'CSV UTF-8' from the spreadsheet") from error
     lines = list(io.StringIO(text, newline=""))
     # a spreadsheet's note to itself, and empty lines
-    first = next((k for k, one in enumerate(lines) if one.strip() and not one.lower().startswith("sep=")), len(lines))
+    first = next((k for k, x in enumerate(lines) if x.strip() and not x.lower().startswith("sep=")), len(lines))
     head = lines[first] if lines[first:] else ""
     reader = csv.DictReader(lines[first:], delimiter=max(",;\t", key=head.count), restval="")
     try:

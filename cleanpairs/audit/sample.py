@@ -84,11 +84,11 @@ def draw_sample(correspondence: ArrayLike, n: int, *, threshold: float, seed: in
     if y[usable].min() < 0 or y[usable].max() > 1:
         raise DataError(f"correspondence must be in [0, 1], found {y[usable].min():.3g} to {y[usable].max():.3g}")
     edges = _edges(y[usable], min(n, len(usable)), threshold)
-    of = stratum_of(y[usable], edges)
-    size = np.bincount(of, minlength=len(edges) - 1)
-    count = _allocate(y[usable], of, size, min(n, len(usable)), threshold, edges)
+    stratum = stratum_of(y[usable], edges)
+    size = np.bincount(stratum, minlength=len(edges) - 1)
+    count = _allocate(y[usable], stratum, size, min(n, len(usable)), threshold, edges)
     rng = np.random.default_rng(seed)
-    drawn = [rng.choice(usable[of == h], n_h, replace=False) for h, n_h in enumerate(count.tolist()) if n_h]
+    drawn = [rng.choice(usable[stratum == h], n_h, replace=False) for h, n_h in enumerate(count.tolist()) if n_h]
     ids = rng.permutation(np.concatenate(drawn)).astype(np.int64)
     return AuditSample.of(ids, edges, y, np.full(len(ids), np.nan))
 

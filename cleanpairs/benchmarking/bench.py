@@ -221,12 +221,12 @@ def _noise_levels(bench: Bench, train: Pairs) -> list[_NoiseLevel]:
             f"the noise {written!r} makes captions of other words, and {bench.data} has its captions as vectors, of "
             "which there are none for these: choose another --kind, or leave the column of vectors out of the data"
         )
-    found = []
+    levels = []
     for file in bench.noise_files:
         permutation = load_noise_file(file, len(train), train.image_index)
         digest, noise = hashlib.sha256(permutation.tobytes()).hexdigest()[:12], noise_of(train, permutation)
         rate = float(noise.mismatched.mean())
-        found.append(_NoiseLevel(Path(file).stem, rate, "file", digest, lambda seed, noise=noise: noise))
+        levels.append(_NoiseLevel(Path(file).stem, rate, "file", digest, lambda seed, noise=noise: noise))
     for rate, kind in product(() if bench.noise_files else dict.fromkeys(bench.noise), kinds):
         check_number("a benchmark", "noise", rate, least=0, most=1)
         uniform = kind.name == "uniform"
@@ -235,8 +235,8 @@ def _noise_levels(bench: Bench, train: Pairs) -> list[_NoiseLevel]:
             how["groups"] = category_codes(train, kind.column)
         per = bench.per if uniform else str(kind)
         name = f"{rate:g}" if per == "caption" else f"{rate:g} {per}"
-        found.append(_NoiseLevel(name, rate, per, f"{per}-{rate:g}", partial(inject_noise, train, rate, **how)))
-    return found
+        levels.append(_NoiseLevel(name, rate, per, f"{per}-{rate:g}", partial(inject_noise, train, rate, **how)))
+    return levels
 
 
 def _latest(

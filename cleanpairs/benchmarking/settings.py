@@ -154,8 +154,8 @@ def load_splits(
             f"{data} holds mismatched pairs, by its column 'true_mismatch'; a benchmark starts from clean data"
         )
     columns.pop("key_column", None)
-    found = [_split(role, given, Path(data), columns) for role, given in (("val", val), ("test", test))]
-    return Splits(train, found[0][0], found[1][0], tuple(note for _, note in found if note))
+    splits = [_split(role, given, Path(data), columns) for role, given in (("val", val), ("test", test))]
+    return Splits(train, splits[0][0], splits[1][0], tuple(note for _, note in splits if note))
 
 
 def _split(role: str, given: str | Path | None, data: Path, columns: dict[str, Any]) -> tuple[Pairs | None, str | None]:

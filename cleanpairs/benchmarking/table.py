@@ -37,8 +37,8 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     order = {name: place for place, name in enumerate(METHODS)}
     by = ran.assign(order=ran["method"].map(order)).groupby(["rate", "noise", "order", "method"])
     figures = [name for name in ran.select_dtypes("number") if name not in ("rate", "seed", "limit")]
-    found = pd.concat([by.size().to_frame("seeds"), by[figures].mean(), by[figures].std().add_suffix("_std")], axis=1)
-    return found.reset_index().drop(columns=["rate", "order"])
+    summary = pd.concat([by.size().to_frame("seeds"), by[figures].mean(), by[figures].std().add_suffix("_std")], axis=1)
+    return summary.reset_index().drop(columns=["rate", "order"])
 
 
 def problems(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -200,8 +200,8 @@ def _misuse(error: click.ClickException) -> str:
         name = error.option_name.lstrip("-")
         near = [p for p in error.possibilities or () if nearest(name, [p.lstrip("-")])]
         takes = context is not None and any("RUN" in p.make_metavar(context) for p in context.command.params)
-        said = "No such option '--run': give the directory alone" if takes and name == "run" else None
-        error = click.NoSuchOption(error.option_name, said, near, context)
+        message = "No such option '--run': give the directory alone" if takes and name == "run" else None
+        error = click.NoSuchOption(error.option_name, message, near, context)
     command = "cleanpairs" if context is None else context.command_path
     return f"{safe(error.format_message())}\nTry '{command} --help' for help."
 
@@ -215,12 +215,12 @@ def _classify(error: Exception) -> tuple[type[CleanpairsError], str]:
     if isinstance(error, MemoryError) or (  # torch has no exception of its own on a CPU
         isinstance(error, RuntimeError) and any(s in str(error) for s in ("can't allocate memory", "out of memory"))
     ):
-        said = str(error).splitlines()[0] if str(error) else "it was refused"
+        message = str(error).splitlines()[0] if str(error) else "it was refused"
         cap = os.environ.get("CLEANPAIRS_MEMORY")
         more = (
             f"raise --memory-cap (CLEANPAIRS_MEMORY), which is {cap}" if cap else "give the machine more, or less data"
         )
-        return ResourceError, f"out of memory ({said}); {more}, or take a smaller --batch-size or --limit"
+        return ResourceError, f"out of memory ({message}); {more}, or take a smaller --batch-size or --limit"
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename is not None else ""
         closed = "it may not be read or written: change its permissions, or take another path"
@@ -231,15 +231,15 @@ def _classify(error: Exception) -> tuple[type[CleanpairsError], str]:
             errno.EROFS: "the file system is read-only: take another path",
             errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
         }.get(error.errno or 0)
-        said = error.strerror or str(error) or type(error).__name__
-        return OutputError, f"{place}{said}" + (f"; {remedy}" if remedy else "")
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        message = error.strerror or str(error) or type(error).__name__
+        return OutputError, f"{place}{message}" + (f"; {remedy}" if remedy else "")
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     where = "`cleanpairs --debug COMMAND ...` shows where"
     arrow = any(kind.__name__ == "ArrowException" for kind in type(error).__mro__)
     loop = isinstance(error, RuntimeError) and str(error).startswith("Symlink loop")  # pathlib's, up to Python 3.12
     if arrow or loop or isinstance(error, UnicodeError | RecursionError):  # only data can cause it
-        return DataError, f"the input cannot be worked on: {said}; if it is sound: {where}"
-    return CleanpairsError, f"{said}; this is a bug of cleanpairs: {where}, please report it"
+        return DataError, f"the input cannot be worked on: {message}; if it is sound: {where}"
+    return CleanpairsError, f"{message}; this is a bug of cleanpairs: {where}, please report it"
 
 
 def _terminate(number: int, frame: Any) -> None:

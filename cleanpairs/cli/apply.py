@@ -48,10 +48,10 @@ def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
     of_fit = run.info.get("result", {})
     if not (pairs and of_fit.get("pairs") and "flagged" in of_fit and of_fit.get("threshold", threshold) == threshold):
         return
-    share, known = flagged / pairs, of_fit["flagged"] / of_fit["pairs"]
-    if share > known + 0.1 + 2 * (known * (1 - known) / pairs) ** 0.5:
+    share, usual = flagged / pairs, of_fit["flagged"] / of_fit["pairs"]
+    if share > usual + 0.1 + 2 * (usual * (1 - usual) / pairs) ** 0.5:
         echo(
-            f"warning: {share:.0%} of these pairs are below the threshold, and {known:.0%} of those that the model was "
+            f"warning: {share:.0%} of these pairs are below the threshold, and {usual:.0%} of those that the model was "
             "fitted on, which it is of: these have no threshold of their own (cleanpairs score --help). Go by their "
             "order, or fit on them",
             err=True,

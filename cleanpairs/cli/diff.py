@@ -49,14 +49,14 @@ def diff(
         raise click.UsageError("--json and --out: give one of them")
     if limit is None and not asked("json") and out is None:
         limit = 20
-    found = diff_export(export, ledger=ledger, limit=limit, actions=actions or None)
+    changes = diff_export(export, ledger=ledger, limit=limit, actions=actions or None)
     if asked("json"):
-        print_result({"pairs": found.pairs, "counts": found.counts, "changes": found.changes})
+        print_result({"pairs": changes.pairs, "counts": changes.counts, "changes": changes.changes})
     elif out is not None:
-        write_changes(found.changes, out, overwrite=overwrite)
-        echo(f"{plural(len(found.changes), 'change')} -> {out}")
+        write_changes(changes.changes, out, overwrite=overwrite)
+        echo(f"{plural(len(changes.changes), 'change')} -> {out}")
     else:
-        for line, style in _lines(export, found, actions, shutil.get_terminal_size((100, 24)).columns):
+        for line, style in _lines(export, changes, actions, shutil.get_terminal_size((100, 24)).columns):
             echo(line, fg=style)
 
 
@@ -123,14 +123,14 @@ def verify(path: str) -> None:
     """
     from cleanpairs.verification import verify_path
 
-    found = verify_path(path)
+    findings = verify_path(path)
     if asked("json"):
-        print_result({**vars(found), "ok": found.ok})
+        print_result({**vars(findings), "ok": findings.ok})
     elif not asked("quiet"):
-        say(str(found) + (f"\n{len(found.checked)} checks, nothing wrong" if found.ok else ""))
-    elif not found.ok:
-        say("\n".join(map(str, found.problems)))
-    if not found.ok:
+        say(str(findings) + (f"\n{len(findings.checked)} checks, nothing wrong" if findings.ok else ""))
+    elif not findings.ok:
+        say("\n".join(map(str, findings.problems)))
+    if not findings.ok:
         sys.exit(DataError.exit_code)
 
 

@@ -33,9 +33,9 @@ def explain(named: tuple[str, ...], count: int, neighbours: int) -> None:
     The words that they agree on, and it lacks. Trusted pairs with similar captions. RUN is runs/latest by default.
     """
     run, explainer, ids = _opened(named)
-    found = explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours)
-    told = {} if (opinions := run.opinions()) is None else opinions.in_words()
-    _print([replace(one, opinion=told.get(one.pair_id, "")) for one in found])
+    explanations = explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours)
+    words = {} if (opinions := run.opinions()) is None else opinions.in_words()
+    _print([replace(explanation, opinion=words.get(explanation.pair_id, "")) for explanation in explanations])
 
 
 @click.command(cls=PathsCommand)
@@ -107,15 +107,15 @@ def _issues(run: Any, count: int, listed: int = 200) -> Any:
     file = run.path / "issues.csv"
     if count <= listed and file.exists() and run.answered() is None:
         with contextlib.suppress(DataError):  # a spreadsheet may have written it
-            found = read_csv(file, SCHEMA)
-            if found.schema.equals(SCHEMA):
-                place, rank = [ISSUES.index(name) for name in found["issue"].to_pylist()], found["rank"].to_numpy()
+            issues = read_csv(file, SCHEMA)
+            if issues.schema.equals(SCHEMA):
+                place, rank = [ISSUES.index(name) for name in issues["issue"].to_pylist()], issues["rank"].to_numpy()
                 order = np.lexsort((rank, place))
-                return found.take(order[rank[order] <= count])
+                return issues.take(order[rank[order] <= count])
 
-    told = run.result
+    result = run.result
     explainer = run.estimator().explainer(run.load_input())
-    return explainer.issues(count, told.get("displaced", ()), told.get("standing_out", ()))
+    return explainer.issues(count, result.get("displaced", ()), result.get("standing_out", ()))
 
 
 @click.command(cls=PathsCommand)
@@ -134,11 +134,11 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None
     from cleanpairs.explain import ISSUES
     from cleanpairs.repair.editing import write_csv
 
-    found = _issues(existing_run(run), count)
+    issues = _issues(existing_run(run), count)
     if out is not None:
         with staged_file(out, overwrite=overwrite) as staged:
-            write_csv(found, staged)
-    rows, lines = found.to_pylist(), list[str]()
+            write_csv(issues, staged)
+    rows, lines = issues.to_pylist(), list[str]()
     for issue in ISSUES:
         mine = [row for row in rows if row["issue"] == issue]
         lines.append(f"{issue}:{'' if mine else ' none'}")
@@ -170,7 +170,7 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
     chosen = existing_run(run)
     pairs = chosen.load_input()
     plan = chosen.current_plan() or chosen.estimator().rematch(pairs)
-    known = chosen.reported(pairs, plan)
+    parameters = chosen.reported(pairs, plan)
     data = Path(chosen.info["input"]["data"])
     name = data.parent.name if set(data.name) & set("*?[{") else data.name
     path = write_report(
@@ -178,12 +178,12 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
         title=f"{chosen.info['method']} on {name}",
         settings=_settings(chosen),
         truth=pairs.true_mismatch if truth is None else load_truth(truth, pairs),
-        next_steps=_next_steps(chosen, known["calibration"]),
+        next_steps=_next_steps(chosen, parameters["calibration"]),
         slice_by=[name.strip() for name in (options["slice_by"] or "").split(",") if name.strip()],
         audit_result=_audit_result(chosen),
         count=options["count"],
         overwrite=options["overwrite"],
-        **known,
+        **parameters,
     )
     print_result({"report": path}, f"written: {path}")
 
@@ -191,12 +191,12 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
 def _settings(run: Any) -> dict[str, Any]:
     file = run.path / "recipe.yaml"
     recipe = read_yaml(file) if file.exists() else {}
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for section in ("method", "backbone", "train"):
         for key, value in (recipe.get(section) or {}).items():
             if (section, key) != ("method", "name"):
-                found["backbone" if key == "name" else key] = value
-    return found
+                settings["backbone" if key == "name" else key] = value
+    return settings
 
 
 def _next_steps(run: Any, calibration: Any) -> list[tuple[str, str]]:
@@ -205,16 +205,16 @@ def _next_steps(run: Any, calibration: Any) -> list[tuple[str, str]]:
     near = os.path.relpath(run.path)  # no page tells where a run below the working directory lies
     name = quote(str(run.path) if near.startswith("..") else near)
     command = f"cleanpairs export {name} --out out.parquet"
-    found = [("Write what is kept and repaired", command)]
+    steps = [("Write what is kept and repaired", command)]
     y = run.scores().correspondence
     y = y[y == y]
     for most in (0.05, 0.02, 0.01) if len(y) else ():
         with contextlib.suppress(RefusedError):
             cut = cut_at(y, calibration, str(run.info["method"]), max_wrong=most, keep=None)
-            told = f"… of which at most {most:.0%} are mismatched: keeps {cut.kept:,}"
-            found.append((told, f"{command} --max-wrong {most:g}"))
-    found.append(("Answer forty questions, for figures that rest on a person", f"cleanpairs review {name} --calibrate"))
-    return found
+            note = f"… of which at most {most:.0%} are mismatched: keeps {cut.kept:,}"
+            steps.append((note, f"{command} --max-wrong {most:g}"))
+    steps.append(("Answer forty questions, for figures that rest on a person", f"cleanpairs review {name} --calibrate"))
+    return steps
 
 
 def _audit_result(run: Any) -> dict[str, Any] | None:
@@ -225,9 +225,9 @@ def _audit_result(run: Any) -> dict[str, Any] | None:
     if not file.exists():
         return None
     with reading(file, "read", ValueError, TypeError, KeyError, OverflowError):
-        found = dict(read_json(file))
-        for cut in [found["at_threshold"], *found["ladder"]]:
+        result = dict(read_json(file))
+        for cut in [result["at_threshold"], *result["ladder"]]:
             int(ThresholdEstimate(**cut).threshold)  # a number, and finite
-        if missing := {field.name for field in fields(AuditResult)} - found.keys():
+        if missing := {field.name for field in fields(AuditResult)} - result.keys():
             raise ValueError(f"it has no {missing.pop()}")
-        return found
+        return result

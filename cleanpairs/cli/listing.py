@@ -40,9 +40,9 @@ def methods(settings: bool) -> None:
             from cleanpairs.estimators import PairCleaner
 
             method = entry.load()
-            known = signature(method).parameters
-            about["settings"] = {setting: value.default for setting, value in known.items()}
-            own = set(known) - set(signature(PairCleaner).parameters)
+            parameters = signature(method).parameters
+            about["settings"] = {setting: value.default for setting, value in parameters.items()}
+            own = set(parameters) - set(signature(PairCleaner).parameters)
             about["sections"] = {s: "own" if s in own else section_of(method, s) for s in about["settings"]}
         listed.append(about)
         lines.append(f"{about['name']:<10} {about['summary']}  ({about['source']})")
@@ -132,77 +132,77 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
     from cleanpairs.estimators.frozen import displaced_in_vectors
 
     pairs = load_pairs(data, limit=limit, **data_settings(options))
-    found = inspect_pairs(pairs, rows=rows, decode=decode, filters="all" if filters else None)
-    others = [name for name in fitting(data) if name != found["reader"] and (name != "parquet" or Path(data).is_dir())]
-    found["other_readers"] = others
-    found["displaced"] = displaced_in_vectors(pairs)
+    facts = inspect_pairs(pairs, rows=rows, decode=decode, filters="all" if filters else None)
+    others = [name for name in fitting(data) if name != facts["reader"] and (name != "parquet" or Path(data).is_dir())]
+    facts["other_readers"] = others
+    facts["displaced"] = displaced_in_vectors(pairs)
     width = max(shutil.get_terminal_size((100, 24)).columns, 60)
-    print_result(found, "\n".join(_lines(found, decode, width)))
+    print_result(facts, "\n".join(_lines(facts, decode, width)))
 
 
-def _lines(found: dict[str, Any], decode: str, width: int) -> Iterator[str]:
-    yield from _files(found, width)
-    others = found["rows_of_all_splits"] - found["rows"] if "split" in found["options"] else 0
-    yield f"\nrows         {found['rows']:,}{f'  (and {others:,} of other splits)' if others else ''}"
-    repeat = f"{found['duplicate_pairs']:,} repeat another"
-    yield f"pairs        {found['pairs']:,}  ({found['quarantined']:,} quarantined, {repeat})"
-    yield f"images       {found['images']:,}  ({found['distinct_images']:,} distinct)"
-    yield f"captions     {found['pairs']:,}  ({found['distinct_captions']:,} distinct)"
-    if found["vectors"] is not None:
-        yield f"vectors      {found['vectors']} an image"
-    if found["text_vectors"] is not None:
-        yield f"             {found['text_vectors']} a caption"
-    if found["corrupted"] is not None:
-        yield f"truth        {plural(found['corrupted'], 'pair')} wrong, by the column true_mismatch"
-    if found["displaced"]:
+def _lines(summary: dict[str, Any], decode: str, width: int) -> Iterator[str]:
+    yield from _files(summary, width)
+    others = summary["rows_of_all_splits"] - summary["rows"] if "split" in summary["options"] else 0
+    yield f"\nrows         {summary['rows']:,}{f'  (and {others:,} of other splits)' if others else ''}"
+    repeat = f"{summary['duplicate_pairs']:,} repeat another"
+    yield f"pairs        {summary['pairs']:,}  ({summary['quarantined']:,} quarantined, {repeat})"
+    yield f"images       {summary['images']:,}  ({summary['distinct_images']:,} distinct)"
+    yield f"captions     {summary['pairs']:,}  ({summary['distinct_captions']:,} distinct)"
+    if summary["vectors"] is not None:
+        yield f"vectors      {summary['vectors']} an image"
+    if summary["text_vectors"] is not None:
+        yield f"             {summary['text_vectors']} a caption"
+    if summary["corrupted"] is not None:
+        yield f"truth        {plural(summary['corrupted'], 'pair')} wrong, by the column true_mismatch"
+    if summary["displaced"]:
         from cleanpairs.correspondence.displacement import in_words  # which imports NumPy
 
-        yield f"displaced    {in_words(found['displaced'])}"
-    for name, score in found["precomputed_scores"].items():
+        yield f"displaced    {in_words(summary['displaced'])}"
+    for name, score in summary["precomputed_scores"].items():
         yield cut(f"precomputed score  {safe(name)}", f"  ({score['known']:,} known)", width)
         if score["known"]:
             names = ("least", "5 %", "25 %", "median", "75 %", "95 %", "most")
             shown = zip(names, score["quantiles"].values(), strict=True)
             yield "             " + "  ".join(f"{label} {value:.3f}" for label, value in shown)
-    if found["first"]:
+    if summary["first"]:
         yield "\nfirst pairs"
-    for row in found["first"]:
+    for row in summary["first"]:
         yield cut(f"  {safe(row['key'])}", f"  ({safe(row['image'])})", width)
         yield cut(f"    {safe(row['caption']) or '(no caption)'}", "", width)
         if row["reason"] is not None:
             yield f"    quarantined: {safe(row['reason'])}"
-    if found["reasons"]:
-        yield f"\nquarantined  {found['quarantined']:,} of {plural(found['pairs'], 'pair')}, for example"
-        yield from _reasons(found["reasons"])
-    if found["filters"] is not None:
+    if summary["reasons"]:
+        yield f"\nquarantined  {summary['quarantined']:,} of {plural(summary['pairs'], 'pair')}, for example"
+        yield from _reasons(summary["reasons"])
+    if summary["filters"] is not None:
         yield "\nfilters      what `fit --drop NAME,...` sets aside; those with * always are"
-    for f in found["filters"] or ():
+    for f in summary["filters"] or ():
         example = "" if f["key"] is None else f"  (pair {f['pair_id']}, key {safe(f['key'])[:30]})"
         many = ", more than half: what the corpus is like, not set aside" if f["too_many"] else ""
         yield f"  {f['filter'] + ('*' if f['always'] else ''):<18}{f['pairs']:>9,}  {f['reason']}{many}{example}"
     yield ""
-    yield from _decoding(found, decode)
+    yield from _decoding(summary, decode)
 
 
-def _files(found: dict[str, Any], width: int) -> Iterator[str]:
-    yield f"reader       {found['reader']}: {READERS[found['reader']].summary}"
-    if found["other_readers"]:
-        yield f"             or as {' or '.join(found['other_readers'])}, by --set reader=NAME"
-    yield f"files        {plural(len(found['files']), 'file')}, {_bytes(found['bytes'])}"
-    for path in found["files"][:3]:
+def _files(summary: dict[str, Any], width: int) -> Iterator[str]:
+    yield f"reader       {summary['reader']}: {READERS[summary['reader']].summary}"
+    if summary["other_readers"]:
+        yield f"             or as {' or '.join(summary['other_readers'])}, by --set reader=NAME"
+    yield f"files        {plural(len(summary['files']), 'file')}, {_bytes(summary['bytes'])}"
+    for path in summary["files"][:3]:
         yield cut(f"             {safe(path)}", "", width)
-    if len(found["files"]) > 3:
-        yield f"             ... and {len(found['files']) - 3:,} more"
-    if found["image_root"] is not None:
-        yield cut(f"images in    {safe(found['image_root'])}", "", width)
-    for name, value in found["options"].items():
+    if len(summary["files"]) > 3:
+        yield f"             ... and {len(summary['files']) - 3:,} more"
+    if summary["image_root"] is not None:
+        yield cut(f"images in    {safe(summary['image_root'])}", "", width)
+    for name, value in summary["options"].items():
         if name != "files":  # how many arrays of each side: for the reader, not for eyes
             yield cut(f"{name:<13}{safe(value)}", "", width)
     yield "\ncolumns"
-    wide = max([len(safe(c["name"])) for c in found["columns"]] + [1])
+    wide = max([len(safe(c["name"])) for c in summary["columns"]] + [1])
     roles = {"text": "captions", "image": "images", "key": "keys", "features": "vectors"}
     roles["text_features"] = "captions' vectors"
-    for column in found["columns"]:
+    for column in summary["columns"]:
         role = f"  <- {roles.get(column['role'], column['role'])}" if column["role"] else ""
         yield cut(f"  {safe(column['name']):<{min(wide, 40)}}  {safe(column['type'])}", role, width)
 
@@ -215,8 +215,8 @@ def _reasons(reasons: list[dict[str, Any]], most: int = 10) -> Iterator[str]:
         yield f"  ... and {len(reasons) - most:,} more kinds"
 
 
-def _decoding(found: dict[str, Any], decode: str) -> Iterator[str]:
-    done = found["decoded"]
+def _decoding(summary: dict[str, Any], decode: str) -> Iterator[str]:
+    done = summary["decoded"]
     if done is None:
         why = "not asked for" if decode == "none" else "there are no encoded images to decode"
         yield f"decoded      none: {why}"

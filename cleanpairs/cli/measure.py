@@ -61,8 +61,8 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
         if pairs.source.fingerprint == model._fingerprint and (run.path / "scores.parquet").exists():
             y, unseen = run.scores().correspondence, None
         else:
-            found, y = model._scored(pairs)
-            unseen = model._threshold_of(found, y)
+            embedded, y = model._scored(pairs)
+            unseen = model._threshold_of(embedded, y)
         limit = model._applied_threshold(unseen) if threshold is None else threshold
         figures.update(detection(y, mask, limit).to_dict())
     figures = {k: None if v is None else round(v, 6) for k, v in plain(figures).items()}

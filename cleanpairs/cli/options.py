@@ -45,10 +45,10 @@ class KeyValues(Reads):
 
     def inputs(self, name: str, value: Any) -> Iterator[tuple[str, str]]:
         """The inputs among the values."""
-        for one in value.items() if isinstance(value, dict) else (text.partition("=")[::2] for text in value):
-            key = one[0].rpartition(".")[2]
+        for pair in value.items() if isinstance(value, dict) else (text.partition("=")[::2] for text in value):
+            key = pair[0].rpartition(".")[2]
             if key in ("captions", "text_vectors", "image_root", "encoder", "text_encoder", "prompt"):
-                yield key, one[1]
+                yield key, pair[1]
 
 
 class Writes(click.Path):
@@ -70,8 +70,8 @@ class Writes(click.Path):
 
     def check_ending(self, value: Any, param: click.Parameter, ctx: click.Context) -> None:
         """Raise BadParameter where the name says that it is of another format."""
-        known = ".arrow .csv .feather .html .json .jsonl .md .npy .npz .parquet .tar .tsv .txt .xlsx".split()
-        if self.endings and Path(value).suffix.lower() in set(known).difference(self.endings):
+        endings = ".arrow .csv .feather .html .json .jsonl .md .npy .npz .parquet .tar .tsv .txt .xlsx".split()
+        if self.endings and Path(value).suffix.lower() in set(endings).difference(self.endings):
             named = " or *".join(self.endings)
             raise click.BadParameter(f"{value} is not what would be written: name it *{named}", ctx, param)
 
@@ -80,11 +80,11 @@ def complete(context: click.Context, parameter: click.Parameter, incomplete: str
     """What a shell is offered: methods, backbones, or the recipes that ship. Files, where no recipe begins so."""
     table = {"method": METHODS, "backbone": BACKBONES}.get(str(parameter.name))
     if table is not None:
-        known = {name: entry.summary for name, entry in table.items()}
+        summaries = {name: entry.summary for name, entry in table.items()}
     else:
-        known = {name: recipe_header(path).get("expected", "") for name, path in find_recipes().items()}
-    found = [CompletionItem(name, help=about) for name, about in known.items() if name.startswith(incomplete)]
-    return found if found or table is not None else [CompletionItem(incomplete, type="file")]
+        summaries = {name: recipe_header(path).get("expected", "") for name, path in find_recipes().items()}
+    items = [CompletionItem(name, help=about) for name, about in summaries.items() if name.startswith(incomplete)]
+    return items if items or table is not None else [CompletionItem(incomplete, type="file")]
 
 
 def option(names: str, help: str | None = None, what: Any = None, **more: Any) -> Decorator:
@@ -114,9 +114,9 @@ class Whole(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As click does. A larger number is a usage error."""
-        found = super().convert(value, param, ctx)
+        number = super().convert(value, param, ctx)
         most = LARGEST_SEED if param is not None and param.name == "seed" else LARGEST_COUNT
-        return found if found <= most else self.fail(f"{found} is larger than {most}.", param, ctx)
+        return number if number <= most else self.fail(f"{number} is larger than {most}.", param, ctx)
 
 
 class Share(click.FloatRange):
@@ -124,8 +124,8 @@ class Share(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As click does. NaN is a usage error."""
-        found = super().convert(value, param, ctx)
-        return found if found == found else self.fail(f"{found} is no number.", param, ctx)
+        share = super().convert(value, param, ctx)
+        return share if share == share else self.fail(f"{share} is no number.", param, ctx)
 
 
 def group(title: str, *options: Decorator) -> Decorator:
@@ -210,11 +210,11 @@ def set_values(options: dict[str, Any], **others: list[str]) -> dict[str, dict[s
     Those of ``data`` are parameters of :func:`cleanpairs.load_pairs`.
     """
     keys = [f.name for f in fields(DataOptions) if f.name not in ("train", "val", "limit")]
-    found = override_values(options["overrides"], data=keys, **others)
-    found["data"] |= options["columns"]
-    found["data"] |= {name: options[name] for name in ("split", "image_root") if options.get(name) is not None}
-    found["data"] |= {"allow_urls": True} if asked("allow-urls") else {}
-    return found
+    values = override_values(options["overrides"], data=keys, **others)
+    values["data"] |= options["columns"]
+    values["data"] |= {name: options[name] for name in ("split", "image_root") if options.get(name) is not None}
+    values["data"] |= {"allow_urls": True} if asked("allow-urls") else {}
+    return values
 
 
 def data_settings(options: dict[str, Any]) -> dict[str, Any]:
@@ -344,6 +344,6 @@ def _kept_in_run(free: tuple[str, ...], inside: Path) -> bool:
 
 def _json(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
-        if isinstance(found := read_json(path), dict):
-            return found
+        if isinstance(content := read_json(path), dict):
+            return content
     return {}

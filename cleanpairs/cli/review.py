@@ -74,8 +74,8 @@ def _threshold(run: Any, options: dict[str, Any]) -> float:
     """--threshold, or the run's own, from run.json, which needs no model."""
     if options["threshold"] is not None:
         return float(options["threshold"])
-    known = (run.info.get("result") or {}).get("threshold")
-    return float(run.model().threshold_ if known is None else known)
+    threshold = (run.info.get("result") or {}).get("threshold")
+    return float(run.model().threshold_ if threshold is None else threshold)
 
 
 def _audit(run: Any, options: dict[str, Any]) -> None:
@@ -208,8 +208,8 @@ def _ask_judge(run: Any, judge: str, count: int) -> None:
     pairs, y = run.load_input(), run.fitted_scores().correspondence
     answers = {i: label for i, label in _log(run, pairs).labels().items() if label is not None}
     threshold = float(run.info["result"]["threshold"])
-    found = second_opinions(pairs, y, asked, threshold=threshold, answers=answers, count=count)
-    write_whole(run.path / OPINIONS, json.dumps(found.to_dict()) + "\n")
+    opinions = second_opinions(pairs, y, asked, threshold=threshold, answers=answers, count=count)
+    write_whole(run.path / OPINIONS, json.dumps(opinions.to_dict()) + "\n")
     for kind, times in asked.problems.items() if scheme else ():
         echo(f"judge: {times:,} {kind}, such as {asked.examples[kind]}", err=True)
 
@@ -227,11 +227,11 @@ def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: 
     session = Session(pairs, None, y, log, wanted=wanted if ask and csv is None else 0)
 
     def judge() -> tuple[dict[str, Any], str]:
-        if (found := run.answered()) is not None:
-            return found.figures(), f"{found}\nnext:  cleanpairs export {quote(str(run.path))} --out out.parquet"
+        if (answered := run.answered()) is not None:
+            return answered.figures(), f"{answered}\nnext:  cleanpairs export {quote(str(run.path))} --out out.parquet"
         known = sum(label is not None for label in log.labels().values())
-        told = f"{plural(known, 'answer')} so far: from 20 on they count. cleanpairs review {quote(str(run.path))}"
-        return {"answers": known}, f"{told} --calibrate goes on"
+        message = f"{plural(known, 'answer')} so far: from 20 on they count. cleanpairs review {quote(str(run.path))}"
+        return {"answers": known}, f"{message} --calibrate goes on"
 
     if ask and csv is None:
         _serve(session, lambda: judge()[1], f"Calibration of {run.path.name}", no_browser)

@@ -49,17 +49,17 @@ def run_demo(out: str | Path = "demo", *, say: Say = print, progress: Any = None
     run, model, flagged = _fit(out / "run", {"train": str(noisy), "seed": 0}, progress, say)
     pairs = run.load_input()
     mask = pairs.true_mismatch_mask()
-    found = detection(model.correspondence_, mask, model.threshold_)
+    measured = detection(model.correspondence_, mask, model.threshold_)
     say(
-        f"   found: AUROC {found.auroc:.3f}; {flagged:,} pairs flagged (correspondence below {model.threshold_:g}): "
-        f"precision {found.precision:.2f}, recall {found.recall:.2f}, F1 {found.f1:.2f}"
+        f"   found: AUROC {measured.auroc:.3f}; {flagged:,} pairs flagged (correspondence below {model.threshold_:g}): "
+        f"precision {measured.precision:.2f}, recall {measured.recall:.2f}, F1 {measured.f1:.2f}"
     )
     plan, repairs = _export(model, pairs, run, out, say)
     rsum = _retrieval(model, pairs, out / "cleaned.parquet", say)
     result = {
         **{"pairs": n, "corrupted": corrupted, "flagged": flagged, **repairs},
         "restored_share": repairs["right"] / max(corrupted, 1),
-        **found.to_dict(),
+        **measured.to_dict(),
         **{f"rsum_{name}": value for name, value in rsum.items()},
         "seconds": time.perf_counter() - began,
     }
@@ -86,10 +86,10 @@ def _fit(out: Path, options: dict[str, Any], progress: Any, say: Say) -> tuple[R
     """The run, its fitted estimator, and how many pairs it flags."""
     say("2. networks train on them, with the method auto; it does not know which are wrong")
     options |= {"val": str(clipart_path("val")), "out": str(out), "overwrite": True}
-    found = fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)
+    result = fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)
     progress.close()
     run = Run.open(out)
-    return run, run.estimator(), found["flagged"]
+    return run, run.estimator(), result["flagged"]
 
 
 def _export(model: Any, pairs: Pairs, run: Run, out: Path, say: Say) -> tuple[RepairPlan, dict[str, Any]]:

@@ -87,17 +87,17 @@ if hasattr(torch, "get_num_threads"):
     found: dict[str, dict[str, Any]] = {"failed": {}, "facts": {}}
     for line in out.decode(errors="replace").splitlines():
         if line.startswith(('{"failed"', '{"facts"')):  # a module may have printed something else
-            for kind, said in json.loads(line).items():
-                found[kind] |= said
+            for kind, reported in json.loads(line).items():
+                found[kind] |= reported
     return {name: error for name, error in found["failed"].items() if error}, found["facts"]
 
 
 def _installed(*packages: str) -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in packages:
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            versions[package] = version(package)
+    return versions
 
 
 def dependencies(wanted: list[Requirement], failed: Mapping[str, str]) -> Iterator[Check]:
@@ -105,19 +105,19 @@ def dependencies(wanted: list[Requirement], failed: Mapping[str, str]) -> Iterat
     sound = []
     for r in wanted:
         present = _installed(r.name, *(["faiss-gpu-cu12"] if r.name == "faiss-cpu" else []))  # one module, two packages
-        name, found = next(iter(present.items()), (r.name, ""))
+        name, version = next(iter(present.items()), (r.name, ""))
         install = f'pip install "{r.name}{r.specifier}"'
         if not present:
             yield Check(r.name, "broken", "is not installed", install)
         elif len(present) > 1:
             yield Check(r.name, "broken", f"{' and '.join(present)} overwrite each other", "pip uninstall faiss-cpu")
-        elif not r.specifier.contains(found, prereleases=True):
-            yield Check(r.name, "broken", f"{found}, and cleanpairs needs {r.specifier}", install)
+        elif not r.specifier.contains(version, prereleases=True):
+            yield Check(r.name, "broken", f"{version}, and cleanpairs needs {r.specifier}", install)
         elif error := failed.get(_MODULES.get(r.name, r.name)):
-            again = f'pip install --force-reinstall "{name}=={found}"'
-            yield Check(r.name, "broken", f"{found} cannot be imported: {error}", again)
+            again = f'pip install --force-reinstall "{name}=={version}"'
+            yield Check(r.name, "broken", f"{version} cannot be imported: {error}", again)
         else:
-            sound.append(f"{name} {found}")
+            sound.append(f"{name} {version}")
     if sound:
         yield Check("dependencies", "ok", ", ".join(sound))
     elif not wanted:
@@ -129,8 +129,8 @@ def _extras(wanted: list[Requirement]) -> Iterator[Check]:
         of_extra = [r.name for r in wanted if r.marker is not None and r.marker.evaluate({"extra": extra})]
         missing = [name for name in of_extra if not _installed(name)]
         gpu = "with a GPU only: pip uninstall faiss-cpu, then " if extra == "gpu" else ""
-        told = f"not installed: {', '.join(missing)}", f'{gpu}pip install "cleanpairs[{extra}]"'
-        yield Check(f"extra {extra}", "note", *told) if missing else Check(f"extra {extra}", "ok", "installed")
+        status = f"not installed: {', '.join(missing)}", f'{gpu}pip install "cleanpairs[{extra}]"'
+        yield Check(f"extra {extra}", "note", *status) if missing else Check(f"extra {extra}", "ok", "installed")
 
 
 def machine(facts: Mapping[str, Any]) -> Iterator[Check]:

@@ -90,8 +90,8 @@ def export_run(
     """
     from cleanpairs.commands.rematch import Planning, plan_selection, recorded_input
 
-    kept, source = run.path / PLAN, run.open_input()
-    refuse_edited(kept)  # before the planning, which takes its time
+    plan_file, source = run.path / PLAN, run.open_input()
+    refuse_edited(plan_file)  # before the planning, which takes its time
     export = Export(source, out, ExportSettings(**written, about=card_facts(run, license)))
 
     def decide(outputs: StagedSet) -> Decisions:
@@ -103,7 +103,7 @@ def export_run(
             return PlanFile(str(staged), source.n_rows, head)
         search = Path(out).absolute().with_name(Path(out).name + ".search")
         planning = Planning(run, source, recorded_input(run), settings, search, engine)
-        saved = outputs.add(kept, overwrite=True)
+        saved = outputs.add(plan_file, overwrite=True)
         if source.n_rows >= streamed_from and (scorer := planning.row_scorer()) is not None:
             head, _ = planning.streamed(scorer, saved)
             decisions = _decisions(export, PlanFile(str(saved), source.n_rows, head))
@@ -111,7 +111,7 @@ def export_run(
             plan, pairs = planning.in_memory(explode=export.settings.explode)
             write_plan(saved, plan, [plan.table])
             decisions = export.decisions(plan, pairs)
-        refuse_edited(kept)
+        refuse_edited(plan_file)
         return decisions
 
     with ExitStack() as held:

@@ -58,46 +58,46 @@ class FitInput:
     streamed: StreamedFit | None = None
 
 
-def result_table(found: Mapping[str, Any]) -> str:
+def result_table(result: Mapping[str, Any]) -> str:
     """What :func:`fit_run` found, for a terminal: a verdict, the counts, and the histogram of the correspondence."""
-    run = "" if same_file(LATEST, found["run"]) else f"{shlex.quote(found['run'])} "
-    out = found["standing_out"]
+    run = "" if same_file(LATEST, result["run"]) else f"{shlex.quote(result['run'])} "
+    out = result["standing_out"]
     odd = f"{len(out):,}  (kept, but they fit worse than half of all random pairs)"
-    others = [f"{n:,} {name}" for name, n in list(found["issues"].items())[1:] if n]
-    known = {
-        "method": found["method"],
-        "pairs": f"{found['pairs']:,}  ({found['quarantined']:,} quarantined)",
-        "set aside": _set_aside(found["set_aside"]),
+    others = [f"{n:,} {name}" for name, n in list(result["issues"].items())[1:] if n]
+    rows = {
+        "method": result["method"],
+        "pairs": f"{result['pairs']:,}  ({result['quarantined']:,} quarantined)",
+        "set aside": _set_aside(result["set_aside"]),
         "not set aside": "; ".join(
-            f"{n:,} x {FILTERS[name].reason} (--drop {name})" for name, n in found["doubtful"].items()
+            f"{n:,} x {FILTERS[name].reason} (--drop {name})" for name, n in result["doubtful"].items()
         ),
-        "displaced": in_words([block["why"] for block in found["displaced"]]),
-        "flagged": f"{found['flagged']:,}  (correspondence below {found['threshold']:.3g})",
-        "captions": found["captions"],
-        "validation": None if found["val_rsum"] is None else f"rSum {found['val_rsum']:.1f} at the best epoch",
-        "worst": found["worst"],
+        "displaced": in_words([block["why"] for block in result["displaced"]]),
+        "flagged": f"{result['flagged']:,}  (correspondence below {result['threshold']:.3g})",
+        "captions": result["captions"],
+        "validation": None if result["val_rsum"] is None else f"rSum {result['val_rsum']:.1f} at the best epoch",
+        "worst": result["worst"],
         "standing out": odd if out else None,
         "issues": f"{'; '.join(others) or 'no others found'}  (issues.csv; cleanpairs worst)",
     }
-    lines = [rate_in_words(found), *(f"{name:<16}{text}" for name, text in known.items() if text)]
+    lines = [rate_in_words(result), *(f"{name:<16}{text}" for name, text in rows.items() if text)]
     lines += ["", "correspondence"]
-    top = max([*found["histogram"], 1])
-    for k, count in enumerate(found["histogram"]):
+    top = max([*result["histogram"], 1])
+    for k, count in enumerate(result["histogram"]):
         lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
     count = f"cleanpairs review {run}--calibrate  (forty answers count the mismatched pairs)"
-    steps = [] if found.get("answers") else [count]
+    steps = [] if result.get("answers") else [count]
     steps += [f"cleanpairs review {run} (decide about what stands out)"] if out else []
     steps.append(f"cleanpairs export {run}--out out.parquet")
-    lines += ["", f"{'run':<16}{found['run']}"]
+    lines += ["", f"{'run':<16}{result['run']}"]
     return "\n".join([*lines, *(f"{'next' if k == 0 else '':<16}{step}" for k, step in enumerate(steps))])
 
 
 def _set_aside(kinds: Sequence[Mapping[str, Any]], most: int = 3) -> str:
     """The commonest reasons for which pairs are set aside, and the option that changes it."""
-    told = [f"{kind['pairs']:,} x {visible(kind['reason'], 120)}" for kind in kinds[:most]]
-    told += ["others: see scores.parquet"] if len(kinds) > most else []
+    lines = [f"{kind['pairs']:,} x {visible(kind['reason'], 120)}" for kind in kinds[:most]]
+    lines += ["others: see scores.parquet"] if len(kinds) > most else []
     filtered = any(kind["reason"].startswith(PREFIX) for kind in kinds)
-    return "; ".join(told) + "; --drop none keeps what filters set aside" * filtered
+    return "; ".join(lines) + "; --drop none keeps what filters set aside" * filtered
 
 
 def fit_run(
@@ -172,8 +172,8 @@ def _options(data: DataOptions) -> dict[str, Any]:
 
 def _val_options(data: DataOptions) -> dict[str, Any]:
     """Those that concern other data of the same columns, too. Arrays lie beside the one alone."""
-    kept = ("column", "urls") if str(data.text_vectors).endswith(".npy") else ("column", "urls", "text_vectors")
-    return {name: value for name, value in _options(data).items() if name.endswith(kept)}
+    names = ("column", "urls") if str(data.text_vectors).endswith(".npy") else ("column", "urls", "text_vectors")
+    return {name: value for name, value in _options(data).items() if name.endswith(names)}
 
 
 def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed_from: int) -> FitInput:
@@ -204,8 +204,8 @@ def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed
             )
         remember_user_path(data.val, _val_options(data))
         return FitInput(pairs, val)
-    known = splits_of(Path(data.train)) if pairs.source.kind == "precomp" and data.split in (None, "train") else []
-    own = next((split for split in ("dev", "val") if split in known), None)
+    splits = splits_of(Path(data.train)) if pairs.source.kind == "precomp" and data.split in (None, "train") else []
+    own = next((split for split in ("dev", "val") if split in splits), None)
     dev = None if own is None else load_pairs(data.train, split=own, text_column=data.text_column)
     return FitInput(pairs, dev, streamed)
 
@@ -266,8 +266,8 @@ def _train(
         estimator.fit(given.pairs, val=given.val, **options)
         if given.streamed is None:
             return None
-        told = partial(progress.advance, "scoring", "rows")
-        return given.streamed.finish(run, estimator, str(recipe.data.train), _options(recipe.data), told)
+        on_rows = partial(progress.advance, "scoring", "rows")
+        return given.streamed.finish(run, estimator, str(recipe.data.train), _options(recipe.data), on_rows)
     except KeyboardInterrupt:
         run.write_info({**info, "status": "interrupted"})
         raise
@@ -312,10 +312,10 @@ def _leave(run: Run, method: str, estimator: PairScorer, pairs: Pairs, scored: S
     else:
         estimator.save_pretrained(run.path / "model", overwrite=True)
         explainer = estimator.explainer(pairs)
-        known = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
+        scores = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
         displaced = estimator.displaced_rows(pairs)
         moves = moves_of(pairs.row, pairs.text_group, displaced, estimator.quarantined_)
-        write_scores(run.path / "scores.parquet", *known, explainer.sentences(), moves, overwrite=True)
+        write_scores(run.path / "scores.parquet", *scores, explainer.sentences(), moves, overwrite=True)
         first = [int(np.searchsorted(pairs.row, np.unique(pairs.row)[block.first])) for block in displaced.blocks]
         blocks = [{"pair_id": i, "why": str(block)} for i, block in zip(first, displaced.blocks, strict=True)]
         out = [i for i in estimator.standing_out_.tolist() if estimator.correspondence_[i] >= estimator.threshold_][:20]
@@ -340,7 +340,7 @@ def _result(run: str, method: str, estimator: PairScorer, keys: Any, issues: pa.
     - ``doubtful``: other pairs that each filter of captions would find that was not asked for
     """
     y = estimator.correspondence_
-    known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
+    scores, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
     rows = issues.to_pylist()
     counts, worst = Counter(row["issue"] for row in rows), None
     first = next((row for row in rows if row["issue"] == ISSUES[0]), None)
@@ -353,7 +353,7 @@ def _result(run: str, method: str, estimator: PairScorer, keys: Any, issues: pa.
         "pairs": len(y),
         "quarantined": len(estimator.quarantined_),
         "set_aside": grouped(keys, sorted(estimator.quarantined_.items())),
-        "flagged": int((known < estimator.threshold_).sum()),
+        "flagged": int((scores < estimator.threshold_).sum()),
         "threshold": float(estimator.threshold_),
         "noise_rate": plain(float(estimator.noise_rate_)),
         "noise_rate_interval": interval if np.isfinite(interval).all() else None,
@@ -361,7 +361,7 @@ def _result(run: str, method: str, estimator: PairScorer, keys: Any, issues: pa.
         "better_than_random": plain(float(estimator.better_than_random_)),
         "val_rsum": estimator.best_val_rsum_,
         "epochs": len(estimator.history_),
-        "histogram": np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
+        "histogram": np.histogram(scores, bins=10, range=(0.0, 1.0))[0].tolist(),
         "captions": estimator._captions,
         "worst": worst,
         "issues": {name: counts[name] for name in ISSUES},

@@ -75,8 +75,8 @@ class StreamedFit:
             read = reader_of(self.source).iter_range(*where, hash_vectors=False)
             text_group = np.concatenate([batch.text_group for batch in read])
             moves = moves_of(np.arange(len(table)), text_group, displaced, estimator.quarantined_)
-            known = table["key"].to_pylist(), estimator.correspondence_, estimator.threshold_, estimator.quarantined_
-            write_scores(scores, *known, {}, moves, overwrite=True)
+            columns = table["key"].to_pylist(), estimator.correspondence_, estimator.threshold_, estimator.quarantined_
+            write_scores(scores, *columns, {}, moves, overwrite=True)
         keys = dict(zip(bad.tolist(), some["key"].to_pylist(), strict=True))
         return self._worst(estimator, table["key"], blocks), keys, blocks
 
@@ -104,17 +104,17 @@ class StreamedFit:
     ) -> pa.Table:
         """Of the worst pairs, explained by the sample, and of displaced rows."""
         y = estimator.correspondence_
-        known = np.flatnonzero(np.isfinite(y))
-        worst, first = known[np.argsort(y[known], kind="stable")[:count]], [block["pair_id"] for block in blocks]
+        finite = np.flatnonzero(np.isfinite(y))
+        worst, first = finite[np.argsort(y[finite], kind="stable")[:count]], [block["pair_id"] for block in blocks]
         rows = np.union1d(self.rows, np.concatenate([worst, np.array(first, np.int64)]))
         pairs = replace(load_some(self.source, rows), keys=keys.take(pa.array(rows)).to_pylist())
         explainer = estimator.explainer(pairs, correspondence=y[rows], threshold=estimator.threshold_)
         at = np.searchsorted(rows, first).tolist()
-        found = explainer.issues(count, [block | {"pair_id": i} for block, i in zip(blocks, at, strict=True)])
-        told = pa.array([issue in (ISSUES[0], ISSUES[-1]) for issue in found["issue"].to_pylist()], pa.bool_())
-        found = found.filter(told)
-        place = found.schema.get_field_index("pair_id")
-        return found.set_column(place, found.schema.field(place), pa.array(rows[found["pair_id"].to_numpy()]))
+        issues = explainer.issues(count, [block | {"pair_id": i} for block, i in zip(blocks, at, strict=True)])
+        listed = pa.array([issue in (ISSUES[0], ISSUES[-1]) for issue in issues["issue"].to_pylist()], pa.bool_())
+        issues = issues.filter(listed)
+        place = issues.schema.get_field_index("pair_id")
+        return issues.set_column(place, issues.schema.field(place), pa.array(rows[issues["pair_id"].to_numpy()]))
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class _Side:
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         at = np.searchsorted(self.first, rows, side="right") - 1
-        found = [self.part(k)[self.side][rows[at == k] - self.first[k]] for k in np.unique(at).tolist()]
-        return unit_rows(np.concatenate(found))
+        blocks = [self.part(k)[self.side][rows[at == k] - self.first[k]] for k in np.unique(at).tolist()]
+        return unit_rows(np.concatenate(blocks))
 
 
 def _in_one_space(pairs: Pairs) -> bool:
@@ -141,5 +141,5 @@ def _in_one_space(pairs: Pairs) -> bool:
     if array is None or texts is None or array.shape[1:] != (1, texts.shape[1]):
         return False
     groups = pairs.pair_image_group, pairs.text_group
-    known = VectorPairs(unit_rows(array[pairs.image_index, 0]), unit_rows(texts), *groups)
-    return one_space(*known.scores_and_null(known, np.stack(null_pairs(*groups, each=1)), kind=None))
+    vectors = VectorPairs(unit_rows(array[pairs.image_index, 0]), unit_rows(texts), *groups)
+    return one_space(*vectors.scores_and_null(vectors, np.stack(null_pairs(*groups, each=1)), kind=None))

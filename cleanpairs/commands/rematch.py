@@ -72,12 +72,12 @@ def chosen_cut(
     from cleanpairs.audit import expected_quality
     from cleanpairs.correspondence.density_minimum import find_density_minimum
 
-    found = find_density_minimum(y)
-    if not found.right and not found.separated:
+    minimum = find_density_minimum(y)
+    if not minimum.right and not minimum.separated:
         raise RefusedError(
             f"--threshold auto: the scores of {run.path.name} do not separate into two groups; give a number"
         )
-    limit = 0.0 if found.right else found.threshold
+    limit = 0.0 if minimum.right else minimum.threshold
     return limit, None if calibration is None else str(expected_quality(y, calibration, threshold=limit))
 
 
@@ -172,8 +172,8 @@ class Planning:
     def row_scorer(self) -> RowScorer | None:
         """What embeds and scores the rows one batch after another. None where that cannot be."""
         reader, roles = reader_of(self.source), roles_of(self.source)
-        known = roles and not self.source.explicit_lists and "true_mismatch" not in reader.schema(self.source).names
-        by_rows = known and self.settings.strategy in ("ot", "nearest")
+        streams = roles and not self.source.explicit_lists and "true_mismatch" not in reader.schema(self.source).names
+        by_rows = streams and self.settings.strategy in ("ot", "nearest")
         scorer = self.model._row_scorer(roles) if by_rows else None
         return scorer if scorer is not None and scorer.compares_vectors else None
 

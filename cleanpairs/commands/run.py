@@ -61,14 +61,14 @@ def mistyped(info: dict[str, Any]) -> list[str]:
     objects = ("versions", "files", "input", "input.options", "input.columns", "result")
     kinds: dict[str, type] = dict.fromkeys(counts, int) | dict.fromkeys(texts, str) | dict.fromkeys(objects, dict)
     kinds |= {"result.threshold": float, "result.noise_rate": float}  # shares
-    found = []
+    wrong = []
     for key, kind in kinds.items():
         outer, _, inner = key.rpartition(".")
         within = info.get(outer) if outer else info
         value = within.get(inner) if isinstance(within, dict) else None
         if not (value is None or (is_share(value) if kind is float else isinstance(value, kind))):
-            found.append(key)
-    return found
+            wrong.append(key)
+    return wrong
 
 
 def run_files() -> re.Pattern[str]:
@@ -105,12 +105,12 @@ def scores_table(
     """Rows of a scores table, from pair ``first`` on. ``correspondence`` (n,): NaN where quarantined, which is null.
     ``reasons``: why, by place among these.
     """
-    n, known = len(keys), np.isfinite(correspondence)
+    n, finite = len(keys), np.isfinite(correspondence)
     columns = [
         pa.array(np.arange(first, first + n)),
         keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string()),
-        pa.array(correspondence.astype(np.float32), mask=~known),
-        pa.array(correspondence < threshold, mask=~known),
+        pa.array(correspondence.astype(np.float32), mask=~finite),
+        pa.array(correspondence < threshold, mask=~finite),
         pa.array([reasons.get(i) for i in range(n)], pa.string()) if reasons else pa.nulls(n, pa.string()),
     ]
     return pa.table(columns, schema=SCORES_SCHEMA)
@@ -255,9 +255,9 @@ class Run:
                 hint = there if chosen.exists() else "there is nothing of that name"
                 if others := [str(run) for run in sorted(LATEST.parent.glob("*")) if (run / "run.json").is_file()]:
                     hint += f"; runs here: {', '.join(others[-4:])}"
-            kept = cls(chosen)._aside
-            if kept.exists():
-                hint += f"; a fit that was to replace it was killed: the run that it was is {kept}, move it back"
+            aside = cls(chosen)._aside
+            if aside.exists():
+                hint += f"; a fit that was to replace it was killed: the run that it was is {aside}, move it back"
             raise DataError(f"{chosen} is no run directory: {hint}")
         return cls(chosen.resolve(), trusted=trusted)
 
@@ -297,22 +297,22 @@ class Run:
         answered = self.answered(fitted)
         if answered is None:
             return fitted
-        known = pa.array(answered.correspondence, mask=np.isnan(answered.correspondence))
+        correspondence = pa.array(answered.correspondence, mask=np.isnan(answered.correspondence))
         below = pa.array(answered.correspondence < answered.threshold, mask=np.isnan(answered.correspondence))
-        return Scores(with_columns(fitted.table, {"correspondence": known, "is_mismatch": below}))
+        return Scores(with_columns(fitted.table, {"correspondence": correspondence, "is_mismatch": below}))
 
     def take_answers(self) -> None:
         """Take over the answers about the same data that other runs in the same folder have."""
         from cleanpairs.review.log import DecisionLog
 
         about = str(self.info["input"]["fingerprint"]), int(self.info["input"]["pairs"])
-        found = dict[int, bool | None]()
+        labels = dict[int, bool | None]()
         for file in sorted(self.path.parent.glob(f"*/{ANSWERS}"), key=lambda file: file.stat().st_mtime):
             with suppress(DataError, OutputError), closing(DecisionLog(file, *about)) as log:
-                found |= log.labels()
-        if found:
+                labels |= log.labels()
+        if labels:
             with closing(DecisionLog(self.path / ANSWERS, *about)) as log:
-                log.label(found)
+                log.label(labels)
 
     def answered(self, scores: Scores | None = None) -> "Answered | None":
         """What people's answers, and a judge's opinions, make of the ``scores`` of the fit, which are read where None.
@@ -323,10 +323,10 @@ class Run:
         from cleanpairs.audit import Answered
         from cleanpairs.review.log import DecisionLog
 
-        least, known = 20, [self.path / name for name in (ANSWERS, OPINIONS)]
-        if not any(file.exists() for file in known):
+        least, sources = 20, [self.path / name for name in (ANSWERS, OPINIONS)]
+        if not any(file.exists() for file in sources):
             return None
-        files = [file for file in (*known, self.path / "scores.parquet") if file.exists()]
+        files = [file for file in (*sources, self.path / "scores.parquet") if file.exists()]
         state = [(about.st_ino, about.st_size, about.st_mtime_ns) for about in map(os.stat, files)]
         if self._answered is not None and self._answered[0] == state:
             return self._answered[1]
@@ -350,12 +350,12 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """What the fit found. The answers' figures where there are enough."""
-        answered, found = self.answered(), dict(self.info.get("result") or {})
+        answered, result = self.answered(), dict(self.info.get("result") or {})
         for name, kind in (("displaced", dict), ("standing_out", int)):  # the file may have been edited
-            if name in found:
-                listed = found[name] if isinstance(found[name], list) else []
-                found[name] = [x for x in listed if isinstance(x, kind)]
-        return found if answered is None else found | answered.figures()
+            if name in result:
+                listed = result[name] if isinstance(result[name], list) else []
+                result[name] = [x for x in listed if isinstance(x, kind)]
+        return result if answered is None else result | answered.figures()
 
     def fitted_scores(self) -> Scores:
         """scores.parquet. DataError when the run has none yet or it is damaged."""
@@ -420,8 +420,8 @@ class Run:
             return None
         plan = RepairPlan.load(file)
         y = None if self.answered() is None else self.scores().correspondence
-        known = plan.table["correspondence"].to_numpy(zero_copy_only=False)
-        return plan if y is None or np.array_equal(known, y, equal_nan=True) else None
+        planned = plan.table["correspondence"].to_numpy(zero_copy_only=False)
+        return plan if y is None or np.array_equal(planned, y, equal_nan=True) else None
 
     def load_input(self) -> Any:
         """The pairs that the run was fitted on, read again. See :meth:`open_input`."""

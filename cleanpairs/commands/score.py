@@ -168,8 +168,8 @@ def _job_of(work: ScoreWork, model: Path) -> str:
     """What the scores depend on."""
     about = f"{work.threshold:.3g}"  # other threads give the last digits of scores otherwise
     files = {p.relative_to(model).as_posix(): sha256_of(p) for p in model.rglob("*") if p.is_file()}
-    known = [cleanpairs.__version__, work.source.fingerprint, files, work.batch_rows, about]
-    return json.dumps(known, sort_keys=True)
+    facts = [cleanpairs.__version__, work.source.fingerprint, files, work.batch_rows, about]
+    return json.dumps(facts, sort_keys=True)
 
 
 def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data: str) -> UnseenThreshold | None:
@@ -190,31 +190,31 @@ def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data
             if chosen.any():
                 sides = scorer.embedded(batch, data)
                 groups = batch.image_group[batch.row], batch.text_group
-                found = *(side.vectors for side in sides), *groups, scorer.compared(batch, *sides)
-                parts.append(tuple(values[chosen] for values in found))
+                scored = *(side.vectors for side in sides), *groups, scorer.compared(batch, *sides)
+                parts.append(tuple(values[chosen] for values in scored))
     if not parts:
         return None
     images, texts, image_group, text_group, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
-    both = Embeddings(images), Embeddings(texts)
-    return unseen_threshold(bank, *both, image_group, text_group, scores, model.random_state_)
+    embeddings = Embeddings(images), Embeddings(texts)
+    return unseen_threshold(bank, *embeddings, image_group, text_group, scores, model.random_state_)
 
 
 def _by_row_group(runs: list[range], groups: list[int]) -> list[list[range]]:
     """Runs of one row group together: what lies before a row in its group is decoded with it."""
-    found: dict[int, list[range]] = {}
+    by_group: dict[int, list[range]] = {}
     for run, group in zip(runs, np.searchsorted(np.cumsum(groups), [r.start for r in runs], "right"), strict=True):
-        found.setdefault(int(group), []).append(run)
-    return list(found.values())
+        by_group.setdefault(int(group), []).append(run)
+    return list(by_group.values())
 
 
 def _first_captions(source: Source) -> list[str]:
-    found: list[str] = []
+    captions: list[str] = []
     for table in iter_tables(source, 2000, [source.columns["text"]]) if "text" in source.columns else ():
         cells = texts_of(table.column(0))
-        found += [t for cell in cells for t in (cell if isinstance(cell, list) else [cell]) if isinstance(t, str)]
-        if len(found) >= 2000:
+        captions += [t for cell in cells for t in (cell if isinstance(cell, list) else [cell]) if isinstance(t, str)]
+        if len(captions) >= 2000:
             break
-    return found
+    return captions
 
 
 def roles_of(source: Source) -> set[str]:
@@ -223,13 +223,13 @@ def roles_of(source: Source) -> set[str]:
 
 
 def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[Counter[str], UnseenThreshold | None]:
-    found = model._embed(pairs)
-    scores = model._scores_of(found)
-    unseen = model._threshold_of(found, scores)
+    embedded = model._embed(pairs)
+    scores = model._scores_of(embedded)
+    unseen = model._threshold_of(embedded, scores)
     threshold = model._applied_threshold(unseen)
     with ParquetSink(staged, SCORES_SCHEMA) as sink:
-        sink.write(scores_table(found.pairs.keys, scores, threshold, found.quarantined))
-    return _counted(scores, found.quarantined, threshold), unseen
+        sink.write(scores_table(embedded.pairs.keys, scores, threshold, embedded.quarantined))
+    return _counted(scores, embedded.quarantined, threshold), unseen
 
 
 def _put_together(parts: Path, done: list[Finished], staged: Path) -> Counter[str]:

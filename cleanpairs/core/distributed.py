@@ -51,8 +51,8 @@ def process_group(device: str = "cpu") -> Iterator[None]:
 def _group() -> Any:
     """torch.distributed, if the processes know each other. None else, without importing it."""
     torch = sys.modules.get("torch")
-    known = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed if torch is not None and known else None
+    initialised = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed if torch is not None and initialised else None
 
 
 def world_size() -> int:
@@ -110,9 +110,9 @@ def of_first(value: Any) -> Any:
     box = torch.frombuffer(bytearray(packed or size), dtype=torch.uint8)
     group.broadcast(box, 0)
     found = load(box.numpy().tobytes())
-    told: dict[str, Any] = json.loads(found.pop("plain").tobytes())
-    told |= {k.removeprefix("array."): v for k, v in found.items()}
-    return told if isinstance(value, dict) else told[""]
+    values: dict[str, Any] = json.loads(found.pop("plain").tobytes())
+    values |= {k.removeprefix("array."): v for k, v in found.items()}
+    return values if isinstance(value, dict) else values[""]
 
 
 def gathered(own: "Tensor", n: int) -> "Tensor":

@@ -107,11 +107,11 @@ def check_threads() -> None:
 
 def no_thread(error: BaseException) -> str:
     """What to do about an error of the system, of Python or of Arrow that no thread or process can be started."""
-    said = str(error)
-    if "can't start new thread" not in said and os.strerror(errno.EAGAIN) not in said:
+    message = str(error)
+    if "can't start new thread" not in message and os.strerror(errno.EAGAIN) not in message:
         return ""
     return (
-        f"no further thread or process can be started ({said}): raise the limit of processes (ulimit -u, or the "
+        f"no further thread or process can be started ({message}): raise the limit of processes (ulimit -u, or the "
         "container's), set OMP_NUM_THREADS=1, or end other programs"
     )
 

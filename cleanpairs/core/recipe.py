@@ -135,12 +135,12 @@ def find_recipes() -> dict[str, Path]:
 
 def recipe_header(path: str | Path) -> dict[str, str]:
     """The ``# key: value`` lines that open a recipe, by key."""
-    header, known = dict[str, str](), ("command", "hardware", "minutes", "expected", "date")
+    header, keys = dict[str, str](), ("command", "hardware", "minutes", "expected", "date")
     for line in read_text(path).splitlines():
         if not line.startswith("#"):
             break
         key, colon, value = line.lstrip("# ").partition(":")
-        if colon and key in known and value.strip():
+        if colon and key in keys and value.strip():
             header[key] = value.strip()
     return header
 
@@ -192,7 +192,7 @@ def override_values(overrides: Sequence[str], **known: Sequence[str]) -> dict[st
 
     Raises ConfigError: a key or a section is not known, or a value of ``data`` is of another type.
     """
-    found: dict[str, dict[str, Any]] = {section: {} for section in known}
+    values: dict[str, dict[str, Any]] = {section: {} for section in known}
     for text in overrides:
         setting = _setting_of_override(text, list(known))
         names = [key for section in known if setting.section in (None, section) for key in known[section]]
@@ -201,8 +201,8 @@ def override_values(overrides: Sequence[str], **known: Sequence[str]) -> dict[st
             raise ConfigError(f"--set: unknown key {setting.key!r}{near} (known: {', '.join(sorted(names))})")
         section = setting.section or next(section for section in known if setting.key in known[section])
         value = _checked("data", setting.key, setting, {}) if section == "data" else setting.value
-        found[section][setting.key] = value
-    return found
+        values[section][setting.key] = value
+    return values
 
 
 def _setting_of_override(text: str, sections: Sequence[str] = _SECTIONS) -> _Setting:
@@ -234,9 +234,9 @@ def _place(setting: _Setting, method: str, parameters: Mapping[str, Any]) -> tup
         raise ConfigError(f"{origin}: {setting.key!r} is a setting of trainings, and {method} trains nothing")
     names = sorted({name for names in places.values() for name in names} | {"seed"})
     where = f"{section}.{setting.key}" if section else setting.key
-    of = f"section {section!r} with method {method}" if section else f"method {method}"
+    owner = f"section {section!r} with method {method}" if section else f"method {method}"
     raise ConfigError(
-        f"{origin}: unknown key {where!r}{nearest(setting.key, names)} (known for {of}: {', '.join(names)})"
+        f"{origin}: unknown key {where!r}{nearest(setting.key, names)} (known for {owner}: {', '.join(names)})"
     )
 
 

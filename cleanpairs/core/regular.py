@@ -37,8 +37,8 @@ def _raised_as(kind: type[CleanpairsError], path: object, how: str, *also: type[
     except (CleanpairsError, MemoryError):
         raise
     except (OSError, *also) as error:  # type: ignore[misc]
-        if said := no_thread(error):
-            raise ResourceError(f"{path} cannot be {how}: {said}") from error
+        if message := no_thread(error):
+            raise ResourceError(f"{path} cannot be {how}: {message}") from error
         pointer = "; it is a pointer of Git LFS: run git lfs pull" if _is_pointer(path) else ""
         raise kind(f"{path} cannot be {how}: {error_text(error)}{pointer}") from error
 

@@ -241,8 +241,8 @@ class Calibration:
         for _ in range(min(count, len(open_at))):
             p = weight @ answer
             fall = ((weight * (rate - weight @ rate)) @ (answer - p)) ** 2 / (p * (1 - p))
-            told = _entropy(p) - weight @ uncertain
-            worth = fall / max(fall.max(), 1e-12) + told / max(told.max(), 1e-12)
+            gain = _entropy(p) - weight @ uncertain
+            worth = fall / max(fall.max(), 1e-12) + gain / max(gain.max(), 1e-12)
             best = int(np.where(np.bincount(bins[free], minlength=200) > 0, worth, -1).argmax())
             chosen.append(int(rng.choice(np.flatnonzero(free & (bins == best)))))
             free[chosen[-1]] = False
@@ -265,8 +265,8 @@ class Calibration:
 
     def moved(self, rate: float) -> "Calibration":
         """As :meth:`shifted`, with the intervals moved as far."""
-        found = self.shifted(rate)
-        return replace(found, draws=self.draws + np.array([found.theta[0] - self.theta[0], 0, 0]))
+        calibration = self.shifted(rate)
+        return replace(calibration, draws=self.draws + np.array([calibration.theta[0] - self.theta[0], 0, 0]))
 
     def to_dict(self) -> dict[str, Any]:
         """Lists of numbers."""
@@ -347,9 +347,9 @@ def calibrate_by_labels(
         return np.stack([-s * p[0], s, s, p[2], p[3]], axis=-1)
 
     chosen = np.searchsorted(weight.cumsum(), (np.arange(draws) + 0.5) / draws).clip(0, len(weight) - 1)
-    found = Calibration(theta(mean), theta(points[:, chosen]))
-    rate = float(found.mismatched(_MIDDLE, found.draws).mean())
-    return replace(found.shifted(rate), draws=found.draws)
+    calibration = Calibration(theta(mean), theta(points[:, chosen]))
+    rate = float(calibration.mismatched(_MIDDLE, calibration.draws).mean())
+    return replace(calibration.shifted(rate), draws=calibration.draws)
 
 
 def with_interval(value: float, drawn: Any) -> Estimate:
@@ -498,14 +498,14 @@ class ScoreProbability:
         ScoreProbability or None
             None of fewer than 80 scores of either kind.
         """
-        found = calibrate(observed, null, by_score=True, draws=0) if min(len(observed), len(null)) >= 80 else None
-        if found is None:
+        calibration = calibrate(observed, null, by_score=True, draws=0) if min(len(observed), len(null)) >= 80 else None
+        if calibration is None:
             return None
-        found = found if rate is None else found.shifted(rate)
+        calibration = calibration if rate is None else calibration.shifted(rate)
         knots = np.unique(np.quantile(np.concatenate([observed, null]), np.linspace(0, 1, 2001)))
-        wrong = found.mismatched(positions(knots, observed))
+        wrong = calibration.mismatched(positions(knots, observed))
         logits = np.log((1 - wrong) / wrong) + ORDER * np.linspace(-0.5, 0.5, len(knots))
-        return cls(found.rate, knots, logits)
+        return cls(calibration.rate, knots, logits)
 
     @classmethod
     def by(cls, found: Calibration, observed: np.ndarray) -> "ScoreProbability":
@@ -631,10 +631,10 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
         second = f" and {result['opinions']:,} opinions of a judge" if result.get("opinions") else ""
         return f"By {result['answers']:,} answers{second} about {rate:.1%} of the pairs are mismatched{within}."
     if better is not None and better < 0.4:
-        told = (
+        text = (
             f"Captions of this corpus say little about their pictures: {better:.0%} of the pairs fit better than 19 of "
         )
-        return f"{told}20 random ones. The others are loose, and how many are mismatched cannot be told."
+        return f"{text}20 random ones. The others are loose, and how many are mismatched cannot be told."
     if rate is None:
         most = "" if bound is None else f" They are at most {bound:.1%}."
         return f"How many pairs are mismatched cannot be told from the scores.{most}"
@@ -642,8 +642,8 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
     if bound is None:
         return f"{random} Captions that belong to a similar picture are not counted."
     low = 0.0 if interval is None else interval[0]
-    told = "of the pairs are mismatched: captions that belong to a similar picture cannot be counted"
-    return f"{low:.1%} to {bound:.1%} {told}. {random}"
+    text = "of the pairs are mismatched: captions that belong to a similar picture cannot be counted"
+    return f"{low:.1%} to {bound:.1%} {text}. {random}"
 
 
 def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray | None, scores: np.ndarray | None = None) -> np.ndarray:
@@ -672,8 +672,8 @@ def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray | None, scores: np
     if start is not None:
         starts = [np.array([start[0], *np.log(start[1:])])]
     bounds = ((-60.0, 60.0), (-3.0, 4.5), (-3.0, 4.5))
-    found = [minimize(loss, at, jac=True, method="L-BFGS-B", bounds=bounds) for at in starts]
-    best = min(found, key=lambda f: f.fun).x
+    fits = [minimize(loss, at, jac=True, method="L-BFGS-B", bounds=bounds) for at in starts]
+    best = min(fits, key=lambda f: f.fun).x
     return np.array([best[0], *np.exp(best[1:])])
 
 

@@ -301,10 +301,10 @@ class PairProbability:
         rng = np.random.default_rng(seed)
         self._lookup: tuple[_Predictor, _Side] | None = None
         self.image_group, self.text_group = image_group, text_group
-        known = np.isfinite(matched)
-        self.matched = np.where(known, matched, 0.0)
-        self.captions = np.flatnonzero(known & (self.matched < threshold))  # pairs to be repaired
-        self.trusted = rng.permutation(np.flatnonzero(known & (self.matched >= threshold)))
+        finite = np.isfinite(matched)
+        self.matched = np.where(finite, matched, 0.0)
+        self.captions = np.flatnonzero(finite & (self.matched < threshold))  # pairs to be repaired
+        self.trusted = rng.permutation(np.flatnonzero(finite & (self.matched >= threshold)))
         self.judged = len(self.trusted) >= NUMBERS.least_trusted and len(self.captions) >= 2
         if not self.judged:
             return

@@ -35,15 +35,15 @@ class ScoreMixture:
         knots = np.quantile(whole, np.linspace(0, 1, 201), axis=0).T
         z, one = _normal(scores, knots), np.zeros(1)
         if labels is not None:
-            known = np.isfinite(labels) & np.isfinite(z).all(axis=1)
-            counts, needed = np.bincount((labels[known] > 0.5).astype(int), minlength=2), 10
+            labelled = np.isfinite(labels) & np.isfinite(z).all(axis=1)
+            counts, needed = np.bincount((labels[labelled] > 0.5).astype(int), minlength=2), 10
             if counts.min() < needed:
                 raise DataError(
                     f"labels weigh several scores by {needed} matched and {needed} mismatched pairs or more, and there "
                     f"are {counts[1]} and {counts[0]}: label more, or leave label_column out"
                 )
-            found = LogisticRegression().fit(z[known], labels[known] > 0.5)
-            return cls(knots, found.coef_[0], found.intercept_)
+            model = LogisticRegression().fit(z[labelled], labels[labelled] > 0.5)
+            return cls(knots, model.coef_[0], model.intercept_)
         z = z[np.isfinite(z).all(axis=1)]
         weights = np.ones(z.shape[1])
         if z.shape[1] > 2:

@@ -45,10 +45,10 @@ def write_tensors(tensors: Mapping[str, Any], path: str | Path, metadata: Mappin
     try:
         save_file(dict(tensors), path, metadata=metadata | {"checksum": _checksum(tensors, metadata)})
     except SafetensorError as error:
-        found = re.search(r"os error (\d+)", str(error))  # as Rust reports what the system said
-        if found is None:
+        match = re.search(r"os error (\d+)", str(error))  # as Rust reports what the system said
+        if match is None:
             raise
-        number = int(found[1])
+        number = int(match[1])
         raise OSError(number, os.strerror(number), str(path)) from error
 
 
@@ -70,16 +70,16 @@ def read_tensors(path: str | Path, framework: str = "np") -> tuple[dict[str, Any
 
 def _checksum(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
     """CRC-32 of names, types, shapes and bytes."""
-    found = zlib.crc32(repr(sorted(metadata.items())).encode())
+    checksum = zlib.crc32(repr(sorted(metadata.items())).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         kind = str(tensor.dtype).removeprefix("torch.")
-        found = zlib.crc32(f"{name} {kind} {tuple(tensor.shape)}".encode(), found)
+        checksum = zlib.crc32(f"{name} {kind} {tuple(tensor.shape)}".encode(), checksum)
         if isinstance(tensor, np.ndarray):
             content = tensor.reshape(-1).view(np.uint8)
         else:
             from torch import uint8
 
             content = tensor.detach().cpu().reshape(-1).view(uint8).numpy()
-        found = zlib.crc32(content.data, found)
-    return f"{found:08x}"
+        checksum = zlib.crc32(content.data, checksum)
+    return f"{checksum:08x}"

@@ -28,10 +28,10 @@ def captions_of(value: Any, depth: int = 3) -> list[tuple[str | None, str | None
         spelt = spelt_out(value) if depth == 3 else None
         if spelt is None:
             return [(plain_text(value), None)]
-        found = captions_of(spelt, 2)
-        return [(plain_text(value), found[0][1])] if isinstance(spelt, dict) and found[0][1] else found
+        captions = captions_of(spelt, 2)
+        return [(plain_text(value), captions[0][1])] if isinstance(spelt, dict) and captions[0][1] else captions
     if isinstance(value, list) and depth:
-        return [found for item in value for found in captions_of(item, depth - 1)] or [(None, None)]
+        return [pair for item in value for pair in captions_of(item, depth - 1)] or [(None, None)]
     if isinstance(value, dict):
         words = value.get("tokens")  # of Karpathy's JSON
         if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
@@ -51,13 +51,13 @@ def is_listed(value: Any) -> bool:
 
 def caption_cell(value: Any, lists: bool) -> tuple[str | list[str | None] | None, dict[int, str]]:
     """The captions of a value in a column of texts, or of lists of them, and place -> why that is no caption."""
-    found = captions_of(value)
-    faults = {k: why for k, (_, why) in enumerate(found) if why}
+    captions = captions_of(value)
+    faults = {k: why for k, (_, why) in enumerate(captions) if why}
     if lists:
-        return None if found == [(None, None)] else [text for text, _ in found], faults
-    if len(found) > 1:
-        faults = {0: f"the caption is a list of {len(found)}, and others have one"}
-    return found[0][0], faults
+        return None if captions == [(None, None)] else [text for text, _ in captions], faults
+    if len(captions) > 1:
+        faults = {0: f"the caption is a list of {len(captions)}, and others have one"}
+    return captions[0][0], faults
 
 
 def caption_column(values: Sequence[Any]) -> tuple[pa.Array, Faults]:

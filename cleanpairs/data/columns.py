@@ -128,39 +128,39 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
     """
     names = list(schema.names)
     listed = ", ".join(f"{f.name} ({f.type})" for f in schema) or "none"
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for role, usual in USUAL_NAMES.items():
-        asked = given.get("text_vectors" if role == "text_features" else f"{role}_column")
-        if asked is not None:
-            if asked not in names:
-                raise DataError(f"{where} has no column {asked!r}{nearest(asked, names)} (columns: {listed})")
-            kind = schema.field(asked).type
+        wanted = given.get("text_vectors" if role == "text_features" else f"{role}_column")
+        if wanted is not None:
+            if wanted not in names:
+                raise DataError(f"{where} has no column {wanted!r}{nearest(wanted, names)} (columns: {listed})")
+            kind = schema.field(wanted).type
             if role == "image" and not _fits(role, kind) and _fits("features", kind):
-                found["features"] = asked
+                roles["features"] = wanted
             elif not _fits(role, kind):
-                raise DataError(f"column {asked!r} of {where} is {kind}; the {role} must be {_WANTED[role]}")
+                raise DataError(f"column {wanted!r} of {where} is {kind}; the {role} must be {_WANTED[role]}")
             else:
-                found[role] = asked
+                roles[role] = wanted
             continue
         for want in usual:
             alike = sorted((n for n in names if n.lower() == want), key=lambda n: n != want)  # the exact one first
             for name in alike:
-                if role not in found and _fits(role, schema.field(name).type):
-                    found[role] = name
-    if given.get("image_column") is not None and "image" in found:
-        found.pop("features", None)  # asked for the images, so the vectors beside them are not used
-    if "text" not in found and not {"features", "text_features"} <= found.keys():
+                if role not in roles and _fits(role, schema.field(name).type):
+                    roles[role] = name
+    if given.get("image_column") is not None and "image" in roles:
+        roles.pop("features", None)  # asked for the images, so the vectors beside them are not used
+    if "text" not in roles and not {"features", "text_features"} <= roles.keys():
         raise DataError(
             f"{where} has no column of captions{_unfit('text', schema)}; name one with --column text=NAME, or bring "
             "vectors of both sides, in columns like image_emb and text_emb or by --column text-vectors=NAME (columns: "
             f"{listed})"
         )
-    if "image" not in found and "features" not in found:
-        raise _no_images(schema, where, found["text"], listed)
-    if "text" in found and is_list(schema.field(found["text"]).type):
-        found.pop("text_features", None)
-    found |= {SCORE + name: name for name in _named_scores(schema, given.get("score_columns") or "", where)}
-    return found | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in found.values()}
+    if "image" not in roles and "features" not in roles:
+        raise _no_images(schema, where, roles["text"], listed)
+    if "text" in roles and is_list(schema.field(roles["text"]).type):
+        roles.pop("text_features", None)
+    roles |= {SCORE + name: name for name in _named_scores(schema, given.get("score_columns") or "", where)}
+    return roles | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in roles.values()}
 
 
 def _named_scores(schema: pa.Schema, named: str, where: str) -> list[str]:

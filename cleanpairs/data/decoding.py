@@ -73,9 +73,9 @@ RGB = Preparation("numpy:asarray", prefetch=0)  # (H, W, 3), in full size: much 
 
 def workers_for(n: int, each: int = 512, most: int = 8) -> int:
     """Processes for ``n`` images: CLEANPAIRS_DECODE_WORKERS, else one for ``each`` so many, ``most`` in all."""
-    asked = limit("decode_workers")
-    if asked is not None:
-        return int(asked)
+    workers = limit("decode_workers")
+    if workers is not None:
+        return int(workers)
     if not sys.executable:  # embedded in another program: there is no Python to start
         return 0
     return min(most, len(os.sched_getaffinity(0)), -(-n // each))
@@ -159,7 +159,7 @@ class Decoder(AbstractContextManager["Decoder"]):
 
 def _gather(start: int, decoded: Iterable[Result]) -> DecodedBatch:
     results = list(decoded)
-    failures = {row: " ".join(found.split()) for row, found in enumerate(results, start) if isinstance(found, str)}
+    failures = {row: " ".join(result.split()) for row, result in enumerate(results, start) if isinstance(result, str)}
     rows = np.array([row for row in range(start, start + len(results)) if row not in failures], dtype=np.int64)
     return DecodedBatch(start, len(results), rows, [r for r in results if not isinstance(r, str)], failures)
 
@@ -274,8 +274,8 @@ def prepare(data: bytes, preparation: Preparation) -> np.ndarray:
     except DataError:
         raise
     except Exception as error:  # memory that does not suffice, above all: it is this image that is bad, not the run
-        said = ": ".join(filter(None, (type(error).__name__, str(error))))
-        raise DataError(f"the image of {image.width}x{image.height} pixels cannot be prepared: {said}") from error
+        message = ": ".join(filter(None, (type(error).__name__, str(error))))
+        raise DataError(f"the image of {image.width}x{image.height} pixels cannot be prepared: {message}") from error
 
 
 def serve() -> None:

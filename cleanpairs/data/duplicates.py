@@ -57,8 +57,8 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     group = np.arange(len(signatures))
     if len(rows) < 2:
         return group
-    known, inverse = np.unique(signatures[rows], axis=0, return_inverse=True)
-    codes, colours = np.ascontiguousarray(known[:, :8]), known[:, 8:200].astype(np.float32)  # 64 cells of three
+    distinct, inverse = np.unique(signatures[rows], axis=0, return_inverse=True)
+    codes, colours = np.ascontiguousarray(distinct[:, :8]), distinct[:, 8:200].astype(np.float32)  # 64 cells of three
     cells = colours.reshape(-1, 64, 3)
     contrast = np.linalg.norm((cells - cells.mean(axis=1, keepdims=True)).reshape(-1, 192), axis=1)
     index = faiss.IndexBinaryMultiHash(64, 4, 16)  # of 7 errors or fewer some quarter of the bits has at most one
@@ -115,11 +115,12 @@ def near_vector_groups(signs: np.ndarray, most_bits: int = 28) -> np.ndarray:
     """
     import faiss
 
-    known, inverse = np.unique(signs, axis=0, return_inverse=True)
-    parts = (21, 12) if len(known) <= 50_000 else (16, 16)  # how many, and bits of each: linked ones have one in common
+    distinct, inverse = np.unique(signs, axis=0, return_inverse=True)
+    # How many, and bits of each: linked ones have one in common.
+    parts = (21, 12) if len(distinct) <= 50_000 else (16, 16)
     index = faiss.IndexBinaryMultiHash(256, *parts)
-    index.add(np.ascontiguousarray(known))
-    return _first_linked(_links(index, known, most_bits, at_once=256), len(known), inverse)
+    index.add(np.ascontiguousarray(distinct))
+    return _first_linked(_links(index, distinct, most_bits, at_once=256), len(distinct), inverse)
 
 
 def group_near_vectors(pairs: Pairs, most_bits: int = 28) -> Pairs:
@@ -133,8 +134,8 @@ def group_near_vectors(pairs: Pairs, most_bits: int = 28) -> Pairs:
 
 def lesser_duplicates(group: np.ndarray, row: np.ndarray, score: np.ndarray) -> np.ndarray:
     """Of the pairs (n,) that have a score, those (k,), rising, of another row than the best of their ``group``."""
-    known = np.flatnonzero(~np.isnan(score))
-    order = known[np.lexsort((row[known], -score[known], group[known]))]
+    finite = np.flatnonzero(~np.isnan(score))
+    order = finite[np.lexsort((row[finite], -score[finite], group[finite]))]
     _, first, place = np.unique(group[order], return_index=True, return_inverse=True)
     return np.sort(order[row[order] != row[order[first]][place]])
 
@@ -147,9 +148,9 @@ def group_near_duplicates(pairs: Pairs) -> Pairs:
 
 def flat_images(pairs: Pairs) -> np.ndarray:
     """Rows (k,) of the pictures of one colour, or that cannot be decoded. None where there are no pictures."""
-    found = _grouped(pairs)[1]
-    present = found[:, 200] > 0
-    spread = found[:, 8:200].reshape(-1, 64, 3).std(axis=1).max(axis=1, initial=0)  # grey alone takes red for green
+    flat = _grouped(pairs)[1]
+    present = flat[:, 200] > 0
+    spread = flat[:, 8:200].reshape(-1, 64, 3).std(axis=1).max(axis=1, initial=0)  # grey alone takes red for green
     return np.flatnonzero(~present & (spread < FLAT)) if present.any() else np.empty(0, np.int64)
 
 
@@ -168,9 +169,9 @@ def _cached(pairs: Pairs) -> np.ndarray:
     version = 2  # of the signatures
     images = hashlib.sha256(pairs.image_group.tobytes()).hexdigest()  # also of files that the input only names
     file = cache_dir() / "signatures" / f"{pairs.source.fingerprint[:24]}-{images[:16]}-{version}"
-    known = read_cached(file)
-    if known is not None and len(known) == 201 * len(pairs.images):
-        return np.frombuffer(known, np.uint8).reshape(-1, 201)
-    found = image_signatures(pairs.images)
-    write_cached(file, found.tobytes())
-    return found
+    cached = read_cached(file)
+    if cached is not None and len(cached) == 201 * len(pairs.images):
+        return np.frombuffer(cached, np.uint8).reshape(-1, 201)
+    signatures = image_signatures(pairs.images)
+    write_cached(file, signatures.tobytes())
+    return signatures

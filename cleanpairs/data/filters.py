@@ -48,8 +48,8 @@ def chosen_filters(drop: str) -> dict[str, float]:
         elif part == "all":
             chosen = usual | chosen
         elif name not in FILTERS:
-            known = ", ".join([*FILTERS, "all", "none"])
-            raise ConfigError(f"drop: there is no filter {name!r}{nearest(name, list(FILTERS))} (known: {known})")
+            names = ", ".join([*FILTERS, "all", "none"])
+            raise ConfigError(f"drop: there is no filter {name!r}{nearest(name, list(FILTERS))} (known: {names})")
         elif equals and (FILTERS[name].setting is None or not re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*", value)):
             takes = "no number" if FILTERS[name].setting is None else "a number from 0 on"
             raise ConfigError(f"drop: the filter {name} takes {takes}, found {part!r}")
@@ -80,8 +80,8 @@ def _blank(pairs: Pairs, _: float) -> np.ndarray:
         return np.empty(0, np.int64)
     flat = flat_images(pairs)  # with those that cannot be decoded
     contents = pairs.images.read(flat.tolist())
-    known = [m for m, content in zip(flat, contents, strict=True) if content and image_header(content)]
-    return np.flatnonzero(np.isin(pairs.image_index, known))
+    readable = [m for m, content in zip(flat, contents, strict=True) if content and image_header(content)]
+    return np.flatnonzero(np.isin(pairs.image_index, readable))
 
 
 def _by_sides(odd: Callable[[np.ndarray, np.ndarray, float], np.ndarray]) -> Callable[[Pairs, float], np.ndarray]:
@@ -155,11 +155,11 @@ def _script(caption: str) -> tuple[str, float]:
     """The script of most letters, as Unicode's names begin, and its share of them."""
     if caption.isascii():
         return ("LATIN", 1.0) if _LETTER.search(caption) else ("", 0.0)
-    found = Counter(unicodedata.name(c, "OTHER").split()[0] for c in caption if c.isalpha())
-    if not found:
+    counts = Counter(unicodedata.name(c, "OTHER").split()[0] for c in caption if c.isalpha())
+    if not counts:
         return "", 0.0
-    script, n = found.most_common(1)[0]
-    return script, n / found.total()
+    script, n = counts.most_common(1)[0]
+    return script, n / counts.total()
 
 
 FILTERS = {

@@ -63,14 +63,14 @@ def _conflicts(written: dict[Path, set[Path]], given: Input) -> Iterator[tuple[P
     """Outputs, what they are to the input, and its name. Of an output also the spellings are given."""
     name = os.fspath(given.path)
     pattern = re.sub(r"\{[^{}/]*\}", "*", name)  # 00000..00012 and a,b
-    found: Iterable[str] = [name] if os.path.lexists(name) else ()
-    if not found and glob.has_magic(pattern):  # else there is no such input, or it is the name of something else
-        found, whole = glob.iglob(pattern, recursive=True), _real(pattern)
+    paths: Iterable[str] = [name] if os.path.lexists(name) else ()
+    if not paths and glob.has_magic(pattern):  # else there is no such input, or it is the name of something else
+        paths, whole = glob.iglob(pattern, recursive=True), _real(pattern)
         for output, spelled in written.items():
             alike = (path for path in spelled if "**" in whole.parts or len(path.parts) == len(whole.parts))
             if any(fnmatchcase(str(path), str(whole)) for path in alike):
                 yield output, "would be read as a part of", name
-    for path in found:
+    for path in paths:
         inputs = _spellings(path)
         for output, outputs in written.items():
             if outputs & inputs or same_file(output, path):
@@ -121,10 +121,10 @@ def _real(path: PathLike) -> Path:
 
 def require_own_file(path: Path, is_ours: Kept, kind: str) -> None:
     """OutputExistsError where a file beside an output, which nobody has named, is there and is not ours."""
-    known = not path.is_file()
+    missing = not path.is_file()
     with suppress(Exception):  # what cannot be read is not ours, whatever says so
-        known = known or is_ours(path)
-    if not known:
+        missing = missing or is_ours(path)
+    if not missing:
         raise OutputExistsError(
             f"{path} exists and is no {kind}: it would be replaced by one; move it away, or name another output"
         )

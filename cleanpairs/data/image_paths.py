@@ -29,11 +29,11 @@ def with_images(schema: pa.Schema, column: Callable[[str], list[Any]], file: Pat
 
     missing: DataError | None = None
     try:
-        found = find_columns(schema, vars(request), str(file))
-        name = found.get("image")
+        roles = find_columns(schema, vars(request), str(file))
+        name = roles.get("image")
         if name is None or not is_text(schema.field(name).type):
             return request
-        names = [name] if request.image_column or "features" in found else list(dict.fromkeys([name, *usual("image")]))
+        names = [name] if request.image_column or "features" in roles else list(dict.fromkeys([name, *usual("image")]))
         names.sort(key=lambda other: "://" in next(filter(None, column(other)), "://"))  # addresses last
     except DataError as error:  # a column of names may be one of keys
         name, names, missing = None, [] if request.image_column else usual("key"), error

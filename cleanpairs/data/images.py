@@ -86,9 +86,9 @@ def resolve_path(path: str, root: Path, beside: Path | None = None) -> Path:
         if not os.path.exists(file):
             ends = (base / meant for meant in _meant(path, base))
             for end in ends if beside is None else chain([beside / path], ends):
-                found = end.resolve()
-                if found.is_relative_to(base) and found.is_file():
-                    return found
+                resolved = end.resolve()
+                if resolved.is_relative_to(base) and resolved.is_file():
+                    return resolved
     if not file.is_relative_to(base):
         remedy = "" if os.path.exists(file) else ", and no end of it is there"
         if Path(os.path.abspath(base / path)).is_relative_to(base):

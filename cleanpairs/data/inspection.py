@@ -41,7 +41,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
     role = {column: "precomputed score" if r.startswith(SCORE) else r for r, column in source.columns.items()}
     role |= dict.fromkeys(TRUTH, "truth")
     array, text = pairs.images.array(), pairs.text_vectors
-    both = np.stack([pairs.pair_image_group, pairs.text_group], axis=1)
+    groups = np.stack([pairs.pair_image_group, pairs.text_group], axis=1)
     return {
         "reader": source.kind,
         "files": [location(p) for p in source.files],
@@ -56,7 +56,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
         "images": len(pairs.images),
         "distinct_images": len(np.unique(pairs.image_group)),
         "distinct_captions": len(np.unique(pairs.text_group)),
-        "duplicate_pairs": len(pairs) - len(np.unique(both, axis=0)),
+        "duplicate_pairs": len(pairs) - len(np.unique(groups, axis=0)),
         "vectors": None if array is None else _shape(array),
         "text_vectors": None if text is None else _shape(text),
         "precomputed_scores": {name: _quantiles(values) for name, values in pairs.precomputed_scores.items()},
@@ -71,15 +71,15 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
 
 def _counted(pairs: Pairs, drop: str) -> Iterator[Found]:
     for name, setting in chosen_filters(drop).items():
-        of = FILTERS[name]
-        found = of.find(pairs, setting)
-        first = int(found[0]) if len(found) else None
+        entry = FILTERS[name]
+        rows = entry.find(pairs, setting)
+        first = int(rows[0]) if len(rows) else None
         yield {
             "filter": name,
-            "pairs": len(found),
-            "reason": of.reason.format(setting),
-            "always": of.always,
-            "too_many": is_usual(found, pairs),
+            "pairs": len(rows),
+            "reason": entry.reason.format(setting),
+            "always": entry.always,
+            "too_many": is_usual(rows, pairs),
             "pair_id": first,
             "key": None if first is None else pairs.keys[first],
         }
@@ -90,10 +90,10 @@ def _shape(array: np.ndarray) -> str:
 
 
 def _quantiles(values: np.ndarray) -> Found:
-    known = values[np.isfinite(values)].astype(np.float64)
+    finite = values[np.isfinite(values)].astype(np.float64)
     at = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-    found = np.quantile(known, at).tolist() if len(known) else [None] * len(at)
-    return {"known": len(known), "quantiles": dict(zip(map(str, at), found, strict=True))}
+    quantiles = np.quantile(finite, at).tolist() if len(finite) else [None] * len(at)
+    return {"known": len(finite), "quantiles": dict(zip(map(str, at), quantiles, strict=True))}
 
 
 def _first(pairs: Pairs, rows: int) -> Iterator[Found]:
@@ -104,8 +104,8 @@ def _first(pairs: Pairs, rows: int) -> Iterator[Found]:
         image = f"vectors {_shape(array)}" if array is not None else "no image"
         if content is not None:
             header = image_header(content)
-            known = "no known image format" if header is None else "{} {}x{}".format(*header)
-            image = f"{known}, {len(content):,} bytes"
+            text = "no known image format" if header is None else "{} {}x{}".format(*header)
+            image = f"{text}, {len(content):,} bytes"
         yield {"key": pairs.keys[i], "caption": pairs.captions[i], "image": image, "reason": pairs.reasons.get(i)}
 
 

@@ -61,8 +61,8 @@ class NoiseKind:
             "truncated": (3.0, "the number of words to cut captions to is whole and at least 1"),
         }
         plain = ("uniform", "edited", "boilerplate")  # without a column or an amount
-        if name not in (known := ("uniform", "within", *amounts, "copied", *plain[1:])):
-            raise ConfigError(f"the kind of noise is one of {', '.join(known)}, found {name!r}")
+        if name not in (kinds := ("uniform", "within", *amounts, "copied", *plain[1:])):
+            raise ConfigError(f"the kind of noise is one of {', '.join(kinds)}, found {name!r}")
         if name == "within" and not more:
             raise ConfigError("noise of the kind 'within' needs a column, as in within:COLUMN")
         if name in plain and more:

@@ -98,11 +98,11 @@ def shared_schema(paths: Sequence[str], schema_of: Callable[[str], pa.Schema]) -
                 "together by a glob"
             )
         for name in schema.names if not schema.equals(first) else ():
-            both = [whole[name], schema.field(name)]
-            if both[0].type != both[1].type:  # of categories their values
-                both = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in both]
+            fields = [whole[name], schema.field(name)]
+            if fields[0].type != fields[1].type:  # of categories their values
+                fields = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in fields]
             try:
-                whole[name] = pa.unify_schemas([pa.schema([f]) for f in both], promote_options="permissive").field(0)
+                whole[name] = pa.unify_schemas([pa.schema([f]) for f in fields], promote_options="permissive").field(0)
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 kinds = f"{whole[name].type} in {paths[0]}, {schema.field(name).type} in {path}"
                 raise DataError(f"the files differ in column {name!r}: {kinds}; write it with one type") from error

@@ -105,17 +105,17 @@ def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
     """The input with one more column, of the texts of several, as Parquet in the cache directory, and its name."""
     digest = sha256("|".join([source.fingerprint, *names]).encode()).hexdigest()
     path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
-    known = next(iter(iter_tables(source, 1))).schema.names
-    if missing := [name for name in names if name not in known]:
-        raise DataError(f"{', '.join(source.paths[:1])} has no column {missing[0]!r} (columns: {', '.join(known)})")
-    column = "joined_caption" if "caption" in known else "caption"
+    columns = next(iter(iter_tables(source, 1))).schema.names
+    if missing := [name for name in names if name not in columns]:
+        raise DataError(f"{', '.join(source.paths[:1])} has no column {missing[0]!r} (columns: {', '.join(columns)})")
+    column = "joined_caption" if "caption" in columns else "caption"
 
-    def text_of(found: pa.Array, name: str) -> pa.Array:
-        what = f"{source.inputs[-1]}, column {name!r} of type {found.type},"
+    def text_of(cells: pa.Array, name: str) -> pa.Array:
+        what = f"{source.inputs[-1]}, column {name!r} of type {cells.type},"
         with reading(what, "joined as texts", pa.ArrowException):
-            if pa.types.is_nested(found.type):
+            if pa.types.is_nested(cells.type):
                 raise pa.ArrowNotImplementedError("a value of it is several; leave it out of --column text=")
-            text = found.cast(pa.string())
+            text = cells.cast(pa.string())
         return pc.if_else(pc.equal(text, ""), None, text)
 
     def joined() -> Iterator[pa.Table]:
@@ -227,10 +227,10 @@ def load_pairs(
             source = open_source(path, **options | {"image_root": Path.cwd()})
         return load_source(source)
     except CleanpairsError as error:  # about the file in the cache: it is to speak of the object, in Python's words
-        said = str(error).replace(f"--url_list {path}", "--url_list FILE")
-        said = said.replace(str(path), f"the {type(data).__name__}")
-        said = re.sub(r"--column (image|text|key)=(NAME)?", r"\1_column", said).replace("--image-root", "image_root")
-        raise type(error)(said.replace("--column text-vectors=NAME", "text_vectors")) from error
+        text = str(error).replace(f"--url_list {path}", "--url_list FILE")
+        text = text.replace(str(path), f"the {type(data).__name__}")
+        text = re.sub(r"--column (image|text|key)=(NAME)?", r"\1_column", text).replace("--image-root", "image_root")
+        raise type(error)(text.replace("--column text-vectors=NAME", "text_vectors")) from error
 
 
 def reader_of(source: Source) -> Any:
@@ -255,8 +255,8 @@ def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs
             first += len(some.batch)
 
     digest = sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()
-    found = replace(source, fingerprint=digest, n_rows=len(rows))
-    return load_rows(reader.iter_rows(found, chosen()), found, None)
+    selected = replace(source, fingerprint=digest, n_rows=len(rows))
+    return load_rows(reader.iter_rows(selected, chosen()), selected, None)
 
 
 def load_source(source: Source) -> Pairs:

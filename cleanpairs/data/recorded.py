@@ -53,8 +53,8 @@ def check_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool 
     columns = [f"{role}_column" for role in ("image", "text", "key")]
     texts = [*"reader encoding split score_columns image_root text_vectors captions".split(), *columns]
     types = dict.fromkeys(texts, str) | {"allow_urls": bool, "limit": int}
-    known = isinstance(data, str) and isinstance(options, Mapping)
-    if not (known and all(value is None or type(value) is types.get(name) for name, value in options.items())):
+    valid = isinstance(data, str) and isinstance(options, Mapping)
+    if not (valid and all(value is None or type(value) is types.get(name) for name, value in options.items())):
         raise DataError(f"{where} does not say which data it is of, as it was written: {data!r:.100} {options!r:.200}")
     if trusted or _note(data, options).exists():
         return True

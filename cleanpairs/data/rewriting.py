@@ -16,8 +16,8 @@ def content_words(caption: str) -> list[str]:
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
     numbers = "one two three four five six eight nine ten eleven twelve".split()
-    said = re.findall(r"\w+", normalise_text(caption))
-    return [w for w in said if len(w) > 2 and (w not in ENGLISH_STOP_WORDS or w in numbers)]
+    words = re.findall(r"\w+", normalise_text(caption))
+    return [w for w in words if len(w) > 2 and (w not in ENGLISH_STOP_WORDS or w in numbers)]
 
 
 def of_images(pairs: Pairs, values: Iterable[Iterable[Any]]) -> dict[int, set[Any]]:

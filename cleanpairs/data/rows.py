@@ -146,22 +146,22 @@ def convert(
     row_faults |= rows.faults
     if row_faults and (status := column("status")) is not None:
         why = column("error_message")
-        told = zip(image_cells(status), [None] * n if why is None else image_cells(why), strict=True)
-        failed = {i: message or word for i, (word, message) in enumerate(told) if str(word).startswith("failed")}
+        outcomes = zip(image_cells(status), [None] * n if why is None else image_cells(why), strict=True)
+        failed = {i: message or word for i, (word, message) in enumerate(outcomes) if str(word).startswith("failed")}
         row_faults |= {i: f"{NO_DOWNLOAD}: {failed[i]}" for i in row_faults.keys() & failed.keys()}
     captions, keys = column(columns.get("text")), column(columns.get("key"))
     names = row_numbers(first_row, n) if names is None else names
-    found = _pairs(n, captions, names, keys, row_faults, rows.caption_faults)
-    out = RowBatch(n, *found, image_group=groups, vectors=vectors, captioned=captions is not None)
+    pairs = _pairs(n, captions, names, keys, row_faults, rows.caption_faults)
+    out = RowBatch(n, *pairs, image_group=groups, vectors=vectors, captioned=captions is not None)
 
     def own(cells: list[Any]) -> list[Any]:  # of each pair: its row's, or its own in the row's list
         at = ((cells[i], k) for i, k in zip(out.row.tolist(), out.position.tolist(), strict=True))
         return [(cell[k : k + 1] or [None])[0] if isinstance(cell, list) else cell for cell, k in at]
 
     if "true_mismatch" in batch.schema.names:
-        known = column("true_key")
+        true_key = column("true_key")
         out.true_mismatch = [bool(mismatch) for mismatch in own(batch.column("true_mismatch").to_pylist())]
-        out.true_key = [str(key or "") for key in own([None] * n if known is None else texts_of(known))]
+        out.true_key = [str(key or "") for key in own([None] * n if true_key is None else texts_of(true_key))]
     texts = column(columns.get("text_features"))
     if texts is not None:
         vectors, why = vectors_of(texts, shapes["text_features"], "text vector")
@@ -219,11 +219,11 @@ def _pairs(
     if keys is not None:
         own = readable(keys)
         names = pc.coalesce(own, names) if own.null_count else own
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     if captions is not None:
-        found = {i: fault for i, text in enumerate(texts.to_pylist()) if (fault := caption_fault(text))}
-        found |= dict.fromkeys(spoilt, NOT_UTF8)
-        found |= {int(np.searchsorted(row, i)) + k: fault for (i, k), fault in caption_faults.items()}
+        reasons = {i: fault for i, text in enumerate(texts.to_pylist()) if (fault := caption_fault(text))}
+        reasons |= dict.fromkeys(spoilt, NOT_UTF8)
+        reasons |= {int(np.searchsorted(row, i)) + k: fault for (i, k), fault in caption_faults.items()}
     for i in np.flatnonzero(np.isin(row, list(faults))).tolist():
-        found[i] = faults[int(row[i])]
-    return texts.fill_null(""), row, position, taken(names, row), dict(sorted(found.items()))
+        reasons[i] = faults[int(row[i])]
+    return texts.fill_null(""), row, position, taken(names, row), dict(sorted(reasons.items()))

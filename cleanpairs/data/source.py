@@ -80,8 +80,8 @@ def cache_dir() -> Path:
     """``$CLEANPAIRS_CACHE``, else ``$XDG_CACHE_HOME/cleanpairs``, else ``~/.cache/cleanpairs``. It need not exist."""
     if own := os.environ.get("CLEANPAIRS_CACHE"):
         return Path(own)
-    if found := os.environ.get("XDG_CACHE_HOME"):
-        return Path(found) / "cleanpairs"
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder) / "cleanpairs"
     with suppress(RuntimeError):  # a user without HOME, whom the system does not know
         return Path.home() / ".cache" / "cleanpairs"
     return _own_folder()
@@ -143,11 +143,11 @@ def digest_of(path: str | os.PathLike[str]) -> bytes:
     with open_regular(path) as file:
         begun, name, seen = time.time(), os.path.abspath(path), _seen(file.fileno())
         note = cache_dir() / "digests" / f"{hashlib.sha256(os.fsencode(name)).hexdigest()}.json"
-        known = _known.get(name, {})
-        if known.get("seen") != seen and seen["size"] >= LARGE:
-            known = json.loads(read_cached(note) or b"{}")
-        if known.get("seen") == seen:
-            return bytes.fromhex(known["sha256"])
+        cached = _known.get(name, {})
+        if cached.get("seen") != seen and seen["size"] >= LARGE:
+            cached = json.loads(read_cached(note) or b"{}")
+        if cached.get("seen") == seen:
+            return bytes.fromhex(cached["sha256"])
         digest = hashlib.file_digest(file, "sha256").digest()
         if max(seen["modified"], seen["changed"]) < (begun - SETTLED) * 1e9 and _seen(file.fileno()) == seen:
             _known[name] = {"seen": seen, "sha256": digest.hex()}
@@ -158,6 +158,6 @@ def digest_of(path: str | os.PathLike[str]) -> bytes:
 
 
 def _seen(fd: int) -> dict[str, int]:
-    found = os.fstat(fd)
-    times = {"modified": found.st_mtime_ns, "changed": found.st_ctime_ns}
-    return {"device": found.st_dev, "inode": found.st_ino, "size": found.st_size, **times}
+    stat = os.fstat(fd)
+    times = {"modified": stat.st_mtime_ns, "changed": stat.st_ctime_ns}
+    return {"device": stat.st_dev, "inode": stat.st_ino, "size": stat.st_size, **times}

@@ -58,13 +58,13 @@ def record_batch(schema: pa.Schema, columns: Mapping[str, Any], wanted: Sequence
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, schema.metadata))
 
 
-def chosen_split(asked: str | None, known: Sequence[str], where: str) -> str:
+def chosen_split(split: str | None, splits: Sequence[str], where: str) -> str:
     """The split that was asked for, else the only one, else ``train``. DataError where there is no such one."""
-    if not known:
+    if not splits:
         raise DataError(f"{where} has no splits; leave --split (split) out")
-    name = asked or (known[0] if len(known) == 1 else "train")
-    if name not in known:
-        raise DataError(f"{where} has no split {name!r} (splits: {', '.join(known)}); name one with --split")
+    name = split or (splits[0] if len(splits) == 1 else "train")
+    if name not in splits:
+        raise DataError(f"{where} has no split {name!r} (splits: {', '.join(splits)}); name one with --split")
     return name
 
 
@@ -100,16 +100,16 @@ class TableReader(ABC):
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
         """Encoded images (k,) at ``rows`` (k,), in any order. What lies before them is passed over."""
         wanted, column = np.unique(np.asarray(rows, np.int64)), source.columns["image"]
-        found: dict[int, bytes | None] = {}
+        images: dict[int, bytes | None] = {}
         for first, parts in self._around(source, wanted, [column]):
             for part in parts:
                 last = first + len(part.batch)
                 for row in wanted[(wanted >= first) & (wanted < last)].tolist():
                     cell = image_cells(part.batch.column(0).slice(row - first, 1))[0]
-                    found[row] = encoded_bytes(cell, part.path, source.image_root)
+                    images[row] = encoded_bytes(cell, part.path, source.image_root)
                 if (first := last) > wanted[-1]:
                     break
-        return [found.get(int(row)) for row in rows]
+        return [images.get(int(row)) for row in rows]
 
     def _around(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
         """First row and batches of the parts in which the rows ``wanted`` (k,), rising, are."""
@@ -179,13 +179,13 @@ class TableReader(ABC):
         """The source that these files are: its columns found, its files hashed."""
         n_rows = n_rows if request.limit is None else min(request.limit, n_rows)
         root = None if request.image_root is None else str(Path(request.image_root).absolute())
-        known = {} if request.text_column is None else {"text": request.text_column}
-        source = Source(self.kind, tuple(paths), known, "", n_rows, root, False, options)
+        given = {} if request.text_column is None else {"text": request.text_column}
+        source = Source(self.kind, tuple(paths), given, "", n_rows, root, False, options)
         schema = self.schema(source)
-        found = find_columns(schema, vars(request), data)
+        columns = find_columns(schema, vars(request), data)
         check_truth(schema, data)
-        lists = "text" in found and is_list(schema.field(found["text"]).type)
-        source = replace(source, columns=found, explicit_lists=lists)
+        lists = "text" in columns and is_list(schema.field(columns["text"]).type)
+        source = replace(source, columns=columns, explicit_lists=lists)
         return replace(source, fingerprint=fingerprint_of(source))
 
 
@@ -210,12 +210,12 @@ class ParquetReader(TableReader):
         if folder.is_file() and folder.suffix not in (".parquet", ".pq") and not begins_with(folder, b"PAR1"):
             raise DataError(f"{data} is no Parquet, CSV, TSV, JSON, .npy, .arrow or .tar: see docs/inputs.md")
         paths = parquet_files(folder) if folder.is_dir() else expand_files(data, ".parquet")
-        of = {path: re.fullmatch(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?", Path(path).stem) for path in paths}
-        known = list(dict.fromkeys("" if found is None else found[1] for found in of.values()))
+        matches = {path: re.fullmatch(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?", Path(path).stem) for path in paths}
+        splits = list(dict.fromkeys("" if match is None else match[1] for match in matches.values()))
         options = {}
-        if request.split is not None or (len(known) > 1 and "train" in known):  # as the hub names them
-            options["split"] = chosen_split(request.split, () if "" in known else known, data)
-            paths = [path for path, found in of.items() if found is not None and found[1] == options["split"]]
+        if request.split is not None or (len(splits) > 1 and "train" in splits):  # as the hub names them
+            options["split"] = chosen_split(request.split, () if "" in splits else splits, data)
+            paths = [path for path, match in matches.items() if match is not None and match[1] == options["split"]]
         request, spelt = _looked_at(paths, request, data)
         options |= {"captions": "lists"} if spelt else {}
         return self.described(data, paths, sum(count_rows(paths)), request, **options)
@@ -267,13 +267,13 @@ def _looked_at(paths: Sequence[str], request: DataOptions, data: str) -> tuple[D
     schema, file = common_schema(paths), Path(paths[0])
 
     def column(name: str) -> list[Any]:
-        found = (image_cells(batch.column(0)) for _, batch in iter_batches(paths, [name], LOOK_AT, LOOK_AT))
-        return list(chain.from_iterable(found))
+        cells = (image_cells(batch.column(0)) for _, batch in iter_batches(paths, [name], LOOK_AT, LOOK_AT))
+        return list(chain.from_iterable(cells))
 
     with suppress(DataError):  # images that are missing are said to be, row by row
-        found = with_images(schema, column, file, request)
-        if found.image_column != request.image_column or found.image_root != str(file.parent):
-            request = found
+        located = with_images(schema, column, file, request)
+        if located.image_column != request.image_column or located.image_root != str(file.parent):
+            request = located
     text = find_columns(schema, vars(request), data).get("text")
     is_one = text is not None and is_text(schema.field(text).type)
     return request, is_one and any(map(is_listed, column(str(text))))
@@ -294,7 +294,7 @@ def load_rows(
     mismatch: list[bool] = []
     true_key: list[str] = []
     reasons: dict[int, str] = {}
-    found = {name: [np.empty(0, np.int64)] for name in ("row", "position", "image_group")}
+    indices = {name: [np.empty(0, np.int64)] for name in ("row", "position", "image_group")}
     scores = {name: [np.empty(0, np.float32)] for name in score_columns(source.columns)}
     for batch in batches:
         for role, block in (("features", batch.vectors), ("text_features", batch.text_vectors)):
@@ -312,13 +312,13 @@ def load_rows(
         truth |= batch.true_mismatch is not None
         mismatch += batch.true_mismatch or []
         true_key += batch.true_key or []
-        for name, parts in found.items():
+        for name, parts in indices.items():
             parts.append(getattr(batch, name) + (first if name == "row" else 0))
-        for name, known in scores.items():
-            known.append(batch.precomputed_scores[name])
+        for name, values in scores.items():
+            values.append(batch.precomputed_scores[name])
         first += batch.n_rows
     images, texts = encoded or ImageSource(source.n_rows), arrays["text_features"]
-    rows, position, groups = map(np.concatenate, found.values())
+    rows, position, groups = map(np.concatenate, indices.values())
     return Pairs(
         captions=captions,
         image_index=rows.copy(),

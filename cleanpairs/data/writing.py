@@ -37,9 +37,9 @@ def with_image_feature(schema: pa.Schema) -> pa.Schema:
             schema = schema.set(at, schema.field(at).with_type(pa.struct(parts)))
     for noted in (schema, schema.remove_metadata()):  # notes that cannot be read, of another version, are left out
         with suppress(KeyError, TypeError, AttributeError, ValueError, NotImplementedError):
-            found = noted_features(noted)
-            found |= {name: Image() for name in images if isinstance(found[name], dict)}  # it may be Audio
-            metadata[b"huggingface"] = json.dumps({"info": {"features": found.to_dict()}}).encode()
+            features = noted_features(noted)
+            features |= {name: Image() for name in images if isinstance(features[name], dict)}  # it may be Audio
+            metadata[b"huggingface"] = json.dumps({"info": {"features": features.to_dict()}}).encode()
             return schema.with_metadata(metadata)
     return schema  # it has a type that `datasets` cannot open whatever we note: a map, a view
 
@@ -51,14 +51,14 @@ def noted_features(schema: pa.Schema) -> Any:
     """
     from datasets import Features
 
-    found = Features.from_arrow_schema(schema)
+    features = Features.from_arrow_schema(schema)
     note = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
     noted = Features.from_dict(note.get("info", {}).get("features") or {})
     for field in noted.arrow_schema:
         at = schema.get_field_index(field.name)
         if at >= 0 and nullable_type(plain_type(schema.field(at).type)) == nullable_type(plain_type(field.type)):
-            found[field.name] = noted[field.name]
-    return found
+            features[field.name] = noted[field.name]
+    return features
 
 
 class Sink(ABC):
@@ -168,8 +168,8 @@ def _packing(schema: pa.Schema) -> dict[str, Any]:
     """
     empty = io.BytesIO()
     pq.write_table(schema.empty_table(), empty)
-    found = pq.read_metadata(empty).schema
-    columns = [found.column(k) for k in range(len(found))]
+    stored = pq.read_metadata(empty).schema
+    columns = [stored.column(k) for k in range(len(stored))]
     plain = {c.path for c in columns if c.physical_type == "BYTE_ARRAY" and c.logical_type.type == "NONE"}
     compression = {c.path: "none" if c.path in plain else "zstd" for c in columns}
     return {"compression": compression, "use_content_defined_chunking": not plain}

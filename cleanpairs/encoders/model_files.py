@@ -52,7 +52,7 @@ def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
     patterns = [*FILES, *also]
     allowed = hub_allowed.get()
     try:
-        found = snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=not allowed)
+        folder = snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=not allowed)
     except Exception as error:  # whatever the HTTP client below raises: there is no model, and the reason is told
         if not allowed:
             raise DataError(
@@ -63,7 +63,7 @@ def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
             f"there is no directory {name}, and the model could not be had from the hub: {error_text(error)}; give the "
             "directory of a model (as transformers' save_pretrained writes it), or check name and network"
         ) from error
-    return Path(found)
+    return Path(folder)
 
 
 def folder_and_kind(name: str, revision: str | None, known: Collection[str], said: str) -> tuple[Path, str]:
@@ -157,9 +157,9 @@ def load_network(folder: Path, kind: str, optional: tuple[str, ...] = ()) -> Any
 
     if not (folder / "model.safetensors").exists() and not (folder / "model.safetensors.index.json").exists():
         pickled = sorted(p.name for p in folder.glob("pytorch_model*.bin"))
-        found = f"found {', '.join(pickled)}, which could run code" if pickled else "found no weights"
+        why = f"found {', '.join(pickled)}, which could run code" if pickled else "found no weights"
         raise DataError(
-            f"{folder} has no model.safetensors ({found}): save the model again with transformers' save_pretrained, or "
+            f"{folder} has no model.safetensors ({why}): save the model again with transformers' save_pretrained, or "
             f"take a revision that has it"
         )
     bar = transformers.utils.logging.is_progress_bar_enabled()

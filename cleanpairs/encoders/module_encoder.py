@@ -33,9 +33,9 @@ class ModuleEncoder(FrozenImages):
     def __init__(self, module: nn.Module, prepare: Prepare | None = None, device: str = "cpu") -> None:
         self.module, self.device, self.name = module, device, type(module).__qualname__
         prepare = prepare or IMAGENET()
-        known = isinstance(prepare, ImageTransform)
+        own = isinstance(prepare, ImageTransform)
         self.transform = prepare if isinstance(prepare, ImageTransform) else ImageTransform.none()
-        self.prepare = None if known else prepare
+        self.prepare = None if own else prepare
         try:
             with torch.inference_mode():
                 probe = self.vectors(prepare([Image.new("RGB", (256, 256), c) for c in ("white", "black")]))
@@ -47,8 +47,8 @@ class ModuleEncoder(FrozenImages):
                 f"image_encoder {self.name} must map (B, 3, H, W) to (B, D) or (B, R, D), and 2 images became "
                 f"{tuple(probe.shape)}: wrap it in a module that pools or reshapes its output"
             )
-        said = repr(prepare) if known else getattr(prepare, "__qualname__", type(prepare).__qualname__)
-        digest = hashlib.sha256(f"{type(module).__module__}.{self.name}{self.shape}{said}".encode())
+        described = repr(prepare) if own else getattr(prepare, "__qualname__", type(prepare).__qualname__)
+        digest = hashlib.sha256(f"{type(module).__module__}.{self.name}{self.shape}{described}".encode())
         for name, value in module.state_dict().items():
             digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -59,7 +59,7 @@ class ModuleEncoder(FrozenImages):
         training = self.module.training
         self.module.eval().to(self.device)
         try:
-            found: Tensor = self.module(x.to(self.device))
+            vectors: Tensor = self.module(x.to(self.device))
         finally:
             self.module.train(training)
-        return found
+        return vectors

@@ -182,8 +182,8 @@ class Captioner:
             tokens = self.model.generate(pixel_values=x, return_dict_in_generate=False, **how)
             texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
             told += [" ".join(text.split()) for text in texts]
-        found = dict(zip(map(id, distinct), told, strict=True))
-        return [found[id(image)] for image in images]
+        by_image = dict(zip(map(id, distinct), told, strict=True))
+        return [by_image[id(image)] for image in images]
 
 
 class Matcher(Captioner):
@@ -195,7 +195,7 @@ class Matcher(Captioner):
     @torch.inference_mode()
     def predict(self, inputs: Sequence[tuple[Image.Image, str]], batch_size: int = 16) -> np.ndarray:
         """P(belongs) (n,) of n pairs of an image and a caption."""
-        found = [np.empty(0, np.float32)]
+        scores = [np.empty(0, np.float32)]
         longest = self.model.config.text_config.max_position_embeddings
         for start in range(0, len(inputs), batch_size):
             images, texts = zip(*inputs[start : start + batch_size], strict=True)
@@ -203,5 +203,5 @@ class Matcher(Captioner):
             tokens = self.tokenizer(clean, padding=True, truncation=True, max_length=longest, return_tensors="pt")
             asked = {name: tokens[name].to(self.device) for name in ("input_ids", "attention_mask")}
             score = self.model(pixel_values=self.transform(images).to(self.device), **asked).itm_score  # (b, 2)
-            found.append(score.softmax(dim=1)[:, 1].cpu().numpy())
-        return np.concatenate(found)
+            scores.append(score.softmax(dim=1)[:, 1].cpu().numpy())
+        return np.concatenate(scores)

@@ -37,8 +37,8 @@ WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # 
 
 def shipped() -> Path | None:
     """The directory of :data:`SHIPPED`, if its package is installed. Nothing of the package is run."""
-    found = (path.parent for f in files.package_folders(PACKAGE) for path in f.glob("model/model.safetensors"))
-    return next(found, None)
+    folders = (path.parent for f in files.package_folders(PACKAGE) for path in f.glob("model/model.safetensors"))
+    return next(folders, None)
 
 
 def fast_precision(device: str) -> torch.dtype:
@@ -58,8 +58,8 @@ class Bert:
     def __init__(self, folder: Path, config: dict[str, Any], device: str, dtype: torch.dtype = torch.float32) -> None:
         self.heads, self.eps = int(config["num_attention_heads"]), float(config.get("layer_norm_eps", 1e-12))
         try:
-            found = {name.removeprefix("bert."): w for name, w in load_file(folder / "model.safetensors").items()}
-            self._take(found, int(config["num_hidden_layers"]), torch.device(device), dtype)
+            weights = {name.removeprefix("bert."): w for name, w in load_file(folder / "model.safetensors").items()}
+            self._take(weights, int(config["num_hidden_layers"]), torch.device(device), dtype)
         except (SafetensorError, OSError, KeyError) as error:
             raise DataError(f"{folder} does not hold the weights of its config.json: {error}") from error
 
@@ -78,9 +78,9 @@ class Bert:
         self.layers = []
         for k in range(layers):
             name = f"encoder.layer.{k}"
-            asked = [both(f"{name}.attention.self.{part}") for part in ("query", "key", "value")]
+            qkv = [both(f"{name}.attention.self.{part}") for part in ("query", "key", "value")]
             self.layers.append((
-                (torch.cat([a[0] for a in asked]), torch.cat([a[1] for a in asked])),  # one product for the three
+                (torch.cat([a[0] for a in qkv]), torch.cat([a[1] for a in qkv])),  # one product for the three
                 both(f"{name}.attention.output.dense"),
                 both(f"{name}.attention.output.LayerNorm"),
                 both(f"{name}.intermediate.dense"),
@@ -92,8 +92,8 @@ class Bert:
         """States (B, L, E) of B texts of L tokens each, without padding."""
         B, L = ids.shape
         x = self._normed(F.embedding(ids, self.words) + self.places[:L], self.norm)
-        for asked, output, first, up, down, second in self.layers:
-            q, k, v = F.linear(x, *asked).view(B, L, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (B, heads, L, E/heads)
+        for qkv, output, first, up, down, second in self.layers:
+            q, k, v = F.linear(x, *qkv).view(B, L, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (B, heads, L, E/heads)
             mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, L, -1)
             x = self._normed(x + F.linear(mixed, *output), first)
             x = self._normed(x + F.linear(F.gelu(F.linear(x, *up)), *down), second)

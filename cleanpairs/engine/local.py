@@ -46,7 +46,7 @@ class LocalEngine:
                 for connection in cast("list[Connection[Any, Any]]", wait(busy)):
                     partition = busy.pop(connection)
                     try:
-                        said = connection.recv()
+                        message = connection.recv()
                     except (EOFError, OSError) as error:
                         pool.pop(connection).wait()
                         connection.close()
@@ -59,10 +59,10 @@ class LocalEngine:
                                 "is done is kept: run again to go on"
                             ) from error
                         continue
-                    if isinstance(said, Exception):
-                        raise said
+                    if isinstance(message, Exception):
+                        raise message
                     deaths = 0
-                    yield said
+                    yield message
         finally:
             for connection, process in pool.items():  # after an error the others finish the partitions in hand
                 connection.close()

@@ -173,11 +173,11 @@ def _parts(folder: Path) -> list[Path]:
 
 def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:
     """The partitions of the job called ``name`` that are finished, by number."""
-    known = json.loads(read_cached(folder / MANIFEST) or b"{}")
-    if known.get("job") == name:
-        found = {path.name: sha256_of(path) for path in _parts(folder)}
-        done = [Finished(**line) for line in known["done"]]
-        return {f.number: f for f in done if found.get(Partition(f.number, 0, 0).name) == f.sha256}
+    manifest = json.loads(read_cached(folder / MANIFEST) or b"{}")
+    if manifest.get("job") == name:
+        digests = {path.name: sha256_of(path) for path in _parts(folder)}
+        done = [Finished(**line) for line in manifest["done"]]
+        return {f.number: f for f in done if digests.get(Partition(f.number, 0, 0).name) == f.sha256}
     if (folder / MANIFEST).exists() and not overwrite:
         raise OutputExistsError(
             f"{folder} holds parts of another job (other data, another model or version): remove it, or give "
@@ -189,5 +189,5 @@ def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:
 
 
 def _note(folder: Path, name: str, done: dict[int, Finished]) -> None:
-    known = {"job": name, "done": [asdict(finished) for finished in done.values()]}
-    write_cached(folder / MANIFEST, json.dumps(known).encode())
+    manifest = {"job": name, "done": [asdict(finished) for finished in done.values()]}
+    write_cached(folder / MANIFEST, json.dumps(manifest).encode())

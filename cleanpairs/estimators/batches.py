@@ -141,8 +141,8 @@ class SpaceScorer(RowScorer):
         assert batch.vectors is not None and batch.text_vectors is not None
         for what, vectors in (("image", batch.vectors), ("caption", batch.text_vectors)):
             if len(vectors) and vectors.shape[-1] != self.dim:
-                found = f"{data} has {vectors.shape[-1]}"
-                raise DataError(f"the model takes {what} vectors of {self.dim} dimensions, {found}")
+                size = f"{data} has {vectors.shape[-1]}"
+                raise DataError(f"the model takes {what} vectors of {self.dim} dimensions, {size}")
         images = unit_rows(np.asarray(batch.vectors, np.float32).mean(axis=1))
         return Embeddings(images[batch.row]), Embeddings(unit_rows(batch.text_vectors))
 

@@ -375,9 +375,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             return
         y, rows = self.correspondence_[data.pair_id], data.tokens.ids[data.tokens.offsets[:-1]]
         pairs = VectorPairs(images[data.image_index, 0], texts[rows], data.image_group, data.text_group)
-        found = null_threshold(y, pairs, self.random_state_)
-        if found is not None:
-            self.threshold_, self.noise_rate_ = found
+        estimate = null_threshold(y, pairs, self.random_state_)
+        if estimate is not None:
+            self.threshold_, self.noise_rate_ = estimate
 
     def _images(self, pairs: Pairs) -> ImageMatrix:
         encoder: Any = getattr(self, "_image_encoder", self.image_encoder)
@@ -480,9 +480,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _restore(self, saved: Saved) -> None:
         """See :meth:`PairScorer._restore`."""
         self._load_encoders(saved.config["text_encoder"])
-        found = self._encoders.to_dict()
+        networks = self._encoders.to_dict()
         for role, network in saved.config["encoders"].items():
-            if found.get(role, {}).get("fingerprint") == network["fingerprint"]:
+            if networks.get(role, {}).get("fingerprint") == network["fingerprint"]:
                 continue
             if role == "image_encoder":
                 raise ConfigError(

@@ -58,12 +58,12 @@ def text_encoder_for(settings: EncoderSettings, pairs: Pairs) -> str | Path | No
     named = settings.text_encoder
     given = pairs.has_both_vectors and settings.image_encoder in ("auto", GIVEN)
     if settings.encoder is not None:
-        found = named if named not in (AUTO, WORDS) else None
+        name = named if named not in (AUTO, WORDS) else None
     else:
-        found = named if named not in (None, AUTO) else GIVEN if given else named or WORDS
-    if found != GIVEN:
-        refuse_without_captions(pairs, found or settings.encoder)
-    return found
+        name = named if named not in (None, AUTO) else GIVEN if given else named or WORDS
+    if name != GIVEN:
+        refuse_without_captions(pairs, name or settings.encoder)
+    return name
 
 
 def refuse_without_captions(pairs: Pairs, reader: Any) -> None:
@@ -224,8 +224,8 @@ class Encoders:
         beside = "learned words and " if takes_sentences(settings.backbone) else ""
         if settings.text_encoder != AUTO:
             return self, f"{beside}vectors of {self.text.name}"
-        known, why = knows(self.text, captions)
-        if known:
+        suits, why = knows(self.text, captions)
+        if suits:
             return self, f"{beside}vectors of {self.text.name} ({why})"
         limits = f"{MOST_PIECES:g} and {MOST_UNKNOWN:.0%} at most"
         return replace(self, text=None), f"learned words ({why}, where it knows a language {limits})"
@@ -251,10 +251,10 @@ class Encoders:
 
     def to_dict(self) -> dict[str, Any]:
         """Names and fingerprints, for JSON: of networks that are not saved."""
-        found = {"encoder": self.both, "text_encoder": self.text, "image_encoder": self.image}
+        networks = {"encoder": self.both, "text_encoder": self.text, "image_encoder": self.image}
         return {
             role: {"name": part.name, "fingerprint": part.fingerprint}
-            for role, part in found.items()
+            for role, part in networks.items()
             if part is not None and not isinstance(part, str)
         }
 

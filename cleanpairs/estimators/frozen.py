@@ -171,9 +171,9 @@ class GivenScores(GivenVectors):
 
     def _scores(self, pairs: Pairs, column: str) -> np.ndarray:
         if column not in pairs.precomputed_scores:
-            known = ", ".join(pairs.precomputed_scores) or "none"
+            names = ", ".join(pairs.precomputed_scores) or "none"
             raise DataError(
-                f"score_column of clip-score: the data has no scores {column!r} (found: {known}); name a column of "
+                f"score_column of clip-score: the data has no scores {column!r} (found: {names}); name a column of "
                 f"numbers by --column score={column}"
             )
         return np.asarray(pairs.precomputed_scores[column], dtype=np.float32)
@@ -196,8 +196,8 @@ def displaced_in_vectors(pairs: Pairs) -> list[str]:
     if not given.has_vectors(pairs):
         return []
     images, texts, missing = given.vectors(pairs)
-    found = Embedded(pairs, Embeddings(images), Embeddings(texts), {**missing, **pairs.reasons})
-    return [str(block) for block in found.displaced_rows().blocks]
+    embedded = Embedded(pairs, Embeddings(images), Embeddings(texts), {**missing, **pairs.reasons})
+    return [str(block) for block in embedded.displaced_rows().blocks]
 
 
 def _unit_vectors(images: np.ndarray | None, texts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
@@ -415,8 +415,8 @@ class FrozenScorer(PairScorer):
         return model
 
     def _refuse_independent(self, *sides: np.ndarray) -> None:
-        found = independence_of(*sides, seed=self.random_state_)
-        refuse_independent(found, len(sides[1]), self.method_name, sides, seed=self.random_state_)
+        independence = independence_of(*sides, seed=self.random_state_)
+        refuse_independent(independence, len(sides[1]), self.method_name, sides, seed=self.random_state_)
 
     def _given(self, pairs: Pairs) -> np.ndarray | None:
         """The correspondence (N,) that the data brings, where it is taken."""
@@ -436,8 +436,8 @@ class FrozenScorer(PairScorer):
         return self._correspondence(observed, self._of_fit)
 
     def _correspondence(self, score: np.ndarray, probability: ScoreProbability | None) -> np.ndarray:
-        known = probability is not None and not self._alone
-        return np.asarray(probability(score) if known else self.uncalibrated(score), np.float32)  # type: ignore[misc]
+        calibrated = probability is not None and not self._alone
+        return np.asarray(probability(score) if calibrated else self.uncalibrated(score), np.float32)  # type: ignore[misc]
 
     def score_vectors(self, pairs: VectorPairs) -> np.ndarray:
         """Score pairs by the stored background.
@@ -465,8 +465,8 @@ class FrozenScorer(PairScorer):
             array = pairs.images.array()
             images = pairs.images if array is None else ImageSource(len(used), vectors=array[used])
             pairs, rows = replace(pairs, images=images), None
-        found = Embedded(pairs, *self._encode(pairs))
-        return found if rows is None else found.take(rows)
+        embedded = Embedded(pairs, *self._encode(pairs))
+        return embedded if rows is None else embedded.take(rows)
 
     def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """See :meth:`cleanpairs.estimators.PairScorer._score_embedded`. The bank is for repairs only."""
@@ -485,8 +485,8 @@ class FrozenScorer(PairScorer):
         if isinstance(model, GivenVectors):
             images, texts, faults = model.vectors(pairs)
             self._check_size(images)
-            asked = filter_reasons(pairs, f"none,{self.drop}")  # as in a stream nothing is, unless it is asked for
-            return Embeddings(images), Embeddings(texts), dict(sorted({**asked, **faults, **pairs.reasons}.items()))
+            filtered = filter_reasons(pairs, f"none,{self.drop}")  # as in a stream nothing is, unless it is asked for
+            return Embeddings(images), Embeddings(texts), dict(sorted({**filtered, **faults, **pairs.reasons}.items()))
         given, array = self.image_encoder == "features", pairs.images.array()
         if given and array is None:
             raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
@@ -539,10 +539,10 @@ class FrozenScorer(PairScorer):
         return vectors
 
     def _check_size(self, vectors: np.ndarray) -> None:
-        known = self._background
-        if known is not None and known.images.shape[1] != vectors.shape[1]:
+        background = self._background
+        if background is not None and background.images.shape[1] != vectors.shape[1]:
             raise DataError(
-                f"the vectors of the fit have {known.images.shape[1]} dimensions, and this data has "
+                f"the vectors of the fit have {background.images.shape[1]} dimensions, and this data has "
                 f"{vectors.shape[1]}: make them by the same model"
             )
 
@@ -558,8 +558,8 @@ class FrozenScorer(PairScorer):
         about = {"name": self._model.name, "fingerprint": self._model.fingerprint}
         parts = {"background": self._background, "calibration": self._later}
         parts["mixture"] = getattr(self._model, "mixture", None)
-        known = {part: vars(held) for part, held in parts.items() if held is not None}
-        arrays = {f"{part}.{name}": value for part, values in known.items() for name, value in values.items()}
+        states = {part: vars(held) for part, held in parts.items() if held is not None}
+        arrays = {f"{part}.{name}": value for part, values in states.items() for name, value in values.items()}
         return Stored({"pretrained": about}, arrays=arrays)
 
     def _restore(self, saved: Saved) -> None:

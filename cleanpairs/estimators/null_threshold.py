@@ -89,19 +89,19 @@ def unseen_threshold(
     UnseenThreshold or None
         None for fewer than 80 pairs, for pairs that score no higher than random ones, and if some were trained on.
     """
-    known = np.flatnonzero(np.isfinite(scores))
-    if len(known) < LEAST_PAIRS:
+    scored = np.flatnonzero(np.isfinite(scores))
+    if len(scored) < LEAST_PAIRS:
         return None
-    seen = places(bank.image_group, image_group[known])
-    if ((seen >= 0) & (seen == places(bank.text_group, text_group[known]))).mean() > 0.01:
+    seen = places(bank.image_group, image_group[scored])
+    if ((seen >= 0) & (seen == places(bank.text_group, text_group[scored]))).mean() > 0.01:
         return None
-    image, text = (known[rows] for rows in null_pairs(image_group[known], text_group[known], seed))
-    null, observed = bank(images, texts, image_group, text_group, image, text), scores[known]
-    found = calibrate(observed, null, seed=seed) if len(null) and one_space(observed, null) else None
-    if found is None:
+    image, text = (scored[rows] for rows in null_pairs(image_group[scored], text_group[scored], seed))
+    null, observed = bank(images, texts, image_group, text_group, image, text), scores[scored]
+    calibration = calibrate(observed, null, seed=seed) if len(null) and one_space(observed, null) else None
+    if calibration is None:
         return None
-    threshold = float(np.quantile(observed, found.quantile(np.array([0.5]))[0]))
-    return UnseenThreshold(threshold, noise_rate(found, len(known)), ScoreProbability.by(found, observed))
+    threshold = float(np.quantile(observed, calibration.quantile(np.array([0.5]))[0]))
+    return UnseenThreshold(threshold, noise_rate(calibration, len(scored)), ScoreProbability.by(calibration, observed))
 
 
 def null_threshold(y: np.ndarray, pairs: VectorPairs, seed: int = 0) -> tuple[float, float] | None:
@@ -127,10 +127,10 @@ def null_threshold(y: np.ndarray, pairs: VectorPairs, seed: int = 0) -> tuple[fl
         return None
     pairs = unit_pairs(pairs)
     observed, null = pairs.scores_and_null(pairs, np.stack(null_pairs(pairs.image_group, pairs.text_group, seed)))
-    found = calibrate(observed, null, by_score=True, draws=30) if one_space(observed, null) else None
-    if found is None:
+    calibration = calibrate(observed, null, by_score=True, draws=30) if one_space(observed, null) else None
+    if calibration is None:
         return None
-    estimate = found.noise_rate(len(y))
+    estimate = calibration.noise_rate(len(y))
     rate = estimate.value if estimate.low > 0 else 0.0
     threshold = float(np.quantile(y, rate))
     flagged = y < threshold

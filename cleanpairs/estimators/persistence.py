@@ -106,8 +106,8 @@ def _storable(value: Any) -> Any:
     """A parameter as it is kept: data in memory (a meta set) is not."""
     if isinstance(value, list | tuple):
         return [_storable(v) for v in value]
-    known = value is None or isinstance(value, bool | int | float | str | Path | np.generic)
-    return plain(value) if known else None
+    storable = value is None or isinstance(value, bool | int | float | str | Path | np.generic)
+    return plain(value) if storable else None
 
 
 class Saved:
@@ -171,13 +171,13 @@ class Saved:
         DataError
             The class has other parameters now.
         """
-        found = {k: tuple(v) if isinstance(v, list) else v for k, v in self.config["parameters"].items()}
-        if unknown := sorted(found.keys() - inspect.signature(method).parameters.keys()):
+        parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in self.config["parameters"].items()}
+        if unknown := sorted(parameters.keys() - inspect.signature(method).parameters.keys()):
             raise DataError(
                 f"{self.file} was written by cleanpairs {self.config.get('cleanpairs')}, whose {method.__name__} has "
                 f"settings that the one of {cleanpairs.__version__} has not: {', '.join(unknown)}; fit again"
             )
-        return found | ({"device": "auto"} if found.get("device") == "cuda" else {})
+        return parameters | ({"device": "auto"} if parameters.get("device") == "cuda" else {})
 
     def state(self) -> dict[str, Any]:
         """What fitting found. ValueError where a rate or the threshold is none."""
@@ -287,8 +287,8 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
         raise
     except damaged as error:
         raise DataError(f"{saved.file} does not hold a model of cleanpairs: {error}") from error
-    told = saved.config.get("versions")
-    estimator._versions = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+    versions = saved.config.get("versions")
+    estimator._versions = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
     estimator.correspondence_ = np.empty(0, dtype=np.float32)
     estimator.quarantined_, estimator.history_ = {}, []
     return estimator

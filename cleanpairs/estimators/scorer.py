@@ -110,12 +110,12 @@ class Embedded:
 
     def displaced_rows(self) -> Displacement:
         """See :meth:`PairScorer.displaced_rows`."""
-        known = self.pairs
-        _, first, row = np.unique(known.row, return_index=True, return_inverse=True)
-        images, texts = self.images.vectors[known.image_index[first]], self.texts.vectors
+        pairs = self.pairs
+        _, first, row = np.unique(pairs.row, return_index=True, return_inverse=True)
+        images, texts = self.images.vectors[pairs.image_index[first]], self.texts.vectors
         usable = np.zeros(len(first), bool)
         usable[row[self.usable]] = True
-        if len(first) < len(known):  # of several captions the mean
+        if len(first) < len(pairs):  # of several captions the mean
             texts = np.zeros((len(first), texts.shape[1]), np.float32)
             np.add.at(texts, row, self.texts.vectors)
         if images.shape[1] != texts.shape[1]:
@@ -387,7 +387,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return None
 
     def _pair_probability(
-        self, found: Embedded, correspondence: np.ndarray, threshold: float
+        self, embedded: Embedded, correspondence: np.ndarray, threshold: float
     ) -> PairProbability | None:
         """What tells how likely repairs are right, by probabilities. None where the method has no such evidence."""
         return None
@@ -456,8 +456,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         if many or not len(usable):
             pair, reason = next(iter((bad if many else self.quarantined_).items()))
             share = f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (--set max_bad_share=SHARE)"
-            said = share if many else f"all of {n} pairs are unusable"
-            raise DataError(f"{said}; the first is pair {pair}: {reason}{_where(pairs, reason)}")
+            what = share if many else f"all of {n} pairs are unusable"
+            raise DataError(f"{what}; the first is pair {pair}: {reason}{_where(pairs, reason)}")
         if len(usable) < 2 or not self.require_dependence:
             return usable
         sides = {"image": (pairs.images.array(), pairs.image_index), "text": (pairs.text_vectors, pairs.pair_id)}
@@ -478,9 +478,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
                 )
             self.threshold_ = density_minimum.threshold if density_minimum.separated else 0.0  # one mode of right pairs
         else:
-            given, found = self.threshold, getattr(self, "_independence", None)
+            given, independence = self.threshold, getattr(self, "_independence", None)
             self.threshold_ = self._default_threshold(density_minimum) if given is None else float(given)
-            if given is None and self.require_dependence and found is not None and not found.z >= 1:
+            if given is None and self.require_dependence and independence is not None and not independence.z >= 1:
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
 
     def _set_bank(
@@ -492,9 +492,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             image_group, text_group, self.correspondence_[usable], group_size=self.eval_group_size - 1,
             groups=1 if model is not None and model.local else 8, seed=self.random_state_,
         )  # fmt: skip
-        known = images.take(image_index[rows]), texts.take(rows), image_group[rows], text_group[rows]
+        trusted = images.take(image_index[rows]), texts.take(rows), image_group[rows], text_group[rows]
         device = "cpu" if model is None else self._resolved_device()
-        self.bank_ = Bank(*known, self.tau_, self.eval_group_size - 1, model, device)
+        self.bank_ = Bank(*trusted, self.tau_, self.eval_group_size - 1, model, device)
 
     def _fitted(self, *, scores: bool = False) -> None:
         """NotFittedError before a fit, or without its ``scores``, which a model on the disk leaves out."""
@@ -536,17 +536,17 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _scored(self, pairs: Any) -> tuple[Embedded, np.ndarray]:
         """:meth:`_embed` and :meth:`score_pairs` at once."""
-        found = self._embed(pairs)
-        unknown = unknown_share(getattr(self, "tokenizer_", None), found.pairs.captions)
+        embedded = self._embed(pairs)
+        unknown = unknown_share(getattr(self, "tokenizer_", None), embedded.pairs.captions)
         if unknown is not None and unknown > MOST_NEW:
             what = f"the model does not know {unknown:.0%} of the words: it was fitted on other captions"
             warnings.warn(what, stacklevel=3)
-        return found, self._scores_of(found)
+        return embedded, self._scores_of(embedded)
 
-    def _scores_of(self, found: Embedded) -> np.ndarray:
+    def _scores_of(self, embedded: Embedded) -> np.ndarray:
         """Correspondence (n,) float32 of pairs of :meth:`_embed`, NaN where one is quarantined."""
-        scores = self._score_embedded(found.pairs, found.images, found.texts)
-        scores[list(found.quarantined)] = np.nan
+        scores = self._score_embedded(embedded.pairs, embedded.images, embedded.texts)
+        scores[list(embedded.quarantined)] = np.nan
         return scores
 
     def displaced_rows(self, pairs: Any) -> Displacement:
@@ -690,28 +690,30 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         ConfigError
             A setting is unknown, or out of its range.
         """
-        asked = changed(settings, changes)
-        found, unseen = self._embed(pairs), None
-        of_fit = found.pairs.source.fingerprint == self._fingerprint
+        wanted = changed(settings, changes)
+        embedded, unseen = self._embed(pairs), None
+        of_fit = embedded.pairs.source.fingerprint == self._fingerprint
         if correspondence is None:
-            known = of_fit and len(found.pairs) == len(self.correspondence_)
-            correspondence = self.correspondence_ if known else self._scores_of(found)
-            unseen = self._threshold_of(found, correspondence)
-        chosen = asked.resolved(self._applied_threshold(unseen))
-        usable = replace(found.pairs, reasons=found.quarantined)
+            known = of_fit and len(embedded.pairs) == len(self.correspondence_)
+            correspondence = self.correspondence_ if known else self._scores_of(embedded)
+            unseen = self._threshold_of(embedded, correspondence)
+        chosen = wanted.resolved(self._applied_threshold(unseen))
+        usable = replace(embedded.pairs, reasons=embedded.quarantined)
         moves = None
         if chosen.moves_displaced:
-            moves = moves_of(usable.row, usable.text_group, found.displaced_rows(), found.quarantined)
-        given = PlanInput.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen, moves)
-        by_method = asked.strategy == "method"
+            moves = moves_of(usable.row, usable.text_group, embedded.displaced_rows(), embedded.quarantined)
+        given = PlanInput.of(usable, correspondence, embedded.images.vectors, embedded.texts.vectors, chosen, moves)
+        by_method = wanted.strategy == "method"
         plan = plan_repairs(
-            given, self.bank_.bound(found.images, found.texts), chosen,
-            fingerprint=found.pairs.source.fingerprint, temperature=self.bank_.tau,
-            judge=self._judge(given, chosen, found.take, fitted=of_fit, unseen=unseen),
-            donor_search=self._search(found.pairs, found.images, found.texts) if by_method else None,
+            given, self.bank_.bound(embedded.images, embedded.texts), chosen,
+            fingerprint=embedded.pairs.source.fingerprint, temperature=self.bank_.tau,
+            judge=self._judge(given, chosen, embedded.take, fitted=of_fit, unseen=unseen),
+            donor_search=self._search(embedded.pairs, embedded.images, embedded.texts) if by_method else None,
             neighbour_search=neighbour_search,
         ).plan()  # fmt: skip
-        return plan if recaption is None else self.recaption(found.pairs, plan, recaption, max_reuse=chosen.max_reuse)
+        if recaption is None:
+            return plan
+        return self.recaption(embedded.pairs, plan, recaption, max_reuse=chosen.max_reuse)
 
     def _judge(
         self, given: PlanInput, settings: RepairSettings, embed: Callable[[np.ndarray], Embedded], *, fitted: bool,
@@ -737,12 +739,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         wrong, groups = np.isin(rows, given.mismatched), (given.image_group[rows], given.text_group[rows])
         if wrong.all():
             return None
-        found, R = embed(rows[~wrong]), len(given.mismatched)
+        embedded, R = embed(rows[~wrong]), len(given.mismatched)
         image, text = np.empty((2, len(rows)), np.int64)
-        image[wrong], image[~wrong] = given.image_row[:R], len(given.z_image) + found.pairs.image_index
-        text[wrong], text[~wrong] = given.text_row[:R], len(given.z_text) + np.arange(len(found.texts))
-        images = VectorRows([given.z_image, found.images.vectors], image)
-        texts = VectorRows([given.z_text, found.texts.vectors], text)
+        image[wrong], image[~wrong] = given.image_row[:R], len(given.z_image) + embedded.pairs.image_index
+        text[wrong], text[~wrong] = given.text_row[:R], len(given.z_text) + np.arange(len(embedded.texts))
+        images = VectorRows([given.z_image, embedded.images.vectors], image)
+        texts = VectorRows([given.z_text, embedded.texts.vectors], text)
         return RepairJudge(
             PairProbability(
                 images, texts, np.arange(len(rows)), *groups, y, threshold, joint=(images, texts),
@@ -767,17 +769,17 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         return self._threshold_of(*self._scored(pairs))
 
-    def _threshold_of(self, found: Embedded, scores: np.ndarray) -> UnseenThreshold | None:
+    def _threshold_of(self, embedded: Embedded, scores: np.ndarray) -> UnseenThreshold | None:
         """As :meth:`own_threshold`, of pairs of :meth:`_scored`, by those of some images."""
-        pairs = found.pairs
+        pairs = embedded.pairs
         if not self._takes_own_threshold(pairs.source.fingerprint):
             return None
-        chosen = np.zeros(len(found.images), bool)
+        chosen = np.zeros(len(embedded.images), bool)
         for run in spread_blocks(len(chosen)):
             chosen[run.start : run.stop] = True
         rows = np.flatnonzero(chosen[pairs.image_index])
         return unseen_threshold(
-            self.bank_, found.images.take(pairs.image_index[rows]), found.texts.take(rows),
+            self.bank_, embedded.images.take(pairs.image_index[rows]), embedded.texts.take(rows),
             pairs.pair_image_group[rows], pairs.text_group[rows], scores[rows], self.random_state_,
         )  # fmt: skip
 
@@ -807,22 +809,22 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         from cleanpairs.explain import Explainer
 
         self._fitted()
-        pairs, cut, known = load_pairs(pairs), threshold, self.correspondence_
-        if correspondence is None and pairs.source.fingerprint == self._fingerprint and len(known) == len(pairs):
+        pairs, cut, y_fit = load_pairs(pairs), threshold, self.correspondence_
+        if correspondence is None and pairs.source.fingerprint == self._fingerprint and len(y_fit) == len(pairs):
             usable = replace(self._grouped(pairs), reasons=self.quarantined_)
 
             def of_some(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-                found = self._embed(pairs, rows)
-                return found.images.vectors[found.pairs.image_index], found.texts.vectors
+                embedded = self._embed(pairs, rows)
+                return embedded.images.vectors[embedded.pairs.image_index], embedded.texts.vectors
 
-            return Explainer(usable, of_some, known, self.threshold_ if cut is None else cut)
-        found = self._embed(pairs)
-        y = self._scores_of(found) if correspondence is None else np.array(correspondence, np.float64)
-        y[list(found.quarantined)] = np.nan
+            return Explainer(usable, of_some, y_fit, self.threshold_ if cut is None else cut)
+        embedded = self._embed(pairs)
+        y = self._scores_of(embedded) if correspondence is None else np.array(correspondence, np.float64)
+        y[list(embedded.quarantined)] = np.nan
         if cut is None:
-            cut = self._applied_threshold(self._threshold_of(found, y) if correspondence is None else None)
-        images, texts, index = found.images.vectors, found.texts.vectors, found.pairs.image_index
-        usable = replace(found.pairs, reasons=found.quarantined)
+            cut = self._applied_threshold(self._threshold_of(embedded, y) if correspondence is None else None)
+        images, texts, index = embedded.images.vectors, embedded.texts.vectors, embedded.pairs.image_index
+        usable = replace(embedded.pairs, reasons=embedded.quarantined)
         return Explainer(usable, lambda rows: (images[index[rows]], texts[rows]), y, cut)
 
     def explain(self, pairs: Any, pair_ids: Sequence[int]) -> list["Explanation"]:
@@ -948,8 +950,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self._fitted()
         if pairs.source.fingerprint == self._fingerprint and len(self.correspondence_) == len(pairs):
             return self.correspondence_, self.threshold_
-        found, y = self._scored(pairs)
-        return y, self._applied_threshold(self._threshold_of(found, y))
+        embedded, y = self._scored(pairs)
+        return y, self._applied_threshold(self._threshold_of(embedded, y))
 
     def save_pretrained(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model as safetensors and JSON, which cannot run code.

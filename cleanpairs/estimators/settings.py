@@ -24,8 +24,8 @@ def described(cls: type) -> str:
     section = re.compile(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", re.M | re.S)
     entries: dict[str, str] = {}
     for kind in cls.__mro__:
-        found = section.search(inspect.cleandoc(vars(kind).get("__doc__") or ""))
-        for entry in re.findall(r"^\S.*?(?=^\S|\Z)", found[1] if found else "", re.M | re.S):
+        match = section.search(inspect.cleandoc(vars(kind).get("__doc__") or ""))
+        for entry in re.findall(r"^\S.*?(?=^\S|\Z)", match[1] if match else "", re.M | re.S):
             if not {name := entry.split(" : ")[0]}.isdisjoint(vars(kind).get("__annotations__", ())):
                 entries.setdefault(name, entry.strip())
     own = section.sub("", inspect.cleandoc(cls.__doc__ or "")).strip()
@@ -81,10 +81,10 @@ class Estimator:
         ConfigError
             There is no parameter of this name.
         """
-        known = self._defaults()
+        defaults = self._defaults()
         for name, value in params.items():
-            if name not in known:
-                raise ConfigError(f"{type(self).__name__} has no parameter {name!r}{nearest(name, list(known))}")
+            if name not in defaults:
+                raise ConfigError(f"{type(self).__name__} has no parameter {name!r}{nearest(name, list(defaults))}")
             setattr(self, name, value)
         return self
 

@@ -80,8 +80,8 @@ def diff_export(
     changes_of = [action for action in ACTIONS if action != "keep"]
     wanted = (actions,) if isinstance(actions, str) else tuple(actions or changes_of)
     for action in set(wanted) - set(changes_of):
-        known = f"{nearest(action, changes_of)} (known: {', '.join(changes_of)})"
-        raise ConfigError(f"no change is called {action!r}{known}")
+        hint = f"{nearest(action, changes_of)} (known: {', '.join(changes_of)})"
+        raise ConfigError(f"no change is called {action!r}{hint}")
     export = open_export(out, ledger)
     export.check(*export.parts, contents=False)  # their SHA-256 would take a while, and nothing of them is shown
     export.check(export.ledger)

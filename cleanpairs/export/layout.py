@@ -42,8 +42,8 @@ class StoredRows:
                 for batch in chain([head], batches):
                     some = rows[slice(*np.searchsorted(rows, [first, first + len(batch)]))]
                     values = [*taken(batch, some - first).columns, pa.array(some)]
-                    found = pa.Table.from_arrays(values, schema=schema)
-                    writer.write_table(found, max_chunksize=4096)  # a look-up maps the batches that it needs
+                    table = pa.Table.from_arrays(values, schema=schema)
+                    writer.write_table(table, max_chunksize=4096)  # a look-up maps the batches that it needs
                     first += len(batch)
         except OSError as error:
             raise OutputError(
@@ -275,8 +275,8 @@ class _CleanedRows:
     def truth(self, i: int, column: pa.Array) -> pa.Array:
         """What is known of the pairs, after the repair."""
         field = self.layout.schema.field(i)
-        known = one_array(taken(self._decided.truth[field.name], self._left))
-        return self.in_rows(known.cast(flat_type(field.type)))
+        values = one_array(taken(self._decided.truth[field.name], self._left))
+        return self.in_rows(values.cast(flat_type(field.type)))
 
     def image(self, i: int, column: pa.Array) -> pa.Array:
         """The images, or their vectors, some of them another row's."""
@@ -314,7 +314,7 @@ class _CleanedRows:
         """The captions (R,) of each row, see :class:`Layout`: of a pair those that it has now, then the old one."""
         pairs, replaced = self._pairs, acted(self._pairs, NEW_CAPTION)
         several = one_array(pairs["captions"]).cast(CAPTIONS)
-        one, old = np.flatnonzero(np.asarray(several.is_null())), np.flatnonzero(replaced)
+        single, old = np.flatnonzero(np.asarray(several.is_null())), np.flatnonzero(replaced)
         source = pc.if_else(pc.equal(one_array(pairs["action"]), "recaption"), "written", "rematched")
         source = pc.if_else(pa.array(replaced), source, "original")
         before = pairs["correspondence"]
@@ -325,9 +325,9 @@ class _CleanedRows:
             values = [taken(one_array(c), at).cast(k.type) for c, k in zip(columns, kinds, strict=True)]
             return pa.StructArray.from_arrays(values, fields=kinds)
 
-        now = cells(one, pairs["caption"], source, weight)
+        now = cells(single, pairs["caption"], source, weight)
         then = cells(old, pairs["original_caption"], pa.repeat("original", len(pairs)), before)
-        pair = np.concatenate([one, pc.list_parent_indices(several), old])  # of each caption
+        pair = np.concatenate([single, pc.list_parent_indices(several), old])  # of each caption
         order = np.argsort(2 * pair + np.repeat([0, 1], [len(pair) - len(old), len(old)]), kind="stable")
         of_row = np.repeat(np.arange(len(self.rows)), self._counts)[pair]
         whole = taken(pa.concat_arrays([now, several.flatten(), then]), order)
@@ -335,9 +335,9 @@ class _CleanedRows:
 
     def row_of_pair(self) -> np.ndarray:
         """(P,): of each pair of the batch its row, -1 where it is not written."""
-        found = np.full(len(self._decided.row), -1, np.int64)
-        found[self._left] = np.repeat(np.arange(len(self.rows)), self._counts)
-        return found
+        rows = np.full(len(self._decided.row), -1, np.int64)
+        rows[self._left] = np.repeat(np.arange(len(self.rows)), self._counts)
+        return rows
 
     def _where(self, actions: Sequence[str]) -> np.ndarray:
         return np.flatnonzero(acted(self._pairs, actions))

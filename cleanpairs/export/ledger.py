@@ -126,10 +126,10 @@ class Ledger:
         first[1:] = row[1:] != row[:-1]
         wanted = needed[:, row] & first  # (columns, P)
         children = [  # to take nothing from a column of vectors is slow
-            recast(taken(table.column(i), pa.array(row, mask=~own)), kept.type)
+            recast(taken(table.column(i), pa.array(row, mask=~own)), stored.type)
             if own.any()
-            else pa.nulls(len(row), kept.type)
-            for i, (own, kept) in enumerate(zip(wanted, self._stored, strict=True))
+            else pa.nulls(len(row), stored.type)
+            for i, (own, stored) in enumerate(zip(wanted, self._stored, strict=True))
         ]
         some = np.asarray(np.any(wanted, axis=0), bool)
         noted = taken(pa.array(names, pa.string()), np.nonzero(wanted.T)[1])

@@ -48,7 +48,7 @@ def dataset_card(about: CardFacts, plan: RepairPlan, *, loads: str | None, **fac
     from huggingface_hub import DatasetCardData
 
     # Settings of a plan that say how it was made. Its others name files of whoever made it.
-    said = ("repairs", "strategy", "take_from", "targets", "max_reuse", "candidates", "min_confidence")
+    names = ("repairs", "strategy", "take_from", "targets", "max_reuse", "candidates", "min_confidence")
     files = {"config_name": "default", "data_files": [{"split": "train", "path": loads}]}
     header = DatasetCardData(
         license=about.license or "unknown",
@@ -62,7 +62,7 @@ def dataset_card(about: CardFacts, plan: RepairPlan, *, loads: str | None, **fac
         header=header.to_yaml(),
         title=facts["name"].partition(".")[0] or "dataset",
         known=about.method in METHODS,
-        settings={setting: plan.settings[setting] for setting in said if plan.settings.get(setting) is not None},
+        settings={setting: plan.settings[setting] for setting in names if plan.settings.get(setting) is not None},
         versions={**about.versions, "cleanpairs": cleanpairs.__version__, "pyarrow": pa.__version__},
         restorable=facts["format"] in REVERSIBLE,
         plan=plan,

@@ -73,8 +73,8 @@ class WebDatasetOutput(Output):
         self._folder, self._columns, self._shard_rows = folder, layout.out_columns, shard_rows
         self._image_root, schema = layout.image_root, layout.out_schema
         self._renamed = fresh_names(schema.names, [KEY])
-        kept = [f.with_name(self._renamed.get(f.name, f.name)) for f in schema if f.name != self._columns["image"]]
-        self._schema = pa.schema([pa.field(KEY, pa.string()), *kept], schema.metadata)
+        fields = [f.with_name(self._renamed.get(f.name, f.name)) for f in schema if f.name != self._columns["image"]]
+        self._schema = pa.schema([pa.field(KEY, pa.string()), *fields], schema.metadata)
         self.parts: dict[str, int] = {}
         self._in_shard = 0
         self._keys: set[str] = set()
@@ -88,11 +88,11 @@ class WebDatasetOutput(Output):
         total = 0
         for file in sorted(path.glob("*.tar")):
             with tarfile.open(file, "r:") as tar:
-                found = sum(member.name.endswith(".txt") for member in tar)
+                samples = sum(member.name.endswith(".txt") for member in tar)
             beside = int(pq.read_metadata(file.with_suffix(".parquet")).num_rows)
-            if found != beside:
-                raise CleanpairsError(f"{file.name} has {found} samples, its Parquet file {beside} rows")
-            total += found
+            if samples != beside:
+                raise CleanpairsError(f"{file.name} has {samples} samples, its Parquet file {beside} rows")
+            total += samples
         return total
 
     def _write(self, table: pa.Table) -> None:

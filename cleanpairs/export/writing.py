@@ -358,9 +358,9 @@ class Export:
         self, written: Mapping[str, int], counts: Mapping[str, int], out: int, staged: Mapping[str, Path]
     ) -> None:
         """Raise :class:`CleanpairsError` if a pair is missing or too many: in the counts, or in what is on disk."""
-        found = sum(counts.values()) - counts["pairs"]
-        if found != counts["pairs"]:
-            raise CleanpairsError(f"export accounted for {found} of {counts['pairs']} pairs; nothing is published")
+        accounted = sum(counts.values()) - counts["pairs"]
+        if accounted != counts["pairs"]:
+            raise CleanpairsError(f"export accounted for {accounted} of {counts['pairs']} pairs; nothing is published")
         wanted = {"out": out, "ledger": counts["pairs"], "dropped": counts["dropped"] + counts["quarantined"]}
         for role, rows in written.items():
             on_disk = (self.format if role == "out" else self._beside(role)).count(staged[role])

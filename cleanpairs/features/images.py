@@ -112,11 +112,11 @@ def _rows(
             for batch in decoder.batches(encoded):
                 values, failures = np.zeros((batch.size, *shape), dtype), batch.failures
                 if batch.arrays:
-                    found = np.asarray(encode(batch.arrays), dtype)
-                    finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
+                    vectors = np.asarray(encode(batch.arrays), dtype)
+                    finite = np.isfinite(vectors).reshape(len(vectors), -1).all(axis=1)
                     failures |= {int(row): "its features are not finite" for row in batch.rows[~finite]}
-                    found[~finite] = 0
-                    values[batch.rows - batch.start] = found
+                    vectors[~finite] = 0
+                    values[batch.rows - batch.start] = vectors
                 yield batch.start, values, failures
 
     if pairs.source.kind != "memory":

@@ -92,10 +92,10 @@ class Captions:
 
         key = f"{digest(*unique)}-{digest(frozen.cache_key or frozen.fingerprint)}"
         folder = cache_dir() / "texts" / key if keep else None
-        found, _ = compute_rows(len(unique), (frozen.dim,), np.float32, chunks, folder=folder, progress=progress)
+        computed, _ = compute_rows(len(unique), (frozen.dim,), np.float32, chunks, folder=folder, progress=progress)
         if not keep:
-            self._last = number, found
-        return TokenTable(ids, np.arange(len(ids) + 1), found)
+            self._last = number, computed
+        return TokenTable(ids, np.arange(len(ids) + 1), computed)
 
 
 def precomputed_text_vectors(pairs: Pairs) -> np.ndarray:

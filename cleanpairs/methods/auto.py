@@ -324,10 +324,10 @@ class Auto(PairCleaner):
         return Ensemble([*members, linear], weights).eval(), tau * spread
 
     def _pair_probability(
-        self, found: Embedded, correspondence: np.ndarray, threshold: float
+        self, embedded: Embedded, correspondence: np.ndarray, threshold: float
     ) -> PairProbability | None:
         """See :meth:`cleanpairs.estimators.PairScorer._pair_probability`."""
-        pairs, images, tokens = found.pairs, found.frozen_images, found.frozen_texts
+        pairs, images, tokens = embedded.pairs, embedded.frozen_images, embedded.frozen_texts
         assert images is not None and tokens is not None
         both = vectors_of_both(images, tokens)
         joint = both if both is not None and both[0].shape[1] == both[1].shape[1] else None

@@ -74,8 +74,8 @@ def repeats_names(kind: pa.DataType) -> bool:
 
 def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """``table`` with the types and metadata of ``schema``, whose columns it has. See :func:`recast`."""
-    found = [table[field.name] for field in schema]
-    return pa.Table.from_arrays([recast(c, f.type) for c, f in zip(found, schema, strict=True)], schema=schema)
+    columns = [table[field.name] for field in schema]
+    return pa.Table.from_arrays([recast(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 
 def recast(column: Any, kind: pa.DataType) -> Any:

@@ -61,9 +61,9 @@ def token_counts(ids: np.ndarray, offsets: np.ndarray, most: int) -> Any:
     from scipy.sparse import csr_array
 
     ones = np.ones(len(ids), np.float32)
-    found = csr_array((ones, ids, offsets), shape=(len(offsets) - 1, most), copy=True)  # summed in place
-    found.sum_duplicates()
-    return found
+    counts = csr_array((ones, ids, offsets), shape=(len(offsets) - 1, most), copy=True)  # summed in place
+    counts.sum_duplicates()
+    return counts
 
 
 def places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -163,8 +163,8 @@ class ChatWriter:
             self.endpoint = Endpoint(url, **{name: getattr(settings, name) for name in how})
             if self.cache is not None and self.cache.exists():
                 with reading(self.cache, "read as answers"), open_regular(self.cache) as file:
-                    known = list(answers_of(file, str(self.cache), self.read))
-                self.asked = {a.key: a for a in known if a.problem != "errors"}
+                    stored = list(answers_of(file, str(self.cache), self.read))
+                self.asked = {a.key: a for a in stored if a.problem != "errors"}
 
     @property
     def name(self) -> str:
@@ -173,8 +173,8 @@ class ChatWriter:
 
     def noted(self) -> dict[str, Any]:
         """What a plan keeps: model, prompt and parameters, as far as they are known."""
-        known = {name: getattr(self.settings, name) for name in ("image_size", "body", "max_words")}
-        prompt = {"asked_otherwise": self.otherwise} if self.otherwise else {"prompt": self.template, **known}
+        settings = {name: getattr(self.settings, name) for name in ("image_size", "body", "max_words")}
+        prompt = {"asked_otherwise": self.otherwise} if self.otherwise else {"prompt": self.template, **settings}
         return {"model": self.name, **prompt}
 
     def begin(self, captions: Sequence[str], pictures: int) -> None:
@@ -355,8 +355,8 @@ class ChatJudge(ChatWriter):
 
     def predict(self, inputs: Sequence[tuple[Image.Image, str]]) -> list[float]:
         """P(belongs) of n pairs of an image and a caption. NaN where there is no answer."""
-        told = self.caption([image for image, _ in inputs], [text for _, text in inputs], [()] * len(inputs))
-        return [float(text or "nan") for text in told]
+        answers = self.caption([image for image, _ in inputs], [text for _, text in inputs], [()] * len(inputs))
+        return [float(text or "nan") for text in answers]
 
     def read(self, body: Any) -> tuple[str, str]:
         """P(yes) as text, by the first token's log probabilities, else by the first word."""
@@ -382,10 +382,10 @@ def answers_of(lines: Iterable[bytes], name: str, read: Callable[[Any], tuple[st
         if not line.strip():
             continue
         try:
-            told = json.loads(line)
+            record = json.loads(line)
         except (ValueError, RecursionError):
-            told = None
-        match told:
+            record = None
+        match record:
             case {"custom_id": str(key), "error": error} if error:
                 message = error.get("message") if isinstance(error, dict) else error
                 yield Answer(key, "", "errors", "", f"{where}: {' '.join(str(message).split())[:200]}")

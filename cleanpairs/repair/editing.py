@@ -23,8 +23,8 @@ def write_csv(table: pa.Table, path: str | Path) -> None:
     from pyarrow import csv
 
     lists = [field.name for field in table.schema if pa.types.is_nested(field.type)]
-    told = {name: [None if v is None else json.dumps(v) for v in table[name].to_pylist()] for name in lists}
-    table = with_columns(table, {name: pa.array(values, pa.string()) for name, values in told.items()})
+    cells = {name: [None if v is None else json.dumps(v) for v in table[name].to_pylist()] for name in lists}
+    table = with_columns(table, {name: pa.array(values, pa.string()) for name, values in cells.items()})
     with open(path, "wb") as file:
         file.write(b"\xef\xbb\xbf")  # without it spreadsheets take UTF-8 for something else
         # What is taken for a formula, and the apostrophe itself, so that reading undoes writing.

@@ -112,11 +112,11 @@ def _written(
     old = [pairs.captions[i] or "" for i in rows.tolist()]
     if len(rows) and hasattr(writer, "begin"):
         writer.begin(old, len(np.unique(pairs.image_index[rows])))
-    told: dict[int, str] = {}
+    captions: dict[int, str] = {}
     for here, pictures in shown(pairs, rows):
         texts = writer.caption(pictures, [old[i] for i in here.tolist()], words(rows[here]))
         if len(texts) != len(here) or not all(isinstance(text, str) for text in texts):
             raise ConfigError(f"{type(writer).__name__}.caption must give a text for each of {len(here)} images")
-        told |= {i: " ".join(text.split()) for i, text in zip(here.tolist(), texts, strict=True)}
-    kept = sorted(i for i, text in told.items() if text)  # never an empty one
-    return rows[kept], [told[i] for i in kept]
+        captions |= {i: " ".join(text.split()) for i, text in zip(here.tolist(), texts, strict=True)}
+    kept = sorted(i for i, text in captions.items() if text)  # never an empty one
+    return rows[kept], [captions[i] for i in kept]

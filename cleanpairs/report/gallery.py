@@ -118,7 +118,7 @@ def donors(shown: Cards, count: int) -> list[tuple[int, int, str | None]]:
 
 def duplicates(shown: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
     """The ``count`` largest groups of the same image and of the same text, of ``total`` that hold ``pairs`` pairs."""
-    pairs, found = shown.pairs, []
+    pairs, groups = shown.pairs, []
     images = pairs.image_group[np.unique(pairs.image_index)]  # a selection of pairs shares the images of all
     texts = pairs.text_group[[bool((caption or "").strip()) for caption in pairs.captions]] if len(pairs) else images
     for title, group, members, pictures, captions in (
@@ -140,8 +140,8 @@ def duplicates(shown: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
             })  # fmt: skip
         if largest:
             several = int((size > 1).sum()), int(np.isin(group, names[size > 1]).sum())
-            found.append((title, {"total": several[0], "pairs": several[1], "largest": largest}))
-    return found
+            groups.append((title, {"total": several[0], "pairs": several[1], "largest": largest}))
+    return groups
 
 
 def precomputed_scores(pairs: Pairs, scores: Any, most: int = 4) -> dict[str, np.ndarray]:
@@ -164,24 +164,24 @@ def compare_scores(shown: Cards, given: Mapping[str, np.ndarray], count: int) ->
             raise DataError(
                 f"the precomputed score {name!r} is about {len(values)} pairs, the run about {len(outcome)}"
             )
-        both = np.flatnonzero(np.isfinite(values) & outcome.scored)
-        if len(both) < 2:
+        rows = np.flatnonzero(np.isfinite(values) & outcome.scored)
+        if len(rows) < 2:
             continue
         from scipy.stats import spearmanr
         from sklearn.metrics import roc_auc_score
 
-        x, y, told = values[both], outcome.correspondence[both], visible(name, 60)
+        x, y, title = values[rows], outcome.correspondence[rows], visible(name, 60)
         constant = x.min() == x.max() or y.min() == y.max()
-        truth = None if outcome.truth is None else outcome.truth[both]
+        truth = None if outcome.truth is None else outcome.truth[rows]
         known = truth is not None and truth.min() != truth.max()
         out.append({
-            "name": told,
-            "pairs": len(both),
+            "name": title,
+            "pairs": len(rows),
             "rank_correlation": float("nan") if constant else float(spearmanr(x, y).statistic),
             "auroc": float(roc_auc_score(truth, -x)) if known else None,
             "auroc_ours": float(roc_auc_score(truth, -y)) if known else None,
-            "figure": _figure(x, y, told, outcome.threshold),
-            "galleries": _apart(shown, visible(name, 40), values, both, count),
+            "figure": _figure(x, y, title, outcome.threshold),
+            "galleries": _apart(shown, visible(name, 40), values, rows, count),
         })  # fmt: skip
     return out
 
@@ -205,11 +205,11 @@ def _apart(shown: Cards, name: str, values: np.ndarray, both: np.ndarray, count:
     from scipy.stats import rankdata
 
     gap = (rankdata(values[both]) - rankdata(shown.outcome.correspondence[both])) / len(both)  # in (-1, 1)
-    found = []
+    parts = []
     for sign, title in ((1, f"Higher by {name} than by cleanpairs"), (-1, f"Lower by {name} than by cleanpairs")):
         order = np.argsort(-gap, kind="stable")[::sign][:count]
         ids = both[order[sign * gap[order] > 0]]
         notes = [f"{name} {value:.3g}" for value in values[ids]]
         if len(ids):
-            found.append(shown.gallery(title, "ranks furthest apart first", len(both), ids, notes=notes))
-    return found
+            parts.append(shown.gallery(title, "ranks furthest apart first", len(both), ids, notes=notes))
+    return parts

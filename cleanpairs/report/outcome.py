@@ -61,23 +61,23 @@ class Outcome:
         """One row a kind. ``n`` pairs are of it, and they add up to N. ``wrong`` of them are known to be mismatched,
         None without a truth. Its place in the bar is in thousandths of the width.
         """
-        found, start, rows = Counter(self.kind.tolist()), 0.0, []
+        counts, start, rows = Counter(self.kind.tolist()), 0.0, []
         wrong = None if self.truth is None else Counter(self.kind[self.truth].tolist())
         for kind in dict.fromkeys(KINDS.values()):
-            if found[kind] or (kind != "flagged" and not found["flagged"]):
-                width = 1000 * found[kind] / max(1, len(self))
+            if counts[kind] or (kind != "flagged" and not counts["flagged"]):
+                width = 1000 * counts[kind] / max(1, len(self))
                 bar = {"start": round(start, 2), "width": round(width, 2)}
-                rows.append({"kind": kind, "n": found[kind], "wrong": None if wrong is None else wrong[kind], **bar})
+                rows.append({"kind": kind, "n": counts[kind], "wrong": None if wrong is None else wrong[kind], **bar})
                 start += width
         return rows
 
     def reasons(self, most: int = 12) -> list[tuple[str, str, int]]:
         """(Kind, reason, pairs) of the pairs that are gone, most frequent first. The rest is summed up."""
         gone = np.isin(self.kind, ["dropped", "quarantined"])
-        found = Counter((self.kind[i], self.reason[i] or "not given") for i in np.flatnonzero(gone)).most_common()
-        told = [(*key, n) for key, n in found[:most]]
-        rest = sum(n for _, n in found[most:])
-        return told + ([("", f"{len(found) - most} other reasons", rest)] if rest else [])
+        counts = Counter((self.kind[i], self.reason[i] or "not given") for i in np.flatnonzero(gone)).most_common()
+        rows = [(*key, n) for key, n in counts[:most]]
+        rest = sum(n for _, n in counts[most:])
+        return rows + ([("", f"{len(counts) - most} other reasons", rest)] if rest else [])
 
     def detection(self) -> list[tuple[str, str]]:
         """(Name, figure) of how well mismatched pairs are found. Empty where the truth is unknown or all alike."""
@@ -85,10 +85,10 @@ class Outcome:
             return []
         from cleanpairs.scoring.evaluate import detection  # which imports torch
 
-        found = detection(self.correspondence, self.truth, self.threshold)
+        measured = detection(self.correspondence, self.truth, self.threshold)
         names = ("AUROC", "average precision", "precision", "recall", "F1")
-        values = zip(names, found.to_dict().values(), strict=True)
-        return [] if math.isnan(found.auroc) else [(name, f"{value:.3f}") for name, value in values]
+        values = zip(names, measured.to_dict().values(), strict=True)
+        return [] if math.isnan(measured.auroc) else [(name, f"{value:.3f}") for name, value in values]
 
 
 def scores_table(scores: Any) -> pa.Table:
@@ -185,15 +185,15 @@ def _table(name: str, column: pa.ChunkedArray, pairs: Pairs, outcome: Outcome, m
 
 def _ranges(values: np.ndarray, ranges: int = 6) -> tuple[np.ndarray, list[str]]:
     """Codes and names of ranges that hold about as many values each. -1 for what is not finite."""
-    known = np.isfinite(values)
-    if not known.any():
+    finite = np.isfinite(values)
+    if not finite.any():
         return np.full(len(values), -1), []
-    edges = np.unique(np.quantile(values[known], np.linspace(0, 1, ranges + 1), method="nearest"))
+    edges = np.unique(np.quantile(values[finite], np.linspace(0, 1, ranges + 1), method="nearest"))
     codes = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, max(len(edges) - 2, 0))
-    inside = pd.Series(values[known]).groupby(codes[known])
+    inside = pd.Series(values[finite]).groupby(codes[finite])
     ends = zip(inside.min(), inside.max(), strict=True)
     names = [f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}" for low, high in ends]
-    return np.where(known, codes, -1), names
+    return np.where(finite, codes, -1), names
 
 
 def _aggregate(column: str, codes: np.ndarray, names: list[str], outcome: Outcome, note: str = "") -> dict[str, Any]:

@@ -126,17 +126,17 @@ def _figures(outcome: Outcome, metrics: Sequence[Mapping[str, Any]]) -> list[tup
     """(Name, data address, what it shows) of the charts that there is something for."""
     y, threshold = outcome.correspondence[outcome.scored], outcome.threshold
     truth = None if outcome.truth is None else outcome.truth[outcome.scored]
-    found = []
+    figures = []
     if len(y):
         text = "How many pairs have which correspondence; those left of the dashed line, the threshold, are flagged."
-        found.append(("Correspondence", drawn(lambda ax: plot_scores(y, threshold, truth=truth, ax=ax)), text))
+        figures.append(("Correspondence", drawn(lambda ax: plot_scores(y, threshold, truth=truth, ax=ax)), text))
     if truth is not None and truth.any() and not truth.all():
         text = "The truth of this corpus is known; this is what flagging finds at every threshold."
-        found.append(("Precision and recall", drawn(lambda ax: precision_recall(y, threshold, truth, ax)), text))
+        figures.append(("Precision and recall", drawn(lambda ax: precision_recall(y, threshold, truth, ax)), text))
     if np.isfinite(series(metrics, "val_rsum")).any():  # a loss alone says nothing
         text = "Training loss, and the sum of the six recalls (at most 600) on the validation data."
-        found.append(("Learning", drawn(lambda ax: plot_training(metrics, ax=ax)), text))
-    return found
+        figures.append(("Learning", drawn(lambda ax: plot_training(metrics, ax=ax)), text))
+    return figures
 
 
 def _figure(value: float | None, digits: int = 3) -> str:
@@ -209,10 +209,10 @@ def verdict(
         shares = None if plan is None else wrong_in_output(pairs, plan.table.sort_by("pair_id"))
         among = truth[outcome.kind == "kept"]  # what a repair has made of a pair may be unknown: NaN
         shares = shares or (float(among.mean()) if kept else np.nan, np.nan)
-        known = [float(truth[outcome.scored].mean()), *shares]
-        listed = [f"{value:.1%} {name}" for name, value in zip(stages, known, strict=False) if np.isfinite(value)]
+        rates = [float(truth[outcome.scored].mean()), *shares]
+        listed = [f"{value:.1%} {name}" for name, value in zip(stages, rates, strict=False) if np.isfinite(value)]
         sentence += f" The truth of this corpus is known: mismatched are {', '.join(listed)}."
-        estimates = [Estimate(value, np.nan, np.nan) for value in known]
+        estimates = [Estimate(value, np.nan, np.nan) for value in rates]
     sentence += f" {in_words([block['why'] for block in result.get('displaced', ())])}"
     return {"sentence": sentence.rstrip(), "shares": list(zip(stages, map(_text, estimates), strict=False))}
 
@@ -229,12 +229,12 @@ def story(
 ) -> list[tuple[str, str]]:
     """(Heading, sentence) of what is known, by a run.json ``info`` and the estimator's ``settings``."""
     result = info.get("result") or {}
-    told = [("Method", _method(info, settings, result)), ("Threshold", _threshold(settings, result, outcome))]
+    rows = [("Method", _method(info, settings, result)), ("Threshold", _threshold(settings, result, outcome))]
     if plan is not None:
         known = {k: v for k, v in plan.settings.items() if isinstance(v, str | int | float)}  # no records of searches
         parts = "".join(f"{k.replace('_', ' ')} {v}; " for k, v in known.items())
-        told.append(("Repair", f"{parts}a repair needs a score of at least {plan.min_repair_score:.3g}."))
-    return [(name, text) for name, text in told if text]
+        rows.append(("Repair", f"{parts}a repair needs a score of at least {plan.min_repair_score:.3g}."))
+    return [(name, text) for name, text in rows if text]
 
 
 def _method(info: Mapping[str, Any], settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:

@@ -163,7 +163,7 @@ class DecisionLog:
     def labels(self) -> dict[int, bool | None]:
         """Pair -> whether its label says that it is matched, in the order of their first. None: nobody can say."""
         made = {pair: made for pair in self._of if (made := self.of(pair, drawn=True)) is not None}
-        return {pair: {"keep": True, "drop": False}.get(one.action) for pair, one in made.items()}
+        return {pair: {"keep": True, "drop": False}.get(decision.action) for pair, decision in made.items()}
 
     def refresh(self) -> list[int]:
         """Read what was appended since, and return the pairs that it is about."""
@@ -174,19 +174,19 @@ class DecisionLog:
 
     def _take(self, line: bytes) -> Sequence[int]:
         try:
-            told = json.loads(line)
-            if isinstance(told, dict) and not is_text(str(told.get("caption"))):
+            record = json.loads(line)
+            if isinstance(record, dict) and not is_text(str(record.get("caption"))):
                 raise ValueError("the caption is no text")
         except (ValueError, RecursionError):
             self.damaged += 1
             return ()
-        match told:
-            case {"data": _} if told == self._about:
+        match record:
+            case {"data": _} if record == self._about:
                 self._begun = True
                 return ()
             case {"data": _}:
                 raise DataError(
-                    f"{self.path} holds decisions about other data (of {told.get('pairs')} pairs, or changed since): "
+                    f"{self.path} holds decisions about other data (of {record.get('pairs')} pairs, or changed since): "
                     "move it away, or review the run that they were made for"
                 )
             case {"undo": str(name)}:
@@ -195,7 +195,7 @@ class DecisionLog:
             case {"name": str(name), "pairs": [*pairs], "action": action} if action in CHOICES and all(
                 type(i) is int and 0 <= i < self._n for i in pairs
             ):
-                known = {key: told[key] for key in Decision.__dataclass_fields__ if key in told}
+                known = {key: record[key] for key in Decision.__dataclass_fields__ if key in record}
                 self._made[name] = made = Decision(**{**known, "pairs": tuple(pairs)})
                 for pair in pairs:
                     self._of.setdefault(pair, []).append(made)

@@ -136,12 +136,12 @@ class Session:
 
     def _telling(self, batch: int = 5) -> np.ndarray:
         """The labelled pairs, and those that are to be labelled next."""
-        told = self.log.labels()
-        self._next = [i for i in self._next if i not in told]
-        if not self._next and len(told) < self.wanted:
-            known = {i: label for i, label in told.items() if label is not None}
-            self._next = next_questions(self.y, known, min(batch, self.wanted - len(told)), seen=list(told))
-        return np.array([*told, *self._next], np.int64)
+        labels = self.log.labels()
+        self._next = [i for i in self._next if i not in labels]
+        if not self._next and len(labels) < self.wanted:
+            answers = {i: label for i, label in labels.items() if label is not None}
+            self._next = next_questions(self.y, answers, min(batch, self.wanted - len(labels)), seen=list(labels))
+        return np.array([*labels, *self._next], np.int64)
 
     @cached_property
     def _words(self) -> pa.Array:
@@ -152,25 +152,25 @@ class Session:
         """What the page shows of one pair. Of a sample that is the caption, the key and the answer."""
         i = self._checked(pair)
         made = self.log.of(i, drawn=self.blind)
-        found: dict[str, Any] = {
+        question: dict[str, Any] = {
             "pair": i, "key": visible(self.pairs.keys[i], 80), "caption": visible(self.pairs.captions[i], 2_000),
             "answer": None if made is None else {"action": made.action, "donor": made.donor, "caption": made.caption},
         }  # fmt: skip
         if self.plan is None:
-            return found
+            return question
         row = self.plan.table.slice(i, 1).to_pylist()[0]
-        found |= {
+        question |= {
             "raw": self.pairs.captions[i] or "", "score": round(float(self.y[i]), 3), "plan": row["action"],
             "flagged": bool(self.y[i] < self.plan.threshold), "reason": row["reason"], "options": self.options(i),
             "alike": int((self.known & ~self.answered)[self.alike(i)].sum()),
         }  # fmt: skip
         if self.explainer is not None:
             evidence = self.explainer.explain([i])[0]
-            found |= {"why": evidence.why, "unsupported": evidence.unsupported} | {
+            question |= {"why": evidence.why, "unsupported": evidence.unsupported} | {
                 name: [{**asdict(n), "caption": visible(n.caption)} for n in getattr(evidence, name)]
                 for name in ("similar_images", "similar_captions")
             }
-        return found
+        return question
 
     def options(self, pair: int) -> list[dict[str, Any]]:
         """What else the pair could become: the planned repair first, then captions of other pairs that fit best."""
@@ -321,8 +321,8 @@ class Session:
         """The sample with the answers as labels. NaN where there is none, or nobody could say."""
         assert self.sample is not None
         labels = self.log.labels()
-        told = [labels.get(i) for i in self.sample.pair_id.tolist()]
-        matched = np.array([np.nan if label is None else float(label) for label in told])
+        answers = [labels.get(i) for i in self.sample.pair_id.tolist()]
+        matched = np.array([np.nan if label is None else float(label) for label in answers])
         return replace(self.sample, matched=matched)
 
     def write_plan(self, path: str | Path) -> dict[str, Any]:

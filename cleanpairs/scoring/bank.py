@@ -65,13 +65,13 @@ class Bank:
         """What scores pairs of the given rows. Their sums over the bank are computed once."""
         used_image, place_of_image = _used(image_rows, len(image_group))
         used_text, place_of_text = _used(text_rows, len(text_group))
-        asked = Encoded(images, self.texts, self.model, self.device)
+        shown = Encoded(images, self.texts, self.model, self.device)
         answered = Encoded(self.images, texts, self.model, self.device)
-        to_text = self._log_sums(asked, used_image, image_group, self.image_group, by_image=True)
+        to_text = self._log_sums(shown, used_image, image_group, self.image_group, by_image=True)
         to_image = self._log_sums(answered, used_text, text_group, self.text_group, by_image=False)
         same_text = places(self.text_group, text_group[used_text]).astype(np.int32)  # in the bank
         same_image = places(self.image_group, image_group[used_image]).astype(np.int32)
-        both = Encoded(images, texts, self.model, self.device)
+        pairs = Encoded(images, texts, self.model, self.device)
         local = self.model is not None and self.model.local  # it compares something else than the vectors
 
         def judge(image_of: np.ndarray, text_of: np.ndarray, similarity: np.ndarray | None) -> np.ndarray:
@@ -79,7 +79,7 @@ class Bank:
             for s in blocks(len(out), 16_384):
                 a, b = image_of[s], text_of[s]
                 i, t = place_of_image[a], place_of_text[b]
-                cosine = both.paired(a, b) if similarity is None or local else similarity[s]
+                cosine = pairs.paired(a, b) if similarity is None or local else similarity[s]
                 own = cosine[:, None].astype(np.float64) / self.tau
                 out[s] = self._probability(own, to_text[i], same_text[t], self.image_group, image_group[a])
                 out[s] += self._probability(own, to_image[t], same_image[i], self.text_group, text_group[b])

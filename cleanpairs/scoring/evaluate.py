@@ -124,9 +124,9 @@ def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: flo
     y, truth = np.asarray(correspondence)[usable], np.asarray(mismatched, dtype=bool)[usable]
     flagged = y < threshold
     hit = int((flagged & truth).sum())
-    precision, found = hit / max(int(flagged.sum()), 1), hit / max(int(truth.sum()), 1)
-    f1 = 2 * precision * found / max(precision + found, 1e-12)
+    precision, recall = hit / max(int(flagged.sum()), 1), hit / max(int(truth.sum()), 1)
+    f1 = 2 * precision * recall / max(precision + recall, 1e-12)
     auroc = ap = float("nan")
     if truth.any() and not truth.all():
         auroc, ap = float(roc_auc_score(truth, -y)), float(average_precision_score(truth, -y))
-    return Detection(auroc, ap, precision, found, f1)
+    return Detection(auroc, ap, precision, recall, f1)

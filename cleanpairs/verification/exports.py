@@ -34,8 +34,8 @@ def verify_export(out: Path, findings: Verification) -> None:
             rows[part.role] += part.rows or 0
         _check_file(part, manifest, findings)
     roles = {part.role: part.path for part in parts if part.role != "out" or part.path == out}
-    known = {part.path for part in parts}
-    for path in sorted(p for p in out.rglob("*") if p.is_file() and p not in known):
+    names = {part.path for part in parts}
+    for path in sorted(p for p in out.rglob("*") if p.is_file() and p not in names):
         findings.wrong(path, f"is in the directory, and not in {manifest.name}: it would be read as a part of it")
     _check_counts(out, manifest, kind, rows, counts, findings)
     if "ledger" not in roles:
@@ -59,9 +59,9 @@ def _check_file(part: Part, manifest: Path, findings: Verification) -> None:
             findings.wrong(path, f"has not the SHA-256 of {manifest.name}: damaged or edited")
     if path.suffix == ".parquet":
         with findings.section(f"{name}: pages", path):
-            found = read_pages(path, findings)
-            if found is not None and part.rows is not None and found != part.rows:
-                findings.wrong(path, f"has {found:,} rows, not the {part.rows:,} of {manifest.name}")
+            pages = read_pages(path, findings)
+            if pages is not None and part.rows is not None and pages != part.rows:
+                findings.wrong(path, f"has {pages:,} rows, not the {part.rows:,} of {manifest.name}")
 
 
 def _check_counts(
@@ -80,9 +80,9 @@ def _check_counts(
             findings.wrong(manifest, f"the format {kind!r} is none of {', '.join(FORMATS)}")
         elif out.exists() and kind != "parquet":  # of a Parquet file the rows were read, page by page
             with reading(out, f"read as {kind}", Exception):  # libraries raise anything for a damaged file
-                found = FORMATS.load(kind).count(out)
-            if found != rows.get("out"):
-                findings.wrong(out, f"has {found:,} rows, not the {rows.get('out', 0):,} of {manifest.name}")
+                on_disk = FORMATS.load(kind).count(out)
+            if on_disk != rows.get("out"):
+                findings.wrong(out, f"has {on_disk:,} rows, not the {rows.get('out', 0):,} of {manifest.name}")
 
 
 def _check_ledger(

@@ -131,16 +131,16 @@ def check_scores(path: Path, findings: Verification, pairs: int | None = None, t
     if ids.null_count or not np.array_equal(ids.to_numpy(), np.arange(len(table))):
         findings.wrong(path, "is not 0, 1, 2 ... in order", "column 'pair_id'")
     score = table["correspondence"]
-    known = np.array(score.is_valid(), bool)
+    valid = np.array(score.is_valid(), bool)
     value = score.fill_null(0.5).to_numpy()
     findings.wrong_rows(path, "correspondence", ~((value >= 0) & (value <= 1)), "is not in [0, 1]")
     there = "has to be there exactly where the correspondence is"
-    findings.wrong_rows(path, "reason", known == np.array(table["reason"].is_valid(), bool), f"{there} not")
+    findings.wrong_rows(path, "reason", valid == np.array(table["reason"].is_valid(), bool), f"{there} not")
     flags = table["is_mismatch"]
-    findings.wrong_rows(path, "is_mismatch", known != np.array(flags.is_valid(), bool), there)
+    findings.wrong_rows(path, "is_mismatch", valid != np.array(flags.is_valid(), bool), there)
     flagged = np.array(flags.fill_null(False), bool)
     if threshold is not None:
         # As the table was made: scores of one precision against the threshold as Python has it.
-        other = known & (flagged != (value.astype(np.float32) < threshold))
+        other = valid & (flagged != (value.astype(np.float32) < threshold))
         findings.wrong_rows(path, "is_mismatch", other, f"is not whether the correspondence is below {threshold:g}")
     return int(flagged.sum())

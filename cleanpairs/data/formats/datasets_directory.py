@@ -84,10 +84,10 @@ class DatasetsReader(TableReader):
 def _files(folder: Path, split: str | None) -> list[str]:
     """The Arrow files of a directory of ``save_to_disk``. Its note alone where it has no rows."""
     if (folder / "dataset_dict.json").is_file():
-        known = read_object(folder / "dataset_dict.json", "dataset").get("splits")
-        if not isinstance(known, list) or not all(isinstance(name, str) for name in known) or not known:
+        splits = read_object(folder / "dataset_dict.json", "dataset").get("splits")
+        if not isinstance(splits, list) or not all(isinstance(name, str) for name in splits) or not splits:
             raise DataError(f"{folder / 'dataset_dict.json'} names no splits; save the dataset again")
-        folder = resolve_path(chosen_split(split, known, str(folder)), folder)
+        folder = resolve_path(chosen_split(split, splits, str(folder)), folder)
     elif split is not None:
         chosen_split(split, (), str(folder))
     with reading(folder / "state.json", "read for its data files", KeyError, TypeError):

@@ -31,20 +31,20 @@ def expand_files(data: str, ending: str) -> list[str]:
     """The files, absolute, that ``data`` means: one, a directory, a glob, braces. Raises DataError: there is none."""
     path = Path(data)
     if path.is_dir():
-        found = [str(p) for p in files_below(path, ending, depth=0) if p.is_file()]
+        paths = [str(p) for p in files_below(path, ending, depth=0) if p.is_file()]
     elif path.exists():
-        found = [data]
+        paths = [data]
     else:
-        found = []
+        paths = []
         for name in expand_braces(data):
             matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name]
             missing = [m for m in matches if not Path(m).is_file()]
             if missing:
                 raise DataError(f"no such input: {missing[0]}" + (f" (of {data})" if missing[0] != data else ""))
-            found += matches
-    if not found:
+            paths += matches
+    if not paths:
         raise DataError(f"no such input: {data} matches no file *{ending}")
-    return [str(Path(p).absolute()) for p in found]
+    return [str(Path(p).absolute()) for p in paths]
 
 
 def files_below(folder: Path, ending: str = "", depth: int = 4) -> Iterator[Path]:
@@ -53,8 +53,8 @@ def files_below(folder: Path, ending: str = "", depth: int = 4) -> Iterator[Path
     ``ending``: in small letters, of names in capitals too.
     """
     with reading(folder), os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
         if entry.name.startswith(".") or entry.name in ("__MACOSX", "lost+found"):
             continue
         if entry.is_dir(follow_symlinks=False):

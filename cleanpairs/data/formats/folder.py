@@ -101,10 +101,10 @@ class ListingReader(TableReader):
         file, root = source.paths[0], source.image_root
         cells = ({"bytes": path and encoded_bytes(path, file, root), "path": path} for path in paths)
         first = 0
-        for found in bounded(cells, batch_rows, lambda cell: len(cell["bytes"] or b"")):
-            last = first + len(found)
-            part = table.slice(first, len(found)).combine_chunks().to_batches()[0]
-            values = dict(zip(part.schema.names, part.columns, strict=True)) | ({} if name is None else {name: found})
+        for images in bounded(cells, batch_rows, lambda cell: len(cell["bytes"] or b"")):
+            last = first + len(images)
+            part = table.slice(first, len(images)).combine_chunks().to_batches()[0]
+            values = dict(zip(part.schema.names, part.columns, strict=True)) | ({} if name is None else {name: images})
             why = {i - first: fault for i, fault in listing.faults.items() if first <= i < last}
             spoilt = {(i - first, k): fault for (i, k), fault in listing.caption_faults.items() if first <= i < last}
             yield Rows(file, record_batch(schema, values, columns), why, spoilt)
@@ -132,8 +132,8 @@ class FolderReader(ListingReader):
         """Whether ``data`` is such a file, or a folder with just one and no Parquet."""
         path = Path(data)
         if path.is_dir():
-            found = len(annotation_files(path)) or bool(_split_folders(path))
-            return found == 1 and not any(files_below(path, ".parquet", depth=0))
+            count = len(annotation_files(path)) or bool(_split_folders(path))
+            return count == 1 and not any(files_below(path, ".parquet", depth=0))
         kind = file_kind(path)
         return path.is_file() and (kind in (*ENDINGS, ".txt") or (path.suffix == ".json" and begins_with(path, b"[")))
 
@@ -147,9 +147,9 @@ class FolderReader(ListingReader):
         path = annotation_files(path)[0] if path.is_dir() else path
         table = read_records(str(path), encoding, request.text_column).table
         column = table["split"] if "split" in table.column_names else None
-        known = column.unique().to_pylist() if column is not None and pa.types.is_string(column.type) else []
-        usual = "train" if "train" in known and len(list(filter(None, known))) > 1 else None
-        if (split := _checked_split(request.split or usual, known, str(path))) is not None:
+        splits = column.unique().to_pylist() if column is not None and pa.types.is_string(column.type) else []
+        usual = "train" if "train" in splits and len(list(filter(None, splits))) > 1 else None
+        if (split := _checked_split(request.split or usual, splits, str(path))) is not None:
             options["split"] = split
         table = _of_split(Listing(table), split).table
         request = with_images(table.schema, lambda name: table[name].slice(0, 1000).to_pylist(), path, request)
@@ -171,17 +171,17 @@ def _listing(
     path: str, encoding: str | None, split: str | None, root: str | None, text: str | None, image: str | None
 ) -> Listing:
     table, faults, captions = read_records(path, encoding, text)
-    found = _of_split(Listing(table, faults, captions.get(text or "", {})), split)
-    table = found.table
+    listing = _of_split(Listing(table, faults, captions.get(text or "", {})), split)
+    table = listing.table
     kind = None if image is None else table.schema.field(image).type
     if kind is None or not (
         pa.types.is_string(kind) or (pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
     ):
-        return found
+        return listing
     cells = [cell.get("path") if isinstance(cell, dict) else cell for cell in table[image].to_pylist()]
     paths = [cell if cell and embedded(cell) is None else None for cell in cells]
-    return found._replace(
-        faults={**_one_file_twice(paths, root or str(Path(path).parent)), **found.faults}, keys=_file_keys(paths)
+    return listing._replace(
+        faults={**_one_file_twice(paths, root or str(Path(path).parent)), **listing.faults}, keys=_file_keys(paths)
     )
 
 
@@ -201,8 +201,8 @@ def _one_file_twice(paths: Sequence[str | None], root: str) -> dict[int, str]:
     def is_here(path: str) -> bool:
         return os.path.exists(os.path.join(root, path))
 
-    known = {path for path in paths if path and "\0" not in path}
-    names = {path: path if is_here(path) else re.sub(r"#\d+$|\|.*", "", path) for path in known}
+    distinct = {path for path in paths if path and "\0" not in path}
+    names = {path: path if is_here(path) else re.sub(r"#\d+$|\|.*", "", path) for path in distinct}
     away: dict[str, str] = {}
     for name in {name for name in names.values() if not is_here(name)}:
         with suppress(DataError):
@@ -218,10 +218,10 @@ def _one_file_twice(paths: Sequence[str | None], root: str) -> dict[int, str]:
     return {i: faults[names[path]] for i, path in enumerate(paths) if path and names.get(path) in faults}
 
 
-def _checked_split(split: str | None, known: Sequence[str | None], where: str) -> str | None:
+def _checked_split(split: str | None, splits: Sequence[str | None], where: str) -> str | None:
     """``split``, or several with a plus between them. None for all rows. DataError: there is no such one."""
     for part in split.split("+") if split else ():
-        chosen_split(part, list(filter(None, known)), where)
+        chosen_split(part, list(filter(None, splits)), where)
     return split
 
 
@@ -245,9 +245,9 @@ class CaptionJsonReader(ListingReader):
         path = Path(data).absolute()
         if (whole := _captioned(str(path))) is None:
             return FolderReader().open(data, request)
-        known = whole.table["split"].drop_null().unique().to_pylist()
-        usual = "train" if "train" in known else next(iter(known), None)
-        split = _checked_split(request.split or usual, known, str(path))
+        splits = whole.table["split"].drop_null().unique().to_pylist()
+        usual = "train" if "train" in splits else next(iter(splits), None)
+        split = _checked_split(request.split or usual, splits, str(path))
         table = _of_split(whole, split).table
         stem, above = path.stem.removeprefix("captions_"), path.parent.parent  # captions_train2017, dataset_coco
         places = [path.parent / f"{path.stem.removeprefix('dataset_')}{end}" for end in ("-images", "_images")]
@@ -261,8 +261,8 @@ class CaptionJsonReader(ListingReader):
     def listing(self, source: Source) -> Listing:
         """``key``, ``image``, ``captions``."""
         whole = self._whole(source)
-        found = _of_split(whole, source.options.get("split"))
-        return found._replace(table=found.table.drop_columns("split"))
+        listing = _of_split(whole, source.options.get("split"))
+        return listing._replace(table=listing.table.drop_columns("split"))
 
     def total(self, source: Source) -> int:
         """See :class:`TableReader`."""
@@ -294,9 +294,9 @@ def _captioned(path: str) -> Listing | None:
         rows = [_karpathy(image, i) for i, image in enumerate(images)]
     else:
         return None
-    found = [[each for caption in row["captions"] for each in captions_of(caption)] for row in rows]
-    spoilt = {(i, k): why for i, cell in enumerate(found) for k, (_, why) in enumerate(cell) if why}
-    rows = [row | {"captions": [text for text, _ in cell]} for row, cell in zip(rows, found, strict=True)]
+    captions = [[each for caption in row["captions"] for each in captions_of(caption)] for row in rows]
+    spoilt = {(i, k): why for i, cell in enumerate(captions) for k, (_, why) in enumerate(cell) if why}
+    rows = [row | {"captions": [text for text, _ in cell]} for row, cell in zip(rows, captions, strict=True)]
     text = pa.string()
     schema = pa.schema({"key": text, "image": text, "captions": pa.list_(text), "split": text})
     return Listing(pa.Table.from_pylist(rows, schema), faults, spoilt)

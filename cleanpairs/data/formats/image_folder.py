@@ -169,8 +169,8 @@ def _caption(captions: list[Path], notes: list[Path], encoding: str | None) -> t
         for file in notes:
             with reading(file, "read as JSON", ValueError):
                 record = read_json(file)
-            if isinstance(record, dict) and (found := caption_field(record)) is not None:
-                return found, None
+            if isinstance(record, dict) and (caption := caption_field(record)) is not None:
+                return caption, None
     except DataError as error:  # one file, one row
         return None, str(error)
     return ("" if captions else None), None
@@ -188,8 +188,8 @@ def _of_shards(files: list[Path]) -> tuple[pa.Table, str]:
             images = {str(int(key)): path for key, path in images.items() if re.fullmatch("[0-9]{1,18}", key)}
         keys = [str(key) for key in texts_of(table["key"].combine_chunks())]
         paths = [images.pop(key, None) for key in keys]
-        found = zip(keys, paths, strict=True)
-        faults = [None if path else f"{folder.name} has no image of the key {key!r}" for key, path in found]
+        named = zip(keys, paths, strict=True)
+        faults = [None if path else f"{folder.name} has no image of the key {key!r}" for key, path in named]
         strange = pa.table({"key": pa.array(images, pa.string()).cast(kind)})
         rows = pa.concat_tables([table, strange], promote_options="default")
         paths += images.values()

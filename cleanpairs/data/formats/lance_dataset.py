@@ -44,8 +44,8 @@ class LanceReader(TableReader):
         """All files below it, its rows and columns."""
         folder = Path(data).absolute()
         with reading(folder, *_ERRORS):
-            found = lance_module().dataset(str(folder))
-            rows, version = found.count_rows(), str(found.version)
+            dataset = lance_module().dataset(str(folder))
+            rows, version = dataset.count_rows(), str(dataset.version)
         paths = [str(p) for p in sorted(folder.rglob("*")) if p.is_file() and p.suffix in (".lance", ".manifest")]
         return self.described(data, paths, rows, request, folder=str(folder), version=version)
 
@@ -69,8 +69,8 @@ class LanceReader(TableReader):
         """See :class:`TableReader`."""
         name, folder = source.columns["image"], source.options["folder"]
         with reading(folder, *_ERRORS):
-            found = _opened(source).take(np.asarray(rows, np.int64).tolist(), columns=[name])
-        return [encoded_bytes(cell, folder, source.image_root) for cell in image_cells(found.column(0))]
+            table = _opened(source).take(np.asarray(rows, np.int64).tolist(), columns=[name])
+        return [encoded_bytes(cell, folder, source.image_root) for cell in image_cells(table.column(0))]
 
 
 def _opened(source: Source) -> Any:

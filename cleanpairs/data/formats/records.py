@@ -107,9 +107,9 @@ def _typed(name: str, values: Sequence[Any]) -> pa.Array:
     if lists and name.lower() in USUAL_NAMES["image"] and all(not isinstance(v, list) or len(v) < 2 for v in values):
         values = [(cell[0] if cell else None) if isinstance(cell, list) else cell for cell in values]
     with suppress(pa.ArrowException, OverflowError, UnicodeError):
-        found = pa.array(values)
-        if not (pa.types.is_null(found.type) or found.type == pa.struct([])):
-            return found
+        array = pa.array(values)
+        if not (pa.types.is_null(array.type) or array.type == pa.struct([])):
+            return array
     texts = [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
     return pa.array(texts, pa.string(), mask=[v is None or v != v for v in values])
 
@@ -288,11 +288,11 @@ def _likely_encoding(path: str) -> str:
     usual = (
         "cp1252 cp1250 cp1251 cp1253 cp1254 cp932 euc_jp gb18030 big5 euc_kr utf_16 utf_16_le utf_16_be utf_32".split()
     )
-    found = from_bytes(content, cp_isolation=usual).best()
-    if found is None:
+    guess = from_bytes(content, cp_isolation=usual).best()
+    if guess is None:
         return "of any encoding"
-    commonest = str(found) == content.decode("cp1252", "replace")
-    name = "cp1252" if commonest else found.encoding
+    commonest = str(guess) == content.decode("cp1252", "replace")
+    name = "cp1252" if commonest else guess.encoding
     return f"{name} (--set encoding={name})"
 
 

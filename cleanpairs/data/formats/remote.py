@@ -101,8 +101,8 @@ def fetch(data: str, allow_urls: bool) -> str:
 def _update(target: Path, remote: _Remote) -> None:
     """Fetch a file, or what stands for it, unless it is there already as it is now."""
     note = target.with_name(target.name + NOTE)
-    known = {"url": remote.url, "mark": remote.mark, "copied": remote.instead is None}
-    if target.exists() and remote.mark and _noted(note) == {**known, "sha256": digest_of(target).hex()}:
+    recorded = {"url": remote.url, "mark": remote.mark, "copied": remote.instead is None}
+    if target.exists() and remote.mark and _noted(note) == {**recorded, "sha256": digest_of(target).hex()}:
         return
     note.unlink(missing_ok=True)
     with (
@@ -111,13 +111,13 @@ def _update(target: Path, remote: _Remote) -> None:
         reading(remote.url, "fetched", Exception),
     ):
         remote.copy(out) if remote.instead is None else out.write(remote.instead)
-    write_cached(note, json.dumps({**known, "sha256": digest_of(target).hex()}).encode())
+    write_cached(note, json.dumps({**recorded, "sha256": digest_of(target).hex()}).encode())
 
 
 def _noted(note: Path) -> dict[str, Any]:
     """What is known of a file that was fetched. Nothing, where the note is missing or damaged."""
-    known: dict[str, Any] = json.loads(read_cached(note) or b"{}")
-    return known
+    noted: dict[str, Any] = json.loads(read_cached(note) or b"{}")
+    return noted
 
 
 def _others(url: str) -> list[_Remote]:
@@ -127,13 +127,13 @@ def _others(url: str) -> list[_Remote]:
     try:
         system, path = fsspec.core.url_to_fs(url)
         if any(c in path for c in "*?["):
-            found = sorted(system.glob(path))
+            paths = sorted(system.glob(path))
         elif system.isdir(path):
             endings = (".parquet", ".tar", ".csv", ".tsv", ".jsonl", ".json", ".arrow", ".npy")
-            found = sorted(p for p in system.ls(path, detail=False) if p.endswith(endings))
+            paths = sorted(p for p in system.ls(path, detail=False) if p.endswith(endings))
         else:
-            found = [path]
-        return [_of_fsspec(system, p, url) for p in found]
+            paths = [path]
+        return [_of_fsspec(system, p, url) for p in paths]
     except ImportError as error:
         raise ConfigError(f"{url} needs a package that is not installed: {error}") from error
     except FileNotFoundError as error:
@@ -156,11 +156,11 @@ def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
 def _mark_of(about: dict[str, Any]) -> str:
     """What tells whether a file is as it was, of what fsspec says of it. Empty where that is too little."""
     marks = "ETag etag generation LastModified last_modified mtime created updated blob_id xet_hash".split()
-    known = [str(about[name]) for name in marks if about.get(name) is not None]
-    return "|".join([str(about.get("size")), *known]) if known else ""
+    values = [str(about[name]) for name in marks if about.get(name) is not None]
+    return "|".join([str(about.get("size")), *values]) if values else ""
 
 
-def _told(path: str) -> dict[str, Any] | None:
+def _pointer(path: str) -> dict[str, Any] | None:
     """Of the file that a local one stands for. None where that is an ordinary file."""
     name = os.path.abspath(path)
     if os.path.dirname(os.path.dirname(name)) != os.path.abspath(cache_dir() / FOLDER):
@@ -168,37 +168,37 @@ def _told(path: str) -> dict[str, Any] | None:
     note = name + NOTE
     if _noted(Path(note)).get("copied", True):  # what a server sent may look like one
         return None
-    told: dict[str, Any] = read_json(name)["in place"]
-    return told
+    pointer: dict[str, Any] = read_json(name)["in place"]
+    return pointer
 
 
 def location(path: str) -> str:
     """Where the contents of a file are: its URL, or its path as it is."""
-    told = _told(path) if os.path.isfile(path) else None
-    return path if told is None else str(told["url"])
+    pointer = _pointer(path) if os.path.isfile(path) else None
+    return path if pointer is None else str(pointer["url"])
 
 
 def bytes_of(path: str) -> int:
     """Bytes of a file, or of the one that it stands for."""
-    told = _told(path)
-    return Path(path).stat().st_size if told is None else int(told["size"])
+    pointer = _pointer(path)
+    return Path(path).stat().st_size if pointer is None else int(pointer["size"])
 
 
 def open_remote(path: str) -> Any:
     """The file that a local one stands for, open. None where that is an ordinary file. DataError: it has changed."""
-    told = _told(path)
-    if told is None:
+    pointer = _pointer(path)
+    if pointer is None:
         return None
     import fsspec
 
     try:
-        system, _ = fsspec.core.url_to_fs(told["url"])
-        system.invalidate_cache(told["path"])
-        if _mark_of(system.info(told["path"])) != told["mark"]:
-            raise DataError(f"{told['url']} has changed since it was opened: run the command again")
-        return system.open(told["path"], "rb", cache_type="none")
+        system, _ = fsspec.core.url_to_fs(pointer["url"])
+        system.invalidate_cache(pointer["path"])
+        if _mark_of(system.info(pointer["path"])) != pointer["mark"]:
+            raise DataError(f"{pointer['url']} has changed since it was opened: run the command again")
+        return system.open(pointer["path"], "rb", cache_type="none")
     except FileNotFoundError as error:
-        raise DataError(f"{told['url']} is not there any more") from error
+        raise DataError(f"{pointer['url']} is not there any more") from error
 
 
 def is_public(address: str) -> bool:
@@ -223,10 +223,10 @@ def is_public(address: str) -> bool:
 def _connect(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.socket:
     """``socket.create_connection``, to public addresses only: looked at here, nothing can change in between."""
     host, port = address
-    found = [str(where[0]) for *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    public = [where for where in found if is_public(where)]
+    addresses = [str(where[0]) for *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    public = [where for where in addresses if is_public(where)]
     if not public:
-        raise OSError(f"{host} is at {found[0]}, a private address: these are never fetched from")
+        raise OSError(f"{host} is at {addresses[0]}, a private address: these are never fetched from")
     for where in public[:-1]:
         with suppress(OSError):
             return socket.create_connection((where, port), *args, **kwargs)
@@ -255,18 +255,18 @@ def _http(url: str, timeout: float = 60.0) -> list[_Remote]:
     ):  # fmt: skip
         opener.add_handler(handler())
 
-    def asked(method: str) -> Any:
+    def opened(method: str) -> Any:
         request = urllib.request.Request(url, method=method, headers={"User-Agent": "cleanpairs"})
         return opener.open(request, timeout=timeout)
 
     def copy(out: BinaryIO) -> None:
-        with asked("GET") as answer:
+        with opened("GET") as answer:
             shutil.copyfileobj(answer, out, 1 << 20)
             length = answer.headers.get("Content-Length")
         if length is not None and out.tell() != int(length):
             raise OSError(f"it was cut short: {out.tell()} of {length} bytes came")
 
-    told: list[str | None] = [None, None]
-    with suppress(OSError, http.client.HTTPException, ValueError), asked("HEAD") as answer:  # GET says what is wrong
-        told = [answer.headers.get(name) for name in ("ETag", "Last-Modified", "Content-Length")]
-    return [_Remote(url, "|".join(map(str, told)) if any(told[:2]) else "", copy)]
+    headers: list[str | None] = [None, None]
+    with suppress(OSError, http.client.HTTPException, ValueError), opened("HEAD") as answer:  # GET says what is wrong
+        headers = [answer.headers.get(name) for name in ("ETag", "Last-Modified", "Content-Length")]
+    return [_Remote(url, "|".join(map(str, headers)) if any(headers[:2]) else "", copy)]

@@ -70,10 +70,10 @@ class ClipRetrievalReader(ParquetReader):
 
     def parts(self, source: Source) -> Parts:
         """The files of each side."""
-        of: Parts = ([], [], [])
+        parts: Parts = ([], [], [])
         for path in source.paths:
-            of[("img_emb", "text_emb", "metadata").index(Path(path).parent.name)].append(path)
-        return of
+            parts[("img_emb", "text_emb", "metadata").index(Path(path).parent.name)].append(path)
+        return parts
 
     def schema(self, source: Source) -> pa.Schema:
         """That of the rows, and ``image_features``, ``text_features``."""
@@ -184,8 +184,8 @@ class PrecompReader(ClipRetrievalReader):
             if named is not None:
                 raise DataError(f"{data} is in the research layout, without columns or an image root: {named!r}")
         folder = Path(data).absolute()
-        known = splits_of(folder)
-        name = chosen_split(request.split or (known[0] if "train" not in known else None), known, data)
+        splits = splits_of(folder)
+        name = chosen_split(request.split or (splits[0] if "train" not in splits else None), splits, data)
         asked, tokenised = request.text_column, _tokenised(folder, name)
         captions = folder / f"{name}_caps.txt"
         if asked is None and not captions.exists():
@@ -255,8 +255,8 @@ def splits_of(folder: Path) -> list[str]:
 
 def _tokenised(folder: Path, split: str) -> list[str]:
     """The tokenisers by which the captions of a split are given."""
-    found = [p.stem.removeprefix(f"{split}_caps_") for p in folder.glob(f"{glob.escape(split)}_caps_*.txt")]
-    return sorted(found, key=lambda name: (name != "bert", name))  # that of the paper's own command first
+    endings = [p.stem.removeprefix(f"{split}_caps_") for p in folder.glob(f"{glob.escape(split)}_caps_*.txt")]
+    return sorted(endings, key=lambda name: (name != "bert", name))  # that of the paper's own command first
 
 
 @cached_by_file(16)

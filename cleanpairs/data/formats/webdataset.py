@@ -80,7 +80,7 @@ def read_index(path: str) -> list[Sample]:
     """The samples of a tar, in the order of their first members. Raises DataError: it is no plain tar, or damaged."""
     with reading(path):
         packed = ": it is compressed; unpack it (gunzip) first" if begins_with(path, b"\x1f\x8b") else ""
-    found: list[tuple[str, str, Member | None]] = []  # folder, name, place. None of what has holes
+    members: list[tuple[str, str, Member | None]] = []  # folder, name, place. None of what has holes
     places, links = dict[str, Member | None](), list[tuple[str, str, str]]()
     with (
         reading(path, f"read as a tar{packed}", Exception),  # tarfile raises anything on a header that is spoilt
@@ -97,7 +97,7 @@ def read_index(path: str) -> list[Sample]:
             at = (f"{folder}/" if folder else "", own)
             if member.isreg():
                 places[name] = None if member.issparse() else Member(member.offset_data, member.size)
-                found.append((*at, places[name]))
+                members.append((*at, places[name]))
             elif member.islnk() or member.issym():
                 target = member.linkname if member.islnk() else posixpath.normpath(f"{folder}/./{member.linkname}")
                 links.append((*at, target.removeprefix("./")))
@@ -109,10 +109,10 @@ def read_index(path: str) -> list[Sample]:
         )
     if any(block):
         raise DataError(f"{path} is damaged: there is no member at byte {end}; fetch it again")
-    found += [(folder, own, places[target]) for folder, own, target in links if target in places]
-    samples = _samples(found, str.partition)
+    members += [(folder, own, places[target]) for folder, own, target in links if target in places]
+    samples = _samples(members, str.partition)
     if not all(sample.whole for sample in samples):  # names with dots, as img.0001.jpg
-        samples = max(samples, _samples(found, str.rpartition), key=lambda some: sum(s.whole for s in some))
+        samples = max(samples, _samples(members, str.rpartition), key=lambda some: sum(s.whole for s in some))
     return samples
 
 
@@ -187,11 +187,11 @@ class WebDatasetReader(TableReader):
         if fields:
             kinds = {name: pa.float64() if is_score(name, pa.float64()) else pa.string() for name in fields}
             more = [pa.field(name, kind) for name, kind in kinds.items()] + [pa.field("json", pa.string())]
-        found = pa.schema([*own, *more])
-        at = found.get_field_index(source.columns.get("text", "caption"))
-        return (
-            found if at < 0 or found.field(at).type != pa.string() else found.set(at, found.field(at).with_type(text))
-        )
+        schema = pa.schema([*own, *more])
+        at = schema.get_field_index(source.columns.get("text", "caption"))
+        if at < 0 or schema.field(at).type != pa.string():
+            return schema
+        return schema.set(at, schema.field(at).with_type(text))
 
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
@@ -206,10 +206,10 @@ class WebDatasetReader(TableReader):
             more = [f for f in schema if f.name in wanted and f.name not in OWN]
             with open_regular(tar) as file:
                 for batch in bounded(iter(samples), batch_rows, _image_size if "image" in wanted else lambda _: 0):
-                    found = [_cells(sample, file, wanted, fields, text, lists) for sample in batch]
-                    values: dict[str, Any] = {name: [cells[name] for cells, *_ in found] for name in found[0][0]}
-                    faults = {i: fault for i, (_, fault, _) in enumerate(found) if fault}
-                    spoilt = {(i, k): why for i, (*_, each) in enumerate(found) for k, why in each.items()}
+                    parsed = [_cells(sample, file, wanted, fields, text, lists) for sample in batch]
+                    values: dict[str, Any] = {name: [cells[name] for cells, *_ in parsed] for name in parsed[0][0]}
+                    faults = {i: fault for i, (_, fault, _) in enumerate(parsed) if fault}
+                    spoilt = {(i, k): why for i, (*_, each) in enumerate(parsed) for k, why in each.items()}
                     _join(values, more, table, lists)
                     for i, caption in enumerate(values.get("caption", ())):
                         if caption is None:
@@ -221,11 +221,11 @@ class WebDatasetReader(TableReader):
         places = [(tar, sample) for tar in _tars(source) for sample in _rows(tar)][: source.n_rows]
 
         def read(rows: Sequence[int]) -> list[bytes | None]:
-            found: dict[int, bytes | None] = {}
+            images: dict[int, bytes | None] = {}
             for tar, some in groupby(sorted(set(rows)), lambda row: places[row][0]):  # one tar after the other
                 with open_regular(tar) as file:
-                    found |= {row: _content(places[row][1], file)[0] or None for row in some}
-            return [found[row] for row in rows]
+                    images |= {row: _content(places[row][1], file)[0] or None for row in some}
+            return [images[row] for row in rows]
 
         return ImageSource(len(places), read)
 
@@ -384,12 +384,12 @@ def _places(keys: Sequence[str], table: pa.Table) -> pa.Array:
 
     Where no key is there, the names without their folders are looked for.
     """
-    known = _keys_of(table)
+    own_keys = _keys_of(table)
     for names in keys, [key.rpartition("/")[2] for key in keys]:
         wanted: list[Any] = list(names)
-        if pa.types.is_integer(known.type):
+        if pa.types.is_integer(own_keys.type):
             wanted = [int(name) if re.fullmatch(r"[0-9]{1,18}", name) else None for name in names]
-        at = pc.index_in(pa.array(wanted, known.type), known, skip_nulls=True)
+        at = pc.index_in(pa.array(wanted, own_keys.type), own_keys, skip_nulls=True)
         if at.null_count < len(at):
             break
     return at
@@ -401,8 +401,8 @@ def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | 
     for field in fields:
         if field.name not in values:
             count = len(values["key"])
-            found = pa.nulls(count, field.type) if table is None else one_array(taken(table[field.name], at))
-            values[field.name] = recast(found, field.type)
+            column = pa.nulls(count, field.type) if table is None else one_array(taken(table[field.name], at))
+            values[field.name] = recast(column, field.type)
     if table is not None and "caption" in table.column_names and None in values.get("caption", ()):
         beside = [caption_cell(value, lists)[0] for value in taken(table["caption"], at).to_pylist()]
         values["caption"] = [a if a is not None else b for a, b in zip(values["caption"], beside, strict=True)]
