@@ -60,6 +60,11 @@ class ImageSource:
         """Encoded images at ``indices``, for thumbnails. None where there is none."""
         return [None] * len(indices) if self._read is None else self._read(indices)
 
+    @property
+    def has_encoded(self) -> bool:
+        """Whether there is an encoded image, which is looked for batch by batch."""
+        return any(data is not None for _, chunk in self.iter_encoded(64) for data in chunk)
+
     def array(self) -> np.ndarray | None:
         """(M, R, D) vectors. None where there are encoded images only."""
         return self._vectors

@@ -26,7 +26,6 @@ from cleanpairs.estimators.batches import RowScorer, VectorScorer
 from cleanpairs.estimators.encoders import AUTO, GIVEN, WORDS, Encoders, takes_sentences, text_encoder_for
 from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.persistence import Saved, Stored
-from cleanpairs.estimators.refusal import independence_of, refuse_independent
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
 from cleanpairs.estimators.settings import FitSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix
@@ -218,7 +217,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 fit = self._prepare(pairs, *progress)
             strategy, self._independence = self._procedure(fit.data), None
             if not strategy.dependence_is_known:
-                self._test_independence(fit)
+                data = fit.data
+                groups = data.image_group, data.text_group
+                self._independence = self._test_independence(fit.images.array, data.tokens, data.image_index, *groups)
             checkpoint = None if run_dir is None else self._checkpoint(pairs, Path(run_dir))
             trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
             self._train(replace(fit, strategy=strategy), strategy, trainer, val, resume)
@@ -242,14 +243,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 f"the {distributed.world_size()} processes were started with different data or settings: they "
                 "train one model, so give all the same; to train one model each, start them without torchrun"
             )
-
-    def _test_independence(self, fit: Fit) -> None:
-        data, array, seed = fit.data, fit.images.array, self.random_state_
-        given = array, data.tokens, data.image_index, data.image_group, data.text_group
-        self._independence = independence_of(*given, seed=seed)
-        if self.require_dependence:
-            n, pixels = len(fit.usable), array.ndim == 4
-            refuse_independent(self._independence, n, self.method_name, given, pixels=pixels, seed=seed)
 
     def _checkpoint(self, pairs: Pairs, run_dir: Path) -> Checkpoint:
         settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v) and k != "random_state")

@@ -25,11 +25,9 @@ from cleanpairs.encoders.image_transform import pictures_of
 from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.estimators.encoders import GIVEN, check_vectors, refuse_without_captions, resolved
+from cleanpairs.estimators.encoders import GIVEN, Encoders, check_vectors, refuse_without_captions, resolved
 from cleanpairs.estimators.persistence import Saved, Stored
-from cleanpairs.estimators.refusal import independence_of, refuse_independent
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
-from cleanpairs.features import Captions, ImageMatrix, encoded_matrix
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
@@ -62,7 +60,7 @@ class GivenVectors:
         array, texts = pairs.images.array(), pairs.text_vectors
         return array is not None and texts is not None and array.shape[1:] == (1, texts.shape[1])
 
-    def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+    def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
         """The vectors that the data brings.
 
         Parameters
@@ -72,8 +70,8 @@ class GivenVectors:
 
         Returns
         -------
-        (M, E) float32, (N, E) float32, dict
-            Unit vectors of images and captions, and pair_id -> what it lacks.
+        (M, E) float32, (N, E) float32
+            Unit vectors of images and captions.
 
         Raises
         ------
@@ -81,6 +79,21 @@ class GivenVectors:
             The data lacks all.
         """
         return _unit_vectors(pairs.images.array(), pairs.text_vectors)
+
+    def faults(self, pairs: Pairs) -> dict[int, str]:
+        """What pairs lack beside vectors.
+
+        Parameters
+        ----------
+        pairs : Pairs
+            n pairs.
+
+        Returns
+        -------
+        dict
+            pair_id -> reason.
+        """
+        return {}
 
     def learn(self, pairs: Pairs) -> str | None:
         """Learn from the pairs of a fit.
@@ -144,14 +157,16 @@ class GivenScores(GivenVectors):
         how = "by what they agree on" if labels is None else f"by the labels of {self.labels}"
         return f"scores of the data, weighed {how}: {self.mixture.describe(self.columns)}"
 
-    def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+    def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
         """As of :class:`GivenVectors`. Zeros where the data brings none."""
+        if self.has_vectors(pairs):
+            return super().vectors(pairs)
+        return np.zeros((len(pairs.images), 1), np.float32), np.zeros((len(pairs), 1), np.float32)
+
+    def faults(self, pairs: Pairs) -> dict[int, str]:
+        """See :meth:`GivenVectors.faults`: the pairs without a score."""
         missing = np.flatnonzero(np.isnan(self.correspondence(pairs)))
-        faults = {int(i): f"it has no {' or no '.join(self.columns)}" for i in missing}
-        if not self.has_vectors(pairs):
-            return np.zeros((len(pairs.images), 1), np.float32), np.zeros((len(pairs), 1), np.float32), faults
-        images, texts, bare = super().vectors(pairs)
-        return images, texts, faults | bare
+        return {int(i): f"it has no {' or no '.join(self.columns)}" for i in missing}
 
     def correspondence(self, pairs: Pairs) -> np.ndarray:
         """Half of one more than the cosine, or what several scores make, (N,) float32. DataError: no cosines."""
@@ -195,22 +210,19 @@ def displaced_in_vectors(pairs: Pairs) -> list[str]:
     given = GivenVectors()
     if not given.has_vectors(pairs):
         return []
-    images, texts, missing = given.vectors(pairs)
-    embedded = Embedded(pairs, Embeddings(images), Embeddings(texts), {**missing, **pairs.reasons})
-    return [str(block) for block in embedded.displaced_rows().blocks]
+    images, texts = map(Embeddings, given.vectors(pairs))
+    return [str(block) for block in Embedded(pairs, images, texts, pairs.reasons).displaced_rows().blocks]
 
 
-def _unit_vectors(images: np.ndarray | None, texts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    """Of (m, 1, E) and (n, E), and what is wrong with captions. DataError where the two are not of one length."""
+def _unit_vectors(images: np.ndarray | None, texts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Of (m, 1, E) and (n, E). DataError where the two are not of one length."""
     if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
         sides = [None if x is None else " x ".join(map(str, x.shape[1:])) for x in (images, texts)]
         raise DataError(
             f"text_encoder='features' needs one vector an image and one a caption, of one length; found "
             f"{sides[0] or 'none'} an image and {sides[1] or 'none'} a caption"
         )
-    z_text = unit_rows(np.asarray(texts))
-    missing = {int(i): "its caption's vector is zero or not finite" for i in np.flatnonzero(~z_text.any(axis=1))}
-    return unit_rows(np.asarray(images)[:, 0]), z_text, missing
+    return unit_rows(np.asarray(images)[:, 0]), unit_rows(np.asarray(texts))
 
 
 def _vector_pairs(pairs: Pairs, images: Embeddings, texts: Embeddings) -> VectorPairs:
@@ -387,7 +399,7 @@ class FrozenScorer(PairScorer):
         groups, index = (pairs.pair_image_group[usable], pairs.text_group[usable]), pairs.image_index[usable]
         given = self._given(pairs)
         if self.require_dependence and given is None:
-            self._refuse_independent(images.vectors[:, None], texts.vectors[usable], index, *groups)
+            self._test_independence(images.vectors[:, None], texts.vectors[usable], index, *groups)
         self.correspondence_ = np.full(len(pairs), np.nan, np.float32)
         self.correspondence_[usable] = (
             self._calibrate(_vector_pairs(pairs, images, texts).take(usable)) if given is None else given[usable]
@@ -413,10 +425,6 @@ class FrozenScorer(PairScorer):
         elif self.text_encoder is None and model.correspondence(pairs) is None:
             raise self._no_model()
         return model
-
-    def _refuse_independent(self, *sides: np.ndarray) -> None:
-        independence = independence_of(*sides, seed=self.random_state_)
-        refuse_independent(independence, len(sides[1]), self.method_name, sides, seed=self.random_state_)
 
     def _given(self, pairs: Pairs) -> np.ndarray | None:
         """The correspondence (N,) that the data brings, where it is taken."""
@@ -483,20 +491,14 @@ class FrozenScorer(PairScorer):
     ) -> tuple[Embeddings, Embeddings, dict[int, str]]:
         model = self._model
         if isinstance(model, GivenVectors):
-            images, texts, faults = model.vectors(pairs)
+            images, texts = model.vectors(pairs)
             self._check_size(images)
             filtered = filter_reasons(pairs, f"none,{self.drop}")  # as in a stream nothing is, unless it is asked for
-            return Embeddings(images), Embeddings(texts), dict(sorted({**filtered, **faults, **pairs.reasons}.items()))
-        given, array = self.image_encoder == "features", pairs.images.array()
-        if given and array is None:
-            raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
-        chunks = (chunk for _, chunk in pairs.images.iter_encoded(1024))
-        if array is not None and (given or all(data is None for chunk in chunks for data in chunk)):
-            check_vectors(array, model)
-            matrix = ImageMatrix(array, {}, self.method_name, None)
-        else:
-            matrix = encoded_matrix(pairs, model, progress=progress)
-        table = Captions(frozen=model).table(pairs, progress=texts_progress)
+            faults = {**filtered, **model.faults(pairs), **pairs.reasons}
+            return Embeddings(images), Embeddings(texts), dict(sorted(faults.items()))
+        encoders, only_vectors = Encoders(both=model), pairs.images.kind == "features" and not pairs.images.has_encoded
+        matrix = encoders.images(pairs, GIVEN if only_vectors else self.image_encoder, None, progress)
+        table = encoders.captions(None, None).table(pairs, progress=texts_progress)
         assert table.vectors is not None
         captions = np.asarray(table.vectors[table.ids])
         return Embeddings(unit_rows(matrix.array[:, 0])), Embeddings(captions), self._quarantine(pairs, matrix)
@@ -593,8 +595,7 @@ class FrozenRows(RowScorer):
         return self.scorer.score_vectors(VectorPairs(images.vectors, texts.vectors, *groups))
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
-        """See :class:`RowScorer`. A caption whose vector is zero is a fault."""
-        z_image, z_text, missing = _unit_vectors(batch.vectors, batch.text_vectors)
-        self.scorer._check_size(z_image)
-        batch.faults |= missing | batch.faults
-        return Embeddings(z_image), Embeddings(z_text)
+        """See :class:`RowScorer`. DataError where the vectors have another size than those of the fit."""
+        images, texts = _unit_vectors(batch.vectors, batch.text_vectors)
+        self.scorer._check_size(images)
+        return Embeddings(images), Embeddings(texts)

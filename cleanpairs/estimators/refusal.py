@@ -106,27 +106,19 @@ def order_that_fits(
     return "Hardly any pair fits, in any order that was tried. Check how the files were joined."
 
 
-def refuse_independent(
-    found: IndependenceTest, pairs: int, method: str, given: Sequence[Any], *, pixels: bool = False, seed: int = 0
-) -> None:
+def refuse_independent(independence: IndependenceTest, method: str, given: Sequence[Any], *, seed: int = 0) -> None:
     """Refuse to go on with pairs whose images and captions are independent.
 
     Parameters
     ----------
-    found : IndependenceTest
-        The test's result.
-
-    pairs : int
-        How many pairs there are. Fewer than 100 are not refused.
+    independence : IndependenceTest
+        The test's result. Fewer than 100 pairs are not refused.
 
     method : str
         Name of the method, for the message.
 
     given : sequence
-        The arguments of :func:`independence_of`.
-
-    pixels : bool
-        Whether a network is trained from pixels. They tell little before.
+        The arguments of :func:`independence_of`. Pixels tell little before a network is trained on them.
 
     seed : int
         Seed of everything random.
@@ -136,10 +128,12 @@ def refuse_independent(
     RefusedError
         They are independent.
     """
-    if pairs < 100 or found.dependent or (pixels and found.n >= LEAST):
+    images, _, image_index, *_ = given
+    enough = independence.n >= LEAST
+    if len(image_index) < 100 or independence.dependent or (images.ndim == 4 and enough):
         return
-    order = order_that_fits(*given, seed=seed) if found.n >= LEAST else "Check that the vectors are no constants."
+    order = order_that_fits(*given, seed=seed) if enough else "Check that the vectors are no constants."
     raise RefusedError(
-        f"{method} has nothing to tell wrong pairs from right ones by: {found}; no pair is dropped. {order} "
+        f"{method} has nothing to tell wrong pairs from right ones by: {independence}; no pair is dropped. {order} "
         "require_dependence=False (--set method.require_dependence=false) trains all the same"
     )

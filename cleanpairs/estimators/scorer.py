@@ -29,6 +29,7 @@ from cleanpairs.estimators.cut import Cut, cut_at
 from cleanpairs.estimators.encoders import MOST_NEW, unknown_share
 from cleanpairs.estimators.null_threshold import UnseenThreshold, spread_blocks, unseen_threshold
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
+from cleanpairs.estimators.refusal import IndependenceTest, independence_of, refuse_independent
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
 from cleanpairs.features import ImageMatrix
 from cleanpairs.features.rows import Progress
@@ -466,6 +467,13 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
                 same = f"the {side} vectors of the {len(usable)} usable pairs are the same"
                 raise RefusedError(f"all rows are alike: {same}; encode them again")
         return usable
+
+    def _test_independence(self, *given: Any) -> IndependenceTest:
+        """Of :func:`independence_of`, by its arguments. RefusedError where they are independent, and may not be."""
+        independence = independence_of(*given, seed=self.random_state_)
+        if self.require_dependence:
+            refuse_independent(independence, self.method_name, given, seed=self.random_state_)
+        return independence
 
     def _set_threshold(self, y: np.ndarray) -> None:
         density_minimum = find_density_minimum(y)

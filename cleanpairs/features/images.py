@@ -71,22 +71,18 @@ def encoded_matrix(
     return ImageMatrix(array, rows[1], name, encoder.transform.output_size[0] or None)
 
 
-def pixel_matrix(
-    pairs: Pairs, transform: ImageTransform, name: str = "pretrained", *, progress: Progress | None = None
-) -> ImageMatrix:
+def pixel_matrix(pairs: Pairs, transform: ImageTransform, *, progress: Progress | None = None) -> ImageMatrix:
     """All images of ``pairs`` as pixels (M, 3, H, W) uint8, for towers that are trained further. They are decoded and
     resized once. The cache directory holds 150 kB for an image of 224 x 224. ConfigError: the data has vectors only.
     """
     _need_images(pairs, "of pixels")
     key = f"pixels-{digest(repr(transform))}"
     rows = _rows(pairs, key, (3, *transform.output_size), np.uint8, transform, np.asarray, progress)
-    return ImageMatrix(*rows, name, transform.output_size[0])
+    return ImageMatrix(*rows, "pretrained", transform.output_size[0])
 
 
 def _need_images(pairs: Pairs, name: str) -> None:
-    if pairs.images.kind == "features" and not any(
-        data is not None for _, chunk in pairs.images.iter_encoded(64) for data in chunk
-    ):
+    if pairs.images.kind == "features" and not pairs.images.has_encoded:
         raise ConfigError(
             f"the encoder {name} looks at the images, and the data has vectors only: name images with image_column "
             "(--column image=NAME), or leave the encoder out"
