@@ -155,8 +155,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
             signal.signal(number, _terminate)
-    if getattr(sys.unraisablehook, "func", None) is not _again:
-        sys.unraisablehook = partial(_again, sys.unraisablehook)
+    if getattr(sys.unraisablehook, "func", None) is not _resend_signal:
+        sys.unraisablehook = partial(_resend_signal, sys.unraisablehook)
     with guard_std_streams() as written:
         if not sys.stderr.isatty():  # quiet when not a terminal: the bars of libraries too
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -183,7 +183,7 @@ def main() -> None:
             if "--debug" in sys.argv:
                 echo("".join(traceback.format_exception(error)), err=True)
             if isinstance(error, click.ClickException):
-                kind, code, message = "usage", error.exit_code, _misuse(error)
+                kind, code, message = "usage", error.exit_code, _usage_message(error)
             else:
                 like, text = _classify(error)
                 kind, code, message = like.kind, like.exit_code, safe(text or type(error).__name__)
@@ -193,7 +193,7 @@ def main() -> None:
             sys.exit(code)
 
 
-def _misuse(error: click.ClickException) -> str:
+def _usage_message(error: click.ClickException) -> str:
     """What click says, but for suggestions of what is not near, and where the help is."""
     context = getattr(error, "ctx", None)
     if isinstance(error, click.NoSuchOption):
@@ -247,7 +247,7 @@ def _terminate(number: int, frame: Any) -> None:
     raise Terminated(number)
 
 
-def _again(otherwise: Callable[[Any], None], found: Any) -> None:
+def _resend_signal(otherwise: Callable[[Any], None], found: Any) -> None:
     """Send a signal once more whose exception Python has dropped, as it does within a destructor."""
     if not isinstance(found.exc_value, KeyboardInterrupt):
         return otherwise(found)

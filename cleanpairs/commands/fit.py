@@ -67,7 +67,7 @@ def result_table(result: Mapping[str, Any]) -> str:
     rows = {
         "method": result["method"],
         "pairs": f"{result['pairs']:,}  ({result['quarantined']:,} quarantined)",
-        "set aside": _set_aside(result["set_aside"]),
+        "set aside": _quarantined_text(result["set_aside"]),
         "not set aside": "; ".join(
             f"{n:,} x {FILTERS[name].reason} (--drop {name})" for name, n in result["doubtful"].items()
         ),
@@ -92,7 +92,7 @@ def result_table(result: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *(f"{'next' if k == 0 else '':<16}{step}" for k, step in enumerate(steps))])
 
 
-def _set_aside(kinds: Sequence[Mapping[str, Any]], most: int = 3) -> str:
+def _quarantined_text(kinds: Sequence[Mapping[str, Any]], most: int = 3) -> str:
     """The commonest reasons for which pairs are set aside, and the option that changes it."""
     lines = [f"{kind['pairs']:,} x {visible(kind['reason'], 120)}" for kind in kinds[:most]]
     lines += ["others: see scores.parquet"] if len(kinds) > most else []
@@ -218,7 +218,7 @@ def _fit(
     source = pairs.source if streamed is None else streamed.source
     info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows)
     scored = _train(run, recipe, estimator, given, progress, resume, info)
-    result = _leave(run, recipe.method, estimator, pairs, scored)
+    result = _write_results(run, estimator, pairs, scored)
     ended = {
         "status": "complete",
         "seed": estimator.random_state_,
@@ -302,7 +302,7 @@ def _about(recipe: Recipe, estimator: PairScorer, source: Source, pairs: int) ->
     }
 
 
-def _leave(run: Run, method: str, estimator: PairScorer, pairs: Pairs, scored: Streamed | None) -> dict[str, Any]:
+def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Streamed | None) -> dict[str, Any]:
     """Write what a fit leaves in its run. Returns what was found. ``scored``: as of :meth:`StreamedFit.finish`."""
     run.write_metrics(estimator.history_)
     blocks: list[dict[str, Any]] = []
@@ -323,14 +323,15 @@ def _leave(run: Run, method: str, estimator: PairScorer, pairs: Pairs, scored: S
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:
         write_csv(issues, staged)
     return {
-        **_result(str(run.path), method, estimator, keys, issues),
+        "run": str(run.path),
+        **_result(estimator, keys, issues),
         "displaced": blocks,
         "standing_out": out,
         "doubtful": _doubtful(pairs, estimator) if scored is None else {},
     }
 
 
-def _result(run: str, method: str, estimator: PairScorer, keys: Any, issues: pa.Table) -> dict[str, Any]:
+def _result(estimator: PairScorer, keys: Any, issues: pa.Table) -> dict[str, Any]:
     """What a fit found, as counts of pairs.
 
     - ``histogram``: in ten equal bins of the correspondence
@@ -348,8 +349,7 @@ def _result(run: str, method: str, estimator: PairScorer, keys: Any, issues: pa.
         why = f": {visible(first['why'], 120)}" if first["why"] else ""
         worst = f"pair {first['pair_id']}, key {visible(first['key'], 40)}, correspondence {first['score']:.3f}{why}"
     return {
-        "run": run,
-        "method": method,
+        "method": estimator.method_name,
         "pairs": len(y),
         "quarantined": len(estimator.quarantined_),
         "set_aside": grouped(keys, sorted(estimator.quarantined_.items())),

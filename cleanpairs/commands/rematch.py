@@ -6,6 +6,7 @@ Scores of both ways differ in the seventh digit, and a few repairs may differ.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from cleanpairs.estimators.scorer import Embedded
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.ops.search import top_k
 from cleanpairs.repair.actions import NOT_IN_UIDS
+from cleanpairs.repair.candidates import NeighbourSearch
 from cleanpairs.repair.decisions import no_repairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, PlanSummary, RepairPlan, write_plan
 from cleanpairs.repair.plan_input import TEXTS, EmbeddedRows, PlanInput
@@ -108,7 +110,7 @@ def rematch_run(
     if out.exists() and not overwrite:  # before the work, not after it
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
     folder = out.with_name(out.name + ".parts").absolute()
-    source, read = _opened(run, data, columns)
+    source, read = _source_of(run, data, columns)
     planning = Planning(run, source, read, settings or RepairSettings(), folder, engine, fitted=data is None)
     many = out.suffix != ".csv" and source.n_rows >= streamed_from and recaption is None
     scorer = planning.row_scorer() if many else None
@@ -126,7 +128,7 @@ def recorded_input(run: Run) -> dict[str, Any]:
     return {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
 
 
-def _opened(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
+def _source_of(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
     if data is None:
         return run.open_input(), recorded_input(run)
     source = open_source(data, **columns)
@@ -162,10 +164,8 @@ class Planning:
         settings, pairs = self.settings, load_source(self.source)
         if self.source.explicit_lists and not explode:
             settings = replace(settings, targets="text")
-        engine_search = EngineSearch(self.parts, self.engine) if self.engine.remote else None
-        plan = self.model.rematch(pairs, settings, neighbour_search=engine_search or top_k, recaption=recaption)
-        if engine_search is not None:
-            engine_search.remove()
+        with self._neighbour_search() as search:
+            plan = self.model.rematch(pairs, settings, neighbour_search=search, recaption=recaption)
         (table,) = self._with_why(iter([plan.table]))
         return replace(plan, table=table, settings={**plan.settings, **self.read}), pairs
 
@@ -187,26 +187,33 @@ class Planning:
         if self.settings.threshold is None:
             unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
         settings = self.settings.resolved(model._applied_threshold(unseen))
-        engine_search = EngineSearch(self.parts, self.engine) if self.engine.remote else None
         fitted = source.fingerprint == model._fingerprint and source.n_rows == len(model.correspondence_)
         known = model.correspondence_ if fitted else None
-        rows = self._rows(scorer, known is not None)
+        rows = self._embedded_batches(scorer, known is not None)
         texts = staged.with_suffix(".texts")
         given = PlanInput.from_rows(rows, source.n_rows, settings, texts, known, self.moves)
-        planned = plan_repairs(
-            given,
-            model.bank_.bound(Embeddings(given.z_image), Embeddings(given.z_text)),
-            settings,
-            fingerprint=source.fingerprint,
-            temperature=model.bank_.tau,
-            judge=model._judge(given, settings, self._embedded, fitted=fitted, unseen=unseen),
-            neighbour_search=engine_search or top_k,
-        )
-        head = replace(planned.head, settings={**planned.head.settings, **self.read})
-        summary = write_plan(staged, head, self._with_why(planned.tables()))
-        if engine_search is not None:
-            engine_search.remove()
-        return head, summary
+        with self._neighbour_search() as search:
+            planned = plan_repairs(
+                given,
+                model.bank_.bound(Embeddings(given.z_image), Embeddings(given.z_text)),
+                settings,
+                fingerprint=source.fingerprint,
+                temperature=model.bank_.tau,
+                judge=model._judge(given, settings, self._embed_some, fitted=fitted, unseen=unseen),
+                neighbour_search=search,
+            )
+            head = replace(planned.head, settings={**planned.head.settings, **self.read})
+            return head, write_plan(staged, head, self._with_why(planned.tables()))
+
+    @contextmanager
+    def _neighbour_search(self) -> Iterator[NeighbourSearch]:
+        """Who searches by cosine. What the workers of an engine leave goes once the plan is made."""
+        if not self.engine.remote:
+            yield top_k
+            return
+        search = EngineSearch(self.parts, self.engine)
+        yield search
+        search.remove()
 
     def _with_why(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         first = 0
@@ -214,12 +221,12 @@ class Planning:
             yield table if self.why is None else with_columns(table, {"why": self.why.slice(first, len(table))})
             first += len(table)
 
-    def _rows(self, scorer: RowScorer, known: bool) -> EmbeddedRows:
+    def _embedded_batches(self, scorer: RowScorer, known: bool) -> EmbeddedRows:
         for batch in reader_of(self.source).iter_range(self.source, 0, self.source.n_rows, self.batch_rows):
             images, texts = scorer.embedded(batch, str(self.read["data"]))
             yield batch, images.vectors, texts.vectors, None if known else scorer.compared(batch, images, texts)
 
-    def _embedded(self, rows: np.ndarray) -> Embedded:
+    def _embed_some(self, rows: np.ndarray) -> Embedded:
         return self.model._embed(load_some(self.source, rows, self.batch_rows))
 
 

@@ -399,7 +399,7 @@ class Run:
         estimator.correspondence_ = scores.correspondence
         estimator.quarantined_ = scores.reasons
         if not fitted and (answered := self.answered(scores)) is not None:
-            estimator._take(answered)
+            estimator._apply_answers(answered)
         return estimator
 
     def reported(self, pairs: Any, plan: Any) -> dict[str, Any]:

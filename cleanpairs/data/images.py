@@ -89,7 +89,7 @@ def resolve_path(path: str, root: Path, beside: Path | None = None) -> Path:
         base = root.resolve()
         file = (base / path).resolve()
         if not os.path.exists(file):
-            ends = (base / meant for meant in _meant(path, base))
+            ends = (base / meant for meant in _candidate_paths(path, base))
             for end in ends if beside is None else chain([beside / path], ends):
                 resolved = end.resolve()
                 if resolved.is_relative_to(base) and resolved.is_file():
@@ -102,7 +102,7 @@ def resolve_path(path: str, root: Path, beside: Path | None = None) -> Path:
     return file
 
 
-def _meant(path: str, base: Path) -> Iterator[str]:
+def _candidate_paths(path: str, base: Path) -> Iterator[str]:
     """Paths that ``path`` may mean: the first of ``a.jpg|b.jpg``, ``a.jpg`` for ``a.jpg#0``, ``12.jpg`` for ``12``. Of
     an absolute path, a Windows path, or one whose first folder is not below ``base``: its ends, the longest first.
     """

@@ -88,20 +88,20 @@ def sniff(data: str) -> str:
 def open_source(data: str | Path, *, text_column: str | None = None, **options: Any) -> Source:
     """Where ``data`` is and what its columns are, without reading it. Parameters as in :func:`load_pairs`."""
     try:
-        return _opened(data, text_column=text_column, **options)  # a column's own name may hold a comma
+        return _open_path(data, text_column=text_column, **options)  # a column's own name may hold a comma
     except DataError:
         if "," not in (text_column or ""):
             raise
     names = [name.strip() for name in str(text_column).split(",")]
-    source = _opened(data, text_column=names[0], **options)
-    path, text_column = _joined(source, names)
+    source = _open_path(data, text_column=names[0], **options)
+    path, text_column = _join_columns(source, names)
     root = source.image_root or Path(source.paths[0]).parent
     passed = "image_column", "key_column", "score_columns", "text_vectors", "limit"
     kept: dict[str, Any] = {name: options.get(name) for name in passed}
-    return replace(_opened(path, text_column=text_column, image_root=root, **kept), original=source)
+    return replace(_open_path(path, text_column=text_column, image_root=root, **kept), original=source)
 
 
-def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
+def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
     """The input with one more column, of the texts of several, as Parquet in the cache directory, and its name."""
     digest = sha256("|".join([source.fingerprint, *names]).encode()).hexdigest()
     path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
@@ -132,7 +132,7 @@ def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
     return path, column
 
 
-def _opened(data: str | Path, **options: Any) -> Source:
+def _open_path(data: str | Path, **options: Any) -> Source:
     given = DataOptions(**options)
     reader, encoding, text_vectors = given.reader, given.encoding, given.text_vectors
     if given.limit is not None and not (isinstance(given.limit, Integral) and given.limit >= 0):
@@ -219,7 +219,7 @@ def load_pairs(
         return data
     if isinstance(data, str | Path):
         return load_source(open_source(data, **options))
-    path, options["split"] = _written(data, split, text_column), None
+    path, options["split"] = _as_parquet(data, split, text_column), None
     try:
         source = open_source(path, **options)
         name = source.columns.get("image")
@@ -279,7 +279,7 @@ def load_source(source: Source) -> Pairs:
     return pairs
 
 
-def _written(data: Any, split: str | None, text: str | None) -> Path:
+def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
     """A table of any kind as a Parquet file in the cache directory, named by its content."""
     if isinstance(data, pa.Array | pa.ChunkedArray) or (hasattr(data, "to_frame") and not hasattr(data, "columns")):
         raise DataError(

@@ -101,7 +101,7 @@ class TableReader(ABC):
         """Encoded images (k,) at ``rows`` (k,), in any order. What lies before them is passed over."""
         wanted, column = np.unique(np.asarray(rows, np.int64)), source.columns["image"]
         images: dict[int, bytes | None] = {}
-        for first, parts in self._around(source, wanted, [column]):
+        for first, parts in self._parts_of(source, wanted, [column]):
             for part in parts:
                 last = first + len(part.batch)
                 for row in wanted[(wanted >= first) & (wanted < last)].tolist():
@@ -111,7 +111,7 @@ class TableReader(ABC):
                     break
         return [images.get(int(row)) for row in rows]
 
-    def _around(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
+    def _parts_of(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
         """First row and batches of the parts in which the rows ``wanted`` (k,), rising, are."""
         if len(wanted):
             yield 0, self.batches(source, BATCH, columns)
@@ -216,7 +216,7 @@ class ParquetReader(TableReader):
         if request.split is not None or (len(splits) > 1 and "train" in splits):  # as the hub names them
             options["split"] = chosen_split(request.split, () if "" in splits else splits, data)
             paths = [path for path, match in matches.items() if match is not None and match[1] == options["split"]]
-        request, spelt = _looked_at(paths, request, data)
+        request, spelt = _complete_request(paths, request, data)
         options |= {"captions": "lists"} if spelt else {}
         return self.described(data, paths, sum(count_rows(paths)), request, **options)
 
@@ -255,12 +255,12 @@ class ParquetReader(TableReader):
         """Rows of each row group, in order over all files."""
         return [rows for path in source.paths if not path.endswith(".npy") for rows in group_sizes(path)]
 
-    def _around(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
+    def _parts_of(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
         for _, first, rows in rows_by_file(self.row_groups(source), wanted):
             yield first, self.batches(source, BATCH, columns, first, int(rows[-1]) + 1)
 
 
-def _looked_at(paths: Sequence[str], request: DataOptions, data: str) -> tuple[DataOptions, bool]:
+def _complete_request(paths: Sequence[str], request: DataOptions, data: str) -> tuple[DataOptions, bool]:
     """By the first rows: the request with the column of images that are there, and whether captions spell lists."""
     if "://" in paths[0]:
         return request, False

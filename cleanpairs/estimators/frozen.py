@@ -150,7 +150,7 @@ class GivenScores(GivenVectors):
         if len(self.columns) == 1:
             return None
         labels = None if self.labels is None else self._scores(pairs, self.labels)
-        scores = self._all(pairs)
+        scores = self._matrix(pairs)
         self.mixture = ScoreMixture.of(scores, labels)
         if labels is not None:
             self.flagged = float(1 - np.nanmean(self.mixture(scores)))
@@ -171,7 +171,7 @@ class GivenScores(GivenVectors):
     def correspondence(self, pairs: Pairs) -> np.ndarray:
         """Half of one more than the cosine, or what several scores make, (N,) float32. DataError: no cosines."""
         if self.mixture is not None:
-            return self.mixture(self._all(pairs))
+            return self.mixture(self._matrix(pairs))
         column, cosine = self.columns[0], self._scores(pairs, self.columns[0])
         beyond = np.flatnonzero(np.abs(cosine) > 1.0001)
         if len(beyond):
@@ -181,7 +181,7 @@ class GivenScores(GivenVectors):
             )
         return np.asarray((1 + np.clip(cosine, -1, 1)) / 2)
 
-    def _all(self, pairs: Pairs) -> np.ndarray:
+    def _matrix(self, pairs: Pairs) -> np.ndarray:
         return np.stack([self._scores(pairs, name) for name in self.columns], axis=1)
 
     def _scores(self, pairs: Pairs, column: str) -> np.ndarray:
@@ -304,7 +304,7 @@ class FrozenScorer(PairScorer):
         return np.asarray(expit(score))
 
     @property
-    def _alone(self) -> bool:
+    def _pointwise(self) -> bool:
         """Whether a pair is scored without a background, and its correspondence is :meth:`uncalibrated`."""
         return False
 
@@ -315,8 +315,8 @@ class FrozenScorer(PairScorer):
     def _begin(self) -> None:
         super()._begin()
         self._background: VectorPairs | None = None  # some pairs of the fit
-        self._of_fit: ScoreProbability | None = None  # what the scores of the fit mean
-        self._later: ScoreProbability | None = None  # what scores by the background mean
+        self._fit_probability: ScoreProbability | None = None  # what the scores of the fit mean
+        self._probability: ScoreProbability | None = None  # what scores by the background mean
 
     def _validate(self) -> None:
         super()._validate()
@@ -347,13 +347,13 @@ class FrozenScorer(PairScorer):
         share = getattr(self._model, "flagged", None) if self.quantile is None else self.quantile
         if share is not None:
             return float(np.nanquantile(self.correspondence_, share))
-        if self._of_fit is None:
+        if self._fit_probability is None:
             return 0.0
-        return float(self.uncalibrated(np.array(self._of_fit.threshold()))) if self._alone else 0.5
+        return float(self.uncalibrated(np.array(self._fit_probability.threshold()))) if self._pointwise else 0.5
 
     def _set_threshold(self, y: np.ndarray) -> None:
         super()._set_threshold(y)
-        self.noise_rate_ = float("nan") if self._of_fit is None else self._of_fit.noise_rate
+        self.noise_rate_ = float("nan") if self._fit_probability is None else self._fit_probability.noise_rate
 
     def fit(
         self,
@@ -391,13 +391,13 @@ class FrozenScorer(PairScorer):
         self.validate()
         self._begin()
         pairs = load_pairs(pairs)
-        model = self._learned(pairs)
+        model = self._load_model(pairs)
         images, texts, self.quarantined_ = self._encode(pairs, on_encode, on_encode_texts)
         usable = self._usable(pairs)
         if len(usable) < 2:
             raise RefusedError(f"a threshold needs at least 2 usable pairs, found {len(usable)}: give more data")
         groups, index = (pairs.pair_image_group[usable], pairs.text_group[usable]), pairs.image_index[usable]
-        given = self._given(pairs)
+        given = self._given_correspondence(pairs)
         if self.require_dependence and given is None:
             self._test_independence(images.vectors[:, None], texts.vectors[usable], index, *groups)
         self.correspondence_ = np.full(len(pairs), np.nan, np.float32)
@@ -413,7 +413,7 @@ class FrozenScorer(PairScorer):
             self.best_val_rsum_ = self.evaluate(val).rsum
         return self
 
-    def _learned(self, pairs: Pairs) -> Any:
+    def _load_model(self, pairs: Pairs) -> Any:
         """What encodes or scores the pairs, which has learned from them what it needs. Sets what captions become."""
         model = self._model = self._source(self._model_name)
         if isinstance(model, FrozenPair):
@@ -426,7 +426,7 @@ class FrozenScorer(PairScorer):
             raise self._no_model()
         return model
 
-    def _given(self, pairs: Pairs) -> np.ndarray | None:
+    def _given_correspondence(self, pairs: Pairs) -> np.ndarray | None:
         """The correspondence (N,) that the data brings, where it is taken."""
         return None if isinstance(self._model, FrozenPair) else self._model.correspondence(pairs)
 
@@ -434,17 +434,17 @@ class FrozenScorer(PairScorer):
         """Correspondence (N,) float32 of the pairs of a fit. Some of these are the background of later ones."""
         null = np.stack(null_pairs(pairs.image_group, pairs.text_group, self.random_state_))
         observed, of_null = self.score(pairs, pairs, null)
-        self._of_fit = ScoreProbability.of(observed, of_null) if one_space(observed, of_null) else None
-        self._later = self._of_fit
+        self._fit_probability = ScoreProbability.of(observed, of_null) if one_space(observed, of_null) else None
+        self._probability = self._fit_probability
         rows = np.sort(np.random.default_rng(self.random_state_).permutation(len(pairs))[: self._background_pairs])
-        some = self._background = pairs.take(rows[:0] if self._alone else rows)
-        if len(some) < len(pairs) and self._of_fit is not None and not self._alone:
+        some = self._background = pairs.take(rows[:0] if self._pointwise else rows)
+        if len(some) < len(pairs) and self._fit_probability is not None and not self._pointwise:
             null = np.stack(null_pairs(some.image_group, some.text_group, self.random_state_))
-            self._later = ScoreProbability.of(*self.score(some, some, null), self._of_fit.noise_rate)
-        return self._correspondence(observed, self._of_fit)
+            self._probability = ScoreProbability.of(*self.score(some, some, null), self._fit_probability.noise_rate)
+        return self._correspondence(observed, self._fit_probability)
 
     def _correspondence(self, score: np.ndarray, probability: ScoreProbability | None) -> np.ndarray:
-        calibrated = probability is not None and not self._alone
+        calibrated = probability is not None and not self._pointwise
         return np.asarray(probability(score) if calibrated else self.uncalibrated(score), np.float32)  # type: ignore[misc]
 
     def score_vectors(self, pairs: VectorPairs) -> np.ndarray:
@@ -462,7 +462,7 @@ class FrozenScorer(PairScorer):
         """
         assert self._background is not None
         observed, _ = self.score(pairs, self._background, np.empty((2, 0), np.int64))
-        return self._correspondence(observed, self._later)
+        return self._correspondence(observed, self._probability)
 
     def _embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
         """See :meth:`cleanpairs.estimators.PairScorer._embed`."""
@@ -478,7 +478,7 @@ class FrozenScorer(PairScorer):
 
     def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """See :meth:`cleanpairs.estimators.PairScorer._score_embedded`. The bank is for repairs only."""
-        given = self._given(pairs)
+        given = self._given_correspondence(pairs)
         return self.score_vectors(_vector_pairs(pairs, images, texts)) if given is None else given
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
@@ -558,7 +558,7 @@ class FrozenScorer(PairScorer):
     def _stored(self) -> Stored:
         """Of the pretrained model its name and its fingerprint only. The background, and what scores mean."""
         about = {"name": self._model.name, "fingerprint": self._model.fingerprint}
-        parts = {"background": self._background, "calibration": self._later}
+        parts = {"background": self._background, "calibration": self._probability}
         parts["mixture"] = getattr(self._model, "mixture", None)
         states = {part: vars(held) for part, held in parts.items() if held is not None}
         arrays = {f"{part}.{name}": value for part, values in states.items() for name, value in values.items()}
@@ -573,7 +573,7 @@ class FrozenScorer(PairScorer):
             self._background = VectorPairs(*(arrays[f"background.{f.name}"] for f in fields(VectorPairs)))
         if "calibration.knots" in arrays:
             rate, knots, logits = (arrays[f"calibration.{f.name}"] for f in fields(ScoreProbability))
-            self._later = ScoreProbability(float(rate[0]), knots, logits)
+            self._probability = ScoreProbability(float(rate[0]), knots, logits)
         model = self._source(None if fingerprint == GivenVectors.fingerprint else name)
         if model.fingerprint != fingerprint:
             raise DataError(
@@ -589,7 +589,7 @@ class FrozenRows(RowScorer):
     """Scores given vectors, batch by batch. See :class:`cleanpairs.estimators.batches.RowScorer`."""
 
     def __init__(self, scorer: FrozenScorer) -> None:
-        self.scorer, self.hashes = scorer, not scorer._alone
+        self.scorer, self.hashes = scorer, not scorer._pointwise
 
     def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
         return self.scorer.score_vectors(VectorPairs(images.vectors, texts.vectors, *groups))

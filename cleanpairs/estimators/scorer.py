@@ -616,10 +616,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             answers = {i: bool(a) for i, a in read_answers(answers, correspondence=y).items() if a is not None}
         if not answers and opinions is None:
             raise DataError("there is no answer to calibrate by: name some pairs, and whether their captions belong")
-        self._take(Answered.of(y, answers, opinions))
+        self._apply_answers(Answered.of(y, answers, opinions))
         return self
 
-    def _take(self, answered: Answered) -> None:
+    def _apply_answers(self, answered: Answered) -> None:
         rate = answered.noise_rate
         self.correspondence_, self.threshold_ = answered.correspondence.copy(), answered.threshold
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
@@ -951,9 +951,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         from cleanpairs.report import plot_pairs
 
         pairs = load_pairs(pairs)
-        return plot_pairs(pairs, *self._judged(pairs), which=which, count=count)
+        return plot_pairs(pairs, *self._scores_and_threshold(pairs), which=which, count=count)
 
-    def _judged(self, pairs: Pairs) -> tuple[np.ndarray, float]:
+    def _scores_and_threshold(self, pairs: Pairs) -> tuple[np.ndarray, float]:
         """The correspondence (n,) of pairs, and the threshold: those of ``fit`` for its pairs."""
         self._fitted()
         if pairs.source.fingerprint == self._fingerprint and len(self.correspondence_) == len(pairs):

@@ -64,9 +64,9 @@ class PlanInMemory:
         texts, images = (np.unique(self._donor_row[acted(self.table, [action])]) for action in REMATCHED)
         return len(np.unique(rows)) if self._lists else len(rows), texts, images
 
-    def decided(self, batches: Iterable[pa.RecordBatch], of: Partition) -> Batches:
+    def decided(self, batches: Iterable[pa.RecordBatch], partition: Partition) -> Batches:
         """The input rows of a partition with the decisions about them."""
-        first = of.first
+        first = partition.first
         for rows in batches:
             lo, hi = np.searchsorted(self._row, [first, first + len(rows)])
             pairs, truth = (t.slice(lo, hi - lo) for t in (self.table, self.truth))
@@ -101,16 +101,16 @@ class PlanFile:
             table = pa.Table.from_batches([batch])
             written += int(acted(table, WRITTEN).sum())
             donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
-            for action, found in donors.items():
+            for action, rows in donors.items():
                 some = np.unique(donor[acted(table, [action])])
-                found.append(some[(some >= 0) & (some < self.pairs)])
-        texts, images = (np.unique(np.concatenate(found)) for found in donors.values())
+                rows.append(some[(some >= 0) & (some < self.pairs)])
+        texts, images = (np.unique(np.concatenate(rows)) for rows in donors.values())
         return written, texts, images
 
-    def decided(self, batches: Iterable[pa.RecordBatch], of: Partition) -> Batches:
+    def decided(self, batches: Iterable[pa.RecordBatch], partition: Partition) -> Batches:
         """The input rows of a partition with the decisions about them, checked."""
-        first, left = of.first, PLAN_SCHEMA.empty_table()
-        plan = iter_batches([self.path], PLAN_SCHEMA.names, _STEP, of.rows, of.first)
+        first, left = partition.first, PLAN_SCHEMA.empty_table()
+        plan = iter_batches([self.path], PLAN_SCHEMA.names, _STEP, partition.rows, partition.first)
         for rows in batches:
             n = len(rows)
             while len(left) < n:

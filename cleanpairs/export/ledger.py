@@ -99,22 +99,22 @@ class Ledger:
     def _stored(self) -> list[pa.Field]:
         return [pa.field(f.name, nullable_type(f.type)) for f in self.layout.schema]  # null where not needed
 
-    def lines(self, table: pa.RecordBatch, of: Decided, out_row: np.ndarray) -> pa.Table:
+    def lines(self, table: pa.RecordBatch, decided: Decided, out_row: np.ndarray) -> pa.Table:
         """One line a pair of input rows. ``out_row`` (P,): in the cleaned rows of the batch, -1 where not written."""
-        decided, row = of.pairs, of.row
-        replaced = pa.array(acted(decided, NEW_CAPTION), pa.bool_())
-        new_caption = pc.if_else(replaced, decided["caption"], pa.scalar(None, pa.string()))
+        pairs, row = decided.pairs, decided.row
+        replaced = pa.array(acted(pairs, NEW_CAPTION), pa.bool_())
+        new_caption = pc.if_else(replaced, pairs["caption"], pa.scalar(None, pa.string()))
         columns = {
-            "row": pa.array(row + of.first),
-            "position": pa.array(of.position),
-            "source_pair_id": decided["donor_pair_id"],
-            "source_key": decided["donor_key"],
+            "row": pa.array(row + decided.first),
+            "position": pa.array(decided.position),
+            "source_pair_id": pairs["donor_pair_id"],
+            "source_key": pairs["donor_key"],
             "new_caption": new_caption,
             "out_row": pa.array(out_row, mask=out_row < 0),
         }
-        columns |= self._originals(table, decided, row)
+        columns |= self._originals(table, pairs, row)
         return pa.table(
-            [columns.get(n, decided[n] if n in decided.column_names else None) for n in self.schema.names],
+            [columns.get(n, pairs[n] if n in pairs.column_names else None) for n in self.schema.names],
             schema=self.schema,
         )
 

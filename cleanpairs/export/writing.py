@@ -315,7 +315,7 @@ class Export:
                 license, where = (settings.about or CardFacts()).license, self.targets["card"].parent
                 text = croissant(self.out, staged["out"], where, layout.out_schema, license)
                 staged["card"].write_text(text, encoding="utf-8")
-            self._describe(plan.head, rows, parts_of, counts, staged)
+            self._write_card_and_manifest(plan.head, rows, parts_of, counts, staged)
         if engine.remote:  # now that their whole is in place
             remove_job(parts)
         return ExportSummary(
@@ -338,7 +338,7 @@ class Export:
             out = files.enter_context(self.output(staged["out"], layout))
             sinks: dict[str, Sink] = {"out": out}
             for role in schemas.keys() & staged.keys():
-                sinks[role] = files.enter_context(self._beside(role)(staged[role], schemas[role]))
+                sinks[role] = files.enter_context(self._sink_of(role)(staged[role], schemas[role]))
             rows = dict.fromkeys(sinks, 0)
             for tables in batches:
                 lines = tables["ledger"]
@@ -350,7 +350,7 @@ class Export:
                 reasons.update(counted(filtered(lines, pc.equal(lines["action"], "drop"))["reason"].drop_null()))
         return rows, out.parts, actions, reasons
 
-    def _beside(self, role: str) -> type[ParquetSink] | type[CsvSink]:
+    def _sink_of(self, role: str) -> type[ParquetSink] | type[CsvSink]:
         """What writes the ledger, or the dropped pairs."""
         return CsvSink if role == "dropped" and self.targets[role].suffix == ".csv" else ParquetSink
 
@@ -363,14 +363,14 @@ class Export:
             raise CleanpairsError(f"export accounted for {accounted} of {counts['pairs']} pairs; nothing is published")
         wanted = {"out": out, "ledger": counts["pairs"], "dropped": counts["dropped"] + counts["quarantined"]}
         for role, rows in written.items():
-            on_disk = (self.format if role == "out" else self._beside(role)).count(staged[role])
+            on_disk = (self.format if role == "out" else self._sink_of(role)).count(staged[role])
             if not rows == on_disk == wanted[role]:
                 raise CleanpairsError(
                     f"export wrote {rows} rows to {role}, the file has {on_disk}, there should be {wanted[role]}; "
                     "nothing is published"
                 )
 
-    def _describe(
+    def _write_card_and_manifest(
         self, head: RepairPlan, rows: Mapping[str, int], parts: Mapping[str, int], counts: Mapping[str, int],
         staged: Mapping[str, Path],
     ) -> None:  # fmt: skip

@@ -53,40 +53,40 @@ def compute_rows(
                 progress(start + len(values), n)
         return array, failures
     head, size = _head(n, shape, dtype), int(np.prod(shape)) * np.dtype(dtype).itemsize
-    known = _intact(folder, head, size)
-    if known.done < n:
+    state = _intact(folder, head, size)
+    if state.done < n:
         with writing(f"the cache {folder} (CLEANPAIRS_CACHE names another)"):
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "lock").open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # one writer at a time. That of a process that dies is free
-                known = _intact(folder, head, size)
-                if not known.done:  # another file: this one may be mapped by somebody
+                state = _intact(folder, head, size)
+                if not state.done:  # another file: this one may be mapped by somebody
                     (folder / "rows.npy").unlink(missing_ok=True)
                 # Plain writes, not a writable map: a full disk is then an error and no crash.
-                with (folder / "rows.npy").open("r+b" if known.done else "w+b") as file:
+                with (folder / "rows.npy").open("r+b" if state.done else "w+b") as file:
                     file.write(head)
-                    file.seek(len(head) + known.done * size)
-                    synced, checksum = time.monotonic(), known.checksums[-1][1] if known.checksums else 0
-                    for start, values, failed in chunks(known.done):
-                        new = values[known.done - start :]  # all of them, unless the run before cut chunks elsewhere
+                    file.seek(len(head) + state.done * size)
+                    synced, checksum = time.monotonic(), state.checksums[-1][1] if state.checksums else 0
+                    for start, values, failed in chunks(state.done):
+                        new = values[state.done - start :]  # all of them, unless the run before cut chunks elsewhere
                         data = np.ascontiguousarray(new, dtype=dtype).tobytes()
                         file.write(data)
                         checksum = zlib.crc32(data, checksum)
-                        known.failures.update(failed)
-                        known.done = start + len(values)
+                        state.failures.update(failed)
+                        state.done = start + len(values)
                         if progress is not None:
-                            progress(known.done, n)
-                        if time.monotonic() - synced > _Known.sync_seconds or known.done == n:
+                            progress(state.done, n)
+                        if time.monotonic() - synced > _State.sync_seconds or state.done == n:
                             file.flush()
                             os.fsync(file.fileno())
-                            known.checksums.append((known.done, checksum))
-                            write_cached(folder / "state", json.dumps({"format": FORMAT, **asdict(known)}).encode())
+                            state.checksums.append((state.done, checksum))
+                            write_cached(folder / "state", json.dumps({"format": FORMAT, **asdict(state)}).encode())
                             synced = time.monotonic()
-    return np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False), known.failures
+    return np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False), state.failures
 
 
 @dataclass
-class _Known:
+class _State:
     """How many rows are whole, which of them failed and why, and (rows, CRC-32 of all of them) of some first rows."""
 
     done: int
@@ -103,26 +103,26 @@ def _head(n: int, shape: tuple[int, ...], dtype: Any) -> bytes:
     return head.getvalue()
 
 
-def _intact(folder: Path, head: bytes, size: int) -> _Known:
+def _intact(folder: Path, head: bytes, size: int) -> _State:
     """The rows, of ``size`` bytes each, in front of the first that is missing or damaged."""
-    found = _Known(0, {}, [])
-    state = json.loads(read_cached(folder / "state") or b"{}")
-    if state.pop("format", None) != FORMAT:
-        return found
+    state = _State(0, {}, [])
+    note = json.loads(read_cached(folder / "state") or b"{}")
+    if note.pop("format", None) != FORMAT:
+        return state
     with suppress(OSError), open_regular(folder / "rows.npy") as file:
         checksum = 0
         if file.read(len(head)) != head:
-            return found
-        for done, wanted in state["checksums"]:
-            left = (done - found.done) * size
+            return state
+        for done, wanted in note["checksums"]:
+            left = (done - state.done) * size
             while left and (block := file.read(min(left, 1 << 20))):
                 checksum, left = zlib.crc32(block, checksum), left - len(block)
             if left or checksum != wanted:
                 break
-            found.done = done
-            found.checksums.append((done, wanted))
-    found.failures = {int(row): why for row, why in state["failures"].items() if int(row) < found.done}
-    return found
+            state.done = done
+            state.checksums.append((done, wanted))
+    state.failures = {int(row): why for row, why in note["failures"].items() if int(row) < state.done}
+    return state
 
 
 def digest(*parts: bytes | str) -> str:

@@ -66,7 +66,7 @@ class ClipScore(FrozenScorer):
         return np.asarray(np.clip((1 + score) / 2, 0, 1))
 
     @property
-    def _alone(self) -> bool:
+    def _pointwise(self) -> bool:
         return self.normalise == "none"
 
     def _source(self, name: str | Path | None) -> FrozenPair | GivenVectors:

@@ -113,7 +113,7 @@ N, SHAPE = 23, (2, 3)
 
 @pytest.fixture(autouse=True)
 def synced_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module._Known, "sync_seconds", -1.0)
+    monkeypatch.setattr(rows_module._State, "sync_seconds", -1.0)
 
 
 def values(first: int, last: int) -> np.ndarray:

@@ -52,14 +52,14 @@ class LanceReader(TableReader):
     def schema(self, source: Source) -> pa.Schema:
         """See :class:`TableReader`."""
         with reading(source.options["folder"], *_ERRORS):
-            return plain_schema(_opened(source).schema)
+            return plain_schema(_dataset(source).schema)
 
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
         left, folder = source.n_rows, source.options["folder"]
         wanted = None if columns is None else list(columns)
         with reading(folder, *_ERRORS):
-            for batch in _opened(source).to_batches(columns=wanted, batch_size=batch_rows) if left else ():
+            for batch in _dataset(source).to_batches(columns=wanted, batch_size=batch_rows) if left else ():
                 part = plain_batch(batch.slice(0, left))
                 left -= len(part)
                 if len(part):
@@ -69,9 +69,9 @@ class LanceReader(TableReader):
         """See :class:`TableReader`."""
         name, folder = source.columns["image"], source.options["folder"]
         with reading(folder, *_ERRORS):
-            table = _opened(source).take(np.asarray(rows, np.int64).tolist(), columns=[name])
+            table = _dataset(source).take(np.asarray(rows, np.int64).tolist(), columns=[name])
         return [encoded_bytes(cell, folder, source.image_root) for cell in image_cells(table.column(0))]
 
 
-def _opened(source: Source) -> Any:
+def _dataset(source: Source) -> Any:
     return lance_module().dataset(source.options["folder"], version=int(source.options["version"]))
