@@ -118,7 +118,7 @@ class Explainer:
     def neighbours(self, pair_ids: Sequence[int] | np.ndarray, count: int = 10) -> list[Neighbours]:
         """Of pairs (n,) the ``count`` (at most 50) others of all N with the most similar images, and captions."""
         ids = self._checked(pair_ids)
-        return [Neighbours(*known) for known in self._near(ids, self.vectors(ids), self._everything, count)]
+        return [Neighbours(*near) for near in self._near(ids, self.vectors(ids), self._everything, count)]
 
     def _near(
         self, ids: np.ndarray, vectors: tuple[np.ndarray, np.ndarray], sides: "tuple[_Side, _Side]", count: int
@@ -141,10 +141,10 @@ class Explainer:
         """Explanations of pairs (n,), in their order. Raises ConfigError: there is no such pair."""
         ids = self._checked(pair_ids)
         vectors, flagged = self.vectors(ids), self.correspondence[ids] < self.threshold
-        known = self._near(ids, vectors, self._by_trusted[:2], neighbours)
+        near = self._near(ids, vectors, self._by_trusted[:2], neighbours)
         return [
             Explanation(*(*fields, bool(low), tuple(own), tuple(lacking), new, self._why(fields[0], own, lacking, new)))
-            for fields, low, (own, lacking, new) in zip(known, flagged, self._named(ids, vectors[0]), strict=True)
+            for fields, low, (own, lacking, new) in zip(near, flagged, self._named(ids, vectors[0]), strict=True)
         ]
 
     def worst(self, count: int) -> np.ndarray:
@@ -201,10 +201,10 @@ class Explainer:
         return captions, images, self.pairs.pair_image_group[ids], np.log(y / (1 - y))
 
     def _shown(self, side: "_Side", place: np.ndarray, similarity: np.ndarray) -> tuple[Neighbour, ...]:
-        found = [(int(side.rows[p]), float(s)) for p, s in zip(place, similarity, strict=True) if p >= 0]
+        shown = [(int(side.rows[p]), float(s)) for p, s in zip(place, similarity, strict=True) if p >= 0]
         y, keys, captions = self.correspondence, self.pairs.keys, self.pairs.captions
         return tuple(
-            Neighbour(j, keys[j], captions[j] or "", s, float(y[j]), bool(y[j] >= self.threshold)) for j, s in found
+            Neighbour(j, keys[j], captions[j] or "", s, float(y[j]), bool(y[j] >= self.threshold)) for j, s in shown
         )
 
     def _why(self, i: int, unsupported: list[str], expected: list[str], instead: str) -> str:
@@ -325,11 +325,11 @@ class WordSupport:
 
     def _places(self, words: Sequence[list[str]]) -> np.ndarray:
         """Of each known word of the captions its row, the number of the word before it, its own, that after it."""
-        none, unknown, found = len(self.names), len(self.names) + 1, list[tuple[int, int, int, int]]()
+        none, unknown, entries = len(self.names), len(self.names) + 1, list[tuple[int, int, int, int]]()
         for row, caption in enumerate(words):
             numbers = [none, *(self._number.get(word, unknown) for word in caption), none]
-            found += [(row, *three) for three in zip(numbers, numbers[1:], numbers[2:], strict=False)]
-        places = np.array(found, np.int64).reshape(-1, 4).T
+            entries += [(row, *three) for three in zip(numbers, numbers[1:], numbers[2:], strict=False)]
+        places = np.array(entries, np.int64).reshape(-1, 4).T
         return places[:, places[2] < unknown]
 
     def _there(self, row: np.ndarray, column: np.ndarray, shape: tuple[int, int]) -> csr_array:

@@ -144,44 +144,44 @@ def second_opinions(
     ranked = ranked[[pairs.captions[i] is not None for i in ranked.tolist()]]
     near = np.abs(np.arange(len(ranked)) - np.searchsorted(y[ranked], threshold)).argsort(kind="stable")
     spread = np.linspace(0, len(ranked) - 1, count - count // 2).round().astype(int)
-    asked = np.setdiff1d(ranked[np.unique([*near[: count // 2], *spread])], list(given))
-    known = _known(pairs, ranked, given, max(count // 4, 20), rng)
-    images = np.array([*asked.tolist(), *(i for i, *_ in known)], np.int64)
-    texts = [*asked.tolist(), *(j for _, j, _ in known)]
+    chosen = np.setdiff1d(ranked[np.unique([*near[: count // 2], *spread])], list(given))
+    controls = _known(pairs, ranked, given, max(count // 4, 20), rng)
+    images = np.array([*chosen.tolist(), *(i for i, *_ in controls)], np.int64)
+    texts = [*chosen.tolist(), *(j for _, j, _ in controls)]
     value = _predicted(judge, pairs, images, [pairs.captions[j] or "" for j in texts])
-    n = len(asked)
-    found = {i: float(v) for i, v in zip(asked.tolist(), value[:n].tolist(), strict=True) if np.isfinite(v)}
-    return _judged(found, value[n:], np.array([matched for *_, matched in known], bool))
+    n = len(chosen)
+    opinions = {i: float(v) for i, v in zip(chosen.tolist(), value[:n].tolist(), strict=True) if np.isfinite(v)}
+    return _judged(opinions, value[n:], np.array([matched for *_, matched in controls], bool))
 
 
 def _known(
     pairs: Pairs, ranked: np.ndarray, given: Mapping[int, bool], planted: int, rng: np.random.Generator
 ) -> list[tuple[int, int, bool]]:
     """Image, caption, and whether they are matched: by people, and of a kind with few answers some that are planted."""
-    known = [(i, i, matched) for i, matched in given.items() if pairs.captions[i] is not None]
-    if sum(matched for *_, matched in known) < 10:
+    controls = [(i, i, matched) for i, matched in given.items() if pairs.captions[i] is not None]
+    if sum(matched for *_, matched in controls) < 10:
         sure = ranked[-max(len(ranked) // 5, planted) :]
-        known += [(i, i, True) for i in rng.permutation(np.setdiff1d(sure, list(given)))[:planted].tolist()]
-    if sum(not matched for *_, matched in known) < 10:
-        both, group = rng.choice(ranked, (2, 4 * planted)), pairs.pair_image_group
-        other = (group[both[0]] != group[both[1]]) & (pairs.text_group[both[0]] != pairs.text_group[both[1]])
-        known += [(i, j, False) for i, j in both[:, other].T[:planted].tolist()]
-    return known
+        controls += [(i, i, True) for i in rng.permutation(np.setdiff1d(sure, list(given)))[:planted].tolist()]
+    if sum(not matched for *_, matched in controls) < 10:
+        rows, group = rng.choice(ranked, (2, 4 * planted)), pairs.pair_image_group
+        other = (group[rows[0]] != group[rows[1]]) & (pairs.text_group[rows[0]] != pairs.text_group[rows[1]])
+        controls += [(i, j, False) for i, j in rows[:, other].T[:planted].tolist()]
+    return controls
 
 
-def _judged(found: dict[int, float], value: np.ndarray, truth: np.ndarray) -> Opinions:
+def _judged(measured: dict[int, float], value: np.ndarray, truth: np.ndarray) -> Opinions:
     """Opinions with the cut, and its errors, that tell known pairs (k,) best, by what the judge gives for them."""
     usable = np.isfinite(value)
     truth, own = truth[usable], value[usable]
     cuts = np.unique(own)
-    said = own >= cuts[:, None]  # (cuts, known)
-    wrong = [((said != truth) & some).sum(axis=1) + 0.5 for some in (truth, ~truth)]
+    matched = own >= cuts[:, None]  # (cuts, known)
+    wrong = [((matched != truth) & some).sum(axis=1) + 0.5 for some in (truth, ~truth)]
     total = [int(some.sum()) for some in (truth, ~truth)]
     errors = np.array([w / (t + 1) for w, t in zip(wrong, total, strict=True)]).reshape(2, -1)
     if not len(cuts) or (best := errors.sum(axis=0)).min() > 0.8:
         raise RefusedError("the judge cannot tell matched pairs from mismatched ones: its opinions say nothing")
     at = int(best.argmin())
-    return Opinions(found, float(cuts[at]), float(errors[0, at]), float(errors[1, at]), *total)
+    return Opinions(measured, float(cuts[at]), float(errors[0, at]), float(errors[1, at]), *total)
 
 
 def _predicted(judge: Judge, pairs: Pairs, rows: np.ndarray, texts: Sequence[str]) -> np.ndarray:

@@ -87,10 +87,10 @@ def _takers(text: str, methods: Sequence[str]) -> list[str]:
     if key in ("seed", "random_state"):
         raise ConfigError(f"--set {text}: the seeds are what the benchmark counts (--seeds)")
     key = "backbone" if (section, key) == ("backbone", "name") else key
-    known = {method: signature(METHODS.load(method)).parameters for method in methods}
-    takers = [method for method in methods if key in known[method]]
+    signatures = {method: signature(METHODS.load(method)).parameters for method in methods}
+    takers = [method for method in methods if key in signatures[method]]
     if not takers:
-        names = sorted({name for parameters in known.values() for name in parameters})
+        names = sorted({name for parameters in signatures.values() for name in parameters})
         raise ConfigError(
             f"--set {text}: none of {', '.join(methods)} has a setting {key!r}{nearest(key, names)} "
             f"(known: {', '.join(names)})"
@@ -105,14 +105,14 @@ def _recipes(recipe: str, methods: Sequence[str]) -> dict[str, str]:
         if method not in methods:
             raise ConfigError(f"the recipe {recipe} is of {method}, which does not take part: {', '.join(methods)}")
         return {method: recipe}
-    found = {method: f"{method}-{recipe}" for method in methods if f"{method}-{recipe}" in shipped}
-    if not found:
+    recipes = {method: f"{method}-{recipe}" for method in methods if f"{method}-{recipe}" in shipped}
+    if not recipes:
         near = nearest(recipe, sorted({name.partition("-")[2] for name in shipped}))
         raise ConfigError(
             f"no recipe {recipe!r}, nor METHOD-{recipe} of any of {', '.join(methods)}{near} (shipped: "
             f"{', '.join(shipped) or 'none'})"
         )
-    return found
+    return recipes
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def problems(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(f"{row['method']} at {row['noise']}: {row['error']}" for row in failed))
 
 
-def _shown(found: pd.DataFrame) -> pd.DataFrame:
+def _shown(summary: pd.DataFrame) -> pd.DataFrame:
     """The table as text, headings and all."""
 
     def cell(row: Mapping[Any, Any], name: str, digits: int) -> str:
@@ -56,8 +56,8 @@ def _shown(found: pd.DataFrame) -> pd.DataFrame:
         return text if pd.isna(std) else f"{text} ± {std:.{digits}f}"
 
     lines = []
-    for row in found.to_dict("records"):
-        figures = {title: cell(row, name, digits) for name, (title, digits) in SHOWN.items() if name in found}
+    for row in summary.to_dict("records"):
+        figures = {title: cell(row, name, digits) for name, (title, digits) in SHOWN.items() if name in summary}
         lines.append({"noise": row["noise"], "method": row["method"], "seeds": str(row["seeds"]), **figures})
     return pd.DataFrame(lines)
 

@@ -247,11 +247,11 @@ def _terminate(number: int, frame: Any) -> None:
     raise Terminated(number)
 
 
-def _resend_signal(otherwise: Callable[[Any], None], found: Any) -> None:
+def _resend_signal(otherwise: Callable[[Any], None], dropped: Any) -> None:
     """Send a signal once more whose exception Python has dropped, as it does within a destructor."""
-    if not isinstance(found.exc_value, KeyboardInterrupt):
-        return otherwise(found)
-    number = getattr(found.exc_value, "number", signal.SIGINT)
+    if not isinstance(dropped.exc_value, KeyboardInterrupt):
+        return otherwise(dropped)
+    number = getattr(dropped.exc_value, "number", signal.SIGINT)
     threading.Timer(0.05, os.kill, (os.getpid(), number)).start()  # when the destructor has ended
 
 

@@ -60,15 +60,15 @@ def diff(
             echo(line, fg=style)
 
 
-def _lines(out: str, found: "ExportDiff", actions: tuple[str, ...], width: int) -> Iterator[tuple[str, str | None]]:
-    counts = [f"{n:,} {NAMES.get(name, name)}" for name, n in found.counts.items() if n or name != "recaption"]
-    yield f"{safe(out)}: {plural(found.pairs, 'pair')}", None
+def _lines(out: str, changes: "ExportDiff", actions: tuple[str, ...], width: int) -> Iterator[tuple[str, str | None]]:
+    counts = [f"{n:,} {NAMES.get(name, name)}" for name, n in changes.counts.items() if n or name != "recaption"]
+    yield f"{safe(out)}: {plural(changes.pairs, 'pair')}", None
     yield "  " + ", ".join(counts), None
-    for change in found.changes:
+    for change in changes.changes:
         yield "", None
         yield from _change(change, width)
-    total = sum(n for name, n in found.counts.items() if name in actions) if actions else found.changed
-    if more := max(total - len(found.changes), 0):
+    total = sum(n for name, n in changes.counts.items() if name in actions) if actions else changes.changed
+    if more := max(total - len(changes.changes), 0):
         yield f"\n{plural(more, 'more change')}: --n {total} shows all, --out FILE writes them", None
     elif not total:
         yield "  nothing of this kind was changed" if actions else "  nothing was changed", None

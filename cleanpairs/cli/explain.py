@@ -61,8 +61,8 @@ def _opened(named: tuple[str, ...]) -> tuple[Any, "Explainer", list[int]]:
     return opened, opened.estimator().explainer(pairs), [_pair(pairs, name) for name in named[is_run:]]
 
 
-def _print(found: Sequence["Explanation | Neighbours"]) -> None:
-    print_result(found, "\n".join(line for e in found for line in _lines(e)))
+def _print(explanations: Sequence["Explanation | Neighbours"]) -> None:
+    print_result(explanations, "\n".join(line for e in explanations for line in _lines(e)))
 
 
 def _pair(pairs: Any, name: str) -> int:

@@ -120,8 +120,8 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
     recipe = Recipe.resolve(chosen, overrides=options["overrides"], options=given)
     if own:
         train = str(recipe.data.train)  # the recipe's paths are relative
-        known = str((Run(Path(str(out))).info.get("input") or {}).get("data"))
-        if known.endswith(f"/{train}") and Path(known).exists() and not Path(train).exists():
-            folder = shlex.quote(known.removesuffix(f"/{train}"))
+        data = str((Run(Path(str(out))).info.get("input") or {}).get("data"))
+        if data.endswith(f"/{train}") and Path(data).exists() and not Path(train).exists():
+            folder = shlex.quote(data.removesuffix(f"/{train}"))
             raise ConfigError(f"{out} was begun on {train} in another folder, by which its paths go: cd {folder}")
     return recipe, out if own or recipe.output.out is None else None, bool(own and not asked("trust-stored-paths"))

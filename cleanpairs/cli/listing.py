@@ -48,7 +48,7 @@ def methods(settings: bool) -> None:
         lines.append(f"{about['name']:<10} {about['summary']}  ({about['source']})")
         lines += [f"{'':<10} needs {parameter}: {what}" for parameter, what in about["needs"].items()]
         for section in ("own", "method", "backbone", "train"):
-            some = [s for s, found in about.get("sections", {}).items() if found == section]
+            some = [s for s, title in about.get("sections", {}).items() if title == section]
             lines += [f"    {'' if k else section:<9} {s} = {about['settings'][s]!r}" for k, s in enumerate(some)]
     print_result(listed, "\n".join(lines))
 

@@ -157,20 +157,20 @@ def join_arrays(context: click.Context, parameter: click.Parameter, values: tupl
 
 def _by_role(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """The values of ``--column`` by the names of :class:`DataOptions`."""
-    known = {role: f"{role}_column" for role in ("image", "text", "key")}
-    known |= {"score": "score_columns", "text-vectors": "text_vectors", "captions": "captions"}
-    found: dict[str, tuple[str, ...]] = {}
+    columns = {role: f"{role}_column" for role in ("image", "text", "key")}
+    columns |= {"score": "score_columns", "text-vectors": "text_vectors", "captions": "captions"}
+    named: dict[str, tuple[str, ...]] = {}
     for value in values:
         role, _, name = value.partition("=")
-        if role not in known or not name:
-            near = nearest(role, list(known))
-            raise click.BadParameter(f"{value!r} is not ROLE=NAME, with a ROLE of {', '.join(known)}{near}")
-        found[role] = (*found.get(role, ()), name)
-    for several in found.keys() & {"text", "score"}:
-        found[several] = (",".join(found[several]),)
-    if twice := [role for role, names in found.items() if len(names) > 1 and role != "text-vectors"]:
+        if role not in columns or not name:
+            near = nearest(role, list(columns))
+            raise click.BadParameter(f"{value!r} is not ROLE=NAME, with a ROLE of {', '.join(columns)}{near}")
+        named[role] = (*named.get(role, ()), name)
+    for several in named.keys() & {"text", "score"}:
+        named[several] = (",".join(named[several]),)
+    if twice := [role for role, names in named.items() if len(names) > 1 and role != "text-vectors"]:
         raise click.BadParameter(f"{twice[0]} is given twice: keep one")
-    return {known[role]: str(join_arrays(context, parameter, names)) for role, names in found.items()}
+    return {columns[role]: str(join_arrays(context, parameter, names)) for role, names in named.items()}
 
 
 column_options: tuple[Decorator, ...] = (

@@ -229,9 +229,9 @@ def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: 
     def judge() -> tuple[dict[str, Any], str]:
         if (answered := run.answered()) is not None:
             return answered.figures(), f"{answered}\nnext:  cleanpairs export {quote(str(run.path))} --out out.parquet"
-        known = sum(label is not None for label in log.labels().values())
-        message = f"{plural(known, 'answer')} so far: from 20 on they count. cleanpairs review {quote(str(run.path))}"
-        return {"answers": known}, f"{message} --calibrate goes on"
+        answers = sum(label is not None for label in log.labels().values())
+        message = f"{plural(answers, 'answer')} so far: from 20 on they count. cleanpairs review {quote(str(run.path))}"
+        return {"answers": answers}, f"{message} --calibrate goes on"
 
     if ask and csv is None:
         _serve(session, lambda: judge()[1], f"Calibration of {run.path.name}", no_browser)

@@ -84,12 +84,12 @@ if hasattr(torch, "get_num_threads"):
 """
     with start(code, *modules, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
         out, _ = child.communicate()
-    found: dict[str, dict[str, Any]] = {"failed": {}, "facts": {}}
+    results: dict[str, dict[str, Any]] = {"failed": {}, "facts": {}}
     for line in out.decode(errors="replace").splitlines():
         if line.startswith(('{"failed"', '{"facts"')):  # a module may have printed something else
             for kind, reported in json.loads(line).items():
-                found[kind] |= reported
-    return {name: error for name, error in found["failed"].items() if error}, found["facts"]
+                results[kind] |= reported
+    return {name: error for name, error in results["failed"].items() if error}, results["facts"]
 
 
 def _installed(*packages: str) -> dict[str, str]:
@@ -159,7 +159,7 @@ def disk(name: str, path: Path, remedy: str, least_free: float = 2 * 2**30) -> C
     """Room and permission at ``path``, or at the nearest folder above it that exists. Enough is ``least_free``."""
     near = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     free = shutil.disk_usage(near).free
-    found = f"{path}: {free / 2**30:,.1f} GiB free"
+    facts = f"{path}: {free / 2**30:,.1f} GiB free"
     if not near.is_dir() or not os.access(near, os.W_OK | os.X_OK):
-        return Check(name, "warning", f"{found}, but it cannot be written", remedy)
-    return Check(name, "ok", found) if free >= least_free else Check(name, "warning", f"{found}: nearly full", remedy)
+        return Check(name, "warning", f"{facts}, but it cannot be written", remedy)
+    return Check(name, "ok", facts) if free >= least_free else Check(name, "warning", f"{facts}: nearly full", remedy)

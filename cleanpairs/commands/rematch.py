@@ -187,7 +187,7 @@ class Planning:
         if self.settings.threshold is None:
             unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
         settings = self.settings.resolved(model._applied_threshold(unseen))
-        fitted = source.fingerprint == model._fingerprint and source.n_rows == len(model.correspondence_)
+        fitted = model._has_scores_of(source, source.n_rows)
         known = model.correspondence_ if fitted else None
         rows = self._embedded_batches(scorer, known is not None)
         texts = staged.with_suffix(".texts")
@@ -221,10 +221,10 @@ class Planning:
             yield table if self.why is None else with_columns(table, {"why": self.why.slice(first, len(table))})
             first += len(table)
 
-    def _embedded_batches(self, scorer: RowScorer, known: bool) -> EmbeddedRows:
+    def _embedded_batches(self, scorer: RowScorer, scored: bool) -> EmbeddedRows:
         for batch in reader_of(self.source).iter_range(self.source, 0, self.source.n_rows, self.batch_rows):
             images, texts = scorer.embedded(batch, str(self.read["data"]))
-            yield batch, images.vectors, texts.vectors, None if known else scorer.compared(batch, images, texts)
+            yield batch, images.vectors, texts.vectors, None if scored else scorer.compared(batch, images, texts)
 
     def _embed_some(self, rows: np.ndarray) -> Embedded:
         return self.model._embed(load_some(self.source, rows, self.batch_rows))

@@ -109,9 +109,9 @@ def of_first(value: Any) -> Any:
     size = most(len(packed))
     box = torch.frombuffer(bytearray(packed or size), dtype=torch.uint8)
     group.broadcast(box, 0)
-    found = load(box.numpy().tobytes())
-    values: dict[str, Any] = json.loads(found.pop("plain").tobytes())
-    values |= {k.removeprefix("array."): v for k, v in found.items()}
+    tensors = load(box.numpy().tobytes())
+    values: dict[str, Any] = json.loads(tensors.pop("plain").tobytes())
+    values |= {k.removeprefix("array."): v for k, v in tensors.items()}
     return values if isinstance(value, dict) else values[""]
 
 

@@ -35,11 +35,11 @@ def check_settings(owner: str, settings: Any) -> None:
     """Every field of a dataclass in its range, as its base has it where a class changes a default, or ConfigError."""
     for name in (f.name for f in fields(settings)):
         declared = (vars(c).get("__dataclass_fields__", {}).get(name) for c in type(settings).__mro__)
-        known = [f for f in declared if f is not None]
-        checks = [f.metadata["check"] for f in known if "check" in f.metadata]
+        declarations = [f for f in declared if f is not None]
+        checks = [f.metadata["check"] for f in declarations if "check" in f.metadata]
         if checks:
             checks[0](owner, name, getattr(settings, name))
-        elif isinstance(known[0].default, bool) and not isinstance(value := getattr(settings, name), bool):
+        elif isinstance(declarations[0].default, bool) and not isinstance(value := getattr(settings, name), bool):
             _refuse(owner, name, "True or False", value)
 
 
@@ -74,10 +74,10 @@ def check_number(owner: str, name: str, value: Any, *, also: Sequence[Any] = (),
     if any(value is other or (isinstance(other, str) and value == other) for other in also):
         return
     signs = {"above": (">", gt), "least": (">=", ge), "most": ("<=", le), "below": ("<", lt)}
-    known = [(*signs[key], limit) for key, limit in limits.items() if limit is not None]
+    bounds = [(*signs[key], limit) for key, limit in limits.items() if limit is not None]
     real = isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max  # type: ignore[operator]
-    if not real or not all(fits(value, limit) for _, fits, limit in known):
-        allowed = "a number " + " and ".join(f"{sign} {limit:g}" for sign, _, limit in known)
+    if not real or not all(fits(value, limit) for _, fits, limit in bounds):
+        allowed = "a number " + " and ".join(f"{sign} {limit:g}" for sign, _, limit in bounds)
         _refuse(owner, name, " or ".join([allowed, *(repr(other) for other in also)]), value)
 
 

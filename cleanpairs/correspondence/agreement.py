@@ -203,8 +203,8 @@ def similar_pairs(pairs: VectorPairs, rng: np.random.Generator) -> tuple[np.ndar
     image, text = pairs.image_group, pairs.text_group
     likeness[(image[rows, None] == image[others]) | (text[rows, None] == text[others])] = -np.inf
     top = np.argpartition(-likeness, k := max(1, int(NUMBERS.similar_share * len(others))), axis=1)[:, :k]
-    found = np.where(np.isfinite(np.take_along_axis(likeness, top, 1)), others[top], -1)
-    return rows, rng.permuted(found, axis=1)
+    partners = np.where(np.isfinite(np.take_along_axis(likeness, top, 1)), others[top], -1)
+    return rows, rng.permuted(partners, axis=1)
 
 
 def neighbour_agreement(
@@ -335,10 +335,10 @@ def normalised_agreement(
         return VectorPairs(image, text, pairs.image_group[rows], pairs.text_group[rows])
 
     observed, shared = among_all(summed, n, tau=NUMBERS.sum_tau, seed=seed)
-    found = -(shared[0, others[0]] + shared[1, others[1]]) / 2
+    agreement = -(shared[0, others[0]] + shared[1, others[1]]) / 2
     for side, (asking, shown) in ((of_image, others), (of_text, others[::-1])):
-        found += cosines(side(asking, shown), np.tile(side.space.vectors[shown], 2))
-    return observed, found
+        agreement += cosines(side(asking, shown), np.tile(side.space.vectors[shown], 2))
+    return observed, agreement
 
 
 def _directions(pairs: VectorPairs) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]:

@@ -508,11 +508,11 @@ class ScoreProbability:
         return cls(calibration.rate, knots, logits)
 
     @classmethod
-    def by(cls, found: Calibration, observed: np.ndarray) -> "ScoreProbability":
+    def by(cls, calibration: Calibration, observed: np.ndarray) -> "ScoreProbability":
         """By a calibration of ``observed`` scores (N,), each of which is a knot."""
         knots = np.unique(observed)
-        wrong = found.mismatched(positions(knots, observed))
-        return cls(found.rate, knots, np.log((1 - wrong) / wrong))
+        wrong = calibration.mismatched(positions(knots, observed))
+        return cls(calibration.rate, knots, np.log((1 - wrong) / wrong))
 
     def __call__(self, score: np.ndarray) -> np.ndarray:
         """(n,) float64 in (0, 1), rising with the score (n,)."""
@@ -589,7 +589,7 @@ def mismatched_by_density(
     return np.asarray(np.interp(at, (edges[1:] + edges[:-1]) / 2, falling))
 
 
-def noise_rate(found: Calibration | None, n: int, *, widest: float = 0.3) -> Estimate:
+def noise_rate(calibration: Calibration | None, n: int, *, widest: float = 0.3) -> Estimate:
     """The noise rate of n pairs.
 
     Parameters
@@ -606,9 +606,9 @@ def noise_rate(found: Calibration | None, n: int, *, widest: float = 0.3) -> Est
     Estimate
         NaN where it is undetermined, or nothing was calibrated.
     """
-    if found is None:
+    if calibration is None:
         return UNDETERMINED
-    rate = found.noise_rate(n)
+    rate = calibration.noise_rate(n)
     return rate if rate.high - rate.low <= widest else UNDETERMINED
 
 

@@ -33,7 +33,7 @@ class ScoreMixture:
         if len(whole) < least:
             raise DataError(f"several scores are combined by {least} pairs or more, and {len(whole)} have all of them")
         knots = np.quantile(whole, np.linspace(0, 1, 201), axis=0).T
-        z, one = _normal(scores, knots), np.zeros(1)
+        z, single = _normal(scores, knots), np.zeros(1)
         if labels is not None:
             labelled = np.isfinite(labels) & np.isfinite(z).all(axis=1)
             counts, needed = np.bincount((labels[labelled] > 0.5).astype(int), minlength=2), 10
@@ -50,7 +50,7 @@ class ScoreMixture:
             factor = FactorAnalysis(1, random_state=0).fit(z)
             weights = factor.components_[0] / np.maximum(factor.noise_variance_, 1e-3)
             weights = weights * np.sign(weights[np.abs(weights).argmax()])
-        return cls(knots, 2 * weights / max(float((z @ weights).std()), 1e-12), one)
+        return cls(knots, 2 * weights / max(float((z @ weights).std()), 1e-12), single)
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:
         """(n,) float32 in [0, 1] of scores (n, C): the probability of a match where there were labels. NaN where one

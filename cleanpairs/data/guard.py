@@ -53,8 +53,8 @@ def data_inputs(data: object, options: Mapping[str, object] | None) -> Iterator[
 def refuse_inputs(outputs: Iterable[PathLike], inputs: Iterable[PathLike | Input]) -> None:
     """Raise :class:`OutputExistsError` where an output would replace an input, hold it, or lie in a directory of it."""
     written = {Path(output): _spellings(output) for output in outputs}
-    for one in inputs if written else ():
-        given = one if isinstance(one, Input) else Input(one)
+    for entry in inputs if written else ():
+        given = entry if isinstance(entry, Input) else Input(entry)
         for output, how, name in _conflicts(written, given):
             raise OutputExistsError(f"{output} {how} the input {name}, which is never written; name another output")
 

@@ -138,13 +138,13 @@ def _decoded(pairs: Pairs, decode: str, sample: int = 1000) -> Found | None:
     return {"images": len(chosen), "of": len(rows), "failures": failures, "width": width, "height": height}
 
 
-def grouped(keys: Sequence[str] | Mapping[int, str], found: Sequence[tuple[int, str]]) -> list[Found]:
+def grouped(keys: Sequence[str] | Mapping[int, str], reasons: Sequence[tuple[int, str]]) -> list[Found]:
     """(Pair, reason): reasons that differ in names and numbers only, counted as one, the commonest first.
 
     ``keys``: of the pairs.
     """
     kinds: dict[str, list[tuple[int, str]]] = {}
-    for each in found:
+    for each in reasons:
         kinds.setdefault(re.sub(r"'[^']*'|\"[^\"]*\"|\d[\d,]*", "*", each[1]), []).append(each)
     return [
         {"pairs": len(same), "pair_id": same[0][0], "key": keys[same[0][0]], "reason": same[0][1]}

@@ -312,8 +312,8 @@ def _foreign_words(
     """Up to ``count`` words of one random caption, the best of ``tries``, that are not ``own``, in its order."""
     best: list[str] = []
     for giver in rng.integers(len(words), size=tries).tolist():
-        found = [word for word in dict.fromkeys(words[giver]) if normal[word] not in own]
-        best = max(best, found, key=len)
+        foreign = [word for word in dict.fromkeys(words[giver]) if normal[word] not in own]
+        best = max(best, foreign, key=len)
         if len(best) >= count:
             return [best[k] for k in np.sort(rng.choice(len(best), count, replace=False)).tolist()]
     return best

@@ -28,9 +28,9 @@ def parquet_files(folder: Path) -> list[str]:
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # it is of somebody else
             files = read_json(manifest)["files"].items()
             aside |= {os.path.realpath(folder / name) for name, f in files if f["role"] in ("ledger", "dropped")}
-    found = list(files_below(folder, ".parquet", depth=0))  # hidden ones are somebody's staging
-    found = found or list(files_below(folder, ".parquet"))  # a clone from the hub, or partitions
-    return [str(p) for p in found if os.path.realpath(p) not in aside]
+    paths = list(files_below(folder, ".parquet", depth=0))  # hidden ones are somebody's staging
+    paths = paths or list(files_below(folder, ".parquet"))  # a clone from the hub, or partitions
+    return [str(p) for p in paths if os.path.realpath(p) not in aside]
 
 
 def _named(path: str, what: str = "read as Parquet") -> AbstractContextManager[None]:

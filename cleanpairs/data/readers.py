@@ -333,8 +333,8 @@ def _with_captions(data: Any, text: str | None) -> Any:
         if faults:
             (row, _), why = min(faults.items())
             raise DataError(f"the {what}, row {row}, column {name!r}: {why}")
-        found = {name: column.to_pylist()}
-        data = {**data, **found} if isinstance(data, Mapping) else data.assign(**found)
+        columns = {name: column.to_pylist()}
+        data = {**data, **columns} if isinstance(data, Mapping) else data.assign(**columns)
     return data
 
 

@@ -22,10 +22,10 @@ def content_words(caption: str) -> list[str]:
 
 def of_images(pairs: Pairs, values: Iterable[Iterable[Any]]) -> dict[int, set[Any]]:
     """Image group -> the ``values`` of all its pairs. ``values``: some of each pair."""
-    found: dict[int, set[Any]] = defaultdict(set)
+    owned: dict[int, set[Any]] = defaultdict(set)
     for group, some in zip(pairs.pair_image_group.tolist(), values, strict=True):
-        found[group].update(some)
-    return found
+        owned[group].update(some)
+    return owned
 
 
 def shared_words(pairs: Pairs, most: float = 0.1) -> list[list[int]]:

@@ -71,8 +71,8 @@ class TunedCLIP(DualEncoder):
             from peft import LoraConfig, inject_adapter_in_model
         except ImportError as error:
             raise ConfigError(f"tune='lora' needs the package {error.name or 'peft'}, run: {INSTALL}") from error
-        both = ["q_proj", "v_proj"]  # of the paper. Both towers of CLIP and SigLIP have them
-        config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=both)
+        projections = ["q_proj", "v_proj"]  # of the paper. Both towers of CLIP and SigLIP have them
+        config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=projections)
         inject_adapter_in_model(config, self.network)  # in place. Only the adapters ask for a gradient
 
     def _freeze_below(self, blocks: int, name: str) -> None:

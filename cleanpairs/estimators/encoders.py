@@ -127,22 +127,22 @@ class Encoders:
         Encoders
             Loaded.
         """
-        both = None if settings.encoder is None else load_encoder(resolved(settings.encoder), device)
-        if settings.tune != "head" and both is not None and not both.tunable:
+        pair = None if settings.encoder is None else load_encoder(resolved(settings.encoder), device)
+        if settings.tune != "head" and pair is not None and not pair.tunable:
             raise ConfigError(
                 f"tune={settings.tune!r} trains on a CLIP or SigLIP of transformers that takes one size of images, and "
-                f"{both.name} is none: leave tune out, or name another encoder"
+                f"{pair.name} is none: leave tune out, or name another encoder"
             )
         text: SentenceEncoder | str | None = GIVEN if text_encoder == GIVEN else None
         if text_encoder == AUTO:
-            text = _shipped(device) if both is None and takes_sentences(settings.backbone) else None
+            text = _shipped(device) if pair is None and takes_sentences(settings.backbone) else None
         elif text_encoder not in (None, WORDS, GIVEN):
             text = _shipped(device) if text_encoder == SHIPPED else None
             text = text or SentenceEncoder(resolved(str(text_encoder)), device)
         module, image = settings.image_encoder, None
         if isinstance(module, nn.Module):
             image = ModuleEncoder(module, settings.image_transform, device)
-        return cls(both, both is not None and settings.tune != "head", text, image)
+        return cls(pair, pair is not None and settings.tune != "head", text, image)
 
     def images(self, pairs: Pairs, encoder: str, size: int | None, progress: Progress | None = None) -> ImageMatrix:
         """The images as the trained model takes them.

@@ -19,7 +19,7 @@ from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.pair_probability import PairProbability, VectorRows
-from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data import Pairs, Source, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
 from cleanpairs.data.text import NO_CAPTION_FILE, NO_DOWNLOAD
@@ -551,6 +551,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             warnings.warn(what, stacklevel=3)
         return embedded, self._scores_of(embedded)
 
+    def _has_scores_of(self, source: Source, pairs: int) -> bool:
+        """Whether ``correspondence_`` is that of all the ``pairs`` of a source. A loaded model has none."""
+        return source.fingerprint == self._fingerprint and pairs == len(self.correspondence_)
+
     def _scores_of(self, embedded: Embedded) -> np.ndarray:
         """Correspondence (n,) float32 of pairs of :meth:`_embed`, NaN where one is quarantined."""
         scores = self._score_embedded(embedded.pairs, embedded.images, embedded.texts)
@@ -702,8 +706,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         embedded, unseen = self._embed(pairs), None
         of_fit = embedded.pairs.source.fingerprint == self._fingerprint
         if correspondence is None:
-            known = of_fit and len(embedded.pairs) == len(self.correspondence_)
-            correspondence = self.correspondence_ if known else self._scores_of(embedded)
+            fitted = self._has_scores_of(embedded.pairs.source, len(embedded.pairs))
+            correspondence = self.correspondence_ if fitted else self._scores_of(embedded)
             unseen = self._threshold_of(embedded, correspondence)
         chosen = wanted.resolved(self._applied_threshold(unseen))
         usable = replace(embedded.pairs, reasons=embedded.quarantined)
@@ -817,15 +821,15 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         from cleanpairs.explain import Explainer
 
         self._fitted()
-        pairs, cut, y_fit = load_pairs(pairs), threshold, self.correspondence_
-        if correspondence is None and pairs.source.fingerprint == self._fingerprint and len(y_fit) == len(pairs):
+        pairs, cut = load_pairs(pairs), threshold
+        if correspondence is None and self._has_scores_of(pairs.source, len(pairs)):
             usable = replace(self._grouped(pairs), reasons=self.quarantined_)
 
             def of_some(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
                 embedded = self._embed(pairs, rows)
                 return embedded.images.vectors[embedded.pairs.image_index], embedded.texts.vectors
 
-            return Explainer(usable, of_some, y_fit, self.threshold_ if cut is None else cut)
+            return Explainer(usable, of_some, self.correspondence_, self.threshold_ if cut is None else cut)
         embedded = self._embed(pairs)
         y = self._scores_of(embedded) if correspondence is None else np.array(correspondence, np.float64)
         y[list(embedded.quarantined)] = np.nan
@@ -956,7 +960,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     def _scores_and_threshold(self, pairs: Pairs) -> tuple[np.ndarray, float]:
         """The correspondence (n,) of pairs, and the threshold: those of ``fit`` for its pairs."""
         self._fitted()
-        if pairs.source.fingerprint == self._fingerprint and len(self.correspondence_) == len(pairs):
+        if self._has_scores_of(pairs.source, len(pairs)):
             return self.correspondence_, self.threshold_
         embedded, y = self._scored(pairs)
         return y, self._applied_threshold(self._threshold_of(embedded, y))

@@ -222,10 +222,10 @@ def push_model(folder: str | Path, repo: str, *, about: CardFacts, private: bool
     if not (folder / "config.json").is_file():
         raise DataError(f"{folder} is no model directory: it holds no config.json")
     files: dict[str, Path | bytes] = {CARD: model_card(repo, about).encode()}
-    found = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != CARD]
-    for path in found:
+    uploads = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != CARD]
+    for path in uploads:
         check_inside(path, (folder,), folder, "a link is not pushed")
-    files |= {p.relative_to(folder).as_posix(): p for p in found}
+    files |= {p.relative_to(folder).as_posix(): p for p in uploads}
     return push_files(repo, files, kind="model", message="A model fitted by cleanpairs", private=private)
 
 

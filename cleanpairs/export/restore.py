@@ -93,8 +93,8 @@ def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np
         out_row[of[written]] = lines["out_row"].fill_null(-1).to_numpy()[written]
         held = out_row >= 0
         table = cleaned.rows_at(out_row[held])
-        told = taken(lines.select(["original_columns", "original_row"]), at)
-        names, originals = told["original_columns"].to_pylist(), one_array(told["original_row"])
+        stored = taken(lines.select(["original_columns", "original_row"]), at)
+        names, originals = stored["original_columns"].to_pylist(), one_array(stored["original_row"])
         columns = []
         for field in note.schema:
             aside = np.array([field.name in (known or ()) for known in names], bool)  # what the ledger has

@@ -291,8 +291,8 @@ class Export:
                     path, directory=is_folder, overwrite=settings.overwrite, inputs=source.inputs
                 )
             plan = decide(outputs)
-            known = plan.truth.column_names if isinstance(plan, PlanInMemory) else ()
-            truth = tuple(name for name in known if name in self.schema.names)
+            columns = plan.truth.column_names if isinstance(plan, PlanInMemory) else ()
+            truth = tuple(name for name in columns if name in self.schema.names)
             weighted = plan.head.settings.get("repairs") == "plausible"
             repeats = plan.head.settings.get("repeats", 1)
             if repeats > 1 and not self.format.selection:

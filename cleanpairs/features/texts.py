@@ -78,8 +78,8 @@ class Captions:
         if frozen is None:
             return None
         if not keep and self._last is not None and all(caption in self._last[0] for caption in captions):
-            known, vectors = self._last
-            return TokenTable(np.array([known[c] for c in captions], np.int64), np.arange(len(captions) + 1), vectors)
+            index, vectors = self._last
+            return TokenTable(np.array([index[c] for c in captions], np.int64), np.arange(len(captions) + 1), vectors)
         number: dict[str, int] = {}
         ids = np.array([number.setdefault(caption, len(number)) for caption in captions], dtype=np.int64)
         unique = list(number)

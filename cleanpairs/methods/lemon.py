@@ -71,15 +71,15 @@ class LEMoN(FrozenScorer):
         for asking, near, shown, expected, asks, shows, weight in sides:
             if not n or not len(near):
                 continue
-            found = top_k(asking, near, self.k + 1)
-            at = np.maximum(found.indices, 0)
+            nearest = top_k(asking, near, self.k + 1)
+            at = np.maximum(nearest.indices, 0)
             same_pair = (background.image_group[at] == pairs.image_group[:, None]) & (
                 background.text_group[at] == pairs.text_group[:, None]
             )
-            known = (found.indices >= 0) & ~same_pair
-            known &= known.cumsum(axis=1) <= self.k
-            share = known * np.exp(-self.tau_1 * (1 - found.scores)) * trust[at]
-            share /= np.maximum(known.sum(axis=1, keepdims=True), 1)
+            valid = (nearest.indices >= 0) & ~same_pair
+            valid &= valid.cumsum(axis=1) <= self.k
+            share = valid * np.exp(-self.tau_1 * (1 - nearest.scores)) * trust[at]
+            share /= np.maximum(valid.sum(axis=1, keepdims=True), 1)
             mean = np.einsum("nk,nkd->nd", share, expected[at], optimize=True)
             distance += weight * (share.sum(axis=1)[asks] - cosines(mean[asks], shown[shows]))
         return -distance[:n], -distance[n:]

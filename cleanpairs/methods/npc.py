@@ -93,13 +93,13 @@ class _PreAware(Splitting):
     def bank_losses(self, view: EpochContext, banks: np.ndarray) -> Tensor:
         model = view.networks[0].model
         model.eval()
-        found = []
+        losses = []
         for rows in banks:
             states = view.encode(0, rows, image=True), view.encode(0, rows, image=False)
             S = view.similarity(model, *states)
-            found.append(self.objective(S, torch.ones(len(rows), device=S.device), view.duplicates(rows, rows)))
+            losses.append(self.objective(S, torch.ones(len(rows), device=S.device), view.duplicates(rows, rows)))
         model.train()
-        return torch.stack(found)
+        return torch.stack(losses)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

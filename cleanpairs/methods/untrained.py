@@ -150,8 +150,8 @@ def weights_by_twins(
     -----
     Where captions are copied, most mismatched pairs have a caption of several images, and score lower than others.
     """
-    both = np.unique(np.stack([text_group, image_group]), axis=1)[0]  # the caption of each image once
-    texts, images = np.unique(both, return_counts=True)
+    shown = np.unique(np.stack([text_group, image_group]), axis=1)[0]  # the caption of each image once
+    texts, images = np.unique(shown, return_counts=True)
     several = images[np.searchsorted(texts, text_group)] > 1
     of_planted, prior = several[captions], 10
     if min(of_planted.sum(), (~of_planted).sum()) < prior:

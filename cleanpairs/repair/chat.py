@@ -297,8 +297,8 @@ class ChatWriter:
 
     def _prompt(self, caption: str, words: Sequence[str]) -> str:
         lines = [line for line in self.template.splitlines() if words or "{words}" not in line]
-        known = {"{caption}": caption, "{words}": ", ".join(words)}
-        return re.sub(r"\{(?:caption|words)\}", lambda found: known[found[0]], "\n".join(lines))
+        values = {"{caption}": caption, "{words}": ", ".join(words)}
+        return re.sub(r"\{(?:caption|words)\}", lambda found: values[found[0]], "\n".join(lines))
 
     def _key(self, image: Image.Image, caption: str, prompt: str) -> str:
         s, pixels = self.settings, hashlib.sha256(image.tobytes()).hexdigest()
@@ -325,10 +325,10 @@ class ChatWriter:
         with reading(path, "read as answers"), open_regular(path) as file:
             for answer in answers_of(file, str(path), self.read):
                 short = answer.key.partition("-")[0]
-                known = self.given.get(short)
+                request = self.given.get(short)
                 if not answer.key:
                     self._count(answer.problem, answer.where)
-                elif known is None or (known.problem and not answer.problem):
+                elif request is None or (request.problem and not answer.problem):
                     self.given[short] = answer
                 elif not answer.problem:
                     self._count("doubled ids", answer.where)

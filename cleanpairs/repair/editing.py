@@ -101,19 +101,19 @@ def followed(table: pa.Table) -> pa.Table:
     donor = np.where(repaired, donor, -1)
     lender = pa.array(donor, mask=~repaired)
     original = one_array(table["original_caption"].fill_null(""))
-    told_key, told = one_array(table["donor_key"]), one_array(table["caption"])
+    told_key, text = one_array(table["donor_key"]), one_array(table["caption"])
     own_key = one_array(table["key"]).take(lender)
     derived = pc.if_else(pa.array(takes_text), original.take(lender), original)
-    caption = pc.if_else(pa.array(written), told, pc.if_else(pa.array(gone), pa.scalar(None, pa.string()), derived))
+    caption = pc.if_else(pa.array(written), text, pc.if_else(pa.array(gone), pa.scalar(None, pa.string()), derived))
     same = ~repaired | _true(pc.or_kleene(pc.is_null(told_key), pc.equal(told_key, own_key)))
     for i in np.flatnonzero(~same).tolist():  # pandas makes 7.0 of 007 beside empty cells
         same[i] = same_key(told_key[i].as_py(), own_key[i].as_py() or "", rel_tol=0)
     taken_back = keeps & ~_true(pc.is_null(told_key))  # it still has that donor's caption
-    edited = (keeps | repaired) & same & ~taken_back & _true(pc.not_equal(told, caption))
+    edited = (keeps | repaired) & same & ~taken_back & _true(pc.not_equal(text, caption))
     if edited.any():
         i = int(np.flatnonzero(edited)[0])
         raise DataError(
-            f"pair {i} of the repair plan has the caption {told[i].as_py()[:60]!r}, and its action "
+            f"pair {i} of the repair plan has the caption {text[i].as_py()[:60]!r}, and its action "
             f"{table['action'][i].as_py()!r} gives it {(caption[i].as_py() or '')[:60]!r}: captions follow from action "
             "and donor_pair_id; for one of your own write the action 'recaption'"
         )

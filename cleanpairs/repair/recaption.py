@@ -77,10 +77,10 @@ def recaption(
         if int(image[i]) not in images and len(images) < max_reuse:
             images.add(int(image[i]))
             chosen[i] = True
-    mask, table, told = np.zeros(len(plan), bool), plan.table, [captions[i] for i in np.flatnonzero(chosen)]
+    mask, table, texts = np.zeros(len(plan), bool), plan.table, [captions[i] for i in np.flatnonzero(chosen)]
     mask[rows[chosen]] = True
     same = {"action": "recaption", "reason": f"captioned by {name}"}
-    changes = {"caption": told, "repair_score": after[chosen], **{n: [text] * len(told) for n, text in same.items()}}
+    changes = {"caption": texts, "repair_score": after[chosen], **{n: [text] * len(texts) for n, text in same.items()}}
     arrays = {n: pa.array(values, table.schema.field(n).type) for n, values in changes.items()}
     table = with_columns(table, {n: pc.replace_with_mask(one_array(table[n]), mask, a) for n, a in arrays.items()})
     return replace(plan, table=table, settings=noted)

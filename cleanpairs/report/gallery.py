@@ -146,12 +146,12 @@ def duplicates(shown: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
 
 def precomputed_scores(pairs: Pairs, scores: Any, most: int = 4) -> dict[str, np.ndarray]:
     """Name -> (N,) float64, NaN where there is none: of the input, then other floats of the scores table."""
-    found = {name: np.asarray(values, np.float64) for name, values in pairs.precomputed_scores.items()}
+    columns = {name: np.asarray(values, np.float64) for name, values in pairs.precomputed_scores.items()}
     table = scores_table(scores)
     for field in table.schema:
         if pa.types.is_floating(field.type) and field.name != "correspondence":
-            found[field.name] = table[field.name].cast(pa.float64()).fill_null(np.nan).to_numpy()
-    return dict(list(found.items())[:most])
+            columns[field.name] = table[field.name].cast(pa.float64()).fill_null(np.nan).to_numpy()
+    return dict(list(columns.items())[:most])
 
 
 def compare_scores(shown: Cards, given: Mapping[str, np.ndarray], count: int) -> list[dict[str, Any]]:
@@ -173,13 +173,13 @@ def compare_scores(shown: Cards, given: Mapping[str, np.ndarray], count: int) ->
         x, y, title = values[rows], outcome.correspondence[rows], visible(name, 60)
         constant = x.min() == x.max() or y.min() == y.max()
         truth = None if outcome.truth is None else outcome.truth[rows]
-        known = truth is not None and truth.min() != truth.max()
+        has_truth = truth is not None and truth.min() != truth.max()
         out.append({
             "name": title,
             "pairs": len(rows),
             "rank_correlation": float("nan") if constant else float(spearmanr(x, y).statistic),
-            "auroc": float(roc_auc_score(truth, -x)) if known else None,
-            "auroc_ours": float(roc_auc_score(truth, -y)) if known else None,
+            "auroc": float(roc_auc_score(truth, -x)) if has_truth else None,
+            "auroc_ours": float(roc_auc_score(truth, -y)) if has_truth else None,
             "figure": _figure(x, y, title, outcome.threshold),
             "galleries": _apart(shown, visible(name, 40), values, rows, count),
         })  # fmt: skip

@@ -173,13 +173,13 @@ def _table(name: str, column: pa.ChunkedArray, pairs: Pairs, outcome: Outcome, m
         if len(np.unique(values[np.isfinite(values)])) > most:
             codes, names = _ranges(values)
             return _aggregate(name, codes[pairs.row], names, outcome)
-    codes, found = pd.factorize(np.array(column.to_pylist(), dtype=object))
+    codes, labels = pd.factorize(np.array(column.to_pylist(), dtype=object))
     of_pair = codes[pairs.row]
-    top = np.argsort(-np.bincount(of_pair[of_pair >= 0], minlength=len(found)), kind="stable")[:most]
-    place = np.full(len(found) + 1, len(top))
+    top = np.argsort(-np.bincount(of_pair[of_pair >= 0], minlength=len(labels)), kind="stable")[:most]
+    place = np.full(len(labels) + 1, len(top))
     place[top], place[-1] = np.arange(len(top)), -1
-    names = [visible(found[i], 60) or "(empty)" for i in top]
-    note = f"the {len(top)} most frequent of {len(found):,} values" if len(found) > len(top) else ""
+    names = [visible(labels[i], 60) or "(empty)" for i in top]
+    note = f"the {len(top)} most frequent of {len(labels):,} values" if len(labels) > len(top) else ""
     return _aggregate(name, place[of_pair], [*names, "all others"] if note else names, outcome, note)
 
 
@@ -204,6 +204,6 @@ def _aggregate(column: str, codes: np.ndarray, names: list[str], outcome: Outcom
     pairs = pd.DataFrame({"y": y, "flagged": np.where(outcome.scored, y < outcome.threshold, np.nan)})
     pairs["wrong"] = np.nan if outcome.truth is None else outcome.truth
     values = pairs.groupby(np.where(codes < 0, len(names), codes))
-    found = values.agg(pairs=("y", "size"), flagged=("flagged", "mean"), mean=("y", "mean"), wrong=("wrong", "mean"))
-    found["value"] = [[*names, "(none)"][k] for k in found.index]
-    return {"column": visible(column, 60), "rows": found.to_dict("records"), "note": note}
+    summary = values.agg(pairs=("y", "size"), flagged=("flagged", "mean"), mean=("y", "mean"), wrong=("wrong", "mean"))
+    summary["value"] = [[*names, "(none)"][k] for k in summary.index]
+    return {"column": visible(column, 60), "rows": summary.to_dict("records"), "note": note}

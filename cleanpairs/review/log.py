@@ -132,9 +132,9 @@ class DecisionLog:
 
     def label(self, labels: Mapping[int, bool | None]) -> None:
         """Write labels, pair -> whether it is matched, or None, as far as they are new."""
-        known = self.labels()
+        current = self.labels()
         for i, label in labels.items():
-            if i not in known or known[i] is not label:
+            if i not in current or current[i] is not label:
                 self.decide([i], {True: "keep", False: "drop", None: "unsure"}[label], asked=True, drawn=True)
 
     def undo(self, name: str) -> Decision | None:
@@ -195,8 +195,8 @@ class DecisionLog:
             case {"name": str(name), "pairs": [*pairs], "action": action} if action in CHOICES and all(
                 type(i) is int and 0 <= i < self._n for i in pairs
             ):
-                known = {key: record[key] for key in Decision.__dataclass_fields__ if key in record}
-                self._made[name] = made = Decision(**{**known, "pairs": tuple(pairs)})
+                values = {key: record[key] for key in Decision.__dataclass_fields__ if key in record}
+                self._made[name] = made = Decision(**{**values, "pairs": tuple(pairs)})
                 for pair in pairs:
                     self._of.setdefault(pair, []).append(made)
                 return made.pairs

@@ -110,8 +110,8 @@ class LabelServer:
         shown = pairs[:10_000]
         answered = shown[self.session.answered[shown]]
         total = max(len(pairs), self.session.wanted)
-        found = {"total": total, "pairs": shown.tolist(), "answered": answered.tolist()}
-        return found if self.session.blind else found | self.session.rate()
+        queue = {"total": total, "pairs": shown.tolist(), "answered": answered.tolist()}
+        return queue if self.session.blind else queue | self.session.rate()
 
     def _answer(self, pair: int, action: str, words: str = "", **about: Any) -> dict[str, Any]:
         return {"name": self.session.answer(pair, action, words=str(words), **about).name}

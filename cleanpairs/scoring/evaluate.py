@@ -103,15 +103,15 @@ def recall_folds(
     ``of`` is given the images (m',) of a fold, their captions (n',) and which of these images each caption has (n',).
     Raises DataError: more folds than images, or fewer than one, or a fold without a caption.
     """
-    owner, found = np.asarray(image_index, dtype=np.int64), []
+    owner, recalls = np.asarray(image_index, dtype=np.int64), []
     if folds == 1:
         return of(np.arange(m), np.arange(len(owner)), owner)
     if not 1 < folds <= m:
         raise DataError(f"{m} images make 1 to {m} folds, asked for {folds}")
     for images in np.array_split(np.arange(m), folds):
         captions = np.flatnonzero((owner >= images[0]) & (owner <= images[-1]))
-        found.append(of(images, captions, owner[captions] - images[0]))
-    return Recall(*np.mean([list(asdict(r).values()) for r in found], axis=0).tolist())
+        recalls.append(of(images, captions, owner[captions] - images[0]))
+    return Recall(*np.mean([list(asdict(r).values()) for r in recalls], axis=0).tolist())
 
 
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:

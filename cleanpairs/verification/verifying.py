@@ -108,8 +108,8 @@ def _verify_run(path: Path, findings: Verification) -> None:
                 result = info["result"] if done else {}
                 pairs = info["input"]["pairs"] if done else None
                 flagged = check_scores(scores, findings, pairs=pairs, threshold=result.get("threshold"))
-                if done and not findings.problems and flagged != (told := result.get("flagged")):
-                    findings.wrong(scores, f"flags {flagged:,} pairs, and run.json says {told}", "is_mismatch")
+                if done and not findings.problems and flagged != (recorded := result.get("flagged")):
+                    findings.wrong(scores, f"flags {flagged:,} pairs, and run.json says {recorded}", "is_mismatch")
     if _there(path / "model", done, findings):
         _verify_model(path / "model", findings)
     plan = path / "plan.parquet"

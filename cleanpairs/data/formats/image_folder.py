@@ -49,19 +49,19 @@ class _Named(NamedTuple):
 
 def _named_alike(folder: Path) -> dict[str, _Named]:
     """The files below a folder, by their path without ending. Of names in NFC and NFD, as of macOS, one."""
-    found: dict[str, _Named] = {}
+    by_key: dict[str, _Named] = {}
     for path in files_below(folder):
         ending = path.suffix.lower()
         kind = 0 if ending in IMAGES else 1 if ending[1:] in CAPTIONS else 2 if ending == ".json" else None
         if kind is not None:
             name = unicodedata.normalize("NFC", path.relative_to(folder).with_suffix("").as_posix())
-            found.setdefault(name, _Named([], [], []))[kind].append(path)
-    for name, named in found.items():  # a.jpg.txt beside a.jpg
+            by_key.setdefault(name, _Named([], [], []))[kind].append(path)
+    for name, named in by_key.items():  # a.jpg.txt beside a.jpg
         stem, _, ending = name.rpartition(".")
-        if not named.images and stem in found and not found[stem].captions:
-            named.images.extend(image for image in found[stem].images if image.suffix == f".{ending}")
-            found[stem].images[:] = [image for image in found[stem].images if image not in named.images]
-    return {name: found[name] for name in sorted(found)}
+        if not named.images and stem in by_key and not by_key[stem].captions:
+            named.images.extend(image for image in by_key[stem].images if image.suffix == f".{ending}")
+            by_key[stem].images[:] = [image for image in by_key[stem].images if image not in named.images]
+    return {name: by_key[name] for name in sorted(by_key)}
 
 
 def _shards(path: Path) -> list[Path]:

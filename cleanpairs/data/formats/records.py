@@ -89,13 +89,13 @@ def read_records(path: str, encoding: str | None = None, text: str | None = None
     return Records(pa.table(typed), faults, captions)
 
 
-def _captions(found: pa.Array, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
+def _captions(captions: pa.Array, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
     """The captions in ``values``, which Arrow has as ``found``. These where not one is a text."""
-    if found.type == pa.list_(pa.string()):
-        return found, {}
+    if captions.type == pa.list_(pa.string()):
+        return captions, {}
     column, faults = caption_column(values)
     texts = column.flatten() if pa.types.is_list(column.type) else column
-    return (column, faults) if len(texts) - texts.null_count > len(faults) else (found, {})
+    return (column, faults) if len(texts) - texts.null_count > len(faults) else (captions, {})
 
 
 def _typed(name: str, values: Sequence[Any]) -> pa.Array:

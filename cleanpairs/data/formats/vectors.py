@@ -83,8 +83,8 @@ class ClipRetrievalReader(ParquetReader):
             arrays = ((path, self._array(path)) for path in parts)
             kinds = {(*array.shape[1:], array.dtype.newbyteorder("=")): path for path, array in arrays}
             if len(kinds) > 1:
-                found = ", ".join(f"{Path(path).name} has {kind[:-1]} {kind[-1]}" for kind, path in kinds.items())
-                raise DataError(f"the parts of {Path(parts[0]).parent} differ in shape or kind: {found}")
+                listed = ", ".join(f"{Path(path).name} has {kind[:-1]} {kind[-1]}" for kind, path in kinds.items())
+                raise DataError(f"the parts of {Path(parts[0]).parent} differ in shape or kind: {listed}")
             if kinds and name in schema.names:
                 raise DataError(f"{notes[0]} has a column {name!r}, which vectors of the folder are called: rename it")
             for *sizes, dtype in kinds:
@@ -149,8 +149,8 @@ class VectorFilesReader(ClipRetrievalReader):
         rows = {data: n, texts: others, captions: sum(count_rows(notes))}
         rows.pop(None, None)
         if len(set(rows.values())) > 1:
-            found = ", ".join(f"{name} has {count:,}" for name, count in rows.items())
-            raise DataError(f"row i of each belongs together, and their numbers of rows differ: {found}")
+            listed = ", ".join(f"{name} has {count:,}" for name, count in rows.items())
+            raise DataError(f"row i of each belongs together, and their numbers of rows differ: {listed}")
         counts = ",".join(str(len(part)) for part in (*sides, notes))
         paths, request = [*sides[0], *sides[1], *notes], replace(request, text_vectors=None)
         source = self.described(data, paths, n, request, files=counts)

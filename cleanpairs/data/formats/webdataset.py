@@ -66,8 +66,8 @@ class Sample(NamedTuple):
     @property
     def image(self) -> str | None:
         """The extension of its one image."""
-        found = self.among([ending[1:] for ending in IMAGES])
-        return found[0] if len(found) == 1 else None
+        member = self.among([ending[1:] for ending in IMAGES])
+        return member[0] if len(member) == 1 else None
 
     @property
     def whole(self) -> bool:
@@ -245,14 +245,14 @@ def _sidecar(tar: str) -> str | None:
 
 def _json_fields(tars: Sequence[str], text: str | None) -> list[str]:
     """The fields of the .json that become columns: similarities, the URL, and the one that was asked for."""
-    found: dict[str, None] = {}
+    fields: dict[str, None] = {}
     samples = ((tar, sample) for tar in tars for sample in read_index(tar))
     for tar, sample in islice(samples, LOOK_AT):
         if sample.among(["json"]):
             with open_regular(tar) as file:
                 names = [n for n in _record(file, sample) if n in ("url", text) or is_score(n, pa.float64())]
-            found |= dict.fromkeys([*names, "url"])
-    return [name for name in found if name not in (*OWN, "json")]
+            fields |= dict.fromkeys([*names, "url"])
+    return [name for name in fields if name not in (*OWN, "json")]
 
 
 def _has_lists(tars: Sequence[str], sidecars: Sequence[str], text: str) -> bool:
@@ -326,17 +326,17 @@ def _content(sample: Sample, file: BinaryIO) -> tuple[bytes | None, str | None]:
 
 def _text(sample: Sample, file: BinaryIO) -> tuple[Any, str | None]:
     """The caption, and what is wrong with it: of the .txt, or else of the .json by the usual names of its field."""
-    found = sample.among(CAPTIONS)
-    if len(found) > 1:
+    member = sample.among(CAPTIONS)
+    if len(member) > 1:
         return None, f"the sample {sample.key!r} has several captions (it has: {_names(sample)})"
     raw = b""
-    if found:
-        if sample.members[found[0]].size > 4 * (most := limit("caption_bytes")):
+    if member:
+        if sample.members[member[0]].size > 4 * (most := limit("caption_bytes")):
             return None, f"the caption is longer than {most} bytes"
-        raw = member_bytes(file, sample.members[found[0]])
+        raw = member_bytes(file, sample.members[member[0]])
     if not raw.strip():
         value = caption_field(_record(file, sample))
-        return "" if found and value is None else value, None
+        return "" if member and value is None else value, None
     try:
         return text_of(raw), None
     except UnicodeDecodeError:
