@@ -123,7 +123,7 @@ class Estimator:
             Pairs of ``fit`` are judged by its correspondence and threshold. Others are judged by :meth:`score_pairs`
             and :meth:`own_threshold`, which goes by all of them together. Quarantined pairs count as mismatched.
         """
-        y, threshold = self._judged(load_pairs(pairs))
+        y, threshold = self._scores_and_threshold(load_pairs(pairs))
         return np.asarray(~(y >= threshold))
 
     def fit_predict(self: Any, pairs: Any, y: Any = None) -> np.ndarray:
