@@ -29,13 +29,13 @@ __all__ = ["COMMANDS", "SECTIONS", "cli", "main"]
 # Section of the help -> command -> (module, summary). The summary fits beside the name on a line of 80 columns.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
-        "inspect": ("cleanpairs.cli.listing", "Show what is recognised in data, and what is wrong."),
+        "inspect": ("cleanpairs.cli.listing", "Show how data is read, and what is wrong with it."),
         "methods": ("cleanpairs.cli.listing", "List the methods and their settings."),
         "recipes": ("cleanpairs.cli.listing", "List the recipes that ship with the package."),
         "demo": ("cleanpairs.cli.listing", "See it work on the clip art that ships with it."),
     },
     "Clean": {
-        "fit": ("cleanpairs.cli.fit", "Train on noisy pairs; leave a run: scores, a model."),
+        "fit": ("cleanpairs.cli.fit", "Train on noisy pairs. Writes a run: scores, a model."),
         "score": ("cleanpairs.cli.apply", "Score any pairs with a fitted model."),
         "rematch": ("cleanpairs.cli.apply", "Plan the repairs, to be reviewed before they are made."),
         "export": ("cleanpairs.cli.apply", "Write the cleaned, repaired dataset and its ledger."),
@@ -47,15 +47,15 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "neighbours": ("cleanpairs.cli.explain", "List the pairs whose images and captions are similar."),
         "explain": ("cleanpairs.cli.explain", "Say why pairs are doubted: words and neighbours."),
         "review": ("cleanpairs.cli.review", "Decide about pairs and repairs on a local page."),
-        "audit": ("cleanpairs.cli.review", "Label a sample by hand; precision and recall from it."),
+        "audit": ("cleanpairs.cli.review", "Label a sample, to measure precision and recall."),
         "diff": ("cleanpairs.cli.diff", "Show what an export changed, pair by pair."),
         "restore": ("cleanpairs.cli.diff", "Undo an export: write its input again."),
         "verify": ("cleanpairs.cli.diff", "Check that an export, a run or a file is whole."),
     },
     "Measure": {
-        "evaluate": ("cleanpairs.cli.measure", "Retrieval recall; detection where the truth is known."),
+        "evaluate": ("cleanpairs.cli.measure", "Measure retrieval, and detection against a truth."),
         "corrupt": ("cleanpairs.cli.measure", "Mismatch some pairs on purpose, and write the truth."),
-        "bench": ("cleanpairs.cli.measure", "Methods against noise: the table that papers print."),
+        "bench": ("cleanpairs.cli.measure", "Compare methods at several noise rates."),
     },
     "Shell": {
         "doctor": ("cleanpairs.cli.diff", "Check the installation, and say what mends it."),

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from cleanpairs.cli.options import (
+    Decorator,
     PathsCommand,
     Reads,
     Writes,
@@ -31,7 +32,7 @@ from cleanpairs.core.recipe import override_values
 
 engine_options = (
     option("--workers", "Processes that work at once.", click.IntRange(1), default=1),
-    option("--engine=NAME", "local, ray (started here), or ray=ADDRESS of a cluster.", default="local"),
+    option("--engine=NAME", "Who works: local, ray (started here), or ray=ADDRESS of a cluster.", default="local"),
 )
 
 
@@ -51,9 +52,9 @@ def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
     share, usual = flagged / pairs, of_fit["flagged"] / of_fit["pairs"]
     if share > usual + 0.1 + 2 * (usual * (1 - usual) / pairs) ** 0.5:
         echo(
-            f"warning: {share:.0%} of these pairs are below the threshold, and {usual:.0%} of those that the model was "
-            "fitted on, which it is of: these have no threshold of their own (cleanpairs score --help). Go by their "
-            "order, or fit on them",
+            f"warning: {share:.0%} of these pairs are below the threshold of the fit, and {usual:.0%} of those that "
+            "the model was fitted on. These pairs have no threshold of their own (cleanpairs score --help). Go by the "
+            "order of their scores, or fit on them",
             err=True,
         )
 
@@ -65,36 +66,39 @@ def _number_or_auto(context: click.Context, parameter: click.Parameter, value: s
         raise click.BadParameter(f"{value!r} is neither a number nor 'auto'") from error
 
 
-repair_options = (
-    option(
-        "--threshold=P|auto", "Pairs below it are repaired or dropped.  [default: the run's]", callback=_number_or_auto
-    ),
-    option(
-        "--max-wrong=P",
-        "Keep the largest set of which at most this share is mismatched; refused where that is not known.",
-        float,
-    ),
-    option("--keep=P", "Keep this share of the pairs, the best.", float),
-    option(
-        "--repairs",
-        "probable: those likelier right than wrong, where that can be judged; plausible: what fits best, right or "
-        "near; none: drop all below the threshold.",
-        ["probable", "plausible", "none"],
-        default="probable",
-    ),
-    option(
-        "--donors=N n_donors",
-        "Of plausible repairs: so many captions at most for each pair with a new one, with weights, in the plan and in "
-        "`export --captions all`.",
-        click.IntRange(1),
-        default=1,
-    ),
-    set_option(
-        "Rarer settings: strategy, displaced, dedup, targets, take_from, max_reuse, min_repair_score, min_confidence, "
-        "candidates, repeats (see docs/repair.md); of a model that is asked: prompt, image_size, body, max_words, "
-        "concurrency, attempts, timeout, backoff; where DATA is given, also its reader and encoding."
-    ),
-)
+def repair_options(more: str = "") -> tuple[Decorator, ...]:
+    """What ``rematch`` and ``export`` decide. The help of ``--set`` ends with ``more``."""
+    return (
+        option(
+            "--threshold=P|auto",
+            "Pairs below it are repaired or dropped.  [default: the run's]",
+            callback=_number_or_auto,
+        ),
+        option(
+            "--max-wrong=P",
+            "Keep the largest set with at most this share of mismatched pairs. Refused where that is not known.",
+            float,
+        ),
+        option("--keep=P", "Keep this share of the pairs, those with the best scores.", float),
+        option(
+            "--repairs",
+            "probable: make those that are likelier right than wrong, where that can be judged. plausible: take what "
+            "fits best, right or near. none: drop all pairs below the threshold.",
+            ["probable", "plausible", "none"],
+            default="probable",
+        ),
+        option(
+            "--donors=N n_donors",
+            "Give a pair that needs a new caption up to N of them, with weights. Needs --repairs plausible. They are "
+            "in the plan and in `export --captions all`.",
+            click.IntRange(1),
+            default=1,
+        ),
+        set_option(
+            "Rarer settings: strategy, displaced, dedup, targets, take_from, max_reuse, min_repair_score, "
+            f"min_confidence, candidates, repeats (see docs/repair.md).{more}"
+        ),
+    )
 
 
 def repair_settings(options: dict[str, Any], run: Any, given: dict[str, Any]) -> tuple[Any, str | None]:
@@ -131,7 +135,7 @@ def caption_writer(out: str, options: dict[str, Any], chosen: dict[str, Any]) ->
     if not (requests or answers or url):
         if chosen:
             raise click.UsageError(
-                f"--set {next(iter(chosen))} is of --recaption-requests, --captions, --recaption-url"
+                f"--set {next(iter(chosen))} needs --recaption-requests, --captions or --recaption-url"
             )
         yield options["recaption"]
         return
@@ -158,16 +162,17 @@ def caption_writer(out: str, options: dict[str, Any], chosen: dict[str, Any]) ->
     *engine_options,
 )
 def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
-    """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest).
+    """Score every pair of DATA by the model of RUN (or runs/latest): how probable is it that the two belong together?
 
-    It stops where the model does not know half of the words. `--set max_unknown=1` allows more.
+    It stops if the model does not know half of the words. `--set max_unknown=1` allows more.
 
-    The threshold, for data that RUN was not fitted on, is where a pair is as likely mismatched as not, by the scores of
-    random pairs of the same images and captions. It is that of the fit for fewer than 80 pairs, for pairs that score no
-    higher than random ones or are of the training, and where the fit was given one. For clip-score always.
+    For data that RUN was not fitted on there is a new threshold. Random pairs of the same images and captions show
+    where a pair is as likely mismatched as not. The threshold of the fit holds for fewer than 80 pairs, for pairs that
+    score no higher than random ones, and for pairs of the fit. It also holds if the fit was given one, and for
+    clip-score.
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
-    interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
+    interrupted, the same command goes on. Finished parts lie in OUT.parts until all are there.
     """
     from cleanpairs.commands.score import score_stream
 
@@ -202,26 +207,31 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
 @group("Data", *column_options)
 @group(
     "Repair",
-    *repair_options,
+    *repair_options(
+        " For --recaption-requests and --recaption-url: prompt, image_size, body, max_words, concurrency, attempts, "
+        "timeout, backoff. For DATA: reader, encoding."
+    ),
     option(
         "--recaption=MODEL --recaption-model",
-        "A captioning model (BLIP, GIT, ViT with a text decoder; a directory or a hub name) writes captions for what "
-        "would be dropped; only those that score better than the old ones are used.",
+        "Captioning model (BLIP, GIT, ViT with a text decoder): a directory or a hub name. It writes captions for "
+        "pairs that would be dropped. Only captions that score better than the old ones are used.",
         Reads(),
     ),
     option(
         "--recaption-requests=FILE",
-        "Write requests to the vision-language model --recaption-model, in OpenAI's batch form (.jsonl), for what "
-        "would be dropped and has no answer yet.",
+        "Write requests to the vision-language model --recaption-model, in OpenAI's batch form (.jsonl). They are for "
+        "pairs that would be dropped and have no answer yet.",
         Writes(".jsonl"),
     ),
     option(
         "--recaption-url=URL",
-        "Ask --recaption-model of this server of OpenAI's chat completions, such as http://localhost:8000/v1. The key "
+        "Ask --recaption-model on this server (OpenAI's chat completions), such as http://localhost:8000/v1. The key "
         "is in OPENAI_API_KEY. Answers are kept in OUT.answers.jsonl, and not asked for again.",
         str,
     ),
-    option("--captions=FILE", "The answers to such requests. May be repeated.", Reads(), multiple=True),
+    option(
+        "--captions=FILE", "Answers to the requests of --recaption-requests. May be repeated.", Reads(), multiple=True
+    ),
 )
 @group(
     "Output",
@@ -235,13 +245,14 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     *engine_options,
 )
 def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
-    """Plan who gets which caption or image from whom. Nothing is changed.
+    """Plan which pair gets which caption or image from which other pair. Nothing is changed.
 
-    Without DATA it is the data that RUN (or runs/latest) was fitted on. Read the plan, edit its actions and donors (for
-    a caption of your own: the action recaption), and carry it out: cleanpairs export --plan FILE --out OUT.
+    Without DATA it plans for the data that RUN (or runs/latest) was fitted on. Read the plan, and edit its actions and
+    donors. For a caption of your own write the action recaption. Then carry it out: cleanpairs export --plan FILE --out
+    OUT.
 
-    With --workers the searches for candidates are done by several processes. If these are interrupted, the same command
-    goes on where it was: what is found lies in OUT.parts until the plan is made.
+    With --workers several processes search for candidates. If they are interrupted, the same command goes on. What is
+    found lies in OUT.parts until the plan is made.
     """
     from cleanpairs.commands.rematch import rematch_run
     from cleanpairs.ops.search import SearchNote
@@ -276,7 +287,7 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
 @group(
     "Repair",
     option("--plan=FILE", "Carry out this plan of `cleanpairs rematch`; it needs no run.", Reads()),
-    *repair_options,
+    *repair_options(),
 )
 @group(
     "Output",
@@ -289,8 +300,8 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     option("--overwrite", "Replace the outputs."),
     option(
         "--format",
-        "Of OUT: Parquet; a directory of tars (img2dataset's layout); a directory for datasets.load_from_disk; Lance; "
-        "a CSV that names the images' files; a .npy of the uids kept (DataComp's).  "
+        "Format of OUT: Parquet, a directory of tars (img2dataset's layout), a directory for datasets.load_from_disk, "
+        "Lance, a CSV that names the image files, or a .npy of the kept uids (DataComp's).  "
         "[default: by its suffix: .parquet, DIR/{00000..}.tar, .lance, .csv, .npy]",
         ["parquet", "webdataset", "datasets", "lance", "csv", "uids"],
     ),
@@ -302,26 +313,26 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     ),
     option(
         "--card=FILE",
-        "Write a dataset card there, or Croissant metadata (*.json); a directory has a README.md.",
+        "Write a dataset card there, or Croissant metadata (*.json). A directory has a README.md.",
         Writes(),
     ),
-    option("--license=ID", "Of the data, for the card, such as cc-by-4.0.  [default: unknown]"),
+    option("--license=ID", "Licence of the data, for the card, such as cc-by-4.0.  [default: unknown]"),
     option(
         "--captions=HOW",
-        "split: one row a pair where a row holds a list of captions. all: with a column all_captions, of the old and "
-        "the new captions of a row, each with its source and its probability.",
+        "split: one row for each caption, where a row holds a list of them. all: add a column all_captions with the "
+        "old and the new captions of a row, each with its source and its probability.",
         ["split", "all"],
     ),
-    option("--shard-size=N", "Samples to a tar of webdataset.  [default: 10000]", int),
+    option("--shard-size=N", "Samples in each tar of a webdataset.  [default: 10000]", int),
     *engine_options,
 )
 @click.pass_context
 def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> None:
-    """Keep the pairs of RUN (or runs/latest) at or above the threshold, repair the rest by rematching, drop what cannot
-    be repaired.
+    """Write the cleaned data of RUN (or runs/latest). Pairs at or above the threshold are kept, others are repaired,
+    and what cannot be repaired is dropped.
 
-    With --workers or --engine ray, partitions are written by several processes. If that is interrupted, the same
-    command goes on where it was: what is done lies in OUT.parts until all is.
+    With --workers or --engine ray several processes write partitions. If they are interrupted, the same command goes
+    on. Finished parts lie in OUT.parts until all are there.
     """
     from cleanpairs.commands.export import export_plan, export_run
     from cleanpairs.repair.actions import COUNTED
@@ -353,22 +364,22 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
 @click.command(cls=PathsCommand)
 @click.argument("what", metavar="RUN|OUT", type=Reads())
 @click.argument("repo", metavar="OWNER/NAME")
-@option("--public", "Make the repository public; private otherwise.")
-@option("--license=ID", "For the card of a model, such as apache-2.0.  [default: unknown]")
+@option("--public", "Make a new repository public. It is private otherwise.")
+@option("--license=ID", "Licence of a model, for its card, such as apache-2.0.  [default: unknown]")
 @option("--card=FILE", "Dataset card of an export.  [default: OUT/README.md or OUT.card.md]", Reads())
 @ledger_option
 def push(what: str, repo: str, public: bool, license: str | None, card: str | None, ledger: str | None) -> None:
     """Upload the model of a run, or the cleaned data OUT of an export, in one commit.
 
-    The repository is made where there is none, and private unless --public. One that exists stays as it is. The token
-    is huggingface_hub's own: HF_TOKEN, or `hf auth login`.
+    A repository that does not exist is made, private unless --public. One that exists stays as it is. The token is
+    huggingface_hub's own: HF_TOKEN, or `hf auth login`.
     """
     from cleanpairs.commands.export import push_run
     from cleanpairs.export import push_export
 
     if (Path(what) / "run.json").exists():
         if card is not None or ledger is not None:
-            raise click.UsageError("--card and --ledger are of an export, and this is a run: its card is written here")
+            raise click.UsageError("--card and --ledger are for an export, and this is a run: its card is made from it")
         print_result(push_run(what, repo, license=license, private=not public))
     else:
         if license is not None:

@@ -28,7 +28,9 @@ NAMES = {
 @click.argument("export", metavar="OUT", type=Reads())
 @ledger_option
 @option(
-    "--n=N --limit limit", "Changes at most.  [default: 20; all of them with --json or --out]", click.IntRange(min=0)
+    "--n=N --limit limit",
+    "Changes to show at most.  [default: 20; all of them with --json or --out]",
+    click.IntRange(min=0),
 )
 @option(
     "--action actions",
@@ -41,7 +43,7 @@ NAMES = {
 def diff(
     export: str, ledger: str | None, limit: int | None, actions: tuple[str, ...], out: str | None, overwrite: bool
 ) -> None:
-    """Show what the export OUT changed, out of its ledger: how many pairs, then each of them, before and after."""
+    """Show what the export OUT changed, by its ledger: how many pairs, then each of them, before and after."""
     from cleanpairs.export import diff_export
     from cleanpairs.export.diff import write_changes
 
@@ -112,12 +114,12 @@ def restore(export: str, out: str, ledger: str | None, overwrite: bool) -> None:
 @click.command(cls=PathsCommand, flags=[flag("quiet", "Print only what is wrong.")])
 @click.argument("path", metavar="PATH", type=Reads())
 def verify(path: str) -> None:
-    """Check PATH against what it says of itself, and name what is wrong: file, row group, row, column.
+    """Check that PATH is whole, and name what is wrong: file, row group, row, column.
 
     PATH is the cleaned data of an export (or its manifest), a run directory, a saved model, a Parquet file, or a
-    directory of such. Of an export: sizes and SHA-256 of the manifest, the page checksums, the counts, and a ledger
-    with every pair of the input exactly once. Of a run: its files, their SHA-256, the scores' rows and ranges, and that
-    the model loads.
+    directory of such. In an export it checks the manifest's sizes and SHA-256, page checksums, counts, and that the
+    ledger has every pair of the input exactly once. In a run it checks the files and their SHA-256, rows and ranges of
+    the scores, and that the model loads.
 
     Exit code 3 if anything is wrong.
     """
@@ -138,7 +140,7 @@ def verify(path: str) -> None:
 def doctor() -> None:
     """Check the installation and the machine: versions, extras, GPU, threads, FAISS.
 
-    What could be better comes with the command that mends it. Exit code 1 only if cleanpairs cannot run.
+    It prints the command that mends what could be better. Exit code 1 only if cleanpairs cannot run.
     """
     from cleanpairs.commands.doctor import diagnose
 

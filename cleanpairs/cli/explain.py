@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 @click.command(cls=PathsCommand)
 @click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1, type=Reads())
-@option("--n --limit count", "Worst pairs, without PAIR.", click.IntRange(1), default=5)
-@option("--neighbours", "Similar pairs on either side.", click.IntRange(1, 50), default=3)
+@option("--n --limit count", "How many of the worst pairs, without PAIR.", click.IntRange(1), default=5)
+@option("--neighbours", "Similar pairs to show, by image and by caption.", click.IntRange(1, 50), default=3)
 def explain(named: tuple[str, ...], count: int, neighbours: int) -> None:
     """Say why pairs of RUN are doubted. PAIR is a key, else the number of a pair (pair_id:7 is pair 7 in any case).
     Without one, the worst are explained.
 
-    For each: the captions of trusted pairs with similar images, and the words of its own that hardly any of them has.
-    The words that they agree on, and it lacks. Trusted pairs with similar captions. RUN is runs/latest by default.
+    It shows the captions of trusted pairs with similar images, and trusted pairs with similar captions. It names the
+    words of the pair's caption that hardly any of them has, and the words that they share and it lacks. RUN is
+    runs/latest by default.
     """
     run, explainer, ids = _opened(named)
     explanations = explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours)
@@ -40,12 +41,12 @@ def explain(named: tuple[str, ...], count: int, neighbours: int) -> None:
 
 @click.command(cls=PathsCommand)
 @click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1, type=Reads())
-@option("--n --limit count", "On either side.", click.IntRange(1, 50), default=10)
+@option("--n --limit count", "Pairs to list by image, and as many by caption.", click.IntRange(1, 50), default=10)
 def neighbours(named: tuple[str, ...], count: int) -> None:
     """List the pairs of RUN with the most similar images, and captions, whether trusted or not.
 
-    PAIR is a key, else the number of a pair (pair_id:7 is pair 7 in any case). RUN is runs/latest by default. The whole
-    corpus is embedded.
+    PAIR is a key, else the number of a pair (pair_id:7 is pair 7 in any case). RUN is runs/latest by default. All
+    pairs are encoded first.
     """
     _, explainer, ids = _opened(named)
     if not ids:
@@ -70,7 +71,7 @@ def _pair(pairs: Any, name: str) -> int:
     if same:
         if len(same) > 1:
             others = ", ".join(f"pair_id:{i}" for i in same[1:6]) + (", ..." if len(same) > 6 else "")
-            echo(f"{len(same):,} pairs have the key {name!r}: taken is pair {same[0]}; the others: {others}", err=True)
+            echo(f"{len(same):,} pairs have the key {name!r}: pair {same[0]} is taken; the others: {others}", err=True)
         elif name.isdecimal() and int(name) != same[0] and int(name) < len(pairs):
             echo(f"{name} is the key of pair {same[0]}, which is taken; pair_id:{name} takes pair {name}", err=True)
         return same[0]
@@ -120,7 +121,7 @@ def _issues(run: Any, count: int, listed: int = 200) -> Any:
 
 @click.command(cls=PathsCommand)
 @run_argument
-@option("--n --limit count", "Of each issue.", click.IntRange(1), default=20)
+@option("--n --limit count", "Pairs to list for each issue.", click.IntRange(1), default=20)
 @option("--out=FILE", "Write them as CSV, for a spreadsheet.", Writes(".csv"))
 @option("--overwrite", "Replace --out.")
 def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None:
@@ -153,13 +154,13 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None
 
 @click.command(cls=PathsCommand)
 @run_argument
-@option("--out=FILE", what=Writes(".html"), default="report.html")
-@option("--slice-by=COLUMN,...", "Columns of the input; a table of outcomes for each.")
-@option("--pairs count", "Cards a gallery.", click.IntRange(1, 200), default=24)
-@option("--truth=FILE", "True mismatches: .npy or Parquet; a column `true_mismatch` is found.", Reads())
+@option("--out=FILE", "The page to write.", Writes(".html"), default="report.html")
+@option("--slice-by=COLUMN,...", "Columns of the input. The page has a table of outcomes for each.")
+@option("--pairs count", "Cards in each gallery.", click.IntRange(1, 200), default=24)
+@option("--truth=FILE", "True mismatches: .npy or Parquet. A column `true_mismatch` of the input is found.", Reads())
 @option("--overwrite", "Replace --out.")
 def report(run: str | None, out: str, truth: str | None, **options: Any) -> None:
-    """One self-contained page: what was done and how, scores and learning, pairs as thumbnails to sort and filter.
+    """Write one page about RUN (or runs/latest): what was done, scores, and pairs as thumbnails to sort and filter.
 
     It opens from disk in any browser, loads nothing and sends nothing. It shows samples, never all pairs, and is at
     most 10 MB large.

@@ -37,36 +37,37 @@ from cleanpairs.core.recipe import Recipe
 @group(
     "Model",
     option("--method=NAME", "Method; `cleanpairs methods` lists them.  [default: auto]"),
-    option("--backbone=NAME", "Dual encoder."),
+    option("--backbone=NAME", "Dual encoder to train: mlp, vse_inf, saf, sgr or sgraf."),
     option(
         "--encoder=NAME",
-        "Encoder of both sides, as CLIP: a directory, a name on the hub, or open_clip:MODEL/PRETRAINED.",
+        "Encoder of images and captions, such as CLIP: a directory, a name on the hub, or open_clip:MODEL/PRETRAINED.",
         Reads(),
     ),
 )
 @group(
     "Training",
     option("--epochs=N", "Epochs of the last stage.", int),
-    option("--batch-size=N", "Pairs of a step, of all processes together.", int),
-    option("--device", what=["auto", "cpu", "cuda"]),
-    option("--seed=N", what=int),
-    option("--recipe=FILE|NAME", "Settings from a YAML file, or from one that ships.", Reads()),
+    option("--batch-size=N", "Pairs in a step, of all processes together.", int),
+    option("--device", "Where to train. auto: on a GPU, if there is one.", ["auto", "cpu", "cuda"]),
+    option("--seed=N", "Seed of everything random.", int),
+    option("--recipe=FILE|NAME", "Settings from a YAML file, or from a name of `cleanpairs recipes`.", Reads()),
     set_option(
-        "One setting: of the method (`methods --settings` lists them), or of the data, as data.encoding=cp1252."
+        "One setting of the method (`cleanpairs methods METHOD --settings` lists them), or of the data, such as "
+        "data.encoding=cp1252."
     ),
 )
 @group(
     "Output",
     option("--out=DIR", "Run directory.  [default: runs/<date>-<method>-<data>]", Writes()),
-    option("--resume", "Go on with the run of --out (or the latest one)."),
+    option("--resume", "Go on with the run of --out, or with runs/latest."),
     option("--overwrite", "Replace the run of --out."),
 )
 def fit(**options: Any) -> None:
-    """Train on the pairs of DATA, estimate how far each belongs together, and leave a run directory.
+    """Train on the pairs of DATA, score how well each pair belongs together, and write a run directory.
 
     DATA is Parquet, a directory of `datasets`, WebDataset tars, a folder with a CSV or JSON Lines, embeddings of
-    clip-retrieval, COCO's captions, the research layout, hf://owner/name, or a URL with --allow-urls: see
-    `cleanpairs inspect DATA`. It may also be one or more .npy files of images' vectors.
+    clip-retrieval, COCO's captions, the research layout, or hf://owner/name. It may also be .npy files of images'
+    vectors, or a URL with --allow-urls. `cleanpairs inspect DATA` shows how it is read.
 
     On N processes or GPUs: torchrun --nproc-per-node N -m cleanpairs fit DATA ...
     """
@@ -123,5 +124,5 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
         data = str((Run(Path(str(out))).info.get("input") or {}).get("data"))
         if data.endswith(f"/{train}") and Path(data).exists() and not Path(train).exists():
             folder = shlex.quote(data.removesuffix(f"/{train}"))
-            raise ConfigError(f"{out} was begun on {train} in another folder, by which its paths go: cd {folder}")
+            raise ConfigError(f"{out} was begun on {train} in another folder, where its paths start: cd {folder}")
     return recipe, out if own or recipe.output.out is None else None, bool(own and not asked("trust-stored-paths"))

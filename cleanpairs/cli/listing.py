@@ -30,20 +30,21 @@ from cleanpairs.core.regular import read_text
 
 
 @click.command(cls=PathsCommand)
+@click.argument("method", metavar="[METHOD]...", nargs=-1, shell_complete=complete)
 @option("--settings", "With every setting and its default.")
-def methods(settings: bool) -> None:
-    """The methods that `fit --method` takes, a line each."""
+def methods(method: tuple[str, ...], settings: bool) -> None:
+    """List the methods that `fit --method` takes, or those named: cleanpairs methods auto --settings."""
     listed, lines = list[dict[str, Any]](), list[str]()
-    for entry in METHODS.values():
+    for entry in (METHODS[name] for name in method or METHODS):
         about: dict[str, Any] = {key: getattr(entry, key) for key in ("name", "summary", "source", "needs")}
         if settings:
             from cleanpairs.estimators import PairCleaner
 
-            method = entry.load()
-            parameters = signature(method).parameters
+            loaded = entry.load()
+            parameters = signature(loaded).parameters
             about["settings"] = {setting: value.default for setting, value in parameters.items()}
             own = set(parameters) - set(signature(PairCleaner).parameters)
-            about["sections"] = {s: "own" if s in own else section_of(method, s) for s in about["settings"]}
+            about["sections"] = {s: "own" if s in own else section_of(loaded, s) for s in about["settings"]}
         listed.append(about)
         lines.append(f"{about['name']:<10} {about['summary']}  ({about['source']})")
         lines += [f"{'':<10} needs {parameter}: {what}" for parameter, what in about["needs"].items()]
@@ -56,7 +57,7 @@ def methods(settings: bool) -> None:
 @click.group(invoke_without_command=True, params=[flag("json", "Print JSON, and nothing else.")])
 @click.pass_context
 def recipes(ctx: click.Context) -> None:
-    """The names that `fit --recipe` takes, with what to expect of each."""
+    """List the names that `fit --recipe` takes, with what to expect of each."""
     from cleanpairs.core.recipe import find_recipes, recipe_header
 
     if ctx.invoked_subcommand is None:
@@ -115,16 +116,15 @@ def completion(ctx: click.Context, shell: str | None) -> None:
     option("--filters", "Count what `fit --drop` would set aside, filter by filter."),
     option(
         "--decode",
-        "Images to decode, to see whether they can be; a sample is 1,000.",
+        "Images to decode, to see which cannot be. A sample is 1,000.",
         ["all", "sample", "none"],
         default="sample",
     ),
 )
 def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None, **options: Any) -> None:
-    """What DATA is recognised as, its columns, counts, first pairs, and what in it cannot be used.
+    """Show how DATA is read: its format, columns, counts and first pairs, and what cannot be used.
 
-    DATA is what `fit` takes: Parquet, a directory of `datasets`, WebDataset tars, a folder with a CSV, embeddings of
-    clip-retrieval, COCO's captions, the research layout, hf://owner/name, or a URL with --allow-urls.
+    DATA is what `cleanpairs fit --help` lists.
     """
     from cleanpairs.data import load_pairs
     from cleanpairs.data.inspection import inspect_pairs
@@ -178,7 +178,7 @@ def _lines(summary: dict[str, Any], decode: str, width: int) -> Iterator[str]:
         yield "\nfilters      what `fit --drop NAME,...` sets aside; those with * always are"
     for f in summary["filters"] or ():
         example = "" if f["key"] is None else f"  (pair {f['pair_id']}, key {safe(f['key'])[:30]})"
-        many = ", more than half: what the corpus is like, not set aside" if f["too_many"] else ""
+        many = ", more than half of the pairs, so not set aside" if f["too_many"] else ""
         yield f"  {f['filter'] + ('*' if f['always'] else ''):<18}{f['pairs']:>9,}  {f['reason']}{many}{example}"
     yield ""
     yield from _decoding(summary, decode)

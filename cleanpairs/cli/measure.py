@@ -31,21 +31,23 @@ from cleanpairs.core.plain import plain
 @group(
     "Judgement",
     option("--truth=FILE", "True mismatches: .npy (booleans, or a permutation) or Parquet.", Reads()),
-    option("--threshold=P", "For precision and recall.  [default: the run's]", float),
+    option("--threshold=P", "Threshold for precision and recall.  [default: the run's]", float),
     option(
         "--folds=N",
-        "Mean R@K and rSum of N parts of neighbouring images: 5 for MS-COCO 1K.",
+        "Take the mean of R@K and rSum over N parts of the images. MS-COCO 1K takes 5.",
         click.IntRange(1),
         default=1,
     ),
 )
 def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, folds: int, **options: Any) -> None:
-    """R@1, 5, 10 both ways and rSum of RUN's model (runs/latest if not given) on DATA.
+    """Measure how well the model of RUN (or runs/latest) finds the captions of DATA for its images, and the reverse.
 
-    Without DATA it is the data that RUN was fitted on: recall is what the model remembers there.
+    It prints R@1, R@5 and R@10 both ways, in percent, and rSum, the sum of the six. Without DATA it takes the data that
+    RUN was fitted on, which the model remembers.
 
-    Where DATA has a column `true_mismatch`, or with --truth: AUROC and average precision of detection, and precision,
-    recall and F1 at the threshold. The training data is judged by the labels of the run, other data by its scores.
+    If DATA has a column `true_mismatch`, or with --truth, it prints how well mismatched pairs are detected: AUROC,
+    average precision, and precision, recall and F1 at the threshold. Pairs of the fit have the scores of the run.
+    Other pairs are scored by its model.
     """
     from cleanpairs.data import load_pairs
     from cleanpairs.data.noise import load_truth
@@ -101,7 +103,7 @@ kind_option = option(
     option("--overwrite", "Replace --out."),
 )
 def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, **options: Any) -> None:
-    """Permute the captions of a random share of DATA's pairs, or mismatch them as real corpora are.
+    """Mismatch a random share of DATA's pairs on purpose: permute their captions, or imitate errors of real corpora.
 
     The truth goes into the columns `true_mismatch` and `true_key`, which `fit` never looks at.
     """
@@ -150,7 +152,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
         raise click.BadParameter(f"{value!r} is no list of numbers with commas between them") from error
 
 
-@click.command(cls=PathsCommand, flags=[flag("quiet", "No progress, and no line a cell.")])
+@click.command(cls=PathsCommand, flags=[flag("quiet", "No progress, and no line for each fit.")])
 @click.argument("data", type=Reads())
 @group(
     "Data",
@@ -162,28 +164,37 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @group(
     "Noise",
     option("--noise=R,R", "Shares of pairs to mismatch.", default="0.2,0.4,0.6,0.8", callback=_rates),
-    option("--kind=KIND,KIND", "As of `cleanpairs corrupt`.", default="uniform"),
+    option("--kind=KIND,KIND", "Kinds of noise, see `cleanpairs corrupt --help`.", default="uniform"),
     per_option,
-    option("--noise-file=NPY noise_files", "In place of --noise; may be repeated.", Reads(), multiple=True),
-    option("--seeds=N", what=click.IntRange(min=1), default=3),
+    option(
+        "--noise-file=NPY noise_files",
+        "A permutation over captions, in place of --noise. May be repeated.",
+        Reads(),
+        multiple=True,
+    ),
+    option("--seeds=N", "Repeat each fit with so many seeds.", click.IntRange(min=1), default=3),
 )
 @group(
     "Model",
-    option("--methods=all|A,B", default="all"),
-    option("--recipe=FILE|NAME", "A recipe; or R, for each method that has a recipe METHOD-R.", Reads()),
+    option("--methods=all|A,B", "Methods to fit.", default="all"),
+    option("--recipe=FILE|NAME", "A recipe. Or R: each method takes the recipe METHOD-R, if there is one.", Reads()),
     set_option(
-        "For all methods that have it, as backbone=sgr or device=cpu; METHOD.KEY for one; data.KEY for the data."
+        "One setting of all methods that have it, such as backbone=sgr. METHOD.KEY is for one method, data.KEY for "
+        "the data."
     ),
 )
-@group("Output", option("--out=DIR", "Where the table goes, and grows.  [default: runs/bench-<data>]", Writes()))
+@group(
+    "Output",
+    option("--out=DIR", "Directory of the table, to which each call adds.  [default: runs/bench-<data>]", Writes()),
+)
 def bench(data: str, **options: Any) -> None:
     """Mismatch some of DATA's clean pairs, fit every method on them, and judge it by the truth.
 
     A line is added to DIR/bench.jsonl after each fit. The same command goes on where it was stopped, and other methods,
-    noise or seeds are added to what is there. Leaves DIR/table.md, table.csv and plot.png.
+    noise or seeds are added to what is there. It writes DIR/table.md, table.csv and plot.png.
 
-    The splits that belong to DATA are dev and test of a research directory, and NAME_val.parquet and NAME_test.parquet
-    beside NAME_train.parquet.
+    Validation and test pairs belong to DATA in two cases: a research directory has dev and test, and NAME_train.parquet
+    has NAME_val.parquet and NAME_test.parquet next to it.
     """
     from cleanpairs.benchmarking import Bench, run_bench, to_text
     from cleanpairs.benchmarking.table import LEGEND

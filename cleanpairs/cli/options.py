@@ -73,7 +73,7 @@ class Writes(click.Path):
         endings = ".arrow .csv .feather .html .json .jsonl .md .npy .npz .parquet .tar .tsv .txt .xlsx".split()
         if self.endings and Path(value).suffix.lower() in set(endings).difference(self.endings):
             named = " or *".join(self.endings)
-            raise click.BadParameter(f"{value} is not what would be written: name it *{named}", ctx, param)
+            raise click.BadParameter(f"{value} has the ending of another format: name it *{named}", ctx, param)
 
 
 def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -146,7 +146,7 @@ def join_arrays(context: click.Context, parameter: click.Parameter, values: tupl
         return values[0] if values else None
     if odd := [v for v in values if set("{},") & set(v) or not v.endswith(".npy")]:
         raise click.BadParameter(
-            f"{odd[0]!r} is not a .npy file without braces and commas, and only such can be several; quote a pattern "
+            f"several names must be .npy files without braces and commas, and {odd[0]!r} is none; quote a pattern "
             "of files: 'data/*.parquet'"
         )
     urls = all("://" in v for v in values)
@@ -176,8 +176,8 @@ def _by_role(context: click.Context, parameter: click.Parameter, values: tuple[s
 column_options: tuple[Decorator, ...] = (
     option(
         "--column=ROLE=NAME columns",
-        "Column for a role: image, text (text=title,description joins two), key, score, or text-vectors. Beside .npy: "
-        "text-vectors=FILE.npy and captions=FILE. May be repeated.",
+        "Column for a role: image, text (text=title,description joins two), key, score, or text-vectors. With .npy "
+        "files: text-vectors=FILE.npy and captions=FILE. May be repeated.",
         KeyValues(),
         multiple=True,
         callback=_by_role,

@@ -38,11 +38,11 @@ The page hides the scores. It goes on with the pairs that were drawn before.
 @run_argument
 @option("--n", "Pairs to draw.  [default: 100]", click.IntRange(min=1))
 @option("--out=DIR", "Directory of the sample.  [default: RUN/audit]", Writes())
-@option("--seed", "Of the draw.", click.IntRange(min=0), default=0)
+@option("--seed", "Seed of the draw.", click.IntRange(min=0), default=0)
 @option("--page", "Label on a local page. Ctrl-C ends.")
 @no_browser_option
 @option("--labels=FILE", "Read the labels of a CSV, and judge the run by them.", Reads())
-@option("--thresholds", "Without labels: what the scores alone let expect.")
+@option("--thresholds", "Without labels: the precision and recall to expect by the scores.")
 @option("--threshold=P", "Pairs below are flagged.  [default: RUN's]", float)
 @option("--overwrite", "Draw anew, if nobody has given labels.")
 @click.pass_context
@@ -52,7 +52,9 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
     from cleanpairs.data.locks import output_lock
 
     if options["labels"] is not None and options["thresholds"]:
-        raise click.UsageError("--labels and --thresholds exclude each other: labels measure what scores let expect")
+        raise click.UsageError(
+            "--labels and --thresholds exclude each other: labels measure what the scores can only estimate"
+        )
     mode = "labels" if options["labels"] is not None else "thresholds" if options["thresholds"] else "draw"
     for name in ("n", "out", "seed", "page", "no_browser"):
         if mode != "draw" and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
@@ -129,20 +131,18 @@ def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any
 
 @click.command(cls=PathsCommand)
 @run_argument
-@option("--calibrate", "Ask about the pairs whose answers tell most of the rate and the threshold.")
-@option("--n", "With --calibrate: answers in all.  [default: 40, or 20 more]", click.IntRange(min=1))
-@option(
-    "--labels=FILE", "With --calibrate: take the answers of a CSV with pair_id and matched, without a page.", Reads()
-)
+@option("--calibrate", "Ask about the pairs whose answers tell most about noise rate and threshold.")
+@option("--n", "With --calibrate: number of answers in all.  [default: 40, or 20 more]", click.IntRange(min=1))
+@option("--labels=FILE", "With --calibrate: take the answers from a CSV with the columns pair_id and matched.", Reads())
 @option(
     "--judge=MODEL[@URL]",
-    "With --calibrate: ask a BLIP for matching (a directory or a hub name), or a model of a server, such as "
-    "NAME@http://localhost:8000/v1 with the key in OPENAI_API_KEY, about 200 pairs in doubt (--n). Its errors are "
-    "measured, and counted.",
+    "With --calibrate: ask a model about 200 pairs in doubt (--n). MODEL is a BLIP for matching (a directory or a hub "
+    "name). With @URL it is a model of a server, such as NAME@http://localhost:8000/v1, with the key in "
+    "OPENAI_API_KEY. Its errors are measured, and taken into account.",
     Reads(),
 )
 @option("--plan=FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]", Reads())
-@option("--write only_write", "Write the plan with what was decided, without a page.")
+@option("--write only_write", "Write the plan with the decisions so far, without a page.")
 @no_browser_option
 def review(
     run: str | None, calibrate: bool, n: int | None, labels: str | None, judge: str | None, plan: str | None,
@@ -150,8 +150,8 @@ def review(
 ) -> None:  # fmt: skip
     """Decide about the flagged pairs and the repairs of RUN (or runs/latest) on a local page.
 
-    Every answer is on the disk, in RUN/review/decisions.jsonl, before the next pair is shown. The same command goes on
-    where it was left. Ctrl-C, and the page's button, write plan.parquet beside it, for `export --plan`.
+    Every answer is saved in RUN/review/decisions.jsonl before the next pair is shown. The same command goes on where
+    you stopped. Ctrl-C, or the page's button, writes RUN/review/plan.parquet for `export --plan`.
 
     With --calibrate the page asks about forty pairs, and hides their scores. The answers give the share of mismatched
     pairs, the threshold and the probabilities. `export` and `report` use them from then on.

@@ -88,7 +88,7 @@ def result_table(result: Mapping[str, Any]) -> str:
     steps = [] if result.get("answers") else [count]
     steps += [f"cleanpairs review {run} (decide about what stands out)"] if out else []
     steps.append(f"cleanpairs export {run}--out out.parquet")
-    lines += ["", f"{'run':<16}{result['run']}"]
+    lines += ["", f"{'run':<16}{result['run']}{'' if run else '  (runs/latest, until the next fit)'}"]
     return "\n".join([*lines, *(f"{'next' if k == 0 else '':<16}{step}" for k, step in enumerate(steps))])
 
 
@@ -199,7 +199,7 @@ def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed
         val = load_pairs(data.val, **_val_options(data))
         if val.source.fingerprint == pairs.source.fingerprint:
             raise ConfigError(
-                f"{data.val} is what is trained on: the epoch that has learned it by heart would be taken; give other "
+                f"{data.val} is the training data, so its best epoch would know it by heart; give other "
                 "pairs to --val, or leave it out (of a research directory the dev split is read then)"
             )
         remember_user_path(data.val, _val_options(data))

@@ -257,7 +257,7 @@ class Run:
                     hint += f"; runs here: {', '.join(others[-4:])}"
             aside = cls(chosen)._aside
             if aside.exists():
-                hint += f"; a fit that was to replace it was killed: the run that it was is {aside}, move it back"
+                hint += f"; a fit that was to replace it was killed: the old run is {aside}, move it back"
             raise DataError(f"{chosen} is no run directory: {hint}")
         return cls(chosen.resolve(), trusted=trusted)
 
@@ -268,7 +268,7 @@ class Run:
         with reading(file, "read", ValueError, TypeError):
             data = dict(read_json(file))
         if wrong := mistyped(data):
-            raise DataError(f"{file} is not as fit writes it: {', '.join(wrong)} is of another kind")
+            raise DataError(f"{file} is not as fit writes it: {', '.join(wrong)} has another type")
         return data
 
     def hashes(self) -> dict[str, str]:

@@ -301,7 +301,7 @@ def test_default_run_directory_and_latest(command: Command, data: Path) -> None:
     assert done.code == 0, done.err
     (run,) = [p for p in Path("runs").iterdir() if not p.is_symlink()]
     assert "crcl-data" in run.name and os.readlink("runs/latest") == run.name
-    assert str(run) in done.out and "correspondence" in done.out
+    assert f"{run}  (runs/latest, until the next fit)\n" in done.out and "correspondence" in done.out
     assert not re.sub(r"fit.*, \d+ s so far\n", "", done.err)  # no terminal, no bar
     assert command("evaluate", data, "--json").code == 0  # runs/latest
     done = command("export", "--repaired", "out.parquet")

@@ -85,7 +85,7 @@ def test_keys_of_several_pairs_and_keys_that_are_numbers(command: Command, run: 
     code, out, err = command("explain", run, "same", "--limit", 1, TRUST)
     assert code == 0 and out.startswith("pair 0, key same")
     others = "pair_id:2, pair_id:4, pair_id:6, pair_id:8, pair_id:10, ..."
-    assert f"48 pairs have the key 'same': taken is pair 0; the others: {others}" in err
+    assert f"48 pairs have the key 'same': pair 0 is taken; the others: {others}" in err
     monkeypatch.setattr(Run, "load_input", lambda self: replace(pairs, keys=[str(N + 10 - i) for i in range(N)]))
     code, out, err = command("explain", run, "40", TRUST)
     assert code == 0 and out.startswith("pair 66, key 40:")
@@ -202,7 +202,7 @@ def test_a_threshold_that_does_not_hold_for_other_pairs_is_told(score: Command, 
         (run / "model" / "config.json").write_text(json.dumps(config))
         code, _, err = score("--overwrite")
         assert code == 0
-        assert ("100% of these pairs are below the threshold, and 0% of those" in err) == told and told == bool(err)
+        assert ("100% of these pairs are below the threshold of the fit, and 0% of" in err) == told and told == bool(err)
 
 
 # -- ``cleanpairs review`` and the page of ``cleanpairs audit``: decisions become a plan, and labels a result ---------

@@ -316,7 +316,7 @@ def test_the_data_is_no_validation_and_data_without_a_pair_is_named(in_process: 
         np.save(folder / f"{split}_ims.npy", np.eye(4, dtype=np.float32)[:n])
         (folder / f"{split}_caps.txt").write_text("a\n" * n)
     code, _, err = in_process("fit", folder, "--val", folder, "--out", run)
-    assert code == 2 and "is what is trained on" in err and "the dev split is read then" in err
+    assert code == 2 and "is the training data" in err and "the dev split is read then" in err
 
 
 @pytest.mark.parametrize("drop", [None, "none", "hashtags,mojibake"])

@@ -215,8 +215,9 @@ def test_every_command_that_prints_a_result_has_json() -> None:
 def test_lists_as_json(command: Command) -> None:
     methods = strictly(command("methods", "--json")[1])
     assert [m["name"] for m in methods] == list(METHODS) and all("settings" not in m for m in methods)
-    with_settings = strictly(command("methods", "--settings", "--json")[1])
-    assert with_settings[0]["settings"]["tokenizer"] == "words"
+    (named,) = strictly(command("methods", "crcl", "--settings", "--json")[1])
+    assert named["name"] == "crcl" and named["settings"]["tokenizer"] == "words"
+    assert command("methods", "crlc").code == 2
     recipes = strictly(command("recipes", "--json")[1])
     assert [r["name"] for r in recipes] == list(find_recipes()) and all("expected" in r for r in recipes)
 
