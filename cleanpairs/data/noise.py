@@ -274,7 +274,7 @@ def _choose_collapsed(pairs: Pairs, rate: float, captions: int, rng: np.random.G
     holding = pairs.pair_image_group[np.isin(pairs.text_group, pairs.text_group[shown])]
     others = np.flatnonzero(~np.isin(pairs.pair_image_group, holding))
     chosen = rng.permutation(others)[: round(rate * len(pairs))]
-    if len(chosen):
+    if len(shown):  # else no caption can be used
         source[chosen] = rng.choice(shown, len(chosen))
     return source
 
