@@ -24,32 +24,18 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, Re
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import Noise, apply_noise, inject_noise, noise_of
 from cleanpairs.scoring.evaluate import detection
+from tests.helpers import picture, write_corpus
 
 SMALL = "epochs=2 dim=8 dim_word=8 batch_size=8 eval_group_size=8 device=cpu lr=0.01 tau=0.1".split()
 CRCL = [*SMALL, "crcl.refine_epochs=[1]", "crcl.freeze=1"]
 
 
-def write(path: Path, n: int, seed: int = 0) -> Path:
-    """Vectors are sums of their words' vectors."""
-    rng = np.random.default_rng(seed)
-    words = np.random.default_rng(9).normal(size=(20, 8))
-    chosen = [rng.choice(20, 3, replace=False) for _ in range(n)]
-    flat = pa.array(np.array([words[c].sum(0) for c in chosen], np.float32).ravel())
-    table = {
-        "key": pa.array([f"k{i}" for i in range(n)]),
-        "image_features": pa.FixedSizeListArray.from_arrays(flat, 8),
-        "caption": pa.array([" ".join(f"word{k}" for k in c) for c in chosen]),
-    }
-    pq.write_table(pa.table(table), path)
-    return path
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """``x_train.parquet`` with its siblings."""
-    write(tmp_path / "x_val.parquet", 16, 1)
-    write(tmp_path / "x_test.parquet", 16, 2)
-    return write(tmp_path / "x_train.parquet", 32)
+    write_corpus(tmp_path / "x_val.parquet", 16, seed=1)
+    write_corpus(tmp_path / "x_test.parquet", 16, seed=2)
+    return write_corpus(tmp_path / "x_train.parquet", 32)
 
 
 def bench(data: Path, **changes: Any) -> Bench:
@@ -130,15 +116,15 @@ def test_siblings_are_found_and_named_ones_preferred(data: Path) -> None:
     assert found.val is not None and found.test is not None
     assert (len(found.train), len(found.val), len(found.test)) == (32, 16, 16)
     assert ["x_val.parquet" in note for note in found.notes] == [True, False]
-    own = load_splits(data, val=write(data.parent / "v.parquet", 9), limit=20)
+    own = load_splits(data, val=write_corpus(data.parent / "v.parquet", 9), limit=20)
     assert own.val is not None and (len(own.train), len(own.val)) == (20, 9)
-    alone = load_splits(write(data.parent / "alone.parquet", 5))
+    alone = load_splits(write_corpus(data.parent / "alone.parquet", 5))
     assert alone.val is None and alone.test is None and alone.digest.endswith("none-none")
     assert alone.notes == ("no val pairs", "no test pairs")
 
 
 def test_mismatched_data_is_refused(tmp_path: Path) -> None:
-    table = pq.read_table(write(tmp_path / "a.parquet", 4))
+    table = pq.read_table(write_corpus(tmp_path / "a.parquet", 4))
     pq.write_table(table.append_column("true_mismatch", pa.array([True, True, False, False])), tmp_path / "w.parquet")
     with pytest.raises(DataError, match="true_mismatch"):
         load_splits(tmp_path / "w.parquet")
@@ -323,14 +309,9 @@ def test_noise_files_take_the_place_of_rates(data: Path) -> None:
         run_bench(bench(data, noise_files=(str(file),)))
 
 
-def with_column(data: Path) -> Path:
+def test_kinds_of_noise_are_lines_of_their_own(data: Path) -> None:
     table = pq.read_table(data)
     pq.write_table(table.append_column("kind", pa.array([f"c{i % 3}" for i in range(len(table))])), data)
-    return data
-
-
-def test_kinds_of_noise_are_lines_of_their_own(data: Path) -> None:
-    with_column(data)
     before = lines(run_bench(bench(data, methods="infonce")))
     kinds = "within:kind,partial"
     result = run_bench(bench(data, methods="infonce", kind=kinds))
@@ -374,7 +355,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(data: Path) -> Non
 @pytest.mark.parametrize("n", [0, 1])
 def test_data_without_two_pairs_is_told_and_not_a_bug(tmp_path: Path, n: int) -> None:
     with pytest.raises((DataError, RefusedError)):
-        run_bench(bench(write(tmp_path / "t.parquet", n)))
+        run_bench(bench(write_corpus(tmp_path / "t.parquet", n)))
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------
@@ -427,19 +408,13 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module
 
 
-def jpeg(side: int, value: int) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (side * 2, side), (value, value, 0)).save(out, "JPEG")
-    return out.getvalue()
-
-
 CAPTIONS = {k: [f'A "{k}" , shown {n} times .' for n in range(2)] for k in ("a1", "b2", "c3", "d4")}
 
 
 def flickr8k(folder: Path) -> None:
     (folder / "Images").mkdir(parents=True)
     for k in CAPTIONS:
-        (folder / "Images" / f"{k}.jpg").write_bytes(jpeg(30, 10))
+        (folder / "Images" / f"{k}.jpg").write_bytes(picture(1, "JPEG", (60, 30)))
     text = "".join(f"{k}.jpg#{n}\t{text}\n" for k, texts in CAPTIONS.items() for n, text in enumerate(texts))
     (folder / "Flickr8k.token.txt").write_text(text, encoding="utf-8")
 
@@ -533,18 +508,3 @@ def test_rows_combine_fits_and_go_on_where_they_stopped(
     assert found["crcl + evidence"][0] > found["crcl"][0]
     assert min(found[row][1] for row in ("2 x crcl", "ridge alone")) > 100  # rSum by chance: 80
     assert found["2 x crcl + evidence"][1] != found["2 x crcl"][1]  # with the regression
-
-
-def test_rows_retrieve_as_the_model_does_where_it_compares_words_with_regions(script: Any, tmp_path: Path) -> None:
-    rows, rng = script("rows"), np.random.default_rng(0)
-    for split, n in (("train", 120), ("dev", 30), ("test", 40)):
-        kind = rng.integers(0, 8, n)
-        regions = np.eye(8)[kind][:, None] + 0.3 * rng.normal(size=(n, 3, 8))
-        np.save(tmp_path / f"{split}_ims.npy", regions.astype(np.float32))
-        (tmp_path / f"{split}_caps.txt").write_text("".join(f"a w{k} thing\n" for k in kind), encoding="utf-8")
-    corpus = rows.Corpus(tmp_path, 0.2, 0, "sgr", tmp_path / "out", "words")
-    corpus.settings |= {"dim": 16, "epochs": 2, "require_dependence": False}
-    S = corpus.fit("infonce", 0)[1]
-    model = rows.METHODS.load("infonce")(**corpus.settings, device="cpu", random_state=0)
-    expected = model.fit(corpus.pairs, val=corpus.val).evaluate(corpus.test)
-    assert rows.recall_of_similarity(S, corpus.test.image_index).rsum == pytest.approx(expected.rsum)

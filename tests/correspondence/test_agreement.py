@@ -22,7 +22,7 @@ from cleanpairs.correspondence.agreement import (
     nothing_known,
     similarity_to_neighbours,
 )
-from cleanpairs.correspondence.calibration import mismatched_by_density, noise_rate_by_tails
+from cleanpairs.correspondence.calibration import noise_rate_by_tails
 from cleanpairs.correspondence.similarity import SimilarityModel, _near, similarity_agreement
 from cleanpairs.ops import normalised_similarity
 from cleanpairs.ops.normalised_similarity import VectorPairs, cosines
@@ -147,9 +147,7 @@ def test_normalised_agreement_is_that_of_a_loop() -> None:
 
 
 @pytest.mark.parametrize("rivals", [5000, 400])
-def test_normalised_agreement_finds_more_and_known_wrong_pairs_stand_like_the_others(
-    rivals: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_normalised_agreement_finds_more_than_agreement(rivals: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(normalised_similarity, "RIVALS", rivals)
     rng = np.random.default_rng(5)
     told, noise = rng.normal(size=(1500, 12)), rng.normal(size=(2, 1500, 16))
@@ -164,19 +162,6 @@ def test_normalised_agreement_finds_more_and_known_wrong_pairs_stand_like_the_ot
     assert roc_auc_score(~wrong, observed) > roc_auc_score(~wrong, plain.observed)
     is_planted = np.repeat([True, False], [1500, 600])
     assert abs(roc_auc_score(is_planted, np.concatenate([planted, observed[wrong]])) - 0.5) < 0.05
-
-
-def test_what_neighbours_do_not_see_a_regression_does() -> None:
-    """What images differ in most, and so who is near, says nothing about their captions."""
-    rng = np.random.default_rng(0)
-    told, untold = rng.normal(size=(1500, 20)), 4 * rng.normal(size=(1500, 10))
-    images = unit(np.concatenate([told, untold], axis=1))
-    texts = unit(told @ rng.normal(size=(20, 16)) + 0.5 * rng.normal(size=(1500, 16)))
-    order = np.arange(1500)
-    order[:600] = np.roll(order[:600], 1)
-    found = ask(images, texts[order])
-    assert roc_auc_score(order == np.arange(1500), found.observed) > 0.95
-    assert abs(found.noise_rate - 0.4) < 0.05
 
 
 @pytest.mark.parametrize("tau", [0.15, 3.0, 10.0])
@@ -270,18 +255,6 @@ def test_too_few_pairs_are_all_right(n: int) -> None:
 def test_rows_all_alike_are_finite() -> None:
     found = neighbour_agreement(VectorPairs(np.ones((200, 3)), np.ones((200, 3)), np.zeros(200), np.zeros(200)))
     assert np.isfinite(found.observed).all() and np.isfinite(found.matched).all()
-
-
-def test_share_and_posterior_of_a_known_mixture() -> None:
-    rng = np.random.default_rng(0)
-    control = rng.normal(size=20_000)
-    own = np.concatenate([rng.normal(size=6_000), 4 + rng.normal(size=14_000)])
-    share = noise_rate_by_tails(own, control)
-    assert abs(share - 0.3) < 0.02
-    p = mismatched_by_density(own, control, share)
-    truth = 0.3 * np.exp(-(own**2) / 2) / (0.3 * np.exp(-(own**2) / 2) + 0.7 * np.exp(-((own - 4) ** 2) / 2))
-    assert np.abs(p - truth).mean() < 0.02
-    assert (np.diff(p[np.argsort(own)]) <= 1e-12).all()  # the more agreement, the less likely wrong
 
 
 def test_loose_captions_and_pairs_that_stand_out_are_told_from_mismatched_ones() -> None:

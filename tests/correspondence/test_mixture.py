@@ -164,14 +164,6 @@ def test_the_beta_mixture_is_that_of_a_value_at_a_time(case: str) -> None:
     assert np.abs(found.high - posterior).mean() < 2e-3
 
 
-@BOTH
-def test_the_order_of_the_values_does_not_matter(split: Splitter) -> None:
-    rng = np.random.default_rng(0)
-    x = np.where(rng.random(25_000) < 0.4, rng.beta(8, 4, 25_000), rng.beta(2, 10, 25_000))
-    order = rng.permutation(25_000)
-    assert np.array_equal(split(x).high[order], split(x[order]).high)
-
-
 # -- guarded: a split is taken only where it is plausible; else the previous one stands -----------------------------
 
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from PIL import Image
 
-MERGES: list[Any] = [("c", "a"), ("ca", "t</w>")]
 WORDS = "a photo of the red cat dog and boat .".split()
 LENGTH = 16  # tokens that the tiny models take
 COLORS = "red green blue yellow black white purple orange".split()
@@ -26,7 +25,7 @@ def save_clip(folder: Path, kind: str = "CLIP") -> None:
     letters = [chr(k) for k in range(97, 123)] + list(".!")
     vocabulary = [*letters, *(letter + "</w>" for letter in letters), "ca", "cat</w>"]
     ids = {token: k for k, token in enumerate([*vocabulary, "<|startoftext|>", "<|endoftext|>"])}
-    CLIPTokenizer(vocab=ids, merges=MERGES).save_pretrained(folder)
+    CLIPTokenizer(vocab=ids, merges=[("c", "a"), ("ca", "t</w>")]).save_pretrained(folder)
     end = ids["<|endoftext|>"]
     text = {"vocab_size": len(ids), "bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end}
     getattr(transformers, f"{kind}Model")(

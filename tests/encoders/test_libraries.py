@@ -121,9 +121,7 @@ def test_what_cannot_be_loaded_says_why(sentence_models: dict[str, Path], tmp_pa
         load_encoder(str(folder))
 
 
-def test_an_encoder_of_captions_alone_and_vectors_of_another_width(
-    sentence_models: dict[str, Path], tmp_path: Path
-) -> None:
+def test_an_encoder_of_captions_and_vectors_of_another_width(sentence_models: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"takes text and no images: .*--set text_encoder="):
         load_encoder(str(sentence_models["text"]))
     table = pa.table({"image_features": [[0.5] * 7] * 8, "caption": [f"a cat {k}" for k in range(8)]})

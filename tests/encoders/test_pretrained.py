@@ -172,15 +172,6 @@ def test_a_long_strip_stays_small(encoder: PretrainedCLIP) -> None:
     assert encoder.encode_images([strip.rotate(90, expand=True)]).shape == (1, encoder.dim)
 
 
-def test_any_mode_and_white_behind_what_is_transparent(encoder: PretrainedCLIP) -> None:
-    white = encoder.transform([Image.new("RGB", (40, 40), "white")])
-    torch.testing.assert_close(encoder.transform([Image.new("RGBA", (40, 40), (0, 0, 0, 0))]), white)
-    for mode in ("L", "1", "P", "CMYK", "I;16", "F"):
-        assert encoder.transform([Image.new(mode, (40, 40))]).shape == (1, 3, 32, 32)
-    with pytest.raises(DataError, match="0x5"):
-        encoder.encode_images([Image.new("RGB", (0, 5))])
-
-
 @pytest.mark.parametrize(
     "settings",
     [

@@ -1,8 +1,7 @@
-"""Subwords: merges against a naive loop, determinism, saving, and what is damaged."""
+"""Subwords: determinism, saving, and what is damaged."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from typing import Any
@@ -27,29 +26,6 @@ def learned(captions: list[str], **settings: Any) -> Tokenizer:
 def tokens(tokenizer: Tokenizer, caption: str) -> list[str]:
     names = ["?", *tokenizer.vocabulary]
     return [names[k] for k in tokenizer.encode([caption]).ids]
-
-
-def naive(tokenizer: Tokenizer, caption: str) -> list[str]:
-    """A piece by itself: of all neighbours those of the earliest merge are joined, the leftmost first, and again."""
-    rank = {pair: k for k, pair in enumerate(tokenizer.merges)}
-    out: list[str] = []
-    for piece in pieces_of(caption):
-        parts = list(piece)
-        while True:
-            known = [(rank[pair], k) for k, pair in enumerate(itertools.pairwise(parts)) if pair in rank]
-            if not known:
-                break
-            _, k = min(known)
-            parts[k : k + 2] = [parts[k] + parts[k + 1]]
-        out.extend(parts)
-    return out
-
-
-def test_encoding_is_the_merges_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_module, "MAX_PIECES", 150)
-    tokenizer = learned(CAPTIONS * 2)
-    for caption in [*CAPTIONS, "cats at red mats", "猫猫", "แมวแดง"]:
-        assert tokens(tokenizer, caption) == naive(tokenizer, caption), caption
 
 
 def test_frequent_words_are_one_piece_and_word_ends_are_not_words() -> None:

@@ -86,9 +86,7 @@ def test_auto_takes_both_for_english_and_comes_back_from_disk(encoder: SentenceE
     np.testing.assert_array_equal(again.encode_texts(["a cat"]), model.encode_texts(["a cat"]))
 
 
-def test_auto_learns_words_alone_where_it_is_told_or_the_language_is_another(
-    encoder: SentenceEncoder, tmp_path: Path
-) -> None:
+def test_auto_learns_words_where_told_or_in_another_language(encoder: SentenceEncoder, tmp_path: Path) -> None:
     for pairs, settings in ((corpus(captions_in("de")), {}), (corpus(captions_in("en")), {"text_encoder": "words"})):
         model = small(**settings).fit(pairs)
         assert model._captions.startswith("learned words") and model._encoders.text is None

@@ -67,9 +67,7 @@ def run(url: str, cache: Path | None = None, n: int = 12, **how: Any) -> tuple[R
     return recaption(pairs, plan, writer, by_colour), writer
 
 
-def test_a_run_that_is_stopped_goes_on_and_the_key_is_kept_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_goes_on_and_the_key_is_kept_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     cache, refusal = tmp_path / "answers.jsonl", f"no {SECRET} here".encode()
     with (

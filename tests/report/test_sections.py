@@ -17,8 +17,8 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, precomputed_scores
-from cleanpairs.report.outcome import Outcome, caption_lengths, outcome_of, slice_tables
-from cleanpairs.report.page import flattened, story
+from cleanpairs.report.outcome import Outcome, outcome_of, slice_tables
+from cleanpairs.report.page import story
 
 from .conftest import png
 
@@ -78,18 +78,6 @@ def test_many_values_are_summed_up(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="memory only"):
         slice_tables(pairs.select([1]), outcome([1.0]), ["shop"])
     assert slice_tables(pairs.select([1]), outcome([1.0]), []) == []
-
-
-@pytest.mark.parametrize(
-    ("captions", "unit"), [(["a b c", "a", "a b c d"], "words"), (["一只狗", "猫", "在公园里的人"], "characters")]
-)
-def test_caption_lengths(captions: list[str], unit: str) -> None:
-    pairs = Pairs.from_arrays(captions, features=np.eye(3))
-    (table,) = caption_lengths(pairs, outcome([0.1, 0.9, np.nan]))
-    assert table["column"] == f"{unit} in the caption"
-    assert sum(r["pairs"] for r in table["rows"]) == 3
-    empty = Pairs.from_arrays([], features=np.empty((0, 2)))
-    assert caption_lengths(empty, outcome([])) == []
 
 
 def test_groups_of_the_same_image_and_the_same_text() -> None:
@@ -171,8 +159,3 @@ def test_the_story_says_nothing_of_what_is_not_known() -> None:
     assert story({}, {}, outcome([]), None) == []
     told = dict(story({"method": "mine", "result": {"noise_rate": None}}, {}, outcome([0.1]), None))
     assert told == {"Method": "mine."}
-
-
-def test_flattened() -> None:
-    nested = {"a": 1, "b": {"c": [1, 2], "d": {"e": None}, "f": []}, "g": {}}
-    assert flattened(nested) == {"a": 1, "b.c": "1, 2", "b.d.e": None}

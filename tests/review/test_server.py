@@ -118,7 +118,15 @@ def test_queues_and_questions(client: Client) -> None:
                 b'{"pair": 119, "action": "keep"}', b"[" * 90_000, b'{"pair": Infinity, "action": "drop"}',
                 b'{"pair": 1e999, "action": "drop"}', b'{"pair": 1, "action": "rematch_text", "donor": -Infinity}',
                 b'{"pair": 1, "action": "recaption", "caption": "a\\ud800b"}', b'{"pair": true, "action": "drop"}',
-                b'{"pair": 1, "action": "drop", "words": 5, "donor": [1], "odd": 1}')]
+                b'{"pair": 1, "action": "drop", "words": 5, "donor": [1], "odd": 1}',
+                b'{"pair": 120, "action": "keep"}', b'{"pair": -1, "action": "keep"}',
+                b'{"pair": 1, "action": "quarantine"}', b'{"pair": 1, "action": "rematch_text"}',
+                b'{"pair": 1, "action": "rematch_text", "donor": 1}',
+                b'{"pair": 1, "action": "rematch_text", "donor": 119}', b'{"pair": 1, "action": "recaption"}',
+                b'{"pair": 1, "action": "recaption", "caption": " \\n"}',
+                b'{"pair": 1, "action": "recaption", "caption": 7}',
+                b'{"pair": 1, "action": "recaption", "caption": "\\u0000"}',
+                b'{"pair": 1, "action": "recaption", "caption": "%s"}' % (b"x" * 10_001))]
 )  # fmt: skip
 def test_what_is_no_answer(client: Client, bodies: tuple[bytes, ...]) -> None:
     for body in bodies:
@@ -141,9 +149,7 @@ def test_what_is_no_answer(client: Client, bodies: tuple[bytes, ...]) -> None:
         (b"\x16\x03\x01 no HTTP at all\r\n\r\n", b"400"),
     ],
 )  # fmt: skip
-def test_a_hostile_request_is_answered_once_and_its_connection_closed(
-    client: Client, request_: bytes, status: bytes
-) -> None:
+def test_a_hostile_request_is_answered_once_and_closed(client: Client, request_: bytes, status: bytes) -> None:
     raw = request_.replace(b"TOKEN", client.token.encode()).replace(b"HOST", client.own["Host"].encode())
     smuggled = f"GET /{client.token}/state HTTP/1.1\r\nHost: {client.own['Host']}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", client.port), timeout=900) as connection:

@@ -69,24 +69,6 @@ def test_a_batch_leaves_answers_alone_and_is_taken_back_as_one(case: Case, tmp_p
         session.answer_all(np.array([1, 2]), "recaption")
 
 
-@pytest.mark.parametrize(
-    ("pair", "action", "more"),
-    [
-        (N, "keep", {}), (-1, "keep", {}), (QUARANTINED, "keep", {}), (1, "quarantine", {}), (1, "rematch_text", {}),
-        (1, "rematch_text", {"donor": 1}), (1, "rematch_text", {"donor": QUARANTINED}), (1, "recaption", {}),
-        (1, "recaption", {"caption": " \n"}), (1, "recaption", {"caption": "x" * 10_001}),
-        (1, "recaption", {"caption": 7}), (1, "recaption", {"caption": "a\ud800b"}),
-        (1, "recaption", {"caption": "\0"}), (True, "keep", {}),
-    ],
-)  # fmt: skip
-def test_what_is_no_answer(case: Case, tmp_path: Path, pair: int, action: str, more: dict) -> None:
-    session = case.open(tmp_path)
-    before = (tmp_path / "decisions.jsonl").read_bytes()
-    with pytest.raises(ConfigError):
-        session.answer(pair, action, **more)
-    assert (tmp_path / "decisions.jsonl").read_bytes() == before
-
-
 def test_the_plan_is_carried_out(case: Case, tmp_path: Path) -> None:
     session, captions = case.open(tmp_path), case.pairs.captions
     kept = int(np.flatnonzero(case.y >= 0.5)[0])
@@ -142,9 +124,7 @@ def test_an_audit_hides_the_scores_and_its_answers_are_labels(case: Case, tmp_pa
     assert case.open(tmp_path, blind=True).labels().matched[0] == 1
 
 
-def test_a_calibration_asks_until_there_are_enough_answers_and_goes_on_where_it_was_left(
-    case: Case, tmp_path: Path
-) -> None:
+def test_a_calibration_asks_until_there_are_enough_answers(case: Case, tmp_path: Path) -> None:
     asked = list[int]()
     for wanted in (7, 12):
         session = Session(case.pairs, None, case.y, case.open(tmp_path).log, wanted=wanted)
@@ -158,9 +138,7 @@ def test_a_calibration_asks_until_there_are_enough_answers_and_goes_on_where_it_
     assert session.log.labels() == {i: None if i % 5 == 0 else i >= WRONG for i in asked}
 
 
-def test_a_label_of_an_audit_spoils_no_repair_and_those_of_a_spreadsheet_are_taken_in(
-    case: Case, tmp_path: Path
-) -> None:
+def test_labels_of_an_audit_and_of_a_spreadsheet_are_taken_in(case: Case, tmp_path: Path) -> None:
     session = case.open(tmp_path, blind=True)
     sample = replace(session.sample, pair_id=np.array([REPAIRED, 50]), matched=np.array([0.0, np.nan]))
     session = type(session)(case.pairs, None, case.y, session.log, sample=sample)

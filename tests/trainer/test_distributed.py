@@ -13,12 +13,12 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.cli import main
 from cleanpairs.core import distributed
+from tests.helpers import write_corpus
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 CASES = ["crcl", "crcl-sgr", "crcl-mlp-4", "repair", "l2rm", "auto", "infonce"]
@@ -95,9 +95,7 @@ def test_two_processes_train_what_one_trains(case: str, trained: tuple[Path, Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "ended_by"), [("crcl-mlp-4", 1), ("l2rm", 0)], ids=["one to two", "two to one"])
-def test_a_training_goes_on_in_another_number_of_processes(
-    case: str, ended_by: int, trained: tuple[Path, Path]
-) -> None:
+def test_a_training_goes_on_in_more_processes(case: str, ended_by: int, trained: tuple[Path, Path]) -> None:
     compare(trained[0] / f"{case}.npz", trained[ended_by] / f"{case}-resume.npz", case)
 
 
@@ -130,15 +128,7 @@ def test_torchrun_fits_and_the_first_process_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The command line under its launcher; one process goes on with its run, which is complete, and finds the same."""
-    rng = np.random.default_rng(0)
-    words = np.array("red blue green cat dog bird big small old new fast slow".split())
-    chosen = [rng.choice(12, 3, replace=False) for _ in range(80)]
-    vectors = rng.normal(size=(12, 16))
-    table = {
-        "image_features": [(vectors[row].sum(0) + 0.1 * rng.normal(size=16)).astype(np.float32) for row in chosen],
-        "caption": [" ".join(words[row]) for row in chosen],
-    }
-    pq.write_table(pa.table(table), tmp_path / "pairs.parquet")
+    write_corpus(tmp_path / "pairs.parquet", 80)
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = str(s.getsockname()[1])

@@ -89,9 +89,7 @@ def test_images_go_to_a_gpu_that_has_the_memory(stored: Any, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_towers_are_compiled_and_a_compiler_that_fails_is_done_without(
-    works: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_towers_are_compiled_where_the_compiler_works(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     def backend(graph: Any, inputs: Any) -> Any:

@@ -180,9 +180,7 @@ def test_under_nohup_a_terminal_may_go() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_without_a_checkpoint_a_training_begins_and_a_finished_one_resumes_to_itself(
-    tmp_path: Path, uninterrupted: dict[str, Trained]
-) -> None:
+def test_resuming_nothing_or_a_finished_training(tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
     assert_same(train(Checkpoint(tmp_path, "f"), resume=True), uninterrupted["eval"])
     steps: list[int] = []
     again = train(Checkpoint(tmp_path, "f"), resume=True, on_step=lambda done, total, loss: steps.append(done))
@@ -413,9 +411,7 @@ OFTEN = replace(SETTINGS, checkpoint_seconds=0.0)
 
 
 @pytest.mark.parametrize(("kind", "kept"), [(Diverging, True), (Exploding, False)])
-def test_a_training_that_diverges_goes_back_once_with_half_the_rate(
-    kind: type[Diverging], kept: bool, tmp_path: Path
-) -> None:
+def test_a_training_that_diverges_goes_back_once(kind: type[Diverging], kept: bool, tmp_path: Path) -> None:
     fitted(checkpoint=Checkpoint(tmp_path, "f"))  # of an earlier training, and not what to go back to
     trained = fitted(kind, stages=LONG, checkpoint=Checkpoint(tmp_path, "f") if kept else None, settings=OFTEN)
     assert [(h["stage"], h["epoch"]) for h in trained.history] == [(1, 1), (2, 1), (2, 2), (2, 3)]
@@ -430,9 +426,7 @@ def test_a_training_that_diverges_goes_back_once_with_half_the_rate(
 
 
 @pytest.mark.parametrize("kind", [Diverging, Exploding])
-def test_a_training_that_diverges_again_is_refused_and_its_state_not_kept(
-    kind: type[Diverging], tmp_path: Path
-) -> None:
+def test_a_training_that_diverges_twice_is_refused(kind: type[Diverging], tmp_path: Path) -> None:
     hopeless = type("Hopeless", (kind,), {"times": 2})
     words = "images are one point" if kind is Diverging else "mean loss of epoch 2 of stage 2"
     with pytest.raises(RefusedError, match=f"diverged again at half the learning rate: .*{words}.*lower lr"):
