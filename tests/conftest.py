@@ -17,7 +17,6 @@ settings.load_profile("busy")  # no test depends on a clock
 
 # What takes longest goes first, so that no process is left with it at the end (`make test` runs several).
 FIRST = ("faults/test_suite", "commands/test_demo", "docs/test_docs_tutorial", "docs/test_notebooks", "test_contracts")
-TOOLS = str(Path(__file__).resolve().parents[1] / "tools")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -60,7 +59,7 @@ def sentence_encoder(request: pytest.FixtureRequest) -> Iterator[None]:
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The browser of this machine, without a window; the test is skipped where there is none."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [TOOLS, *sys.path])
+        patch.setattr(sys, "path", [str(Path(__file__).resolve().parents[1] / "tools"), *sys.path])
         from chromium import start
     browser = start(tmp_path_factory.mktemp("profile"))
     if browser is None:

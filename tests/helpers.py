@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import atexit
 import functools
 import io
 import itertools
 import pickle
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,12 @@ from cleanpairs.engine import Partition
 from cleanpairs.engine.work import carry_out
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
+# Sizes of a method that trains in a moment.
+TINY = {
+    "dim": 16, "dim_word": 8, "epochs": 2, "refine_epochs": (1,), "batch_size": 16, "eval_group_size": 16, "lr": 1e-2,
+    "tau": 0.1, "freeze": 1, "warmup": 1, "start": 1, "memory": 64, "neighbours": 4, "classes": 8, "device": "cpu",
+    "random_state": 1,
+}  # fmt: skip
 WORDS = [f"word{k}" for k in range(24)]
 
 
@@ -75,6 +84,17 @@ def corpus(n: int = 60, wrong: int = 0, seed: int = 0) -> Pairs:
     """Pairs of :func:`sentences`, of which the first ``wrong`` are mismatched."""
     captions, features = sentences(n, seed)
     return Pairs.from_arrays(rotated(captions, wrong), features=features)
+
+
+@functools.cache
+def meta_set() -> str:
+    """A clean corpus in the research layout, by its path: it must survive in a saved model."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    pairs = corpus(40, seed=11)
+    np.save(folder / "train_ims.npy", pairs.images.array())
+    (folder / "train_caps.txt").write_text("\n".join(pairs.captions) + "\n", encoding="utf-8")
+    return str(folder)
 
 
 def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bool = False, **more: Any) -> Path:

@@ -222,7 +222,7 @@ def test_end_to_end(command: Command, data: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "most"), [("--repairs none", 6), ("--threshold 0.6 --repairs plausible --set min_repair_score=0", 7)]
 )
-def test_an_export_opens_its_parquet_few_times_and_hashes_the_input_once(
+def test_an_export_opens_its_parquet_few_times(
     command: Command, monkeypatch: pytest.MonkeyPatch, how: str, most: int
 ) -> None:
     """The input for its footer, the pairs, what donors lend and the rows; the scores; and two outputs to count them."""
@@ -279,13 +279,6 @@ def test_what_filters_drop_is_in_the_ledger_with_its_reason(command: Command, da
     with open("run/issues.csv", encoding="utf-8-sig", newline="") as file:
         said = [row for row in csv.DictReader(file) if row["issue"] == "uninformative"]
     assert [int(row["pair_id"]) for row in said] == [100, 101, 102]
-
-
-def test_a_directory_that_is_no_run_is_never_replaced(command: Command, data: Path) -> None:
-    Path("mine").mkdir()
-    Path("mine/thesis.txt").write_text("years")
-    done = command("fit", data, "--out", "mine", "--overwrite", *SMALL)
-    assert done.code == 5 and Path("mine/thesis.txt").read_text() == "years"
 
 
 def test_a_run_is_replaced_only_by_a_fit_that_can_begin(command: Command, data: Path) -> None:

@@ -173,9 +173,7 @@ def test_engines_that_cannot_be(score: Command, options: list[str], says: str) -
 
 
 @pytest.mark.parametrize(("words", "code"), [("sand sea surf", 0), ("sand sea two new", 0), ("一条 狗 跑", 7)])
-def test_captions_of_other_words_are_warned_of_or_refused(
-    command: Command, made: Path, run: Path, words: str, code: int
-) -> None:
+def test_captions_of_unknown_words(command: Command, made: Path, run: Path, words: str, code: int) -> None:
     table = pq.read_table(made / "data.parquet")
     pq.write_table(table.set_column(1, "caption", [[words] * N]), "other.parquet")
     done = command("score", run, "other.parquet", "--out", "scores.parquet")

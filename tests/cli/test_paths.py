@@ -121,7 +121,7 @@ def state(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "out", "into"), PAIRS)
-def test_no_output_replaces_holds_or_lies_in_an_input(
+def test_no_output_is_holds_or_lies_in_an_input(
     name: str, out: str, into: str, here: Path, in_process: Command
 ) -> None:
     if into == "image_root":  # tables may lie beside the images

@@ -93,7 +93,7 @@ def test_review_edit_apply(command: Callable[..., Any], tmp_path: Path) -> None:
     assert counts["kept"] == len(kept)  # one less and one more
 
 
-def test_what_a_format_cannot_hold_is_refused_before_the_planning(
+def test_what_a_format_cannot_hold_is_refused_at_once(
     command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("cleanpairs.commands.rematch.rematch_run", lambda *given, **named: pytest.fail("it planned"))
@@ -104,9 +104,7 @@ def test_what_a_format_cannot_hold_is_refused_before_the_planning(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_output_of_an_export_has_two_names_and_a_plan_needs_no_run(
-    command: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_out_is_repaired_and_a_plan_needs_no_run(command: Callable[..., Any], tmp_path: Path) -> None:
     outs = tmp_path / "a.parquet", tmp_path / "b.parquet"
     for out, named in zip(outs, ("--out", "--repaired"), strict=True):
         code, _, err = command("export", "run", named, out)

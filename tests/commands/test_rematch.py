@@ -18,7 +18,6 @@ from cleanpairs.commands import rematch
 from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.rematch import WrittenPlan, rematch_run
 from cleanpairs.commands.run import Run
-from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.correspondence import pair_probability
 from cleanpairs.correspondence.pair_probability import PairNumbers
@@ -26,7 +25,6 @@ from cleanpairs.engine import make_engine
 from cleanpairs.estimators import scorer
 from cleanpairs.repair.actions import REMATCHED
 from cleanpairs.repair.plan import RepairPlan
-from cleanpairs.repair.plan_input import _Best
 from cleanpairs.repair.planning import judged_pairs
 from cleanpairs.repair.settings import RepairSettings
 
@@ -138,22 +136,7 @@ def test_few_rows_and_all_or_none_to_repair(run: Run, tmp_path: Path, n: int, wr
     same(RepairPlan.load(tmp_path / "plan.parquet").table, expected.table)
 
 
-def test_a_pair_at_the_threshold_lends(run: Run, tmp_path: Path) -> None:
-    best = np.nanmax(run.estimator().correspondence_)
-    settings: dict[str, Any] = {"threshold": float(best), "take_from": "trusted", "min_repair_score": 0.0}
-    settings["repairs"] = "plausible"
-    plans = [in_memory(run, None, tmp_path / "expected.parquet", **settings).table]
-    plan_stream(run, None, tmp_path / "plan.parquet", **settings)
-    plans.append(RepairPlan.load(tmp_path / "plan.parquet").table)
-    same(*plans)
-    for plan in plans:
-        lent = pc.is_in(plan["pair_id"], plan["donor_pair_id"].drop_null())
-        assert pc.unique(plan["correspondence"].filter(lent)).to_pylist() == [best]
-
-
-def test_searches_of_several_workers_go_on_after_a_kill(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_searches_of_workers_go_on_after_a_kill(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, out = write(tmp_path / "data.parquet", 400, 0.4), tmp_path / "plan.parquet"
     settings, engine = RepairSettings(threshold=0.75, repairs="plausible"), make_engine("local", workers=2)
     plan_stream(run, data, tmp_path / "whole.parquet", threshold=0.75, repairs="plausible")
@@ -226,27 +209,6 @@ def test_the_best_of_near_duplicates_is_kept(run: Run, tmp_path: Path) -> None:
     same(table, expected.table)
     y, dropped = table["correspondence"].to_numpy(), np.flatnonzero(pc.equal(table["action"], "drop"))
     assert all(y[i] <= y[(i + 200) % 400 if i < 40 else i - 200] for i in dropped.tolist())
-
-
-def test_an_output_that_exists_is_not_replaced(run: Run, tmp_path: Path) -> None:
-    data, out = write(tmp_path / "data.parquet", 60, 0.4), tmp_path / "plan.parquet"
-    out.write_bytes(b"mine")
-    with pytest.raises(OutputExistsError):
-        plan_stream(run, data, out)
-    assert out.read_bytes() == b"mine"
-
-
-def test_best_trusted_pairs_are_kept_with_their_vectors() -> None:
-    rng = np.random.default_rng(0)
-    value = rng.integers(0, 30, 500).astype(np.float32)  # many equal ones
-    z = rng.normal(size=(500, 3)).astype(np.float32)
-    best = _Best(40)
-    for start in range(0, 500, 37):
-        pair = np.arange(start, min(start + 37, 500))
-        best.add(pair, value[pair], z[pair], -z[pair])
-    np.testing.assert_array_equal(np.sort(best.pair), np.sort(np.argsort(-value, kind="stable")[:40]))
-    for kept, sign in zip(best.vectors, (1, -1), strict=True):
-        np.testing.assert_array_equal(kept, sign * z[best.pair])
 
 
 def test_a_trained_model_on_vectors(tmp_path: Path) -> None:

@@ -41,19 +41,6 @@ def test_a_new_run_is_the_latest(tmp_path: Path) -> None:
     assert os.readlink(tmp_path / "runs" / "latest") == os.path.join("..", "a")
 
 
-def test_a_run_that_is_to_be_replaced_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
-    old = Run.create(tmp_path / "a")
-    old.write_info({"x": 1})
-    failed = Run.create(tmp_path / "a", overwrite=True)
-    failed.restore_replaced()
-    assert Run.open(tmp_path / "a").info == {"x": 1}
-    new = Run.create(tmp_path / "a", overwrite=True)
-    new.write_info({"x": 2})
-    new.forget_replaced()
-    assert Run.open(tmp_path / "a").info == {"x": 2}
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "runs"]
-
-
 def test_a_complete_run_outlives_any_number_of_killed_replacements(tmp_path: Path) -> None:
     """A kill leaves the half-made run in place of the old one, which is set aside: the next fit must not delete it."""
     old = Run.create(tmp_path / "a")
@@ -93,9 +80,7 @@ def test_what_a_kill_leaves_of_a_fit_that_has_just_begun_is_no_output(tmp_path: 
 
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
-def test_killed_between_setting_aside_and_beginning_the_run_comes_back(
-    tmp_path: Path, options: dict[str, bool]
-) -> None:
+def test_a_run_set_aside_by_a_killed_fit_comes_back(tmp_path: Path, options: dict[str, bool]) -> None:
     Run.create(tmp_path / "a").write_info({"status": "complete", "x": 1})
     (tmp_path / "a").rename(tmp_path / ".replaced-a")
     if not options:
@@ -154,7 +139,7 @@ def test_no_run_is_lost_where_the_link_cannot_be_made(tmp_path: Path, how: str, 
 
 
 @pytest.mark.parametrize("call", ["mkdir", "replace"])
-def test_the_old_run_returns_where_the_new_one_cannot_begin(
+def test_the_old_run_returns_if_the_new_one_cannot_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     Run.create(tmp_path / "a").write_info({"status": "complete", "x": 1})

@@ -14,7 +14,6 @@ from cleanpairs import ClipScore, InfoNCE, load_pairs
 from cleanpairs.commands import score as streaming_module
 from cleanpairs.commands.score import ScoreResult
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
-from cleanpairs.data import open_source
 from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.engine import Partition, make_engine, run_partitions
 from tests.helpers import embedding_folder
@@ -179,20 +178,6 @@ def test_what_cannot_be_divided_says_so(tmp_path: Path, model: InfoNCE) -> None:
     assert not (tmp_path / "s.parquet").exists()
 
 
-@pytest.mark.parametrize(("first", "rows"), [(0, 81), (0, 0), (9, 2), (10, 10), (39, 2), (80, 9)])
-def test_a_range_of_rows_is_that_of_all(many: Path, first: int, rows: int) -> None:
-    source, reader = open_source(many), ParquetReader()
-    pairs = load_pairs(many)
-    rows_of = np.flatnonzero((pairs.row >= first) & (pairs.row < first + rows))
-    wanted = [(pairs.keys[i], pairs.captions[i]) for i in rows_of]
-    batches = list(reader.iter_range(source, first, rows, 4))
-    found = [p for b in batches for p in zip(b.keys.to_pylist(), b.captions.to_pylist(), strict=True)]
-    assert found == wanted
-    vectors = np.concatenate([b.vectors for b in reader.iter_rows(source)])
-    part = [b.vectors for b in batches]
-    np.testing.assert_array_equal(np.concatenate([vectors[:0], *part]), vectors[first : first + rows])
-
-
 def with_texts(path: Path, n: int, *, kind: Any = np.float32, dim: int = 6, bad: tuple[int, ...] = ()) -> Path:
     """Vectors of both sides; those of the captions ``bad`` are, in turn, zero, not finite and missing."""
     table = pq.read_table(write(path, n, dim=dim))
@@ -231,15 +216,6 @@ def test_vectors_of_both_sides_stream(of_both: Any, kind: Any, tmp_path: Path, m
             assert reasons[11] == pairs.reasons[11] == "its text vector is not finite"
             assert reasons[20] == pairs.reasons[20] == "there is no text vector"
             assert reasons[3] == pairs.reasons[3] == "its text vector is zero"
-
-
-def test_text_vectors_of_another_size_are_refused(of_both: Any, tmp_path: Path) -> None:
-    data = with_texts(tmp_path / "new.parquet", 5)
-    table = pq.read_table(data)
-    short = pa.array([v[:4] for v in table["text_features"].to_pylist()], pa.list_(pa.float32(), 4))
-    pq.write_table(table.drop("text_features").append_column("text_features", short), data)
-    with pytest.raises(DataError, match=r"6.*4"):
-        score_stream(of_both, data, tmp_path / "scores.parquet")
 
 
 def test_an_embedding_folder_streams(

@@ -18,11 +18,8 @@ from cleanpairs.cli import cli, main
 from cleanpairs.core.errors import ConfigError, DataError, ResourceError
 from cleanpairs.core.limits import LIMITS, limit, parse_bytes
 from cleanpairs.core.regular import reading
-from cleanpairs.data import read_image
 from cleanpairs.features import image_matrix
 from tests.helpers import picture
-
-REPO = Path(__file__).resolve().parents[2]
 
 
 def test_sizes() -> None:
@@ -36,7 +33,7 @@ def test_sizes() -> None:
 
 
 def test_the_docs_name_every_limit_and_a_variable_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    docs = (REPO / "docs" / "limits.md").read_text(encoding="utf-8")
+    docs = (Path(__file__).resolve().parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
     for name, entry in LIMITS.items():
         assert f"`{entry.variable}`" in docs and entry.what in docs, name
         monkeypatch.delenv(entry.variable, raising=False)
@@ -49,19 +46,6 @@ def test_the_docs_name_every_limit_and_a_variable_that_is_none_is_refused(monkey
                 limit(name)
         monkeypatch.setenv(entry.variable, "1")
         assert limit(name) == 1
-
-
-def test_pixels_and_bytes_of_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = picture(0, size=(20, 20))
-    monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "400")
-    assert read_image(data).size == (20, 20)
-    monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "399")
-    with pytest.raises(DataError, match="20x20 pixels, more than 399"):
-        read_image(data)
-    monkeypatch.delenv("CLEANPAIRS_MAX_PIXELS")
-    monkeypatch.setenv("CLEANPAIRS_MAX_IMAGE_BYTES", str(len(data) - 1))
-    with pytest.raises(DataError, match=f"has {len(data)} bytes, more than {len(data) - 1}"):
-        read_image(data)
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])

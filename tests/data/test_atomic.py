@@ -191,9 +191,7 @@ def test_without_renameat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("old", "modes"), [(False, [0o640, 0o750, 0o640]), (True, [0o600, 0o700, 0o640])])
-def test_the_umask_is_honoured_and_what_is_replaced_keeps_its_permissions(
-    tmp_path: Path, old: bool, modes: list[int]
-) -> None:
+def test_umask_and_permissions_of_what_is_replaced(tmp_path: Path, old: bool, modes: list[int]) -> None:
     if old:
         (tmp_path / "file").touch(0o600)
         (tmp_path / "folder").mkdir(0o700)
@@ -325,7 +323,7 @@ def test_a_fault_on_the_way_leaves_every_file_of_a_set_as_it_was(
 
 
 @pytest.mark.parametrize("number", [5, 6, 7])  # the parents, when all has been renamed
-def test_without_renameat2_a_new_set_is_taken_back_too(
+def test_without_renameat2_a_new_set_is_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(atomic, "_renameat2", _missing)

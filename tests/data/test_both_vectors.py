@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cleanpairs.benchmarking import Bench, run_bench
 from cleanpairs.cli import cli
 from cleanpairs.commands.run import Run
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
@@ -176,6 +175,8 @@ def test_which_captions_are_taken() -> None:
     assert InfoNCE(text_encoder="words", **few, require_dependence=False).fit(both)._text_encoder == "words"
     with pytest.raises(DataError, match="no captions"):
         InfoNCE(text_encoder="words").fit(Pairs.from_arrays(image_vectors=image, text_vectors=text))
+    with pytest.raises(ConfigError, match="vectors of both sides"):
+        ClipScore().fit(Pairs.from_arrays(both.captions, image_vectors=image))
 
 
 def test_from_vectors_without_captions_to_the_list_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,16 +297,6 @@ def test_several_arrays_on_the_command_line(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path / "elsewhere")
     run("export", "../run", "--repaired", "out.parquet")
     assert set(pq.read_table("out.parquet")["uid"].to_pylist()) <= set(table()["uid"].to_pylist())
-
-
-def test_bench_needs_no_model(tmp_path: Path) -> None:
-    pq.write_table(table(), tmp_path / "a.parquet")
-    what = Bench(str(tmp_path / "a.parquet"), methods="clip-score", noise=(0.4,), seeds=1, out=str(tmp_path / "b"))
-    (row,) = run_bench(what).rows
-    assert row["status"] == "ok" and row["auroc"] > 0.95
-    image, _ = vectors()
-    with pytest.raises(ConfigError, match="vectors of both sides"):
-        ClipScore().fit(Pairs.from_arrays([f"caption {i}" for i in range(N)], image_vectors=image))
 
 
 # -- Embedding folders as clip-retrieval leaves them ------------------------------------------------------------------

@@ -126,9 +126,7 @@ def test_a_change_is_seen(change: str, put_back: bool, file: Path, tmp_path: Pat
     assert digest_of(file) == _sha(file)
 
 
-def test_what_was_changed_just_now_and_what_is_small_is_not_remembered(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_and_recent_files_are_not_remembered(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LARGE", 64 * 2**20), ("SETTLED", 2.0)):
         with monkeypatch.context() as patch:
             patch.setattr(source, name, value)

@@ -107,16 +107,13 @@ def test_limit_and_order_of_storage(tmp_path: Path) -> None:
         load_pairs(folder, limit=-1)
 
 
-TOKENS = {"bert": ["5,17", "9,", ""], "bpe": ["1,2", "3", "4"], "jieba": ["7", "8", "9"]}
-
-
 def now(folder: Path, splits: tuple[str, ...] = ("train", "dev")) -> Path:
     """The layout that NoW is published in: captions as the numbers of their tokens, by three tokenisers."""
     for split in splits:
         research(folder, np.arange(6, dtype=np.float32).reshape(3, 2), split=split)
         (folder / f"{split}_caps.txt").unlink()
         (folder / f"{split}_ids.txt").write_text("11\n12\n13\n")
-        for name, lines in TOKENS.items():
+        for name, lines in {"bert": ["5,17", "9,", ""], "bpe": ["1,2", "3", "4"], "jieba": ["7", "8", "9"]}.items():
             (folder / f"{split}_caps_{name}.txt").write_text("".join(line + "\n" for line in lines))
     return folder
 

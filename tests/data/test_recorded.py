@@ -141,7 +141,7 @@ URLS = ("http://127.0.0.1:1/a.parquet", "https://example.org/a.parquet", "memory
 
 
 @pytest.mark.parametrize("options", [{}, {"allow_urls": True}])
-def test_a_file_that_names_a_url_or_the_hub_has_nothing_fetched(
+def test_nothing_that_a_file_names_is_fetched(
     bundle: Path, tmp_path: Path, network: list[Any], options: dict[str, bool]
 ) -> None:
     fsspec.filesystem("memory").pipe("/bucket/a.parquet", (bundle / "data.parquet").read_bytes())
@@ -241,7 +241,6 @@ LEAVING = [
     "/x/../../outside.png", "../outside", "outside.png|x/../../outside.png",
 ]  # fmt: skip
 FILES = ["file:///etc/passwd", "FILE:///etc/passwd", "file:/etc/passwd", "file://a/etc/pass%77d", "file:../outside.png"]
-CIRCLES = ["circle", "circle/good.png", "there", "there/../back/good.png"]
 
 
 @pytest.fixture
@@ -274,7 +273,7 @@ def test_no_row_reaches_the_network_or_another_file(root: Path, monkeypatch: pyt
         "pipe",
         "C:\\..\\outside.png",
         "missing.png",
-        *CIRCLES,
+        *["circle", "circle/good.png", "there", "there/../back/good.png"],
         "x" * 5000,
         "up",
         None,

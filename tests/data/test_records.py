@@ -276,9 +276,6 @@ def test_columns_of_parquet_and_of_objects(
         )
 
 
-MIXED = ["a", None, float("nan"), ["b", "c"], [], ("d",)]
-
-
 @pytest.mark.parametrize("kind", ["frame", "dict", "list"])
 def test_captions_of_objects_in_memory(kind: str) -> None:
     def made(captions: list[Any]) -> Any:
@@ -286,7 +283,7 @@ def test_captions_of_objects_in_memory(kind: str) -> None:
         rows = [{"image": BYTES[0], "caption": caption} for caption in captions]
         return pd.DataFrame(columns) if kind == "frame" else columns if kind == "dict" else rows
 
-    pairs = load_pairs(made(MIXED))
+    pairs = load_pairs(made(["a", None, float("nan"), ["b", "c"], [], ("d",)]))
     assert usable(pairs) == ["a", "b", "c", "d"] and len(pairs) == 7
     with pytest.raises(DataError, match=r"row 1, column 'caption': the caption is 5, not text"):
         load_pairs(made(["a", 5, "b"]))

@@ -196,9 +196,7 @@ def test_vectors_are_read_as_they_were_written(kind: str, lists: str, tmp_path: 
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_vectors_of_captions_are_read_with_their_faults(
-    large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vectors_of_captions_keep_their_faults(large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_reader, "IN_MEMORY", 0 if large else 1 << 20)
     zeros = [0.0] * 1000  # of all five more than a page, below which there is no file
     texts = [[1.0, 2.0, *zeros], None, [3.0], [np.inf, 1.0, *zeros], [4.0, 5.0, *zeros]]

@@ -10,8 +10,6 @@ import pytest
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.datasets import CLIPART_SPLITS, clipart_path, load_clipart
 
-SIZES = {"train": 1870, "val": 200, "test": 500}
-
 
 @pytest.mark.parametrize("split", CLIPART_SPLITS)
 def test_files_are_those_of_the_notice(split: str) -> None:
@@ -19,7 +17,7 @@ def test_files_are_those_of_the_notice(split: str) -> None:
     notice = (path.parent / "NOTICE.md").read_text(encoding="utf-8")
     assert hashlib.sha256(path.read_bytes()).hexdigest() in notice and "public domain" in notice
     table = pq.read_table(path, columns=["key", "caption"])
-    assert len(table) == SIZES[split] == len(set(table["caption"].to_pylist()))
+    assert len(table) == {"train": 1870, "val": 200, "test": 500}[split] == len(set(table["caption"].to_pylist()))
 
 
 def test_the_pairs_have_vectors_of_nine_regions() -> None:

@@ -70,10 +70,6 @@ def test_all_partitions_are_done_and_listed(tmp_path: Path) -> None:
     assert not (tmp_path / "job").exists()
 
 
-def test_an_empty_input_is_a_job_too(tmp_path: Path) -> None:
-    assert run_partitions(Squares(), [], tmp_path / "job", job="a", engine=LOCAL) == []
-
-
 def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with pytest.raises(DataError, match="this one fails"):
@@ -163,19 +159,6 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         run_partitions(Squares(), PARTITIONS, tmp_path / "file" / "job", job="a", engine=LOCAL)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "says"),
-    [
-        ("spark", {}, "unknown engine 'spark'"),
-        ("local", {"workers": 0}, "at least 1"),
-        ("local", {"address": "auto"}, "use 'ray'"),
-    ],
-)
-def test_engines_that_cannot_be_made(name: str, settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        make_engine(name, **settings)
 
 
 def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,15 +60,6 @@ def test_the_approximate_search_in_parts_that_was_stopped(tmp_path: Path) -> Non
     assert not (tmp_path / "parts").exists()
 
 
-@pytest.mark.usefixtures("approximate")
-def test_parts_of_another_search_are_not_mixed_in(tmp_path: Path) -> None:
-    queries, bank = heaps(300), heaps(1200, seed=1)
-    EngineSearch(tmp_path / "parts", InParts())(queries, bank, 10)
-    queries[0] = queries[7]
-    found = EngineSearch(tmp_path / "parts", InParts())(queries, bank, 10)
-    np.testing.assert_array_equal(found.indices, top_k(queries, bank, 10).indices)
-
-
 def test_without_a_search_nothing_of_the_folder_is_removed(tmp_path: Path) -> None:
     theirs = tmp_path / "parts" / "part-000000"
     theirs.parent.mkdir()

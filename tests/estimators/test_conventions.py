@@ -13,11 +13,12 @@ from sklearn.base import BaseEstimator, clone, is_classifier, is_outlier_detecto
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.utils import estimator_checks, get_tags
+from sklearn.utils import estimator_checks
 from sklearn.utils.validation import check_is_fitted
 
 from cleanpairs import Auto, ClipScore, InfoNCE, load_pairs
 from cleanpairs.core.errors import DataError
+from tests.helpers import sentences
 
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 16, "dim_word": 8, "batch_size": 16, "epochs": 3, "eval_group_size": 16, "device": "cpu",
@@ -27,26 +28,13 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture
 def frame() -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    table = rng.normal(size=(20, 8)).astype(np.float32)
-    words = [rng.choice(20, 3, replace=False) for _ in range(48)]
-    vectors = [table[row].sum(0) for row in words]
-    return pd.DataFrame({"image_features": vectors, "caption": [" ".join(f"word{k}" for k in row) for row in words]})
+    captions, features = sentences(48)
+    return pd.DataFrame({"image_features": list(features), "caption": captions})
 
 
 def model(**more: Any) -> InfoNCE:
     known = InfoNCE().get_params()
     return InfoNCE(**{k: v for k, v in (SMALL | more).items() if k in known})
-
-
-def test_flags_are_those_of_the_fit_for_its_pairs_and_of_the_scores_for_others(frame: pd.DataFrame) -> None:
-    fitted = model(random_state=0)
-    flags = fitted.fit_predict(frame)
-    assert flags.dtype == bool and (flags == (fitted.correspondence_ < fitted.threshold_)).all()
-    np.testing.assert_array_equal(fitted.predict(frame), flags)
-    few = frame[:20]
-    np.testing.assert_array_equal(fitted.predict(few), fitted.score_pairs(few) < fitted.threshold_)
-    assert "InfoNCE" in fitted._repr_html_() and not get_tags(fitted).target_tags.required
 
 
 def test_seeds_are_drawn_anew_by_each_fit_and_change_no_parameter(frame: pd.DataFrame) -> None:

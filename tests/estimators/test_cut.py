@@ -21,7 +21,7 @@ def scored() -> tuple[np.ndarray, np.ndarray, Calibration]:
 
 
 @pytest.mark.parametrize("most", [0.05, 0.02])
-def test_the_kept_are_as_pure_as_asked_and_hardly_fewer_than_could_be(
+def test_the_kept_are_as_pure_as_asked_and_many(
     scored: tuple[np.ndarray, np.ndarray, Calibration], most: float
 ) -> None:
     y, wrong, calibration = scored

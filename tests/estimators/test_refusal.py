@@ -15,24 +15,19 @@ from cleanpairs import Pairs, load_pairs
 from cleanpairs.cli import main
 from cleanpairs.core.errors import DataError, RefusedError
 from cleanpairs.core.registry import METHODS
+from tests import helpers
 
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 16, "dim_word": 8, "epochs": 2, "batch_size": 32, "eval_group_size": 16,
 }  # fmt: skip
-NOUNS = "cat dog tree house boat car moon fish bird rose".split()
-SAID = "a big red small blue old new tiny green one".split()
 
 
 def corpus(n: int, wrong: float = 0.0, seed: int = 0) -> Pairs:
-    """Captions of a noun and other words, whose image is the noun's vector with noise; ``wrong`` of them permuted."""
-    rng = np.random.default_rng(seed)
-    nouns = rng.integers(0, len(NOUNS), n)
-    captions = [f"{' '.join(rng.choice(SAID, 3))} {NOUNS[k]} number {i}" for i, k in enumerate(nouns)]
-    images = rng.normal(size=(len(NOUNS), 24))[nouns] + 0.7 * rng.normal(size=(n, 24))
+    """Pairs, of whose captions a share ``wrong`` is permuted."""
+    pairs, rng, order = helpers.corpus(n, seed=seed), np.random.default_rng(seed), np.arange(n)
     rows = rng.permutation(n)[: int(wrong * n)]
-    shuffled = np.arange(n)
-    shuffled[rows] = rng.permutation(rows)
-    return Pairs.from_arrays([captions[i] for i in shuffled], features=images.astype(np.float32))
+    order[rows] = rng.permutation(rows)
+    return pairs.with_captions([pairs.captions[i] for i in order])
 
 
 def method(name: str, **changes: Any) -> Any:

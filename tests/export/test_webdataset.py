@@ -77,9 +77,7 @@ def test_keys_are_safe_names_and_new_in_their_shard(make_pairs: Any, make_plan: 
         tar.extractall(tmp_path / "unpacked", filter="data")
 
 
-def test_samples_whose_keys_begin_as_a_writers_notes_do_are_read_back(
-    make_pairs: Any, make_plan: Any, tmp_path: Path
-) -> None:
+def test_samples_with_keys_like_a_writers_notes_are_read_back(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     keys = ["__url__", "//a", "__", "_a", "__a", "a", "..__b"]
     pairs = make_pairs(len(keys), key=pa.array(keys))
     export_pairs(pairs, make_plan(pairs), tmp_path / "out", format="webdataset")

@@ -9,13 +9,12 @@ from faults.cases import Case
 from faults.forked import Outcome
 from faults.injection import _judge
 
-CASE = Case("some", ("score",), ("a", "b"))
 OLD, NEW = {"a": "1", "b": "2"}, {"a": "3", "b": "4"}
 FAILED = "Error [output]: a cannot be written"
 
 
 def judge(tmp_path: Path, fault: str, code: int, state: dict[str, str], err: str = "") -> list[str]:
-    return _judge(CASE, tmp_path, fault, Outcome(code, "", err, ""), state, OLD, NEW)
+    return _judge(Case("some", ("score",), ("a", "b")), tmp_path, fault, Outcome(code, "", err, ""), state, OLD, NEW)
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,7 @@ def written(path: Path, images: list[bytes | None]) -> Path:
     return path
 
 
-def test_frozen_features_are_the_encoders_own_and_come_from_the_cache_the_second_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frozen_features_come_from_the_cache_the_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images: list[bytes | None] = [picture(i) for i in range(3)]
     pairs = load_pairs(written(tmp_path / "a.parquet", images))
     first = image_matrix(pairs, image_size=224)

@@ -10,7 +10,6 @@ from tests.objectives.conftest import S4, batch
 
 # NCR's public code on them
 EVAL_LOSS = [0.0, 0.0975, 0.3175, 0.0175]
-PREDICTION = [1.0, 0.75625, 0.20625, 0.95625]
 
 
 def test_soft_margin() -> None:
@@ -25,7 +24,7 @@ def test_values_of_ncr() -> None:
     """S4 is small enough to be worked out by hand; the paper's code divides by N - 1 later than this one."""
     theirs = pair_loss_mean(torch.tensor(S4)) * 3 / 4
     assert theirs.tolist() == pytest.approx(EVAL_LOSS, abs=1e-7)
-    assert [1 - v / 0.4 for v in theirs.tolist()] == pytest.approx(PREDICTION, abs=1e-6)
+    assert [1 - v / 0.4 for v in theirs.tolist()] == pytest.approx([1.0, 0.75625, 0.20625, 0.95625], abs=1e-6)
     assert prediction(torch.tensor(S4)).tolist() == pytest.approx(
         [max(0, 1 - v * 4 / 3 / 0.4) for v in EVAL_LOSS], abs=1e-6
     )
