@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -356,12 +356,7 @@ def test_an_update_keeps_the_sample_and_has_the_labels(
     ],
 )
 def test_errors_name_line_and_column(
-    tmp_path: Path,
-    pairs: Pairs,
-    drawn_labels: AuditSample,
-    scores: np.ndarray,
-    change: Callable[..., object],
-    words: list[str],
+    tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, scores: np.ndarray, change: Any, words: list[str]
 ) -> None:
     table = rows(write_labels(tmp_path / "audit", drawn_labels, pairs))
     order = np.argsort(drawn_labels.pair_id)[::-1]

@@ -288,19 +288,13 @@ def _missing(*_: Any) -> None:
 @pytest.mark.parametrize("old", ["old", ""])
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "disk"), KeyboardInterrupt()])
 @pytest.mark.parametrize("late", [False, True])  # it comes when the call has done its work, as a signal may
-@pytest.mark.parametrize(("function", "most"), [("_renameat2", 3), ("_sync", 7)])  # four files and folders, 3 parents
+@pytest.mark.parametrize(("call", "most"), [("_renameat2", 3), ("_sync", 7)])  # four files and folders, 3 parents
 def test_a_fault_on_the_way_leaves_every_file_of_a_set_as_it_was(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    old: str,
-    error: BaseException,
-    late: bool,
-    function: str,
-    most: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, error: BaseException, late: bool, call: str, most: int
 ) -> None:
     if old:
         _three(tmp_path, old)
-    real, left = getattr(atomic, function), 0
+    real, left = getattr(atomic, call), 0
 
     def fails_once(*args: Any) -> Any:
         nonlocal left
@@ -311,7 +305,7 @@ def test_a_fault_on_the_way_leaves_every_file_of_a_set_as_it_was(
             raise error
         return real(*args)
 
-    monkeypatch.setattr(atomic, function, fails_once)
+    monkeypatch.setattr(atomic, call, fails_once)
     for number in range(1, most + 1):
         left = number
         with pytest.raises(OutputError if isinstance(error, OSError) else KeyboardInterrupt):

@@ -24,17 +24,10 @@ ALL = (
 )  # fmt: skip
 
 
-def corpus(images: int, per_image: int = 1) -> Pairs:
-    n = images * per_image
-    features = np.random.default_rng(0).normal(size=(images, 3)).astype(np.float32)
-    index = np.repeat(np.arange(images), per_image)
-    return Pairs.from_arrays([f"text {i}" for i in range(n)], features=features, image_index=index)
-
-
 @pytest.mark.parametrize("per", ["caption", "image"])
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5, 1.0])
 def test_rate_seed_and_truth(per: str, rate: float) -> None:
-    pairs = corpus(200, 5)
+    pairs = worded(200, 5)
     noise = inject_noise(pairs, rate, per=per, seed=3)
     assert noise.permutation.dtype == np.int64 and noise.mismatched.dtype == bool
     np.testing.assert_array_equal(np.sort(noise.permutation), np.arange(1000))

@@ -322,11 +322,6 @@ def test_similarities_that_the_data_brings_are_recognised(tmp_path: Path) -> Non
 # -- Parquet that strangers write: odd column names and types, odd paths, odd frames, files that changed --------------
 
 
-def not_utf8(*raw: bytes) -> pa.Array:
-    """A string column whose bytes nobody has checked, as other writers leave it."""
-    return pa.Array.from_buffers(pa.string(), len(raw), pa.array(list(raw)).buffers())
-
-
 def test_a_column_name_that_occurs_twice(tmp_path: Path) -> None:
     columns = [pa.array(["a"]), pa.array(["b"]), pa.array([png(0)])]
     table = pa.Table.from_arrays(columns, ["caption", "caption", "image"])
@@ -373,7 +368,7 @@ def test_types_of_text_and_bytes(tmp_path: Path, text: pa.DataType, image: pa.Da
 
 @pytest.mark.parametrize("dictionary", [False, True])
 def test_paths_that_are_not_utf8(tmp_path: Path, dictionary: bool) -> None:
-    raw = not_utf8(b"\xff.png", b"good.png")
+    raw = pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff.png", b"good.png"]).buffers())  # nobody checked it
     (tmp_path / "good.png").write_bytes(png(1))
     paths = raw.dictionary_encode() if dictionary else raw
     flat = load_pairs(write(tmp_path / "flat.parquet", {"caption": ["a", "b"], "image_path": paths}))

@@ -52,6 +52,6 @@ def test_a_method_with_a_fixed_threshold_flags_the_wrong_pairs(rate: float) -> N
     model = RCL().fit(pairs)
     if rate:
         assert detection(model.correspondence_, pairs.true_mismatch, model.threshold_).f1 > 0.85
+        assert RCL(threshold=0.25, epochs=1).fit(pairs).threshold_ == 0.25
     else:
         assert np.mean(model.correspondence_ < model.threshold_) < 0.03
-    assert RCL(threshold=0.25).fit(pairs).threshold_ == 0.25
