@@ -1,7 +1,5 @@
 """What every test gets: a cache directory of its own; no sentence encoder and no decoding process, unless asked for."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

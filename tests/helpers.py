@@ -1,7 +1,5 @@
 """What tests of many directories write again and again: pictures, unit vectors, a corpus of words, plans by hand."""
 
-from __future__ import annotations
-
 import ast
 import atexit
 import functools

@@ -1,7 +1,5 @@
 """What every method, objective and backbone owes its users. A registered one is tested by being registered."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import itertools

@@ -1,7 +1,5 @@
 """The worked example of CONTRIBUTING.md is a method: it trains, finds, repairs, is saved and read."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Imports go down only: the table of dev/architecture.md against the source, by its syntax tree."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

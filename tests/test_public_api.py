@@ -1,7 +1,5 @@
 """What pyproject.toml, constraints.txt and the package say about one another."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import pkgutil

@@ -1,7 +1,5 @@
 """Precision, recall, the noise rate and the probabilities: exact where all is labelled, else near the truth."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

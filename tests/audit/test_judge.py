@@ -1,7 +1,5 @@
 """Second opinions: their errors are measured, and they count by them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The benchmark: settings, log, cells, tables, and that a second call goes on where the first stopped."""
 
-from __future__ import annotations
-
 import csv
 import importlib
 import io

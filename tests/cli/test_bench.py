@@ -1,7 +1,5 @@
 """``cleanpairs bench`` end to end, and ``--noise-file`` of corrupt."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The commands end to end: exit codes, messages, JSON, signals."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """``cleanpairs doctor``: what it finds, and what it does about installations that are broken."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

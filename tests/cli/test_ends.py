@@ -1,7 +1,5 @@
 """Files that are no files, streams that end, names that a terminal obeys: `tools/faults/ends.py` tries them all."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``cleanpairs explain`` and ``cleanpairs worst`` on a run of 96 pairs of four topics, a sixth of them mismatched."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

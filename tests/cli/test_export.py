@@ -1,7 +1,5 @@
 """``cleanpairs restore``: the command around :func:`cleanpairs.export.restore_export`."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Every kind of input, made of the clip art by the conventions of the tool that it comes from: inspect, fit, export."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

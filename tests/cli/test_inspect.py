@@ -1,7 +1,5 @@
 """``cleanpairs inspect``: what it says about good data, bad data and hostile data."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

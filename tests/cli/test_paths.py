@@ -1,7 +1,5 @@
 """Every option that writes against every option that reads, of all commands; a new option takes part by itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

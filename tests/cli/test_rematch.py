@@ -1,7 +1,5 @@
 """``cleanpairs rematch`` and ``export --plan``: review, edit, apply."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """``cleanpairs report``: from a run directory to a page."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """What a shell meets: the help's size, completion by click's own classes, errors on one line, JSON, quiet."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The demonstration, what a stranger runs first: all of it, on half of the pictures in a third of the epochs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A fit on more vectors than are compared with each other: the same run, from a sample and a stream."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches scored in a pipeline of somebody else's: as `score` scores them, however they are cut."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any

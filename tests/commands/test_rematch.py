@@ -1,7 +1,5 @@
 """A plan that is made in a stream is the plan that is made in memory, and what it leaves beside it."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The run directory: made, found, linked, read; damage is named."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

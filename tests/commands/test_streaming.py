@@ -1,7 +1,5 @@
 """Scores in a stream are the scores: chunk borders, lists of captions, quarantined rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Child processes: nothing beside the data is imported by them, and they end with their parent."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

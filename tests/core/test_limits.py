@@ -1,7 +1,5 @@
 """Limits: what the environment may say, and that each one acts."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Recipes: precedence, typing, and errors that name the file, the key and the nearest known key."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from dataclasses import fields

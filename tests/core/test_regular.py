@@ -1,7 +1,5 @@
 """Only regular files are opened, whatever lies where one is expected."""
 
-from __future__ import annotations
-
 import ast
 import os
 import socket

@@ -1,7 +1,5 @@
 """Neighbours' agreement: against loops, what it finds, what it says of the noise rate."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

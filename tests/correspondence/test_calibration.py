@@ -1,7 +1,5 @@
 """The calibration by a null: probabilities and intervals against the truth of simulated scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import norm

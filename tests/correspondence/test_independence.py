@@ -1,7 +1,5 @@
 """Whether images and captions depend on each other: a plain double loop, and what the test must not see."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

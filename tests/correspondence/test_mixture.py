@@ -1,7 +1,5 @@
 """Mixtures: known ones are found; what is none is not believed; never NaN."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What decoders do at their worst. A module of its own: every process that decodes imports it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Tensors on disk: what is written is read back, and a disk's fault is an OSError that names the file."""
 
-from __future__ import annotations
-
 import errno
 import io
 from collections.abc import Callable, Iterator

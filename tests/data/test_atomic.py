@@ -1,7 +1,5 @@
 """Publishing: the old output or the new one, whole, whatever happens in between."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

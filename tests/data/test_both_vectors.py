@@ -1,7 +1,5 @@
 """Vectors of both sides that the data brings: taken without an option, with captions or without, from end to end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

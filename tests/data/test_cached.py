@@ -1,7 +1,5 @@
 """What a disk has done to a file of the cache changes nothing, whatever the file is."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Whatever lies in an input, each of its rows is a pair or is set aside with a reason: none is lost, none is made."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """What `datasets` has in memory is read as its files are, and a plan gives it back with its features."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

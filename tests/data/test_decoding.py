@@ -1,7 +1,5 @@
 """Decoding in processes: equal to decoding here, to the bit; what kills, hangs or fills one is set aside, alone."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

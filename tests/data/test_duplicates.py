@@ -1,7 +1,5 @@
 """Near duplicates: what is linked, what is not, and what becomes of the groups."""
 
-from __future__ import annotations
-
 import gc
 import io
 import weakref

@@ -1,7 +1,5 @@
 """Image files named by a CSV, a TSV, JSON Lines or a JSON list, as other tools leave them."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import io

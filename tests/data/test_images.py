@@ -1,7 +1,5 @@
 """Decoding: every mode comes out right, and nothing bad comes out at all."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import struct

@@ -1,7 +1,5 @@
 """Lance datasets are read by row and in batches; a damaged one is named."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Noise injection: rate, seed, truth, both protocols, and corrupted copies of both kinds of input."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

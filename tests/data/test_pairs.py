@@ -1,7 +1,5 @@
 """Pairs: built from arrays, selected from, with other captions, with their truth."""
 
-from __future__ import annotations
-
 import unicodedata
 from pathlib import Path
 

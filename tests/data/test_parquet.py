@@ -1,7 +1,5 @@
 """Reading Parquet: columns, every form of image and vector, quarantine, faults that name their file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

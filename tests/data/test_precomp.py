@@ -1,7 +1,5 @@
 """The research layout: splits, captions per image, mapped vectors, files that do not fit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

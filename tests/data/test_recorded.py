@@ -1,7 +1,5 @@
 """What a run, a plan, a manifest or a model names is not followed to where the user has not sent us."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

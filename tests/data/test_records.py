@@ -1,7 +1,5 @@
 """Odd tables and JSON of captions: the right rows come out, or a refusal says what to do. No row is lost."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

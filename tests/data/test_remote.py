@@ -1,7 +1,5 @@
 """Inputs behind URLs: memory:// for fsspec, a server of our own for HTTP; addresses that are refused."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading

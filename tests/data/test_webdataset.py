@@ -1,7 +1,5 @@
 """WebDataset tars: as the webdataset package and img2dataset write them, and what is wrong with some."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Written Parquet: checksums, bounded row groups, the image feature, no partial file that passes for whole."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

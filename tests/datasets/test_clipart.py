@@ -1,7 +1,5 @@
 """The shipped clip art is the one that its notice describes. `tools/build_clipart.py` checks what it holds."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pyarrow.parquet as pq

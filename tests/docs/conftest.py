@@ -3,8 +3,6 @@
 The tutorial takes all pictures: it shows a noise rate, which is undetermined for a thousand of them.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

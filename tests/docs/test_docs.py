@@ -1,7 +1,5 @@
 """The documentation says what is so: names, codes, figures and links; and the site builds without a warning."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import os

@@ -1,7 +1,5 @@
 """docs/tutorial.md, block by block: what it runs runs, and what it shows is what is printed, but for the figures."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every notebook runs from top to bottom, and lies in the repository with its outputs (`make notebooks`)."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tiny random CLIPs and SigLIPs, written as transformers writes them; and a corpus of pictures for them."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Captioning models: tiny random ones, written to a directory as transformers writes them and read back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The frozen EfficientNet-Lite0: weights, padding, preprocessing, grid, and that its features mean something."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Methods on pretrained networks: frozen with a head, tuned; text alone; any module; vectors of both sides."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """An ensemble is one dual encoder whose similarity is its members' mean."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

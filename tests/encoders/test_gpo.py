@@ -1,7 +1,5 @@
 """GPO and the sorted pooling against their definition; BiGRU against torch's padded GRU."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -3,8 +3,6 @@
 ``nouns.tsv`` holds forty nouns in nine languages. The package ``emoji`` brings CLDR's names of emoji in seven of them.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import unicodedata

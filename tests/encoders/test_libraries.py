@@ -1,7 +1,5 @@
 """Encoders by name: NaFlex and MetaCLIP 2 of transformers, models of sentence-transformers and of open_clip."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Ridge regressions between frozen spaces, as a dual encoder."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The MLP backbone: the mean region and the mean word, however they are laid out."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Pretrained CLIP and SigLIP: tiny random ones, written to a directory as transformers writes them and read back."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

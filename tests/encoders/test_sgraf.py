@@ -1,7 +1,5 @@
 """SAF, SGR, SGRAF: all pairs at once are what one caption at a time gives, in value and gradient."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

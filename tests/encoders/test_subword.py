@@ -1,7 +1,5 @@
 """Subwords: determinism, saving, and what is damaged."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """The sentence encoder that is installed: its files, the captions that it knows, and what auto makes of both."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Words of several scripts, the vocabulary, and packing against torch's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

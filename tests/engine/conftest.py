@@ -1,7 +1,5 @@
 """Work that workers of their own import: a module's source, for each engine to put where its workers look."""
 
-from __future__ import annotations
-
 import pytest
 
 WORKS = '''

@@ -1,7 +1,5 @@
 """A job is done once: after errors, kills and torn manifests it goes on where it was."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

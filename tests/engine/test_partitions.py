@@ -1,7 +1,5 @@
 """Cuts: every row once, in order, at row groups where these are small."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Searches by the workers of an engine, a part of the queries each: what one process finds, bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Score, rematch and export on a Ray cluster of two machines, which lose workers and a machine: as one process does."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """scikit-learn's conventions: flags, scores, seeds, a Pipeline, a GridSearchCV, the HTML."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import datasets

@@ -1,7 +1,5 @@
 """Thresholds for a purity, or a share, that is asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

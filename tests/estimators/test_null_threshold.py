@@ -1,7 +1,5 @@
 """The threshold of what is trained on vectors of one space, whatever scale its labels have."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

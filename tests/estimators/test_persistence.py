@@ -1,7 +1,5 @@
 """A damaged model directory is refused by name; nothing in one can run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

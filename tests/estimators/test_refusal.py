@@ -1,7 +1,5 @@
 """Where nothing tells wrong pairs from right ones, a fit is refused with code 7, and nothing is dropped."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

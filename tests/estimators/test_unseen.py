@@ -1,7 +1,5 @@
 """Pairs that a model has not seen have a threshold of their own: by random pairs among them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Words that neighbours do not support; issues that are ranked; neighbours that are not the pair itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A small input with images, and plans by hand for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

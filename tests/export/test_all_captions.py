@@ -1,7 +1,5 @@
 """The old and the new captions of a row, with their sources and probabilities."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The dataset card: a header that the hub takes, the counts, and nothing about whose machine it was made on."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

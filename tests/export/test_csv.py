@@ -1,7 +1,5 @@
 """An export as CSV: of a folder with a CSV what is kept and what is dropped, by file name."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A directory that ``datasets.load_from_disk`` opens, with images as images; and back to the input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The oracle is the plan, pair by pair: a caption that is lent brings its vector, 
 similarity holds for as long as both caption and image stand as they did.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

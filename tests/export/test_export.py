@@ -1,7 +1,5 @@
 """Export: every pair in the ledger once, lists of captions, donors' images, and nothing half-written."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace

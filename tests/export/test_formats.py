@@ -1,7 +1,5 @@
 """Which format a path asks for, outputs that would be in each other's way, and every format's promises."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Pushing: what huggingface_hub really sends, to a small hub of the test's own on 127.0.0.1."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading

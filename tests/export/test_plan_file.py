@@ -1,7 +1,5 @@
 """An export of a plan in a file, in one process and by partitions, is that of the plan in memory, row for row."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Restore: the input's table comes back from an export, whatever was done to it, or nothing is written."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

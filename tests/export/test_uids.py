@@ -1,7 +1,5 @@
 """Uid lists as DataComp's resharder reads them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

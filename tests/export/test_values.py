@@ -1,7 +1,5 @@
 """Every value of every output is that of the input."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """WebDataset: read by ``webdataset`` and by ``datasets``, the same bytes twice, keys that are safe names."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """The fault suite lies beside the package, in tools/."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The judge of the fault suite: what counts as survived, and what does not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

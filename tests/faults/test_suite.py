@@ -3,8 +3,6 @@
 `make faults` is the whole of it. It runs in a process of its own, which forks: pytest's has threads by now.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

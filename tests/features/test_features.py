@@ -1,7 +1,5 @@
 """Images to features: the cache, what cannot be decoded, pixels, and the limit on bad rows."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What tests of methods share, for them to import: a small corpus, and an epoch of a procedure on it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

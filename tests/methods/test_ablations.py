@@ -1,7 +1,5 @@
 """The ablations of CRCL and PC2 as settings: a step with each, against the equations that are left."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ of meaning. The thresholds are what InfoNCE and the triplet reach in the same ru
 these, is better at a higher temperature and rate, and not in their settings; MSCN has a clean meta set beside.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Auto: the noise rate, the label and the repair within the training, on a corpus whose truth is known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """BiCro: consistency with anchors against a double loop, its scale, and what it finds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The CLIP-score filter, with a tiny random CLIP in a directory: what it computes, keeps on disk and refuses."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """CLIP-score without a model: vectors of both sides, or cosines, that the data brings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

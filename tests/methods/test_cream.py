@@ -1,7 +1,5 @@
 """CREAM: its loss and labels against loops of numpy, who trains on what and when."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

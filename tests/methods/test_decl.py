@@ -1,7 +1,5 @@
 """DECL: the expected probability by hand, weights by the split, and what it finds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

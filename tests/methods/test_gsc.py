@@ -1,7 +1,5 @@
 """GSC: its loss and its labels against loops of numpy, and the order of the two networks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """IN2R: the refiner and both losses against numpy, what is remembered, and going on after a cut."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """L2RM: the cost net, the plan of a mismatched batch, captions sought in the whole mismatched part."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

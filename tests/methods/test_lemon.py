@@ -1,7 +1,5 @@
 """LEMoN: its equations by a loop, and its own threshold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

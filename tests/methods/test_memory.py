@@ -1,7 +1,5 @@
 """The memory of feature pairs: first in, first out, around the end of the ring."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The label recursion of CRCL, eq. 10-12, by hand; guard, label_epochs, state."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

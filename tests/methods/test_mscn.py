@@ -1,7 +1,5 @@
 """MSCN: the meta gradient against a backward pass through a backward pass, and the meta set that it needs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock

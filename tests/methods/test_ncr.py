@@ -1,7 +1,5 @@
 """NCR: rectified labels by hand, and what it finds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

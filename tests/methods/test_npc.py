@@ -1,7 +1,5 @@
 """NPC: the weights by hand, a step that is taken back to the bit, the bank, and the loss."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

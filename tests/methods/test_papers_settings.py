@@ -1,7 +1,5 @@
 """The settings of every paper, in its preset and in what is trained."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

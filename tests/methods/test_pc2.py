@@ -1,7 +1,5 @@
 """PC2: pseudo-captions by brute force; oscillation against the epoch before."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

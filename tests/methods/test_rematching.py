@@ -1,7 +1,5 @@
 """L2RM's rematching loss against a double loop, values of its public code, and the cost net's objective."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """REPAIR: labels by rank correlation and half-replaced pairs, against brute force."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

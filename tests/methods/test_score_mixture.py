@@ -1,7 +1,5 @@
 """Several columns of scores as one: what they agree on, or labels, weigh them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

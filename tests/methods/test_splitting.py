@@ -1,7 +1,5 @@
 """Splitting by losses: who trains on what, what a refused split leaves, where labels stop, and going on after a cut."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The plain triplet baseline: its warm-up, and what it finds without resisting."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

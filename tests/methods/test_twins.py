@@ -1,7 +1,5 @@
 """Captions of several images, most of which were copied: planted pairs stand for the mismatched ones all the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

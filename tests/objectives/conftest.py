@@ -1,7 +1,5 @@
 """Similarities for losses that are compared with double loops."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Every loss of a batch against a double loop in float64, in value and gradient, and in float32 where it is extreme."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

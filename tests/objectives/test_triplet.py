@@ -1,7 +1,5 @@
 """The margin of a label, and the prediction of NCR, whose public code gives the same values."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

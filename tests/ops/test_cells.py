@@ -1,7 +1,5 @@
 """Plain types are right for slices of lists of the type null, which pyarrow gets wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Slices of nested fixed-size lists, of which pyarrow takes wrong values."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

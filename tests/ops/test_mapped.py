@@ -1,7 +1,5 @@
 """Arrays in mapped files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Matching probabilities and duplicates against their definitions."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

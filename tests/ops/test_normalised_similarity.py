@@ -1,7 +1,5 @@
 """Normalised similarity against loops in float64, by a search against all pairs, and what must hold of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ranks and rank correlations: against scipy, row by row, ties and awkward values included."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Nearest neighbours: both ways against a full sort."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Sparse partial transport: its constraints, POT on the dense problem, limits, and what cannot be solved."""
 
-from __future__ import annotations
-
 import numpy as np
 import ot
 import pytest

@@ -1,7 +1,5 @@
 """Partial transport: against POT's plain scaling, its constraints, and the problems that break solvers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The joint assignment against the optimum of the assignment problem. test_repair.py tries its constraints."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment

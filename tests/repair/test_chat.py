@@ -1,7 +1,5 @@
 """Captions by a vision-language model: requests are written and answered, and what is no caption is counted."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """Captions that many pairs have in nearly the same words."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

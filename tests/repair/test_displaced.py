@@ -1,7 +1,5 @@
 """Displaced rows are repaired by the rule: exactly, without a guess, and so that it can be undone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Captions from a server: a real one in a thread, which is busy, wrong, silent, or refers to another."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence

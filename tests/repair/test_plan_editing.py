@@ -1,7 +1,5 @@
 """A plan as a person leaves it: CSV there and back, and what follows from an edited action or donor."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Captions written for dropped pairs: used only where the scorer likes them better, and not over and over."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import replace

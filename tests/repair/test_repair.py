@@ -1,7 +1,5 @@
 """Repair plans: mismatched pairs get their own part back, and what must hold of every plan."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Pictures, and plans of pairs whose actions and donors are given."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

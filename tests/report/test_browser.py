@@ -1,7 +1,5 @@
 """The page in a real browser: it renders, filters, sorts, labels, and runs nothing that a caption says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

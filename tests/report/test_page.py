@@ -1,7 +1,5 @@
 """The report: counts that add up, text that cannot act, pages that load nothing."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The plots of a fit: what is on the axes, where they are drawn, what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The report's sections by themselves: slices, groups, donors, precomputed scores, the story."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The first sentence of the report: estimates that hold, the truth where it is known, undetermined where nothing is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """120 pairs of four topics with pictures, a plan, and scores that know nearly all of the 30 mismatched pairs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

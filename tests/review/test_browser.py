@@ -1,7 +1,5 @@
 """The page in a real browser: by keyboard, narrow and dark, for a screen reader, and captions run nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

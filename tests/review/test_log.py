@@ -1,7 +1,5 @@
 """The log of decisions: what was answered is there, whatever happens to the process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

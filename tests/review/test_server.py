@@ -1,7 +1,5 @@
 """The server: who may ask, what it answers, and that two pages lose nothing."""
 
-from __future__ import annotations
-
 import http.client
 import io
 import json

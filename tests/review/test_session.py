@@ -1,7 +1,5 @@
 """What a session asks, what it takes for an answer, and what comes of it, through the real export."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Recall against a brute-force count, detection against scikit-learn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score

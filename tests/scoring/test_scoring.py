@@ -1,7 +1,5 @@
 """Group probability and the bank against a direct computation; embeddings do not depend on the batch."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

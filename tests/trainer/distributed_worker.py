@@ -7,8 +7,6 @@ trains each case, ``method[-backbone[-micro_batch]]``, and leaves the weights, t
 ``CASE:resume`` goes on. Dropout is off: every process would draw its own.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The mean of the first epochs' figures: where it begins, where it ends."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

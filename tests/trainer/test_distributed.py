@@ -1,7 +1,5 @@
 """Two processes train what one trains: losses, labels, weights; and go on with what the other number has begun."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import json

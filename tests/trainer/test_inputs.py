@@ -1,7 +1,5 @@
 """Inputs made ahead are those made in time; a compiler that fails is done without."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from threading import current_thread
 from typing import Any

@@ -1,7 +1,5 @@
 """The precision of training: half of it only where that pays, and never on a CPU unless it is asked for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Gradient cache: the loss and the gradient of the plain step, in stages; and the stages themselves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The training loop: what an epoch covers, what is skipped, and that a resumed training is the same to the bit."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A checkpoint that is damaged is an error of the data, whatever of it is damaged."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

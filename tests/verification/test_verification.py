@@ -1,7 +1,5 @@
 """Verify: what is whole passes, and every kind of damage is found and named."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
