@@ -16,6 +16,7 @@ from cleanpairs.cli import cli, main
 from cleanpairs.core.errors import ConfigError, DataError, ResourceError
 from cleanpairs.core.limits import LIMITS, limit, parse_bytes
 from cleanpairs.core.regular import reading
+from cleanpairs.data import read_image
 from cleanpairs.features import image_matrix
 from tests.helpers import picture
 
@@ -61,6 +62,8 @@ def test_limits_set_rows_aside_in_every_process(workers: str, tmp_path: Path, mo
     pq.write_table(pa.table({"image": ["a.png"], "caption": ["one"]}), tmp_path / "d.parquet")
     monkeypatch.setenv("CLEANPAIRS_MAX_IMAGE_BYTES", "20")
     assert load_pairs(tmp_path / "d.parquet").images.read([0]) == [None]
+    with pytest.raises(DataError, match=f"has {len(images[1])} bytes, more than 20"):
+        read_image(images[1])
 
 
 def test_the_memory_of_a_process_is_capped() -> None:

@@ -159,10 +159,12 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         run_partitions(Squares(), PARTITIONS, tmp_path / "file" / "job", job="a", engine=LOCAL)
 
 
-def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_that_is_not_installed_and_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"cleanpairs\[ray\]"):
         make_engine("ray")
+    with pytest.raises(ConfigError, match="at least 1"):
+        make_engine("local", workers=0)
 
 
 @pytest.mark.slow
