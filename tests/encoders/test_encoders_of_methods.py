@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor, nn
 
 from cleanpairs import CRCL, Pairs, load_pairs
+from cleanpairs.cli import cli
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.module_encoder import ModuleEncoder
@@ -386,3 +388,12 @@ def test_modules_that_make_something_else() -> None:
     for module in (nn.Identity(), nn.Linear(3, 3)):
         with pytest.raises(ConfigError, match="image_encoder"):
             tiny(CRCL, image_encoder=module).fit(pairs)
+
+
+def test_the_command_takes_the_encoder_and_notes_it(tiny_clip: Path, colored: Path, tmp_path: Path) -> None:
+    options = [f"--set={s}" for s in "tune=lora epochs=1 refine_epochs=[] batch_size=16 eval_group_size=16".split()]
+    fit = ["fit", str(colored), "--encoder", str(tiny_clip), *options, "--method", "crcl", "--quiet"]
+    result = CliRunner().invoke(cli, [*fit, "--out", str(tmp_path / "run")], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    recipe = (tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8")
+    assert f"encoder: {tiny_clip}" in recipe and "tune: lora" in recipe
