@@ -1,4 +1,4 @@
-"""The joint assignment against the optimum of the assignment problem. test_repair.py tries its constraints."""
+"""The joint assignment against the optimum of the assignment problem, and what a part that stays counts for."""
 
 import numpy as np
 import pytest
@@ -30,3 +30,11 @@ def test_at_least_half_of_the_best_matching(seed: int) -> None:
     reached = flat[edge[edge >= 0]].sum()
     assert best / 2 <= reached <= best
     assert len(set(donor[donor >= 0])) == 9  # nine texts, each given once
+
+
+def test_the_part_that_stays_counts_as_one_that_is_given() -> None:
+    """Row 0 keeps its image beside another caption: row 1 cannot have that image, too."""
+    members = Members.from_groups(np.arange(2), np.array([2, 0]), 2)  # a caption of member 2, the image of member 0
+    edges = {"row": np.arange(2), "is_image": np.array([False, True]), "group": np.arange(2), "pair": np.arange(2)}
+    place, donor = assign(**edges, row_member=np.arange(2), members=members, text_uses=np.zeros(3), capacity=1)
+    assert (place.tolist(), donor.tolist()) == ([0, -1], [2, -1])
