@@ -57,11 +57,6 @@ def test_every_strategy_plans(command: Callable[..., Any], strategy: str, tmp_pa
     assert plan.settings["strategy"] == ("nearest" if strategy == "method" else strategy)
 
 
-def test_a_cut_of_the_users_own_is_no_threshold_that_does_not_hold(command: Callable[..., Any], tmp_path: Path) -> None:
-    code, _, err = command("rematch", "run", "data.parquet", "--threshold", "1", "--out", tmp_path / "plan.parquet")
-    assert code == 0 and "does not hold" not in err, err
-
-
 def test_review_edit_apply(command: Callable[..., Any], tmp_path: Path) -> None:
     plan_file = tmp_path / "plan.csv"
     code, out, err = command(*PLAUSIBLE, "run", "--out", plan_file, "--set", "min_repair_score=0.1")
