@@ -21,6 +21,7 @@ from cleanpairs.data import Pairs, Source
 from cleanpairs.data.readers import load_some, reader_of
 from cleanpairs.engine import plan_partitions
 from cleanpairs.estimators import PairScorer
+from cleanpairs.estimators.frozen import GivenVectors
 from cleanpairs.explain import ISSUES
 from cleanpairs.export.writing import refuse_changed_input
 from cleanpairs.features.rows import Progress
@@ -93,9 +94,8 @@ class StreamedFit:
             sides = zip(*((batch.vectors[:, 0], batch.text_vectors) for batch in batches), strict=True)
             return tuple(np.concatenate(side) for side in sides)
 
-        array, texts = self.pairs.images.array(), self.pairs.text_vectors
-        assert array is not None and texts is not None
-        sample = self.rows, unit_rows(array[self.pairs.image_index, 0]), unit_rows(texts)
+        images, texts = GivenVectors().vectors(self.pairs)
+        sample = self.rows, images[self.pairs.image_index], texts
         sides = (_Side(part, side, np.array([part.first for part in parts]), n) for side in (0, 1))
         return find_displaced_rows(*sides, usable=usable, sample=sample)
 
@@ -137,9 +137,10 @@ class _Side:
 
 def _in_one_space(pairs: Pairs) -> bool:
     """Whether the cosines of the pairs are above those of random ones."""
-    array, texts = pairs.images.array(), pairs.text_vectors
-    if array is None or texts is None or array.shape[1:] != (1, texts.shape[1]):
+    given = GivenVectors()
+    if not given.has_vectors(pairs):
         return False
+    images, texts = given.vectors(pairs)
     groups = pairs.pair_image_group, pairs.text_group
-    vectors = VectorPairs(unit_rows(array[pairs.image_index, 0]), unit_rows(texts), *groups)
+    vectors = VectorPairs(images[pairs.image_index], texts, *groups)
     return one_space(*vectors.scores_and_null(vectors, np.stack(null_pairs(*groups, each=1)), kind=None))

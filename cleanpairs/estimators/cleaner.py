@@ -272,7 +272,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         encoders, tokens, dim_image = self._encoders, data.tokens, int(matrix.array.shape[-1])
         if encoders.tuned:
             return partial(
-                HEADS.load("tuned_clip"), encoders.both, tune=self.tune, rank=self.lora_rank,
+                HEADS.load("tuned_clip"), encoders.joint, tune=self.tune, rank=self.lora_rank,
                 encoder_lr=self.encoder_lr, checkpointing=self.gradient_checkpointing,
             )  # fmt: skip
         if encoders.in_one_space(matrix, tokens):
@@ -330,12 +330,12 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _tokenizer(self, pairs: Pairs, usable: np.ndarray) -> Captions:
         captions = [pairs.captions[i] for i in usable]
         self._encoders, self._captions = self._encoders.suiting(captions, self)
-        both, text, words, dim = self._encoders.both, self._encoders.text, None, None
+        joint, text, words, dim = self._encoders.joint, self._encoders.text, None, None
         if self._text_encoder == AUTO:
             self._text_encoder = WORDS if text is None else str(getattr(text, "name", text))
         if text == GIVEN:
             dim = int(precomputed_text_vectors(pairs).shape[1])
-        elif both is None and (text is None or takes_sentences(self.backbone)):
+        elif joint is None and (text is None or takes_sentences(self.backbone)):
             words = Tokenizer.fit(captions, kind=self.tokenizer, min_count=self.min_count, max_length=self.max_length)
         return self._encoders.captions(words, dim)
 
@@ -434,7 +434,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         """
         self._fitted()
         if isinstance(images, np.ndarray):
-            frozen = self._encoders.image or (None if self._encoders.tuned else self._encoders.both)
+            frozen = self._encoders.image or (None if self._encoders.tuned else self._encoders.joint)
             if images.ndim == 4 and frozen is not None:
                 images = frozen.encode_images(pictures_of(images))
             array = images[:, None, :] if images.ndim == 2 else images
@@ -510,7 +510,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _kind(self, name: str) -> Any:
         kind = (HEADS if name in HEADS else BACKBONES).load(name)
-        return partial(kind, self._encoders.both) if name == "tuned_clip" else kind
+        return partial(kind, self._encoders.joint) if name == "tuned_clip" else kind
 
     def _stored_captions(self, shape: dict[str, Any], saved: Saved) -> Captions:
         words = None

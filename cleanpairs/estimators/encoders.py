@@ -94,7 +94,7 @@ class Encoders:
 
     Parameters
     ----------
-    both : FrozenPair, optional
+    joint : FrozenPair, optional
         CLIP, SigLIP or another encoder of both sides.
     tuned : bool
         Whether its towers are trained.
@@ -104,7 +104,7 @@ class Encoders:
         Encoder of images.
     """
 
-    both: FrozenPair | None = None
+    joint: FrozenPair | None = None
     tuned: bool = False
     text: SentenceEncoder | str | None = None
     image: ModuleEncoder | None = None
@@ -127,22 +127,22 @@ class Encoders:
         Encoders
             Loaded.
         """
-        pair = None if settings.encoder is None else load_encoder(resolved(settings.encoder), device)
-        if settings.tune != "head" and pair is not None and not pair.tunable:
+        joint = None if settings.encoder is None else load_encoder(resolved(settings.encoder), device)
+        if settings.tune != "head" and joint is not None and not joint.tunable:
             raise ConfigError(
                 f"tune={settings.tune!r} trains on a CLIP or SigLIP of transformers that takes one size of images, and "
-                f"{pair.name} is none: leave tune out, or name another encoder"
+                f"{joint.name} is none: leave tune out, or name another encoder"
             )
         text: SentenceEncoder | str | None = GIVEN if text_encoder == GIVEN else None
         if text_encoder == AUTO:
-            text = _shipped(device) if pair is None and takes_sentences(settings.backbone) else None
+            text = _shipped(device) if joint is None and takes_sentences(settings.backbone) else None
         elif text_encoder not in (None, WORDS, GIVEN):
             text = _shipped(device) if text_encoder == SHIPPED else None
             text = text or SentenceEncoder(resolved(str(text_encoder)), device)
         module, image = settings.image_encoder, None
         if isinstance(module, nn.Module):
             image = ModuleEncoder(module, settings.image_transform, device)
-        return cls(pair, pair is not None and settings.tune != "head", text, image)
+        return cls(joint, joint is not None and settings.tune != "head", text, image)
 
     def images(self, pairs: Pairs, encoder: str, size: int | None, progress: Progress | None = None) -> ImageMatrix:
         """The images as the trained model takes them.
@@ -165,14 +165,14 @@ class Encoders:
         """
         if self.image is not None:
             return encoded_matrix(pairs, self.image, progress=progress)
-        if self.both is None:
+        if self.joint is None:
             return image_matrix(pairs, encoder, image_size=size, progress=progress)
         if self.tuned:
-            return pixel_matrix(pairs, self.both.transform, progress=progress)
+            return pixel_matrix(pairs, self.joint.transform, progress=progress)
         if encoder != GIVEN:
-            return encoded_matrix(pairs, self.both, progress=progress)
+            return encoded_matrix(pairs, self.joint, progress=progress)
         matrix = image_matrix(pairs, GIVEN)
-        check_vectors(matrix.array, self.both)
+        check_vectors(matrix.array, self.joint)
         return matrix
 
     def captions(self, words: Tokenizer | None, dim: int | None) -> Captions:
@@ -190,10 +190,10 @@ class Encoders:
         Captions
             Of words, of vectors, or of both.
         """
-        if self.both is not None:
-            if isinstance(self.both, PretrainedCLIP) and self.tuned:
-                return Captions(self.both)
-            return Captions(frozen=self.both)
+        if self.joint is not None:
+            if isinstance(self.joint, PretrainedCLIP) and self.tuned:
+                return Captions(self.joint)
+            return Captions(frozen=self.joint)
         return Captions(dim=dim) if isinstance(self.text, str) else Captions(words, self.text)
 
     def suiting(self, captions: Sequence[str], settings: ModelSettings) -> "tuple[Encoders, str]":
@@ -211,8 +211,8 @@ class Encoders:
         Encoders, str
             These, and a sentence on what captions become.
         """
-        if self.both is not None:
-            return self, f"vectors of {self.both.name}"
+        if self.joint is not None:
+            return self, f"vectors of {self.joint.name}"
         if self.text is None:
             if settings.text_encoder != AUTO:
                 return self, "learned words"
@@ -247,11 +247,11 @@ class Encoders:
         """
         if self.tuned or tokens.vectors is None or matrix.array.shape[1:] != (1, tokens.vectors.shape[1]):
             return False
-        return self.both is not None or (self.text == GIVEN and matrix.encoder == GIVEN)
+        return self.joint is not None or (self.text == GIVEN and matrix.encoder == GIVEN)
 
     def to_dict(self) -> dict[str, Any]:
         """Names and fingerprints, for JSON: of networks that are not saved."""
-        networks = {"encoder": self.both, "text_encoder": self.text, "image_encoder": self.image}
+        networks = {"encoder": self.joint, "text_encoder": self.text, "image_encoder": self.image}
         return {
             role: {"name": part.name, "fingerprint": part.fingerprint}
             for role, part in networks.items()

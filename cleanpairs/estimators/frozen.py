@@ -496,7 +496,7 @@ class FrozenScorer(PairScorer):
             filtered = filter_reasons(pairs, f"none,{self.drop}")  # as in a stream nothing is, unless it is asked for
             faults = {**filtered, **model.faults(pairs), **pairs.reasons}
             return Embeddings(images), Embeddings(texts), dict(sorted(faults.items()))
-        encoders, only_vectors = Encoders(both=model), pairs.images.kind == "features" and not pairs.images.has_encoded
+        encoders, only_vectors = Encoders(joint=model), pairs.images.kind == "features" and not pairs.images.has_encoded
         matrix = encoders.images(pairs, GIVEN if only_vectors else self.image_encoder, None, progress)
         table = encoders.captions(None, None).table(pairs, progress=texts_progress)
         assert table.vectors is not None
