@@ -110,7 +110,7 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
     sample : AuditSample
         With labels. See :func:`cleanpairs.audit.read_labels`.
     correspondence : array_like of float in [0, 1], shape (N,)
-        Of all pairs that the sample was drawn from. NaN where quarantined.
+        Correspondence of all pairs that the sample was drawn from. NaN where quarantined.
     threshold : float in [0, 1]
         The run's.
 

@@ -90,9 +90,9 @@ def read_labels(path: str | Path, *, keys: Sequence[str], correspondence: ArrayL
     path : str or Path
         Rows may be in any order, and some may be missing. Only the columns `COLUMNS` are needed.
     keys : sequence of str
-        Of all N pairs of the run.
+        Keys of all N pairs of the run.
     correspondence : array_like of float, shape (N,)
-        Of all pairs. It tells how many pairs each row stands for.
+        Correspondence of all pairs. It tells how many pairs each row stands for.
 
     Returns
     -------
@@ -126,9 +126,9 @@ def read_answers(
     ----------
     path : str or Path
     correspondence : array_like of float, shape (N,)
-        Of all pairs.
+        Correspondence of all pairs.
     keys : sequence of str, optional
-        Of all N pairs. A column `key` must agree with them.
+        Keys of all N pairs. A column `key` must agree with them.
 
     Returns
     -------

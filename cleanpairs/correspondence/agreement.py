@@ -518,7 +518,7 @@ def ridge(a: np.ndarray, b: np.ndarray, weight: np.ndarray) -> np.ndarray:
     a, b : (n, d) and (n, e) float32
         What is known, and what is predicted.
     weight : (n,) float
-        Of each row.
+        Weight of each row.
 
     Returns
     -------
@@ -600,7 +600,7 @@ def similarity_to_neighbours(pairs: VectorPairs, trust: np.ndarray, *, seed: int
     trust : (N,) float
         Weights of the pairs.
     seed : int
-        Of the sample of references.
+        Seed of the sample of references.
 
     Returns
     -------

@@ -473,7 +473,7 @@ class ScoreProbability:
     Parameters
     ----------
     noise_rate : float
-        Of the pairs that it is learned from.
+        Noise rate of the pairs that it is learned from.
     knots, logits : (k,) float
         Rising scores, and the log odds there. Between and beyond they are linear.
     """
@@ -595,7 +595,7 @@ def noise_rate(calibration: Calibration | None, n: int, *, widest: float = 0.3) 
     Parameters
     ----------
     found : Calibration, optional
-        Of their scores.
+        The calibration of their scores.
     n : int
         How many there are.
     widest : float

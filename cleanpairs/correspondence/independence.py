@@ -168,7 +168,7 @@ def image_vectors(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
     Returns
     -------
     (n, D) float32
-        As of :func:`standardised`.
+        See :func:`standardised`.
     """
     return standardised(np.concatenate([_plain(images[rows[at : at + 256]]) for at in range(0, len(rows), 256)]))
 

@@ -208,7 +208,7 @@ def split_in_two(values: ArrayLike, kind: str = "gaussian") -> Split:
     values : (N,) array_like in [0, 1]
         What is split.
     kind : {"gaussian", "beta"}
-        Of the components.
+        Kind of the components.
 
     Returns
     -------

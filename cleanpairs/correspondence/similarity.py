@@ -162,10 +162,10 @@ class SimilarityModel:
         From images to captions and back, less the ``means``. None where the regression has no weight.
 
     means : (2, d) float32
-        Of images and captions.
+        Means of images and of captions.
 
     covariances : (2, d, d) float32
-        Of images and captions.
+        Covariances of images and of captions.
 
     scales : (2, 2) float
         Mean and deviation of the null, of similarity and of regression.
@@ -461,7 +461,7 @@ def one_space(observed: np.ndarray, null: np.ndarray, *, least_z: float = 5.0) -
     observed, null : (N,) and (K,) float
         Scores.
     least_z : float
-        Of the rank test of Mann and Whitney.
+        Least z of the rank test of Mann and Whitney.
 
     Returns
     -------

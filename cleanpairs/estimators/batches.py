@@ -55,7 +55,7 @@ class RowScorer:
         batch : RowBatch
             k pairs.
         images, texts : Embeddings
-            Of :meth:`embedded`.
+            What :meth:`embedded` gave.
 
         Returns
         -------

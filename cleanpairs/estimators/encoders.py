@@ -120,7 +120,7 @@ class Encoders:
         device : str
             Where they run.
         text_encoder : str, Path or None
-            Of :func:`text_encoder_for`.
+            What :func:`text_encoder_for` gave.
 
         Returns
         -------
@@ -152,7 +152,7 @@ class Encoders:
         pairs : Pairs
             n pairs.
         encoder : str
-            As of :func:`cleanpairs.features.image_matrix`.
+            See :func:`cleanpairs.features.image_matrix`.
         size : int, optional
             Side in pixels.
         progress : callable, optional
@@ -202,7 +202,7 @@ class Encoders:
         Parameters
         ----------
         captions : sequence of str
-            Of the pairs.
+            Captions of the pairs.
         settings : ModelSettings
             What is named.
 
@@ -313,9 +313,9 @@ def unknown_share(tokenizer: Any, captions: Sequence[str]) -> float | None:
     Parameters
     ----------
     tokenizer : Captions or None
-        Of the model.
+        The model's.
     captions : sequence of str
-        Of other data.
+        Captions of other data.
 
     Returns
     -------

@@ -292,7 +292,7 @@ class FrozenScorer(PairScorer):
         Parameters
         ----------
         score : (n,) float
-            Of :meth:`score`.
+            What :meth:`score` gave.
 
         Returns
         -------

@@ -114,7 +114,7 @@ def null_threshold(y: np.ndarray, pairs: VectorPairs, seed: int = 0) -> tuple[fl
     pairs : VectorPairs
         N pairs of vectors of one space, of any norm.
     seed : int
-        Of everything random.
+        Seed of everything random.
 
     Returns
     -------

@@ -139,7 +139,7 @@ class Saved:
         Parameters
         ----------
         name : str
-            Of the file.
+            Name of the file.
 
         Returns
         -------
@@ -202,7 +202,7 @@ class Saved:
         Parameters
         ----------
         name : str
-            Of the file.
+            Name of the file.
         framework : {"np", "pt"}
             Arrays, or tensors of torch.
 
@@ -220,9 +220,9 @@ class Saved:
         Parameters
         ----------
         arrays : dict of array
-            Of its file.
+            Arrays of its file.
         model : DualEncoder, optional
-            Of a backbone that compares more than vectors.
+            The model of a backbone that compares more than vectors.
         device : str
             Where it compares.
 

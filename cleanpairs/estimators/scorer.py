@@ -133,7 +133,7 @@ class Embedded:
         device : str
             Where it compares.
         folds : int
-            As of :meth:`PairScorer.evaluate`.
+            See :meth:`PairScorer.evaluate`.
 
         Returns
         -------
@@ -641,7 +641,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         keep : float in (0, 1], optional
             Share of the pairs that is kept. Of equal ones all are.
         correspondence : (n,) float, optional
-            Of the data of ``fit``. A loaded model needs it.
+            Correspondence of the data of ``fit``. A loaded model needs it.
 
         Returns
         -------
@@ -809,9 +809,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         pairs : n pairs
             As :func:`cleanpairs.load_pairs` takes them.
         correspondence : (n,) float, optional
-            As of :meth:`rematch`.
+            See :meth:`rematch`.
         threshold : float in [0, 1], optional
-            As of :meth:`rematch`.
+            See :meth:`rematch`.
 
         Returns
         -------
@@ -991,7 +991,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         repo : str
             OWNER/NAME.
         license : str, optional
-            Of the model, for its card.
+            Licence of the model, for its card.
         private : bool
             Whether nobody else sees it.
 

@@ -415,7 +415,7 @@ class CalibrationStage:
         order : (N,) float
             Scores.
         draws : int
-            Of the bootstrap. Where there are any, the calibration is kept.
+            Draws of the bootstrap. Where there are any, the calibration is kept.
 
         Returns
         -------

@@ -54,7 +54,7 @@ class ClipScore(FrozenScorer):
         Parameters
         ----------
         score : (n,) float
-            Of :meth:`score`.
+            What :meth:`score` gave.
 
         Returns
         -------

@@ -25,7 +25,7 @@ class GraphRefiner(nn.Module):
     dim : int
         Dimensions of the vectors.
     heads : int
-        Of the attention.
+        Heads of the attention.
     """
 
     def __init__(self, dim: int) -> None:

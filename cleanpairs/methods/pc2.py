@@ -25,7 +25,7 @@ def pseudo_classification(logits_image: Tensor, logits_text: Tensor) -> Tensor:
     Parameters
     ----------
     logits_image, logits_text : (B, K) Tensor
-        Of the pseudo-classes.
+        Logits of the pseudo-classes.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def negative_batch_entropy(logits: Tensor) -> Tensor:
     Parameters
     ----------
     logits : (B, K) Tensor
-        Of the pseudo-classes.
+        Logits of the pseudo-classes.
 
     Returns
     -------

@@ -247,7 +247,7 @@ class Splitting(Averaged):
         Parameters
         ----------
         loss : (B,) Tensor
-            Of the pairs.
+            Losses of the pairs.
 
         Returns
         -------
@@ -310,7 +310,7 @@ class Splitting(Averaged):
         batch : tuple of (B,) int64
             Rows.
         seed : int
-            Of dropout.
+            Seed of dropout.
 
         Returns
         -------
@@ -362,7 +362,7 @@ class Splitting(Averaged):
         network : int
             Which network.
         losses : (N,) float in [0, 1]
-            Of all pairs.
+            Losses of all pairs.
 
         Returns
         -------

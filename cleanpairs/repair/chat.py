@@ -342,7 +342,7 @@ class ChatJudge(ChatWriter):
     model : str
         Its name on the server.
     url, cache
-        As of :class:`ChatWriter`.
+        See :class:`ChatWriter`.
     **how
         Of :class:`ChatSettings`.
     """

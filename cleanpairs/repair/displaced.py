@@ -23,7 +23,7 @@ def moves_of(row: np.ndarray, text_group: np.ndarray, found: Displacement, quara
     Parameters
     ----------
     row, text_group : (N,) int64
-        Of the pairs of the rows that were searched. Equal groups are one text.
+        Input row and text group of the pairs that were searched. Equal groups are one text.
     found : Displacement
         What was found in these rows.
     quarantined : container of int

@@ -73,7 +73,7 @@ class DecisionLog:
     ----------
     path : str or Path
     fingerprint : str
-        Of the data that the decisions are about.
+        Fingerprint of the data that the decisions are about.
     pairs : int
         How many pairs the data has.
 
