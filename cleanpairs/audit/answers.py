@@ -49,17 +49,23 @@ class Answered:
     opinions: "Opinions | None" = None
 
     @classmethod
-    def of(cls, scores: ArrayLike, answers: Mapping[int, bool], opinions: "Opinions | None" = None) -> "Answered":
+    def of(
+        cls, scores: ArrayLike, answers: Mapping[int, bool | None], opinions: "Opinions | None" = None
+    ) -> "Answered":
         """Calibrate scores (N,), NaN where quarantined, by answers: pair -> whether it is matched. And by opinions.
 
         Raises
         ------
         DataError
-            An answer is about a pair that does not exist, or that is quarantined.
+            An answer is none, or is about a pair that does not exist or is quarantined.
         """
         y = np.asarray(scores, dtype=np.float64).ravel()
-        says = {} if opinions is None else {i: label for i, label in opinions.says().items() if i not in answers}
-        n, labels = len(answers), dict(answers) | says
+        given = {i: answer for i, answer in answers.items() if answer is not None}
+        for i, answer in given.items():
+            if str(answer) not in ("True", "False", "1", "0", "1.0", "0.0"):
+                raise DataError(f"the answer about pair {i} is {answer!r}: True or False, or None if nobody can say")
+        says = {} if opinions is None else {i: label for i, label in opinions.says().items() if i not in given}
+        n, labels = len(given), given | says
         rows, matched = np.array(list(labels), dtype=np.int64), np.array(list(labels.values()), dtype=bool)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(y):
             raise DataError(f"the answers name pairs from {rows.min()} to {rows.max()}, and there are {len(y)}")

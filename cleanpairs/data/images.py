@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -72,7 +73,11 @@ class ImageSource:
 
 def encoded_list(images: Sequence[bytes | None]) -> ImageSource:
     """Encoded images in memory."""
-    return ImageSource(len(images), lambda rows: [images[i] for i in rows])
+    return ImageSource(len(images), partial(_at, images))
+
+
+def _at(images: Sequence[bytes | None], rows: Sequence[int]) -> list[bytes | None]:
+    return [images[i] for i in rows]
 
 
 def resolve_path(path: str, root: Path, beside: Path | None = None) -> Path:

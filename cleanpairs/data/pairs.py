@@ -111,12 +111,15 @@ class Pairs:
         if not captioned and (text_vectors is None or features is None):
             raise DataError("captions may be left out only where there are vectors of both sides")
         texts = None if text_vectors is None else np.asarray(text_vectors)
-        captions = [""] * len(texts) if captions is None and texts is not None else list(captions or ())
+        given = [None] * len(texts) if captions is None and texts is not None else list(captions)  # type: ignore[arg-type]
+        captions = [_caption(i, caption) for i, caption in enumerate(given)]
         n = len(captions)
         if features is not None:
             source_images, groups, bad = _of_vectors(np.asarray(features))
         else:
-            source_images, groups, bad = _of_encoded(list(images or ()))
+            source_images, groups, bad = _of_encoded(list(images))  # type: ignore[arg-type]
+        if image_index is None and n != len(source_images):
+            raise DataError(f"{n} captions need {n} images, found {len(source_images)}; or give image_index")
         index = (np.arange(n) if image_index is None else np.asarray(image_index)).astype(np.int64)
         scores = {name: np.asarray(values, np.float32) for name, values in (precomputed_scores or {}).items()}
         _check_sizes(n, len(source_images), index, keys, texts, scores)
@@ -146,6 +149,8 @@ class Pairs:
     def select(self, indices: Sequence[int] | np.ndarray) -> "Pairs":
         """Some of the pairs (k,), numbered anew, in memory. Images are shared. DataError: there is no such pair."""
         at = np.asarray(indices)
+        if at.dtype == bool and at.shape != self.shape:
+            raise DataError(f"a mask of {len(self)} pairs has the shape {self.shape}, found {at.shape}")
         at = np.flatnonzero(at) if at.dtype == bool else at.astype(np.int64)
         if len(at) and not 0 <= at.min() <= at.max() < len(self):
             raise DataError(f"pairs are numbered 0 to {len(self) - 1}, found {at.min()} to {at.max()}")
@@ -239,8 +244,21 @@ def _check_sizes(
         raise DataError(f"text vectors must be floats ({n}, D), found {texts.dtype} {texts.shape}")
 
 
+def _caption(i: int, given: Any) -> str:
+    """The caption ``i`` as text: nothing where pandas has none."""
+    if isinstance(given, str):
+        return given
+    if str(given) in ("None", "nan", "<NA>"):
+        return ""
+    raise DataError(f"caption {i} is {given!r}, and captions are text")
+
+
 def _of_encoded(images: list[bytes | None]) -> tuple[ImageSource, np.ndarray, dict[int, str]]:
     """As :func:`_of_vectors`, of M encoded images."""
+    for i, image in enumerate(images):
+        if not isinstance(image, bytes | None):
+            what = f"image {i} is {type(image).__name__}, not bytes"
+            raise DataError(f"{what}; load_pairs({{'image': images, 'caption': captions}}) takes pictures")
     hashed = (content_hash(b or f"missing {i}".encode()) for i, b in enumerate(images))
     bad = {i: "there is no image" for i, b in enumerate(images) if not b}
     return encoded_list(images), np.fromiter(hashed, np.int64, len(images)), bad

@@ -87,15 +87,14 @@ class TableReader(ABC):
         """The encoded images, by row. None where there are none."""
         if "image" not in source.columns:
             return None
+        return ImageSource(source.n_rows, partial(self.images_at, source), partial(self._all_images, source))
 
-        def stream(batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
-            first = 0
-            for rows in self.batches(source, batch_size, [source.columns["image"]]):
-                cells = image_cells(rows.batch.column(0))
-                yield first, [encoded_bytes(cell, rows.path, source.image_root) for cell in cells]
-                first += len(cells)
-
-        return ImageSource(source.n_rows, partial(self.images_at, source), stream)
+    def _all_images(self, source: Source, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
+        first = 0
+        for rows in self.batches(source, batch_size, [source.columns["image"]]):
+            cells = image_cells(rows.batch.column(0))
+            yield first, [encoded_bytes(cell, rows.path, source.image_root) for cell in cells]
+            first += len(cells)
 
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
         """Encoded images (k,) at ``rows`` (k,), in any order. What lies before them is passed over."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import warnings
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -257,6 +258,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self.correspondence_[usable] = np.clip(fit.values, 0.0, 1.0)
         if not np.isfinite(self.correspondence_[usable]).all():
             raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
+        if len(usable) > 1 and np.ptp(self.correspondence_[usable]) == 0:
+            warnings.warn("all pairs have the same correspondence; train more epochs", stacklevel=4)
         self._fingerprint = fit.pairs.source.fingerprint
         self.model_, self.tau_ = self._model_and_temperature(networks, fit)
         self._set_threshold(self.correspondence_[usable])

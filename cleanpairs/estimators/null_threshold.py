@@ -11,7 +11,7 @@ the wrong pairs there (dev/LOG.md). Their similarities before any training, and 
 the noise rate. The pairs of the lowest labels, so many of them, are flagged.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class UnseenThreshold:
 
     threshold: float
     noise_rate: Estimate
-    matched: ScoreProbability
+    matched: ScoreProbability = field(repr=False)
 
 
 def spread_blocks(n: int) -> list[range]:

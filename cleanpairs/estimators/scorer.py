@@ -508,7 +508,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """NotFittedError before a fit, or without its ``scores``, which a model on the disk leaves out."""
         missing = f"this {type(self).__name__} is not fitted yet: call fit, or from_pretrained"
         if hasattr(self, "bank_"):
-            missing = "a model that was loaded holds no scores of its fit: cleanpairs.report plots those of a run"
+            missing = "a loaded model holds no scores of its fit: fit it again, or read scores.parquet of its run"
             if not scores or len(self.correspondence_):
                 return
         from cleanpairs.core.errors import NotFittedError  # which imports scikit-learn
@@ -588,13 +588,14 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         return self._embed(pairs).displaced_rows()
 
-    def calibrate(self, answers: Mapping[int, bool] | str | Path, opinions: "Opinions | None" = None) -> Self:
+    def calibrate(self, answers: Mapping[int, bool | None] | str | Path, opinions: "Opinions | None" = None) -> Self:
         """Take probabilities, noise rate and threshold from a person's answers about some pairs of ``fit``.
 
         Parameters
         ----------
-        answers : mapping of int to bool, or path
-            Pair id -> whether the caption belongs to the picture. Or a CSV with the columns `pair_id` and `matched`.
+        answers : mapping of int to bool or None, or path
+            Pair id -> whether the caption belongs to the picture, None where nobody can say. Or a CSV with the
+            columns `pair_id` and `matched`.
             Each call starts from the scores of ``fit``: give all answers.
         opinions : Opinions, optional
             A judge's, by :func:`cleanpairs.audit.second_opinions`. They count by its measured errors.
@@ -617,8 +618,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self._fitted(scores=True)
         y = self.uncalibrated_ = getattr(self, "uncalibrated_", self.correspondence_)
         if isinstance(answers, (str, Path)):
-            answers = {i: bool(a) for i, a in read_answers(answers, correspondence=y).items() if a is not None}
-        if not answers and opinions is None:
+            answers = read_answers(answers, correspondence=y)
+        if all(answer is None for answer in answers.values()) and opinions is None:
             raise DataError("there is no answer to calibrate by: name some pairs, and whether their captions belong")
         self._apply_answers(Answered.of(y, answers, opinions))
         return self
@@ -887,6 +888,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             from cleanpairs.encoders.pretrained import Captioner
 
             writer = Captioner(writer, self._resolved_device())
+        elif not hasattr(writer, "caption"):
+            raise ConfigError(f"a writer has caption(images, captions, words), and {type(writer).__name__} has not")
         else:
             explainer = self.explainer(loaded)
             settings.setdefault("words", lambda rows: [e.unsupported for e in explainer.explain(rows)])

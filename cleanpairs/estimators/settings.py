@@ -146,6 +146,8 @@ class Estimator:
 
 
 def _check_seed(owner: str, name: str, value: Any) -> None:
+    if isinstance(value, np.random.RandomState):
+        raise ConfigError(f"{name} of {owner} must be a whole number, numpy.random.default_rng(...) or None")
     if not isinstance(value, np.random.Generator):
         check_whole(owner, name, value, 0, most=LARGEST_SEED, none=True)
 

@@ -91,6 +91,8 @@ class PlanInput:
         """
         if np.shape(correspondence) != (n := len(pairs),):
             raise DataError(f"correspondence must be ({n},), one per pair of the data, got {np.shape(correspondence)}")
+        if np.any((y := np.asarray(correspondence)) < 0) or np.any(y > 1):
+            raise DataError(f"correspondence must be in [0, 1], found {np.nanmin(y):.3g} to {np.nanmax(y):.3g}")
         values = _without(correspondence, pairs.reasons)
         index = np.asarray(pairs.image_index)
         _refuse_non_finite(z_image, np.unique(index[~np.isnan(values)]), "images")

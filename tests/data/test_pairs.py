@@ -1,20 +1,28 @@
 """Pairs: built from arrays, selected from, with other captions, with their truth."""
 
+import io
+import pickle
+import tarfile
 import unicodedata
 from pathlib import Path
+from typing import Any
 
+import datasets
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data import Pairs
+from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import load_truth
 from cleanpairs.data.text import _SEPARATORS, content_hash, normalise_text, text_groups
 from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, characters, words
+from tests.helpers import picture
 
 
 def some() -> Pairs:
@@ -225,3 +233,46 @@ def test_every_character_beside_every_kind_of_blank() -> None:
         assert table.ids.tolist() == want, hex(code)
         swept += 1
     assert swept > 15_000
+
+
+def test_captions_as_pandas_has_them() -> None:
+    given = pd.Series(["a dog", None, float("nan"), "", pd.NA], index=[3, 3, 5, 6, 7])
+    pairs = Pairs.from_arrays(given, image_vectors=np.eye(5, dtype=np.float32))  # type: ignore[arg-type]
+    assert pairs.captions == ["a dog", "", "", "", ""] and set(pairs.reasons) == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"captions": ["a", 5], "images": [b"1", b"2"]}, "caption 1 is 5"),
+        ({"captions": ["a"], "images": [Image.new("RGB", (2, 2))]}, "load_pairs"),
+        ({"captions": ["a"], "images": [b"1", b"2"]}, "1 captions need 1 images, found 2"),
+    ],
+)
+def test_from_arrays_says_what_it_takes(given: Any, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        Pairs.from_arrays(**given)
+
+
+def test_a_mask_is_of_all_pairs() -> None:
+    with pytest.raises(DataError, match="mask of 6 pairs"):
+        some().select(np.ones(2, bool))
+
+
+@pytest.mark.parametrize("kind", ["memory", "parquet", "tar", "dataset"])
+def test_pairs_go_to_another_process(kind: str, tmp_path: Path) -> None:
+    rows = [{"image": picture(i), "caption": f"caption {i}"} for i in range(3)]
+    if kind == "tar":
+        with tarfile.open(tmp_path / "0.tar", "w") as tar:
+            for i, row in enumerate(rows):
+                for name, data in ((f"{i}.png", row["image"]), (f"{i}.txt", str(row["caption"]).encode())):
+                    (member := tarfile.TarInfo(name)).size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    pairs = {
+        "memory": lambda: Pairs.from_arrays(["a", "b", "c"], images=[row["image"] for row in rows]),
+        "parquet": lambda: load_pairs(rows), "tar": lambda: load_pairs(tmp_path),
+        "dataset": lambda: load_pairs(datasets.Dataset.from_list(rows)),
+    }[kind]()  # fmt: skip
+    back = pickle.loads(pickle.dumps(pairs))
+    assert back.captions == pairs.captions and back.images.read([2]) == [rows[2]["image"]]
+    assert [read for _, read in back.images.iter_encoded(3)] == [[row["image"] for row in rows]]

@@ -14,8 +14,8 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils import estimator_checks
 from sklearn.utils.validation import check_is_fitted
 
-from cleanpairs import Auto, ClipScore, InfoNCE, load_pairs
-from cleanpairs.core.errors import DataError
+from cleanpairs import CRCL, Auto, ClipScore, InfoNCE, load_pairs
+from cleanpairs.core.errors import CleanpairsError, DataError
 from tests.helpers import sentences
 
 SMALL: dict[str, Any] = {
@@ -63,6 +63,35 @@ def test_what_is_not_fitted_or_no_table_says_so(frame: pd.DataFrame) -> None:
     row = {"caption": "a cat", "image_features": [0.5] * 8}  # as Dataset.map gives it, without batched=True
     with pytest.raises(DataError, match="batched=True"):
         load_pairs(row)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda fitted, frame: fitted.calibrate({0: "no"}), "answer about pair 0 is 'no'"),
+        (lambda fitted, frame: fitted.calibrate({0: None}), "no answer"),
+        (lambda fitted, frame: fitted.rematch(frame, correspondence=np.full(48, 1.5)), "found 1.5 to 1.5"),
+        (lambda fitted, frame: fitted.rematch(frame, recaption=lambda *given: []), "a writer has caption"),
+        (lambda fitted, frame: model(random_state=np.random.RandomState(0)).fit(frame), "default_rng"),
+    ],
+)
+def test_what_nobody_can_mean_is_refused(frame: pd.DataFrame, ask: Any, said: str) -> None:
+    with pytest.raises(CleanpairsError, match=said):
+        ask(model(random_state=0).fit(frame), frame)
+
+
+def test_pairs_of_which_nobody_can_say_are_no_answers(frame: pd.DataFrame) -> None:
+    one, other = (model(random_state=0).fit(frame) for _ in range(2))
+    answers = {0: True, 1: np.bool_(False), 2: 1, 3: 0.0}
+    one.calibrate(answers), other.calibrate({**answers, 4: None})
+    np.testing.assert_array_equal(one.correspondence_, other.correspondence_)
+    assert one.correspondence_[:4].tolist() == [1, 0, 1, 0] and 0 < one.correspondence_[4] < 1
+
+
+def test_labels_that_never_moved_are_told(frame: pd.DataFrame) -> None:
+    small = {k: v for k, v in SMALL.items() if k != "threshold"}
+    with pytest.warns(UserWarning, match="all pairs have the same correspondence; train more"):
+        CRCL(**small | {"epochs": 1, "refine_epochs": [1], "lr": np.float32(1e-6)}).fit(frame)
 
 
 @pytest.mark.parametrize("kind", [Auto, ClipScore])

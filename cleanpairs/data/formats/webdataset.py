@@ -15,6 +15,7 @@ import re
 import tarfile
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -219,15 +220,16 @@ class WebDatasetReader(TableReader):
     def encoded(self, source: Source) -> ImageSource:
         """The images, each read at its place in its tar."""
         places = [(tar, sample) for tar in _tars(source) for sample in _rows(tar)][: source.n_rows]
+        return ImageSource(len(places), partial(_read, places))
 
-        def read(rows: Sequence[int]) -> list[bytes | None]:
-            images: dict[int, bytes | None] = {}
-            for tar, some in groupby(sorted(set(rows)), lambda row: places[row][0]):  # one tar after the other
-                with open_regular(tar) as file:
-                    images |= {row: _content(places[row][1], file)[0] or None for row in some}
-            return [images[row] for row in rows]
 
-        return ImageSource(len(places), read)
+def _read(places: Sequence[tuple[str, Sample]], rows: Sequence[int]) -> list[bytes | None]:
+    """The images (k,) at ``rows`` (k,) of all ``places``: tar and sample of each."""
+    images: dict[int, bytes | None] = {}
+    for tar, some in groupby(sorted(set(rows)), lambda row: places[row][0]):  # one tar after the other
+        with open_regular(tar) as file:
+            images |= {row: _content(places[row][1], file)[0] or None for row in some}
+    return [images[row] for row in rows]
 
 
 def _tars(source: Source) -> list[str]:
