@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -361,7 +362,7 @@ class Run:
         """scores.parquet. DataError when the run has none yet or it is damaged."""
         file = self.path / "scores.parquet"
         if not file.exists():
-            raise DataError(f"{self.path} has no scores: the run did not finish; `cleanpairs fit ... --resume`")
+            raise DataError(f"{self.path} has no scores: {self._unfinished}")
         table = read_table(file)
         explained = SCORES_SCHEMA.append(WHY)
         moved = pa.unify_schemas([explained, COLUMNS])
@@ -373,9 +374,12 @@ class Run:
     def model_folder(self) -> Path:
         """Of the saved model. DataError when the run did not finish."""
         if not (folder := self.path / "model").exists():
-            remedy = f"the run did not finish; go on with `cleanpairs fit --resume --out {self.path}`"
-            raise DataError(f"{self.path} has no model: {remedy}")
+            raise DataError(f"{self.path} has no model: {self._unfinished}")
         return folder
+
+    @property
+    def _unfinished(self) -> str:
+        return f"the run did not finish; go on with `cleanpairs fit --resume --out {quote(str(self.path))}`"
 
     def model(self) -> Any:
         """The fitted estimator, without its training pairs. DataError when the run did not finish."""

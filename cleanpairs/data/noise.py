@@ -119,7 +119,7 @@ def noise_of(pairs: Pairs, permutation: np.ndarray) -> Noise:
 
 
 def inject_noise(
-    pairs: Pairs,
+    pairs: Any,
     rate: float,
     *,
     per: str = "caption",
@@ -129,6 +129,7 @@ def inject_noise(
 ) -> Noise:
     """Choose, and permute or rewrite. Nothing is changed yet.
 
+    - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
     - ``rate`` float in [0, 1]: share of the units that are chosen. Reached is mostly less, see ``mismatched``
     - ``per`` {"caption", "image"}: what is a unit of uniform noise. Of other kinds a caption, of ``shift`` an image
     - ``kind``: how they are mismatched. A text as :meth:`NoiseKind.parse` takes it
@@ -136,6 +137,7 @@ def inject_noise(
 
     Raises ConfigError: a rate, unit or kind that does not exist. A column that the input has not got.
     """
+    pairs = load_pairs(pairs)
     if not 0 <= rate <= 1:
         raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
     check_seed("corrupt", seed)
@@ -359,8 +361,9 @@ def load_truth(path: str | Path, pairs: Pairs) -> np.ndarray:
     return np.asarray(mask)
 
 
-def apply_noise(pairs: Pairs, noise: Noise) -> Pairs:
+def apply_noise(pairs: Any, noise: Noise) -> Pairs:
     """The pairs with their new captions, in memory. A rewritten caption keeps the key of what it was made of."""
+    pairs = load_pairs(pairs)
     captions = [noise.rewritten.get(i, pairs.captions[at]) for i, at in enumerate(noise.permutation.tolist())]
     rewrites = pairs.text_vectors is None or noise.rewritten  # of a text that is new no vector is known
     moved = pairs.with_captions(captions, of=None if rewrites else noise.permutation)

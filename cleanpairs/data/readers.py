@@ -8,6 +8,7 @@ from hashlib import sha256
 from itertools import chain, pairwise
 from numbers import Integral
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -51,10 +52,10 @@ def sniff(data: str) -> str:
     if not data.strip():
         raise DataError("the data has no name: give a path")
     with reading(data[:300]):  # a name too long, a folder closed to us
-        if (Path(data) / "run.json").is_file() and (Path(data) / "scores.parquet").is_file():
-            raise DataError(
-                f"{data} is a run: `cleanpairs report {data}` shows it; to fit, name the data it was made of"
-            )
+        if (Path(data) / "run.json").is_file() and (Path(data) / "recipe.yaml").is_file():
+            done = (Path(data) / "scores.parquet").is_file()
+            what = f"report {quote(data)}` shows it" if done else f"fit --resume --out {quote(data)}` goes on with it"
+            raise DataError(f"{data} is a run: `cleanpairs {what}; to fit, name the data it was made of")
         for kind in fitting(data):
             return kind
         there = Path(data).exists()

@@ -28,9 +28,11 @@ class CsvSink(Sink):
             schema = schema.set(i, pa.field(schema.field(i).name, pa.string()))
         for field in schema:
             if pa.types.is_nested(field.type) or "binary" in str(field.type):
+                texts = pa.types.is_list(field.type) and "string" in str(field.type)
+                split = ", or one row a pair of lists of captions (--captions split)" if texts else ""
                 raise ConfigError(
-                    f"a CSV cannot hold the column {field.name!r} of type {field.type}: export Parquet "
-                    f"({path.with_suffix('.parquet').name}), or one row a pair of lists of captions (--captions split)"
+                    f"a CSV cannot hold the column {field.name!r} of type {field.type}: write Parquet "
+                    f"({path.with_suffix('.parquet').name}){split}"
                 )
         self._path, self._schema = path, schema.remove_metadata()
         with writing(path):

@@ -25,7 +25,7 @@ from cleanpairs.data.atomic import StagedSet, scratch_directory
 from cleanpairs.data.columns import TRUTH
 from cleanpairs.data.guard import holds, refuse_foreign, require_own_file
 from cleanpairs.data.parquet_io import iter_batches
-from cleanpairs.data.readers import reader_of
+from cleanpairs.data.readers import load_pairs, reader_of
 from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.data.writing import Sink
 from cleanpairs.engine import Engine, Partition, make_engine, plan_partitions, remove_job, run_partitions
@@ -144,11 +144,11 @@ class ExportSettings:
 
 
 def export_pairs(
-    pairs: Pairs, plan: RepairPlan, out: str | Path, *, engine: Engine | None = None, **settings: Any
+    pairs: Any, plan: RepairPlan, out: str | Path, *, engine: Engine | None = None, **settings: Any
 ) -> ExportSummary:
     """Write the kept and repaired pairs.
 
-    - ``pairs``: as they were read from the input, which must not have changed since
+    - ``pairs``: as :func:`cleanpairs.load_pairs` takes them. The input must not have changed since they were read
     - ``out``: the rows, in the order of the input. Beside it comes ``<out>.manifest.json``
     - ``engine``: who does the work. This process when None. The parts that other processes write lie in ``OUT.parts``
       until all are there. An export that was killed goes on from the finished ones
@@ -171,6 +171,7 @@ def export_pairs(
     DataError: the plan is not for this data, or the input has changed. OutputExistsError: an output exists.
     OutputError: an output cannot be written. CleanpairsError: the counts do not add up.
     """
+    pairs = load_pairs(pairs)
     export = Export(pairs.source, out, ExportSettings(**settings))
     decisions = export.decisions(plan, pairs)
     refuse_changed_input(pairs.source)

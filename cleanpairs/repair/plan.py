@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -204,7 +205,8 @@ class RepairPlan:
         import datasets
 
         if not isinstance(dataset, datasets.Dataset):
-            raise ConfigError(f"a plan is applied to Pairs or to a datasets.Dataset, not to {type(dataset).__name__}")
+            what = type(dataset).__name__
+            raise ConfigError(f"a plan is applied to Pairs or a datasets.Dataset: load_pairs makes Pairs of a {what}")
         pairs = load_pairs(dataset)
         self.check_for(pairs)
         if pairs.source.explicit_lists:
@@ -353,7 +355,7 @@ def refuse_edited(path: Path) -> None:
             return
     raise OutputExistsError(
         f"{path} was edited, or not written by this version: it is not replaced; carry it out by "
-        f"`cleanpairs export --plan {path}`, or move it away"
+        f"`cleanpairs export --plan {quote(str(path))}`, or move it away"
     )
 
 

@@ -17,6 +17,7 @@ from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.readers import load_pairs
 from cleanpairs.repair.actions import REPAIRED, acted
 from cleanpairs.repair.plan import RepairPlan, wrong_in_output
 from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, galleries, precomputed_scores
@@ -32,7 +33,7 @@ def write_report(
     title: str,
     scores: Any,
     threshold: float,
-    pairs: Pairs,
+    pairs: Any,
     plan: RepairPlan | None = None,
     truth: np.ndarray | None = None,
     info: Mapping[str, Any] | None = None,
@@ -52,8 +53,9 @@ def write_report(
     It loads nothing and sends nothing: its content security policy lets in one style and one script by their hashes,
     and pictures that it carries itself. The same arguments give the same bytes.
 
-    - ``scores`` Table or object with ``correspondence`` (N,): low = bad, null or NaN where quarantined. Other columns
-      of floats are scores to compare with, as ``pairs.precomputed_scores`` is
+    - ``scores``: a fitted estimator, correspondences (N,), or a table with a column of them. Low = bad, null or NaN
+      where quarantined. Other columns of floats are scores to compare with, as ``pairs.precomputed_scores`` is
+    - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
     - ``threshold`` in [0, 1]: pairs below it are flagged. Without a ``plan`` nothing is repaired or dropped
     - ``truth`` (N,) bool: True where a pair is known to be wrong
     - ``info``, ``settings``: of the run, as its run.json has them, and the estimator's parameters
@@ -69,6 +71,7 @@ def write_report(
     Raises ConfigError: the input has no such column to slice by. DataError: scores, pairs, plan and truth are not
     about the same pairs. OutputExistsError.
     """
+    pairs = load_pairs(pairs)
     outcome, info, settings = outcome_of(scores, threshold, plan, truth), info or {}, settings or {}
     if len(pairs) != len(outcome):
         raise DataError(f"the scores are about {len(outcome)} pairs, and the data holds {len(pairs)}")

@@ -120,6 +120,8 @@ def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: flo
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
+    if np.shape(mismatched) != np.shape(correspondence):
+        raise DataError(f"{np.shape(correspondence)} scores need as many truths, found {np.shape(mismatched)}")
     usable = np.isfinite(correspondence)
     y, truth = np.asarray(correspondence)[usable], np.asarray(mismatched, dtype=bool)[usable]
     flagged = y < threshold

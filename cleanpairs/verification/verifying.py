@@ -1,6 +1,7 @@
 """What a path holds, and the check for it: of a run directory and a model here, of an export in its own module."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def _verify_run(path: Path, findings: Verification) -> None:
     done = info["status"] == "complete"
     if not done:
         findings.notes.append(
-            f"the run is {info['status']}, not complete: `cleanpairs fit --resume --out {path}` goes on"
+            f"the run is {info['status']}, not complete: `cleanpairs fit --resume --out {quote(str(path))}` goes on"
         )
     for name, digest in (info.get("files") or {}).items():  # an earlier version noted none
         file = path / name

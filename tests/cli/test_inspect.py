@@ -279,12 +279,13 @@ def test_what_is_no_data_says_what_would_be(in_process: Command, folder: Path) -
         (folder / name).write_bytes(data)
         code, _, err = in_process("inspect", folder / name)
         assert code == 3 and "is no Parquet, CSV, TSV" in err and "docs/inputs.md" in err
-    run = folder / "run"
+    run = folder / "my run"
     run.mkdir()
-    for name in ("run.json", "scores.parquet"):
+    (run / "recipe.yaml").touch()
+    for name, command in (("run.json", "fit --resume --out"), ("scores.parquet", "report")):
         (run / name).write_text("{}")
-    code, _, err = in_process("fit", run)
-    assert code == 3 and f"{run} is a run: `cleanpairs report {run}` shows it" in err
+        code, _, err = in_process("fit", run)
+        assert code == 3 and f"{run} is a run: `cleanpairs {command} '{run}'` " in err
 
 
 def test_where_a_run_may_not_lie(in_process: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

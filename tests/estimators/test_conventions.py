@@ -1,5 +1,6 @@
 """scikit-learn's conventions: flags, scores, seeds, a Pipeline, a GridSearchCV, the HTML."""
 
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -14,8 +15,19 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils import estimator_checks
 from sklearn.utils.validation import check_is_fitted
 
-from cleanpairs import CRCL, Auto, ClipScore, InfoNCE, load_pairs
-from cleanpairs.core.errors import CleanpairsError, DataError
+from cleanpairs import (
+    CRCL,
+    Auto,
+    ClipScore,
+    InfoNCE,
+    apply_noise,
+    detection,
+    export_pairs,
+    inject_noise,
+    load_pairs,
+    write_report,
+)  # fmt: skip
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from tests.helpers import sentences
 
 SMALL: dict[str, Any] = {
@@ -86,6 +98,19 @@ def test_pairs_of_which_nobody_can_say_are_no_answers(frame: pd.DataFrame) -> No
     one.calibrate(answers), other.calibrate({**answers, 4: None})
     np.testing.assert_array_equal(one.correspondence_, other.correspondence_)
     assert one.correspondence_[:4].tolist() == [1, 0, 1, 0] and 0 < one.correspondence_[4] < 1
+
+
+def test_what_takes_pairs_takes_a_frame(frame: pd.DataFrame, tmp_path: Path) -> None:
+    noise = inject_noise(frame, 0.5)
+    assert apply_noise(frame, noise).captions == apply_noise(load_pairs(frame), noise).captions
+    fitted = model(random_state=0).fit(frame)
+    plan = fitted.rematch(frame)
+    assert export_pairs(frame, plan, tmp_path / "out.parquet").pairs == 48
+    write_report(tmp_path / "r.html", title="A frame", scores=fitted, threshold=0.5, pairs=frame, plan=plan)
+    with pytest.raises(ConfigError, match="load_pairs makes Pairs of a DataFrame"):
+        plan.apply(frame)
+    with pytest.raises(DataError, match="as many truths"):
+        detection(fitted.correspondence_, np.ones(3, bool), 0.5)
 
 
 def test_labels_that_never_moved_are_told(frame: pd.DataFrame) -> None:

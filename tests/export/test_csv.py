@@ -44,7 +44,7 @@ def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: P
 
 def test_what_a_csv_cannot_hold(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     for how, words in (
-        ({}, "column 'image' of type binary"),
+        ({}, r"column 'image' of type binary: write Parquet \(out.parquet\)$"),
         ({"struct": True, "lists": True}, "column 'caption' of type list.*--captions split"),
     ):
         pairs = make_pairs(3, **how)
