@@ -74,9 +74,7 @@ def check_number(owner: str, name: str, value: Any, *, also: Sequence[Any] = (),
     if any(value is other or (isinstance(other, str) and value == other) for other in also):
         return
     signs = {"above": (">", gt), "least": (">=", ge), "most": ("<=", le), "below": ("<", lt)}
-    value = (
-        float(value) if isinstance(value, Real) and not isinstance(value, int) else value
-    )  # float32 is short
+    value = float(value) if isinstance(value, Real) and not isinstance(value, int) else value  # float32 is short
     bounds = [(*signs[key], limit) for key, limit in limits.items() if limit is not None]
     real = isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max  # type: ignore[operator]
     if not real or not all(fits(value, limit) for _, fits, limit in bounds):
