@@ -93,7 +93,7 @@ def find_displaced_rows(
     usable : (n,) bool, optional
         Rows that can be compared. Others count neither for nor against a distance.
     sample : (m,) int64, (m, d) and (m, d), optional
-        Rows, rising, with their vectors, that tell what random pairs are like. None: at most 20,000 are drawn.
+        Rows, rising, with their vectors, that tell what random pairs are like. None: at most 8,192 are drawn.
 
     Returns
     -------
@@ -102,8 +102,9 @@ def find_displaced_rows(
     Notes
     -----
     Distances up to 64 are all tried. Larger ones are tried where enough rows have their nearest caption there. The
-    chance of any block in n rows without displacement is 0.1 %. Time is linear in rows times distances. Nothing is
-    searched in fewer than 20 rows.
+    chance of any block in n rows without displacement is 0.1 %. Time is linear in rows times distances. Blocks are
+    drawn among the rows of the sample, and near those that fit better at a distance than in place. Nothing is searched
+    in fewer than 20 rows.
     """
     n = len(images)
     nothing = Displacement(np.zeros(n, np.int64), np.zeros(n), ())
@@ -114,7 +115,7 @@ def find_displaced_rows(
     states = compared.distances_that_beat_chance(np.log(n * (2 * compared.reach + 1) / false_alarm))
     if not len(states):
         return nothing
-    compared.normalise(states)
+    compared.normalise(states, compared.rows_in_doubt(states))
     state, probability = _segmented(compared, states)
     distance = np.concatenate([[0], states])[state]
     starts = np.flatnonzero(np.diff(distance, prepend=0) != 0)
@@ -134,7 +135,7 @@ class _Rows:
         self.sides, self.usable, self.n = (images, texts), usable, len(images)
         rows, rng = np.flatnonzero(usable), np.random.default_rng(0)
         if sample is None:
-            some = rows if len(rows) <= 20_000 else np.sort(rng.choice(rows, 20_000, replace=False))
+            some = rows if len(rows) <= 8192 else np.sort(rng.choice(rows, 8192, replace=False))
             vectors = [np.asarray(x[some], np.float32) for x in self.sides]
         else:
             some = sample[0][usable[sample[0]]]
@@ -145,6 +146,7 @@ class _Rows:
         i, j = rng.choice(len(some), (2, 20_000))
         far = np.abs(some[i] - some[j]) > min(self.reach, len(rows) // 4)
         self._random, self._rng, self._level = (i[far], j[far]), rng, np.zeros((2, self.n), np.float32)
+        self._known: dict[int, Floats] = {}  # distance -> similarity
         self._draw_null()
 
     def _draw_null(self) -> None:
@@ -161,26 +163,41 @@ class _Rows:
         below = np.searchsorted(self.null, self._grid, side="right")
         self._normal = ndtri((below + 0.5) / (len(self.null) + 1)).astype(np.float32)
 
-    def normalise(self, states: Floats, most: int = 1024, temperature: float = 0.3) -> None:
+    def rows_in_doubt(self, states: Floats, beside: int = 8, least: float = 4.0) -> Floats:
+        """Rows, rising, that may lie in a block or claim its captions, and those of the sample.
+
+        That is, rows in and ``beside`` a run whose evidence for a distance exceeds that for "in place" by ``least``.
+        """
+        doubted, at_place = np.zeros(self.n, bool), self.evidence(self.at(0))
+        doubted[self._some] = True
+        for k in states.tolist():
+            near = np.flatnonzero(_largest_sums(self.evidence(self.at(k)) - at_place) > least)
+            for shift in (*range(-beside, beside + 1), *(0, *states.tolist())):
+                doubted[near[(near + shift >= 0) & (near + shift < self.n)] + shift] = True
+        return np.flatnonzero(doubted)
+
+    def normalise(self, states: Floats, rows: Floats, most: int = 1024, temperature: float = 0.3) -> None:
         """From now on take off each similarity what image and caption have with random captions and images.
 
         That is half of each log-sum-exp over ``most`` of them, other than those at the distances that are looked at.
-        ``temperature`` is in standard deviations of random pairs.
+        ``temperature`` is in standard deviations of random pairs. It is NaN for other rows than ``rows``.
         """
         tau, count = temperature * max(float(self.null.std()), 1e-12), len(self._some)
+        level = np.full((2, self.n), np.nan, np.float32)
         for side, sign in ((0, 1), (1, -1)):
             rivals = np.sort(self._rng.choice(count, min(most, count), replace=False))
             among, place = self._vectors[1 - side][rivals], np.full(self.n, -1)
             place[self._some[rivals]] = np.arange(len(rivals))
-            for a in range(0, self.n, 4096):
-                rows = np.arange(a, min(a + 4096, self.n))
-                S = self._unit(side, rows) @ among.T / tau
+            for a in range(0, len(rows), 1024):
+                some = rows[a : a + 1024]
+                S = self._unit(side, some) @ among.T / tau
                 for k in (0, *states.tolist()):
-                    other = rows + sign * k
+                    other = some + sign * k
                     at = np.where((other >= 0) & (other < self.n), place[np.clip(other, 0, self.n - 1)], -1)
                     S[np.flatnonzero(at >= 0), at[at >= 0]] = -np.inf
                 top = S.max(axis=1, initial=-1e6)
-                self._level[side, rows] = tau / 2 * (top + np.log(np.exp(S - top[:, None]).mean(axis=1) + 1e-12))
+                level[side, some] = tau / 2 * (top + np.log(np.exp(S - top[:, None]).mean(axis=1) + 1e-12))
+        self._level = level
         self._draw_null()
 
     def _unit(self, side: int, rows: Floats) -> Floats:
@@ -212,13 +229,15 @@ class _Rows:
 
     def at(self, distance: int) -> Floats:
         """Similarity (n,) of image i and caption i + distance. NaN where there is none, or one is unusable."""
-        found = np.full(self.n, np.nan, np.float32)
-        for a in range(0, self.n, 4096):
-            i = np.arange(max(a, -distance), min(a + 4096, self.n - max(distance, 0)))
-            if len(i):
-                similarity = np.einsum("nd,nd->n", self._unit(0, i), self._unit(1, i + distance))
-                found[i] = similarity - self._level[0, i] - self._level[1, i + distance]
+        if distance not in self._known:
+            found = np.full(self.n, np.nan, np.float32)
+            for a in range(0, self.n, 1024):
+                i = np.arange(max(a, -distance), min(a + 1024, self.n - max(distance, 0)))
+                if len(i):
+                    found[i] = np.einsum("nd,nd->n", self._unit(0, i), self._unit(1, i + distance))
+            self._known[distance] = found
         partner = np.clip(np.arange(self.n) + distance, 0, self.n - 1)
+        found = self._known[distance] - self._level[0] - self._level[1, partner]
         found[~(self.usable & self.usable[partner])] = np.nan
         return found
 
@@ -239,33 +258,41 @@ class _Rows:
         """Distances, rising, whose evidence exceeds that for "in place" by ``bound`` over some run of rows."""
         reach = self.reach
         total, lowest, gain = np.zeros((3, 2 * reach + 1))
-        in_place = np.empty(self.n)
+        in_place, self._known[0] = np.empty(self.n), np.empty(self.n, np.float32)
         for a, S in self._bands():
             missing = np.isnan(S)
             E = np.where(missing, 0, self.evidence(S, local=True))
-            in_place[a : a + len(S)] = E[:, reach]
+            in_place[a : a + len(S)], self._known[0][a : a + len(S)] = E[:, reach], S[:, reach]
             sums = total + np.cumsum(np.where(missing, 0, E - np.maximum(E[:, [reach]], 0)), axis=0)
             low = np.minimum(np.minimum.accumulate(sums, axis=0), lowest)
             gain = np.maximum(gain, (sums - low).max(axis=0))
             total, lowest = sums[-1], low[-1]
         gain[reach] = 0
         found = {int(k) - reach: gain[k] for k in np.flatnonzero(gain > bound)}
-        for k in self._far_distances(in_place):
+        for k in self._far_distances(in_place, list(found)):
             E = self.evidence(self.at(k))
-            sums = np.cumsum(np.where(np.isfinite(E), E - np.maximum(in_place, 0), 0))
-            best = (sums - np.minimum(np.minimum.accumulate(sums), 0)).max()
+            best = _largest_sums(np.where(np.isfinite(E), E - np.maximum(in_place, 0), 0)).max()
             if best > bound:
                 found[k] = best
         return np.sort(sorted(found, key=lambda k: -found[k])[:most]).astype(np.int64)
 
-    def _far_distances(self, in_place: Floats, queries: int = 2000) -> list[int]:
-        """Distances beyond ``reach`` at which more nearest captions stand than chance explains."""
+    def _far_distances(self, in_place: Floats, near: Sequence[int], queries: int = 1024, beside: int = 16) -> list[int]:
+        """Distances beyond ``reach`` at which more nearest captions stand than chance explains.
+
+        Of the sample the rows are asked that have no evidence (n,) to be in place. First those among rows, ``beside``
+        on either side, that have none for any distance: in place, or one of those ``near``.
+        """
         from scipy.special import pdtrc
 
         asked = np.flatnonzero(in_place[self._some] < 0)
         if not len(asked):
             return []
-        asked = asked[np.linspace(0, len(asked) - 1, min(len(asked), queries)).astype(int)]
+        ends = np.clip(self._some[asked, None] + [-beside, beside + 1], 0, self.n)
+        away = np.ones(len(asked), bool)
+        for evidence in (in_place, *(self.evidence(self.at(k)) for k in near)):
+            away &= np.concatenate([[0], np.cumsum(evidence)])[ends] @ [-1, 1] < 0
+        first = _evenly(asked[away], queries)
+        asked = np.sort(np.concatenate([first, _evenly(asked[~away], queries - len(first))]))
         rows, query = self._some[asked], self._vectors[0][asked]
         best, nearest = np.full(len(rows), -np.inf, np.float32), np.zeros(len(rows), np.int64)
         for a in range(0, self.n, 2048):
@@ -331,15 +358,24 @@ def _log_ratio(matched: Floats, weight: Floats, null: Floats, at: Floats) -> Flo
     return np.clip(model.decision_function(features(at.ravel())).reshape(at.shape), -6, 6)
 
 
+def _evenly(rows: Floats, most: int) -> Floats:
+    """At most so many of the rows, at even distances."""
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int)]
+
+
+def _largest_sums(x: Floats) -> Floats:
+    """The largest sum (n,) over a run of rows in which each row lies."""
+    total = np.concatenate([[0], np.cumsum(x)])
+    return np.asarray(np.maximum.accumulate(total[::-1])[::-1][1:] - np.minimum.accumulate(total)[:-1])
+
+
 def _viterbi(emission: Floats, change: float = 1e-4, end: float = 1e-3) -> Floats:
     """The likeliest states (n,): a row changes its state with probability ``change``, and ends a block with ``end``.
 
     A block is worth more than its end costs. Rows that lie in no such run are in place, and only their first and last
     ones are looked at.
     """
-    total = np.concatenate([[0], np.cumsum(emission[:, 1:].max(axis=1) - emission[:, 0])])
-    worth = np.maximum.accumulate(total[::-1])[::-1][1:] - np.minimum.accumulate(total)[:-1]
-    inside = worth > -np.log(end) - 1
+    inside = _largest_sums(emission[:, 1:].max(axis=1) - emission[:, 0]) > -np.log(end) - 1
     rows = np.flatnonzero(np.convolve(inside, [1, 1, 1], "same"))
     emission = np.where(inside[rows, None] | (np.arange(emission.shape[1]) == 0), emission[rows], -np.inf)
     states = np.zeros(len(inside), np.int64)

@@ -52,8 +52,11 @@ def matching_probability(S: Tensor, tau: float, excluded: Tensor | None = None) 
 
 def unit_rows(x: np.ndarray) -> np.ndarray:
     """Rows scaled to length 1. Zero rows, and those that are not finite (the reader quarantines them), become zero."""
-    x = np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0).astype(np.float32)
-    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), dtype=np.float32)
+    x = np.array(x, np.float32)  # a copy
+    length = np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    odd = ~np.isfinite(length[:, 0])
+    x[odd], length[odd] = 0, 1
+    return np.divide(x, length, out=x)
 
 
 def token_counts(ids: np.ndarray, offsets: np.ndarray, most: int) -> Any:
