@@ -122,9 +122,11 @@ _is_address, _is_tags_or_addresses = _is_all_addresses(), _is_all_addresses(r"|(
 
 
 def _is_mojibake(caption: str, _: float) -> bool:
+    if caption.isascii():
+        return False
     from ftfy.badness import is_bad
 
-    return not caption.isascii() and bool(is_bad(caption))
+    return bool(is_bad(caption))
 
 
 def _repeated(pairs: Pairs, share: float) -> np.ndarray:

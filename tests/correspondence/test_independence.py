@@ -117,17 +117,20 @@ def displaced(owner: np.ndarray, first: int, last: int, distance: int) -> np.nda
     return owner
 
 
+@pytest.mark.parametrize("known", [600, 200])
 @pytest.mark.parametrize(
     ("distance", "length", "noise"),
     [(1, 30, 0.0), (3, 30, 0.2), (-2, 100, 0.0), (1, 100, 0.2), (3, 300, 0.0), (-2, 300, 0.2)],
 )
-def test_a_block_is_found(distance: int, length: int, noise: float) -> None:
+def test_a_block_is_found(distance: int, length: int, noise: float, known: int) -> None:
+    """By a sample of so many rows that are ``known``."""
     images, texts = corpus()
     rng = np.random.default_rng(1)
     owner = displaced(np.arange(len(images)), 200, 200 + length, distance)
     exchanged = np.flatnonzero(rng.random(len(owner)) < noise)
     owner[exchanged] = owner[rng.permutation(exchanged)]
-    found = find_displaced_rows(images, texts[owner])
+    some = np.sort(rng.choice(len(owner), known, replace=False))
+    found = find_displaced_rows(images, texts[owner], sample=(some, images[some], texts[owner][some]))
     place = np.argsort(owner) - np.arange(len(owner))  # how far away each image's caption stands
     inside = np.arange(200 + max(-distance, 0), 200 + length - max(distance, 0))
     inside = inside[place[inside] == distance]
