@@ -10,7 +10,7 @@ from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import EpochContext, Network, TrainingData, TrainingSettings
-from tests.helpers import WORDS, rotated, sentences
+from tests.helpers import WORDS, rotated
 
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
@@ -24,12 +24,16 @@ def corpus(n: int = 160, wrong: int = 40, seed: int = 0, *, names: int = 0, nois
     ``names``: so many words of its own each caption has beside them, and as many more dimensions of ``noise`` each
     vector: by these a network learns wrong pairs by heart.
     """
-    captions, features = sentences(n, seed)
-    captions = [" ".join([caption, *(f"n{i}x{m}" for m in range(names))]) for i, caption in enumerate(captions)]
-    if noise:
-        own = noise * np.random.default_rng(seed + 1).normal(size=(n, 16))
-        features = np.concatenate([features, own.astype(np.float32)], axis=1)
-    return Pairs.from_arrays(rotated(captions, wrong), features=features)
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [
+        " ".join([*(WORDS[k] for k in row), *(f"n{i}x{m}" for m in range(names))]) for i, row in enumerate(chosen)
+    ]
+    features = np.array([vectors[row].sum(0) for row in chosen])
+    if noise:  # of the same draws: test_against_plain.py depends on them
+        features = np.concatenate([features, noise * rng.normal(size=(n, 16))], axis=1)
+    return Pairs.from_arrays(rotated(captions, wrong), features=features.astype(np.float32))
 
 
 def procedure_of(method: Any, n: int, **settings: Any) -> Any:
