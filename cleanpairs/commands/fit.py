@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -344,10 +345,11 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table) -> dict[str, Any
     scores, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
     rows = issues.to_pylist()
     counts, worst = Counter(row["issue"] for row in rows), None
-    first = next((row for row in rows if row["issue"] == ISSUES[0]), None)
-    if first is not None:
-        why = f": {visible(first['why'], 120)}" if first["why"] else ""
-        worst = f"pair {first['pair_id']}, key {visible(first['key'], 40)}, correspondence {first['score']:.3f}{why}"
+    doubtful = [row for row in rows if row["issue"] == ISSUES[0]]
+    if doubtful:
+        row = min(doubtful, key=itemgetter("score"))
+        why = f": {visible(row['why'], 120)}" if row["why"] else ""
+        worst = f"pair {row['pair_id']}, key {visible(row['key'], 40)}, correspondence {row['score']:.3f}{why}"
     return {
         "method": estimator.method_name,
         "pairs": len(y),

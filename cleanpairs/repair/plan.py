@@ -387,8 +387,9 @@ def checked(table: pa.Table, first: int = 0, pairs: int | None = None) -> pa.Tab
     ids, action = table["pair_id"].to_numpy(), table["action"]
     known = pc.fill_null(pc.is_in(action, pa.array(ACTIONS)), False)
     if not pc.all(known, min_count=0).as_py():
-        unknown = action.filter(pc.invert(known))[0].as_py()
-        raise DataError(f"unknown action {unknown!r} in the repair plan (known: {', '.join(ACTIONS)})")
+        at = pc.index(known, False).as_py()
+        whose = f"pair {ids[at]}, key {table['key'][at]}, has the action {action[at].as_py()!r}"
+        raise DataError(f"{whose}, and there are only {', '.join(ACTIONS)}")
     donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
     repaired, most = acted(table, REMATCHED), len(table) if pairs is None else pairs
     wrong = np.flatnonzero(repaired & ((donor < 0) | (donor >= most) | (donor == ids)))

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cleanpairs.commands.fit import result_table
+from cleanpairs import ClipScore
+from cleanpairs.commands.fit import _result, result_table
 from cleanpairs.commands.rematch import chosen_cut
 from cleanpairs.commands.run import LATEST, PLAN, Run, default_run_path, mistyped, write_scores
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, RefusedError
@@ -262,6 +263,18 @@ def test_thresholds(tmp_path: Path) -> None:
     write_scores(run.path / "scores.parquet", [""] * 50, np.full(50, 0.7, np.float32), 0.1, {}, overwrite=True)
     with pytest.raises(RefusedError, match="do not separate"):
         resolve_threshold("auto", run)
+
+
+def test_the_worst_pair_is_that_of_the_lowest_score() -> None:
+    fitted = ClipScore()
+    fitted._begin()
+    fitted.correspondence_, fitted.threshold_, fitted.noise_rate_ = np.array([0.6, 0.1], np.float32), 0.5, math.nan
+    fitted.quarantined_, fitted.history_ = {}, []
+    rows = [("doubtful", 0, "stands out", 0.6, ""), ("doubtful", 1, "flagged", 0.1, "")]  # as issues.csv lists them
+    issues = pa.Table.from_pylist(
+        [dict(zip(("issue", "pair_id", "key", "score", "why"), r, strict=True)) for r in rows]
+    )
+    assert _result(fitted, {}, issues)["worst"] == "pair 1, key flagged, correspondence 0.100"
 
 
 def test_the_verdict_is_the_first_line_and_names_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,7 +193,7 @@ def test_edited_plans_are_followed_as_in_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "says"),
     [
-        ("action", "burn", "unknown action 'burn'"),
+        ("action", "burn", "has the action 'burn', and there are only keep"),
         ("donor_pair_id", 99, "no other pair"),
         ("donor_pair_id", "own", "no other pair"),
         ("donor_pair_id", 6, "which is quarantined"),
