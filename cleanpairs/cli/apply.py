@@ -193,9 +193,11 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
         )
     warn_of_flags(run, result.flagged, result.pairs, result.threshold)
     text = (
-        f"{result.pairs:,} pairs scored, {result.flagged:,} below {result.threshold:.3g}, "
+        f"{result.pairs - result.quarantined:,} pairs scored, {result.flagged:,} below {result.threshold:.3g}, "
         f"{result.quarantined:,} quarantined -> {out}"
     )
+    if result.quarantined:
+        text += f"\nquarantined: cleanpairs inspect {quote(data)} says why"
     if result.noise_rate is not None:
         rate = "undetermined" if math.isnan(result.noise_rate.value) else result.noise_rate
         text += f"\nthreshold: by random pairs of this data, which the model has not seen; share mismatched: {rate}"

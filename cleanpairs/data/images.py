@@ -101,6 +101,8 @@ def resolve_path(path: str, root: Path, beside: Path | None = None) -> Path:
                     return resolved
     if not file.is_relative_to(base):
         remedy = "" if os.path.exists(file) else ", and no end of it is there"
+        if not remedy and os.path.isabs(path) and file.suffix.lower() in IMAGES:
+            remedy = f"; --image-root {file.parent} takes it in"
         if Path(os.path.abspath(base / path)).is_relative_to(base):
             remedy = f"; it is a link, and --image-root {os.path.commonpath([base, file])} takes in {file}"
         raise DataError(f"the image path {path[:120]!r} leaves the image root {root}{remedy}")

@@ -206,7 +206,9 @@ class RepairPlan:
 
         if not isinstance(dataset, datasets.Dataset):
             what = type(dataset).__name__
-            raise ConfigError(f"a plan is applied to Pairs or a datasets.Dataset: load_pairs makes Pairs of a {what}")
+            raise ConfigError(
+                f"a plan is applied to Pairs or a datasets.Dataset, not to {what}; load_pairs makes Pairs of it"
+            )
         pairs = load_pairs(dataset)
         self.check_for(pairs)
         if pairs.source.explicit_lists:

@@ -107,13 +107,14 @@ def test_lines_that_cannot_be_used_are_set_aside_with_their_number(folder: Path)
         b"3.png,caf\xe9": "line 5 is not UTF-8; the file may be ", b'4.png,"a" b': "line 6 cannot be read",
         b"9.png,gone": "missing", b"../secret.png,out": "leaves the image root", b",none": "there is no image",
         b"/etc/passwd,out": "leaves the image root", b"https://example.org/a.png,far": "URL", b"5.png,last": None,
+        f"{folder.parent}/secret.png,out".encode(): f"image root {folder}; --image-root {folder.parent} takes",
     }  # fmt: skip
     (folder.parent / "secret.png").write_bytes(picture(9))
     (folder / "in.csv").write_bytes(b"\r\n".join([b"image,caption", *lines, b""]))
     pairs = load_pairs(folder)
     for i, why in enumerate(lines.values()):
         assert pairs.reasons.get(i) is None if why is None else why in pairs.reasons[i], i
-    assert pairs.images.read(range(5, 11)) == [None] * 5 + [picture(5)] and len(pairs) == 11
+    assert pairs.images.read(range(5, 11)) == [None] * 5 + [picture(5)] and len(pairs) == 12
     assert table_of(pairs)["image"][6].as_py()["bytes"] is None
 
 

@@ -107,7 +107,7 @@ def test_what_takes_pairs_takes_a_frame(frame: pd.DataFrame, tmp_path: Path) -> 
     plan = fitted.rematch(frame)
     assert export_pairs(frame, plan, tmp_path / "out.parquet").pairs == 48
     write_report(tmp_path / "r.html", title="A frame", scores=fitted, threshold=0.5, pairs=frame, plan=plan)
-    with pytest.raises(ConfigError, match="load_pairs makes Pairs of a DataFrame"):
+    with pytest.raises(ConfigError, match="not to DataFrame; load_pairs makes"):
         plan.apply(frame)
     with pytest.raises(DataError, match="as many truths"):
         detection(fitted.correspondence_, np.ones(3, bool), 0.5)
