@@ -111,7 +111,7 @@ def test_an_estimator_plots_itself(tmp_path: Path) -> None:
     assert len(model.plot_pairs(pairs, "best", count=3)) == 3
     loaded = type(model).from_pretrained(model.save_pretrained(tmp_path / "model"))
     for plot in (loaded.plot_scores, loaded.plot_training):  # they need the scores of the fit
-        with pytest.raises(NotFittedError, match="that was loaded"):
+        with pytest.raises(NotFittedError, match="a loaded model holds no scores"):
             plot()
     titles = [a.get_title(loc="left") for a in model.plot_pairs(pairs.select([3, 5]), [1])]
     assert len(titles) == 1
