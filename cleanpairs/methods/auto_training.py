@@ -274,8 +274,8 @@ class AutoTraining(TrainingStrategy):
         pairs = VectorPairs(image, text, d.image_group, d.text_group[texts])
         order, words = ranks(self.scores) + joint * similarity_to_neighbours(pairs, trust, seed=view.seed(8)), None
         if not self.known.by_similarity and len(self.known.null):
-            # The spaces are made again: kept through the training they are 3 KB a pair.
-            frozen, words = frozen_pairs(d, seed), words_of(d.tokens)
+            frozen = frozen_pairs(d, seed) if self.known.frozen is None else self.known.frozen
+            words = words_of(d.tokens)
             observed, of_planted = normalised_agreement(frozen, weights, planted, seed=seed)
             observed[planted[0]] = of_planted
         order += untrained * ranks(observed)

@@ -11,7 +11,7 @@ from cleanpairs.correspondence.similarity import SimilarityAgreement, similarity
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.refusal import caption_spaces
 from cleanpairs.ops.matching import token_counts
-from cleanpairs.ops.normalised_similarity import VectorPairs
+from cleanpairs.ops.normalised_similarity import RIVALS, VectorPairs
 from cleanpairs.trainer import TrainingData, step_seed
 
 
@@ -186,6 +186,9 @@ class Untrained:
 
     weight : (m,) float
         Weights of the planted pairs. See :func:`weights_by_twins`.
+
+    frozen : VectorPairs, optional
+        The pairs in their frozen spaces, 3 KB a pair. Kept of at most 16,384 pairs, and never of vectors of one space.
     """
 
     captions: np.ndarray
@@ -196,6 +199,7 @@ class Untrained:
     null: np.ndarray
     plants_similar_pairs: bool
     weight: np.ndarray
+    frozen: VectorPairs | None = None
 
     @classmethod
     def of(
@@ -211,7 +215,8 @@ class Untrained:
         if by_similarity is not None and (by_similarity.settled or not train):
             found, none = by_similarity, np.zeros(0, np.int64)
             return cls(np.arange(len(data)), none, found, found.observed, found.matched, found.null, False, np.ones(0))
-        candidates = similar_pairs(frozen_pairs(data, seed), rng) if similar else None
+        frozen = frozen_pairs(data, seed) if similar or by_similarity is None else None
+        candidates = similar_pairs(frozen, rng) if similar and frozen is not None else None
         captions, planted = plant(data.image_group, data.text_group, share, rng, candidates)
         if by_similarity is not None:
             changed = replace(data, tokens=data.tokens.take(captions), text_group=data.text_group[captions])
@@ -219,16 +224,16 @@ class Untrained:
             null = judged.similar if similar else judged.null
             weight = np.ones(len(planted))
             return cls(captions, planted, by_similarity, judged.observed, judged.matched, null, similar, weight)
-        agreement = neighbour_agreement(
-            frozen_pairs(data, seed), planted=np.stack([planted, captions[planted]]), words=words_of(data.tokens),
-            seed=seed,
-        )  # fmt: skip
+        assert frozen is not None
+        exchanged = np.stack([planted, captions[planted]])
+        agreement = neighbour_agreement(frozen, planted=exchanged, words=words_of(data.tokens), seed=seed)
         observed, matched = agreement.observed.copy(), agreement.matched.copy()
         if len(planted) and len(agreement.planted):
             observed[planted], matched[planted] = agreement.planted, agreement.planted_matched
         null = agreement.similar if similar else agreement.null
         weight = weights_by_twins(data.image_group, data.text_group, captions[planted], agreement.matched)
-        return cls(captions, planted, agreement, observed, matched, null, similar, weight)
+        kept = frozen if len(data) <= RIVALS else None
+        return cls(captions, planted, agreement, observed, matched, null, similar, weight, kept)
 
     @property
     def by_similarity(self) -> bool:
