@@ -2,7 +2,8 @@
 
 Every pair is scored, or its score read. Then it is decided (:func:`cleanpairs.repair.planning.plan_repairs`). The pairs
 are in memory. Many rows are a stream of batches, of which the vectors of the pairs that a repair can concern are held.
-Scores of both ways differ in the seventh digit, and a few repairs may differ.
+Of vectors of one space both ways give the same plan. Trained towers see the rows in other batches: their scores differ
+in the seventh digit, and a few repairs may differ.
 """
 
 from collections.abc import Iterator, Mapping

@@ -114,6 +114,7 @@ class _Space(Centred):
     def __init__(self, rows: Vectors, some: np.ndarray) -> None:
         super().__init__(rows[some])
         self.rows = rows
+        del self.vectors  # nobody asks for them
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(self.rows[rows] - self.mean)
@@ -150,7 +151,12 @@ class _Sides:
 
     def table(self, rows: slice) -> np.ndarray:
         images = self.images[rows]
-        out = np.stack([x @ t.T for x, t in zip(images.views, self.captions.views, strict=True)], axis=-1)
+        kinds = list(zip(map(id, self.images.views), map(id, self.captions.views), strict=True))
+        products: list[np.ndarray] = []
+        for kind, x, t in zip(kinds, images.views, self.captions.views, strict=True):
+            known = kinds.index(kind)  # views of the same vectors are multiplied once
+            products.append(products[known] if known < len(products) else x @ t.T)
+        out = np.stack(products, axis=-1)
         for scale in (images.scale, self.captions.scale):
             if scale is not None:
                 out *= scale[:, None] if scale is images.scale else scale
@@ -185,7 +191,9 @@ class _Predictor:
         weight = weight.astype(np.float32)
         x, t = self.image[of_image[pairs]], self.text[pairs]
         self.map = ridge(x, t, weight), ridge(t, x, weight)
-        self.x, self.t, self.weight = x[:most], t[:most], weight[:most]
+        if most is not None:  # copies, as views would hold all
+            x, t = x[:most].copy(), t[:most].copy()
+        self.x, self.t, self.weight = x, t, weight[:most]
 
     def _predicted(
         self, asking: np.ndarray, among: np.ndarray, values: np.ndarray, map_: np.ndarray

@@ -8,12 +8,13 @@ So work is cut into even blocks, and a batch is filled up to :data:`LEAST` rows.
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.base import DualEncoder, input_dim
+from cleanpairs.encoders.towers import l2_normalise
 from cleanpairs.features import Captions
-from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Bank, Embeddings, embed_images, embed_texts
 
@@ -143,8 +144,11 @@ class SpaceScorer(RowScorer):
             if len(vectors) and vectors.shape[-1] != self.dim:
                 size = f"{data} has {vectors.shape[-1]}"
                 raise DataError(f"the model takes {what} vectors of {self.dim} dimensions, {size}")
-        images = unit_rows(np.asarray(batch.vectors, np.float32).mean(axis=1))
-        return Embeddings(images[batch.row]), Embeddings(unit_rows(batch.text_vectors))
+        images, texts = (torch.from_numpy(np.array(x, np.float32)) for x in (batch.vectors, batch.text_vectors))
+        # As the model of such vectors does in memory, to the last bit.
+        unit = (l2_normalise(x).numpy() for x in (images.mean(dim=1), texts))
+        sides = [np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0) for x in unit]
+        return Embeddings(sides[0][batch.row]), Embeddings(sides[1])
 
 
 def _even(n: int) -> int:

@@ -169,9 +169,10 @@ class PlanInput:
                 first = s.stop
         mismatched, above = (np.flatnonzero(undecided & x) for x in _parted(values, settings))
         order = np.argsort(best.pair)
-        row = np.concatenate([np.arange(len(mismatched)), len(mismatched) + order])
-        for side, z in zip(vectors, best.vectors, strict=False):
-            side.append(z[: len(order)])
+        row = np.arange(len(mismatched) + len(order))
+        for side in vectors:
+            if best.vectors:
+                side.append(best.vectors.pop(0)[order])
         z_image, z_text = map(_joined, vectors)
         group = near_vector_groups(signs, settings.duplicate_bits) if settings.dedup else None
         left = np.where(undecided, values, np.nan)

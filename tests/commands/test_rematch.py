@@ -187,6 +187,18 @@ def test_streamed_plans_have_the_probabilities_of_memory(
     assert right > 0.8 and abs(right - sure) < 0.1, (right, sure)
 
 
+def test_vectors_of_one_space_are_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    data = write(tmp_path / "data.parquet", 900, 0.3)
+    fitted = fit(data, method="auto")
+    for other in (None, write(tmp_path / "other.parquet", 700, 0.3, seed=1)):
+        expected = in_memory(fitted, other, tmp_path / "expected.parquet")
+        found = plan_stream(fitted, other, tmp_path / "plan.parquet", overwrite=True)
+        assert found.streamed and found.summary.repaired > 50
+        table = RepairPlan.load(tmp_path / "plan.parquet").table
+        for name in table.column_names:
+            assert table[name].to_pylist() == expected.table[name].to_pylist(), name
+
+
 def test_the_best_of_near_duplicates_is_kept(run: Run, tmp_path: Path) -> None:
     """In memory and in a stream, and all rows are accounted for."""
     rng, n = np.random.default_rng(0), 240
