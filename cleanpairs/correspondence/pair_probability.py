@@ -12,8 +12,9 @@ Networks know their training pairs by heart. So everything here is linear or unt
    do. A logistic regression of right on l and both differences gives the probability.
 
 Of more than :attr:`PairNumbers.most_exact` pairs to be repaired one predictor judges all. It has learned from a sample
-of the trusted pairs, and sums are taken over samples. Vectors of one space are then looked up where they lie, and
-predicted by ridge regression alone: nothing but some numbers is held of a pair.
+of the trusted pairs, and sums are taken over samples. The wrong edges of step 4 are then those of held-out images with
+all captions to be repaired: too few held-out captions are nearly right for a held-out image. Vectors of one space are
+looked up where they lie, and predicted by ridge regression alone: nothing but some numbers is held of a pair.
 
 The prior has two factors. A right repair takes two mismatched pairs apart: the product of their probabilities. The
 caption's image must be in the data: ``present``, which the scores cannot tell (dev/LOG.md).
@@ -59,6 +60,9 @@ class PairNumbers:
     references : int
         Trusted pairs in a sample for means.
 
+    most_edges : int
+        By samples, the calibration compares held-out images with all captions to be repaired: so many edges.
+
     block : int
         Images at once.
     """
@@ -72,6 +76,7 @@ class PairNumbers:
     most_exact: int = 8192
     most_held: int = 2048
     references: int = 8192
+    most_edges: int = 1 << 26
     block: int = 64
 
 
@@ -337,11 +342,12 @@ class PairProbability:
         held = [(h, h[np.unique(image_group[h], return_index=True)[1]]) for h in few]  # captions, images
         seen = predictors * (len(held) // len(predictors))
         self._learn(seen, held, rng)
-        self.judged = self._calibrate(seen, held, rng if many else None)
-        if self.judged and many:
-            self._prepare_many(predictors[0], rng)
-        elif self.judged:
+        if many:
+            self.judged = self._prepare_many(predictors[0], np.concatenate(few), rng)
+        elif self._calibrate(seen, held):
             self._prepare(predictors)
+        else:
+            self.judged = False
 
     def _ratio(self, views: np.ndarray) -> np.ndarray:
         return np.asarray(_terms(views) @ self._coefficients + self._intercept, np.float32)
@@ -382,15 +388,8 @@ class PairProbability:
         )  # fmt: skip
         self._coefficients, self._intercept = fit.coef_[0].astype(np.float32), float(fit.intercept_[0])
 
-    def _calibrate(
-        self, predictors: list[_Predictor], held: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator | None
-    ) -> bool:
-        """4. of the module's head. False where too few right edges are seen.
-
-        ``rng``: where the sums are taken over samples, which seldom hold what belongs to an image or a caption.
-        """
-        from sklearn.linear_model import LogisticRegression
-
+    def _calibrate(self, predictors: list[_Predictor], held: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+        """4. of the module's head. False where too few right edges are seen."""
         found, scores = [], []
         for predictor, (captions, images) in zip(predictors, held, strict=True):
             ratio = np.concatenate(
@@ -403,22 +402,27 @@ class PairProbability:
             seen = min(1.0, NUMBERS.near / (scale[0] * ratio.shape[1]))
             scores.append(np.quantile(ratio[~right], 1 - seen))
         self.least = float(np.mean(scores))
-        mean = float(self.matched[self.trusted].mean())
         edges, truth, weight = [], [], []
         for ratio, right, scale, matched in found:
-            total, n = np.exp(ratio.astype(np.float64)), ratio.shape
-            drawn = (0, 0) if rng is None else (rng.random(n[1]) * scale[0], rng.random((n[0], 1)) * scale[1])
-            in_row, in_column = (~right | (one < 1) for one in drawn)
-            sums = (total * in_row).sum(axis=1), (total * in_column).sum(axis=0)
+            total = np.exp(ratio.astype(np.float64))
             i, c = np.nonzero(ratio > self.least)
-            holds = in_row[i, c], in_column[i, c]
-            edges.append(_differences(ratio[i, c], (sums[0][i], sums[1][c]), scale, holds))
+            sums = total.sum(axis=1)[i], total.sum(axis=0)[c]
+            edges.append(_differences(ratio[i, c], sums, scale, (True, True)))
             truth.append(right[i, c])
-            weight.append(np.where(right[i, c], NUMBERS.present / mean * matched[c], scale[1]))
-        x, y, w = (np.concatenate(part) for part in (edges, truth, weight))
-        if min(y.sum(), (~y).sum()) < NUMBERS.least_right:
+            weight.append(np.where(right[i, c], self._right_weight(matched[c]), scale[1]))
+        return self._fit(*map(np.concatenate, (edges, truth, weight)))
+
+    def _right_weight(self, matched: np.ndarray) -> np.ndarray:
+        """Of right edges of held-out pairs: of so many images to be repaired the caption is there."""
+        return np.asarray(NUMBERS.present / float(self.matched[self.trusted].mean()) * matched)
+
+    def _fit(self, edges: np.ndarray, right: np.ndarray, weight: np.ndarray) -> bool:
+        """Learn the probability of (k, 3) edges. False where too few are right, or wrong."""
+        from sklearn.linear_model import LogisticRegression
+
+        if min(right.sum(), (~right).sum()) < NUMBERS.least_right:
             return False
-        fit = LogisticRegression(C=10, max_iter=1000).fit(_bends(x), y, sample_weight=w)
+        fit = LogisticRegression(C=10, max_iter=1000).fit(_bends(edges), right, sample_weight=weight)
         self._logit = fit.coef_[0], float(fit.intercept_[0])
         return True
 
@@ -432,40 +436,73 @@ class PairProbability:
             self._place[mine] = np.arange(len(mine))
             sides = _Sides(predictor.images(self.images[mine]), predictor.captions(self.captions))
             self._views.append(sides)
-            for rows, ratio in self._blocks(sides):
-                worth = np.exp(ratio.astype(np.float64))
-                sums[0][mine[rows]] = worth.sum(axis=1)
-                sums[1][:] += worth.sum(axis=0)
+            sums[0][mine], of_captions = self._totals(sides.images, sides.captions)
+            sums[1][:] += of_captions
         image, caption = self._right(self.images, self.captions)  # what stands in the input is no candidate
         own = np.exp(self._ratio_of(image, caption).astype(np.float64))
         np.subtract.at(sums[0], image, own)
         np.subtract.at(sums[1], caption, own)
         self._note_wrong()
 
-    def _prepare_many(self, predictor: _Predictor, rng: np.random.Generator) -> None:
-        """As :meth:`_prepare`, with sums over samples."""
+    def _prepare_many(self, predictor: _Predictor, held: np.ndarray, rng: np.random.Generator) -> bool:
+        """As :meth:`_calibrate` and :meth:`_prepare`, with sums over samples.
+
+        The images of ``held`` pairs (h,), or of some of them, go through all captions to be repaired. These are wrong.
+        """
         linear, both = isinstance(predictor, _LinearPredictor), (self.images, self.captions)
         some = [np.sort(rng.choice(len(x), min(len(x), NUMBERS.most_held), replace=False)) for x in both]
         self._holds = np.isin(np.arange(len(self.images)), some[0]), np.isin(np.arange(len(self.captions)), some[1])
         self._scale = len(self.captions) / len(some[1]), len(self.images) / len(some[0])
-        self._sums = np.zeros(len(self.images)), np.zeros(len(self.captions))
         few = predictor.images(self.images[some[0]]), predictor.captions(self.captions[some[1]])
+        asking, answering = predictor.images(held), predictor.captions(held)
+        seen = slice(min(NUMBERS.most_held, NUMBERS.most_edges // len(self.captions) + 1))  # of the held-out images
+        table = np.concatenate([ratio for _, ratio in self._blocks(_Sides(asking[seen], few[1]))])
+        self.least = float(np.quantile(table, 1 - min(1.0, NUMBERS.near / len(self.captions))))
+        own = self._totals(asking, few[1])[0], self._totals(few[0], answering)[1]  # of held-out pairs
         step = 4096 if linear else max(map(len, both))
-        for start in range(0, len(self.images), step):
+        starts = [range(0, len(x), step) for x in both]
+        totals = []
+        for start in starts[0]:
             images = predictor.images(self.images[start : start + step])
-            for rows, ratio in self._blocks(_Sides(images, few[1])):
-                self._sums[0][start:][rows] = np.exp(ratio.astype(np.float64)).sum(axis=1)
-        scales: list[Any] = []
-        for start in range(0, len(self.captions), step):
+            totals.append(self._totals(images, few[1])[0])
+        found, of_captions, scales = [], [], []
+        for start in starts[1]:
             captions = predictor.captions(self.captions[start : start + step])
             scales.append(captions.scale)
-            for _, ratio in self._blocks(_Sides(few[0], captions)):
-                self._sums[1][start : start + step] += np.exp(ratio.astype(np.float64)).sum(axis=0)
+            of_captions.append(self._totals(few[0], captions)[1])
+            for rows, ratio in self._blocks(_Sides(asking[seen], captions)):
+                i, c = np.nonzero(ratio > self.least)
+                found.append((rows.start + i, start + c, ratio[i, c]))
+        self._sums = np.concatenate(totals), np.concatenate(of_captions)
         if linear:
             self._lookup = predictor, _Side([_Places(predictor.text, self.captions)] * 4, np.concatenate(scales))
         else:
             self._views, self._place = [_Sides(images, captions)], np.arange(len(self.images))
         self._note_wrong()
+        image, caption, ratio = map(np.concatenate, zip(*found, strict=True))
+        beside, n = self._right(held[seen], self.captions), len(self.captions)
+        wrong = ~np.isin(image * n + caption, beside[0] * n + beside[1])
+        image, caption, ratio = image[wrong], caption[wrong], ratio[wrong]
+        right = self._ratio(_Sides(asking, answering).pairs(*np.tile(np.arange(len(held)), (2, 1))))
+        near = np.flatnonzero(right > self.least)
+        # The sums of other images hold their right caption as often as a sample does.
+        held_too = rng.random(len(held)) * self._scale[0] < NUMBERS.present
+        others = own[0] + np.exp(right.astype(np.float64)) * held_too
+        edges = [
+            _differences(right[near], (own[0][near], own[1][near]), self._scale, (False, False)),
+            _differences(ratio, (others[image], self._sums[1][caption]), self._scale, (self._holds[1][caption], False)),
+        ]
+        weight = self._right_weight(self.matched[held[near]]), np.full(len(ratio), len(held) / len(held[seen]))
+        return self._fit(np.concatenate(edges), np.repeat([True, False], [*map(len, edges)]), np.concatenate(weight))
+
+    def _totals(self, images: _Side, captions: _Side) -> tuple[np.ndarray, np.ndarray]:
+        """The sums of exp(l) of each image over the captions, and of each caption over the images."""
+        of_images, of_captions = [np.empty(0)], np.zeros(len(captions.views[0]))
+        for _, ratio in self._blocks(_Sides(images, captions)):
+            worth = np.exp(ratio.astype(np.float64))
+            of_images.append(worth.sum(axis=1))
+            of_captions += worth.sum(axis=0)
+        return np.concatenate(of_images), of_captions
 
     def _note_wrong(self) -> None:
         self._wrong = np.zeros(len(self.images))
