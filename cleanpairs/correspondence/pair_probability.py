@@ -465,7 +465,8 @@ class PairProbability:
         for start in starts[0]:
             images = predictor.images(self.images[start : start + step])
             totals.append(self._totals(images, few[1])[0])
-        found, of_captions, scales = [], [], []
+        scales: list[Any] = []
+        found, of_captions = [], []
         for start in starts[1]:
             captions = predictor.captions(self.captions[start : start + step])
             scales.append(captions.scale)
