@@ -102,23 +102,17 @@ def second_opinions(
     ----------
     pairs : Pairs
         N pairs.
-
     scores : array_like of float, shape (N,)
         NaN where quarantined.
-
     judge : Judge
         Who is asked.
-
     threshold : float
         Half of the pairs that are asked about have scores next to it. The others are spread over all scores.
-
     answers : mapping of int to bool, optional
         Pair -> whether a person says that it is matched. The errors are measured on a kind with ten answers or more.
-
     count : int
         How many pairs. A kind with fewer answers gets a quarter as many planted pairs. Planted mismatched pairs are
         random images with random captions. Planted matched pairs are those with the highest scores.
-
     seed : int
         Seed of what is planted.
 

@@ -292,17 +292,10 @@ def calibrate_by_labels(
     ----------
     observed : (N,) float
         Scores of the pairs.
-
-    rows : (k,) int
-        Labelled pairs.
-
-    matched : (k,) bool
-        Their labels.
-
+    rows, matched : (k,) int, (k,) bool
+        Labelled pairs, and their labels.
     wrong : float, (k, 2) float, or (m, k, 2)
-        Probability of a wrong label, for a matched pair and for a mismatched one. Or m such cases, of which one is
-        right, and which are equally likely beforehand.
-
+        Probability of a wrong label, of a matched and of a mismatched pair, or of m equally likely cases.
     draws : int
         Draws of the posterior.
 
@@ -419,22 +412,16 @@ def calibrate(
     ----------
     observed : (N,) float
         Scores of the pairs.
-
     null : (m,) float
         Scores of pairs that are known to be mismatched.
-
     known : (m,) float in (0, 1), optional
         The null pairs' quantile of another figure in its null distribution, which is known exactly.
-
     weight : (m,) float, optional
         Weights of the null pairs, with the mean 1.
-
     by_score : bool
         Whether the scores count, in deviations of the null scores. Else log(1 - q) counts.
-
     draws : int
         Draws of the bootstrap. 0: no intervals.
-
     seed : int
         Seed of the bootstrap.
 

@@ -179,22 +179,16 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         ----------
         pairs : N pairs
             As :func:`cleanpairs.load_pairs` takes them.
-
         y : None
             There are no labels.
-
         val : pairs, optional
             Clean pairs. The epoch of the last stage with the best rSum on them is kept.
-
         run_dir : str or Path, optional
             Where checkpoints are kept.
-
         resume : bool
             Go on from the checkpoints of an interrupted fit.
-
         on_epoch, on_step : callable, optional
             See :class:`cleanpairs.trainer.Trainer`.
-
         on_encode, on_encode_texts : callable, optional
             Called with (done, total) while images, or captions, become vectors.
 
