@@ -152,10 +152,10 @@ class Explainer:
         finite = np.flatnonzero(np.isfinite(self.correspondence))
         return finite[np.argsort(self.correspondence[finite], kind="stable")][:count]
 
-    def sentences(self, most: int = 2000) -> dict[int, str]:
-        """Pair -> :meth:`why`, of the flagged pairs and the 100 lowest others. Of ``most``, the lowest."""
+    def sentences(self) -> dict[int, str]:
+        """Pair -> :meth:`why`, of the flagged pairs and the 100 lowest others. Of 100,000 at most."""
         flagged = int((self.correspondence < self.threshold).sum())
-        ids = self.worst(min(flagged + 100, most) if self.pairs.has_captions else 0)
+        ids = self.worst(min(flagged + 100, 100_000) if self.pairs.has_captions else 0)
         return dict(zip(ids.tolist(), self.why(ids), strict=True))
 
     def issues(

@@ -5,7 +5,6 @@ refuses to write where something lies that it reads, or that a run, a plan or an
 holds a lock on what it writes for as long as it runs.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -267,7 +266,6 @@ class PathsCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it, if its paths allow that."""
-        _NoPandas.hide()
         outputs, beside, inputs = written_and_read(ctx)
         if not outputs:
             return super().invoke(ctx)
@@ -281,28 +279,6 @@ class PathsCommand(click.Command):
                 param.type.check_ending(value, param, ctx)
         with output_lock([] if rank_by_environment() else outputs):  # one of several processes writes
             return super().invoke(ctx)
-
-
-class _NoPandas:
-    """A finder of modules by which PyArrow makes its first array without pandas, whose import takes half a second.
-
-    PyArrow imports it when it is asked for a data frame.
-    """
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        if name == "pandas":
-            raise ImportError(name)
-
-    @classmethod
-    def hide(cls) -> None:
-        sys.meta_path.insert(0, cls)
-        try:
-            import pyarrow
-
-            pyarrow.array([])
-        finally:
-            sys.meta_path.remove(cls)
 
 
 def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["Input"]]:

@@ -93,14 +93,6 @@ def test_help_takes_no_scikit_learn() -> None:
     assert not {"sklearn", "numpy", "torch", "pyarrow"} & {name.split(".")[0] for name in done.stdout.split()}
 
 
-def test_commands_take_no_pandas_until_a_data_frame_is_asked_for() -> None:
-    code = (
-        "import sys; from cleanpairs.cli.options import _NoPandas; _NoPandas.hide(); import pyarrow as pa\n"
-        "table = pa.table({'a': pa.array([1])}); assert 'pandas' not in sys.modules; print(table.to_pandas().a.sum())"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
-
-
 def test_not_fitted_is_made_when_asked_for() -> None:
     import sklearn.exceptions
 
