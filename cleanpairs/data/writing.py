@@ -27,17 +27,14 @@ def with_image_feature(schema: pa.Schema) -> pa.Schema:
     images = [field.name for field in schema if is_image_struct(field.type)]
     if not images and b"huggingface" not in metadata:
         return schema
+    from datasets import Image
+
     for name in images:
         at = schema.get_field_index(name)
         kind = schema.field(at).type
         if pa.types.is_null(kind.field("path").type):
             parts = [f.with_type(pa.string()) if f.name == "path" else f for f in kind]
             schema = schema.set(at, schema.field(at).with_type(pa.struct(parts)))
-    plain = None if b"huggingface" in metadata else _plain_features(schema)
-    if plain is not None:
-        return schema.with_metadata(metadata | {b"huggingface": json.dumps({"info": {"features": plain}}).encode()})
-    from datasets import Image
-
     for noted in (schema, schema.remove_metadata()):  # notes that cannot be read, of another version, are left out
         with suppress(KeyError, TypeError, AttributeError, ValueError, NotImplementedError):
             features = noted_features(noted)
@@ -45,22 +42,6 @@ def with_image_feature(schema: pa.Schema) -> pa.Schema:
             metadata[b"huggingface"] = json.dumps({"info": {"features": features.to_dict()}}).encode()
             return schema.with_metadata(metadata)
     return schema  # it has a type that `datasets` cannot open whatever we note: a map, a view
-
-
-def _plain_features(schema: pa.Schema) -> dict[str, dict[str, str]] | None:
-    """The features of images, numbers and texts, without `datasets`, whose import takes a second. None of others."""
-    found, names = {}, {"halffloat": "float16", "float": "float32", "double": "float64"}
-    for field in schema:
-        kind = field.type
-        if is_image_struct(kind):
-            found[field.name] = {"_type": "Image"}
-        elif any(
-            of(kind) for of in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string)
-        ):
-            found[field.name] = {"dtype": names.get(str(kind), str(kind)), "_type": "Value"}
-        else:
-            return None
-    return found
 
 
 def noted_features(schema: pa.Schema) -> Any:

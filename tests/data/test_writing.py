@@ -216,13 +216,3 @@ def test_vectors_of_captions_keep_their_faults(large: bool, tmp_path: Path, monk
     pq.write_table(lists, tmp_path / "lists.parquet")
     several = load_pairs(tmp_path / "lists.parquet")  # one vector a row is not one a caption
     assert several.text_vectors is None and not several.reasons and len(several) == 10
-
-
-def test_plain_features_are_noted_as_datasets_notes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    kinds = [pa.int8(), pa.uint16(), pa.int64(), pa.float16(), pa.float32(), pa.float64(), pa.bool_(), pa.string()]
-    fields = [pa.field(str(kind), kind, nullable=k % 2 == 0) for k, kind in enumerate(kinds)]
-    schema = pa.schema([*fields, ("image", image)])
-    plain = writing.with_image_feature(schema)
-    monkeypatch.setattr(writing, "_plain_features", lambda schema: None)
-    assert plain.equals(writing.with_image_feature(schema), check_metadata=True)
