@@ -79,6 +79,26 @@ def ranks(score: np.ndarray) -> np.ndarray:
     return np.asarray((rankdata(score) - 0.5) / max(len(score), 1))
 
 
+def ranks_by_length(score: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """:func:`ranks` among captions of about as many words: an eighth of all captions, or more that are equal.
+
+    Parameters
+    ----------
+    score, length : (N,) float, (N,) int
+        Scores, and words of each caption. The worst of many words fits worse than that of few.
+
+    Returns
+    -------
+    (N,) float
+        In (0, 1).
+    """
+    part = np.searchsorted(np.unique(np.quantile(length, np.arange(1, 8) / 8)), length)
+    found = np.empty(len(score))
+    for number in np.unique(part):
+        found[part == number] = ranks(score[part == number])
+    return found
+
+
 def reordered(order: np.ndarray, words: np.ndarray, matched: float) -> np.ndarray:
     """Scores of pairs that seem to be matched, changed by the word that fits worst. None falls below the other pairs.
 
@@ -87,7 +107,7 @@ def reordered(order: np.ndarray, words: np.ndarray, matched: float) -> np.ndarra
     order : (N,) float
         Scores.
     words : (N,) float
-        Rank in (0, 1) of each caption's worst word.
+        Rank in (0, 1) of each caption's worst word, of :func:`ranks_by_length`.
     matched : float
         Share of the pairs that seem to be matched. These have the highest scores.
 
@@ -282,7 +302,8 @@ class AutoTraining(TrainingStrategy):
         if words is None:
             return order
         low = lowest_ratio(frozen.images, words, weights, np.stack([np.arange(len(texts)), texts]), seed=seed)
-        return reordered(order, ranks(low), float(weights.mean()))
+        length = np.asarray((words > 0).sum(axis=1)).ravel()[texts]
+        return reordered(order, ranks_by_length(low, length), float(weights.mean()))
 
     def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Vectors of all networks side by side.

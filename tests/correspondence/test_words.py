@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from cleanpairs.correspondence.agreement import neighbour_agreement
 from cleanpairs.correspondence.words import NUMBERS, WordRatios, lowest_ratio
-from cleanpairs.methods.auto_training import reordered
+from cleanpairs.methods.auto_training import ranks_by_length, reordered
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from tests.helpers import unit
 
@@ -62,3 +62,11 @@ def test_words_change_the_order_of_matched_pairs_alone() -> None:
     order, words = np.array([0.1, 0.2, 1.0, 2.0, 2.1]), np.array([0.9, 0.1, 0.9, 0.1, 0.9])
     found = reordered(order, words, 0.75)
     assert (found[:2] == order[:2]).all() and (np.argsort(found) == [0, 1, 3, 2, 4]).all()
+
+
+def test_a_short_caption_is_not_above_a_long_one_for_having_few_words() -> None:
+    rng, length = np.random.default_rng(0), np.repeat([2, 12], 500)
+    lowest = np.array([rng.normal(size=k).min() for k in length])
+    found = ranks_by_length(lowest, length)
+    assert np.isclose(found[:500].mean(), 0.5) and np.isclose(found[500:].mean(), 0.5)
+    assert (np.argsort(found[500:]) == np.argsort(lowest[500:])).all()
