@@ -132,26 +132,26 @@ def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = 20) -> np.nda
     The softmax is the first of ``steps``: both sides take half a step at once. The largest similarities of each image
     and caption are kept, all up to some 2,900 pairs. The rest of a sum counts with the mean worth of what is kept.
     """
-    first, last, _ = _balance(pairs, tau, steps)
+    first, last = _balance(pairs, tau, steps)
     return -tau * (first + last)
 
 
-def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """u of the images and v of the captions (2, N) float64, after the first step and after the last.
-
-    And the :meth:`Background.sums` (2, 2, N) of these pairs.
-    """
+def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarray, np.ndarray]:
+    """u of the images and v of the captions (2, N) float64, after the first step and after the last."""
     own = cosines(pairs.images, pairs.texts)
     sides = [_largest(side, own, tau) for side in pairs._sides(pairs)]
     found = [np.zeros(len(pairs)), np.zeros(len(pairs))]
     first = found
     for step in range(steps):
-        both = zip(sides, found, found[::-1], strict=True)
-        found = [(mine - np.logaddexp(*side.sums(other))) / 2 for side, mine, other in both]
+        stepped = []
+        for (kept, rest, top, total), mine, other in zip(sides, found, found[::-1], strict=True):
+            highest = float(other.max())
+            sums = kept @ np.exp(other - highest)
+            sums += rest * sums.sum() / total
+            stepped.append((mine - np.log(sums) - top - highest) / 2)
+        found = stepped
         first = first if step else found
-    worth = zip(sides, found[::-1], strict=True)
-    sums = [[side.sums(v)[0] for v in (np.zeros(len(pairs)), other)] for side, other in worth]
-    return np.stack(first), np.stack(found), np.array(sums)
+    return np.stack(first), np.stack(found)
 
 
 @dataclass(frozen=True)
@@ -165,22 +165,19 @@ class Background:
     worth : (2, m) float
         Balanced u of the images and v of the captions.
     within : (2, m) float
-        What :func:`balanced` finds of these pairs. Empty where it is no longer needed.
-    own_sums : (2, 2, m) float
-        Their :meth:`sums`, by the largest similarities. Empty where they are no longer needed.
+        What :func:`balanced` finds for these pairs. None where it is no longer needed.
     """
 
     pairs: VectorPairs
     worth: np.ndarray
     within: np.ndarray = field(default_factory=lambda: np.empty((2, 0)))
-    own_sums: np.ndarray = field(default_factory=lambda: np.empty((2, 2, 0)))
 
     @classmethod
     def of(cls, pairs: VectorPairs, *, tau: float = TAU) -> "Background":
         """Balance m pairs. They are kept in half precision."""
-        first, last, sums = _balance(pairs, tau)
+        first, last = _balance(pairs, tau)
         half = replace(pairs, images=pairs.images.astype(np.float16), texts=pairs.texts.astype(np.float16))
-        return cls(half, last, -tau * (first + last), sums)
+        return cls(half, last, -tau * (first + last))
 
     def shared(self, pairs: VectorPairs, *, tau: float = TAU) -> np.ndarray:
         """As :func:`balanced`, (2, n) float64, of n pairs of which each is added to the background alone."""
@@ -253,49 +250,23 @@ def among_all(
     return own - shared.mean(axis=0), shared
 
 
-@dataclass(frozen=True)
-class _Largest:
-    """exp(s / tau - top) of the largest similarities of N askers, the asker's own apart.
+def _largest(
+    side: _Side, own: np.ndarray, tau: float
+) -> tuple["np.ndarray | csr_array", np.ndarray, np.ndarray, float]:
+    """exp(s / tau - top) (N, N) of the largest similarities of each row, the sum (N,) of the others, and top (N,).
 
-    Parameters
-    ----------
-    kept : (N, N)
-        Those of others. Dense where all of them are kept, else sparse.
-    own, rest, top : (N,) float64
-        The asker's own, the sum of the others, and the largest of all, in units of tau.
-    total : float
-        Of what is kept, and the askers' own.
+    And the sum of the matrix, which is dense where all of them are kept.
     """
-
-    kept: "np.ndarray | csr_array"
-    own: np.ndarray
-    rest: np.ndarray
-    top: np.ndarray
-    total: float
-
-    def sums(self, worth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """log sum_j exp(s_ij / tau + worth_j) (N,) over all others, and of the asker's own alone."""
-        highest = float(worth.max())
-        weight = np.exp(worth - highest)
-        of_others, own = self.kept @ weight, self.own * weight
-        mean = (of_others.sum() + own.sum()) / self.total
-        least = np.finfo(np.float64).tiny
-        others, own = (np.log(np.maximum(part, least)) for part in (of_others + self.rest * mean, own))
-        return others + self.top + highest, own + self.top + highest
-
-
-def _largest(side: _Side, own: np.ndarray, tau: float) -> _Largest:
     asking, answering, same = side
     n = len(asking)
     k = min(n, max(1, _KEPT // n))
-    values, columns, rest, top, of_own = np.empty((n, k)), np.empty((n, k), np.int32), *np.zeros((3, n))
+    values, columns, rest, top = np.empty((n, k)), np.empty((n, k), np.int32), np.zeros(n), np.empty(n)
     near = np.asarray(answering, np.float32).T
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // 2 // n))  # larger blocks are mapped anew each time
     for block in blocks(n, rows):
         S = np.asarray(asking[block], np.float32) @ near
         S[same(block, np.arange(n)[None])] = -np.inf
-        diagonal = np.arange(len(S)), np.arange(n)[block]
-        S[diagonal] = own[block]
+        S[np.arange(len(S)), np.arange(n)[block]] = own[block]
         highest = S.max(axis=1, keepdims=True)
         top[block] = highest[:, 0] / tau
         np.subtract(highest, S, out=S)
@@ -304,19 +275,17 @@ def _largest(side: _Side, own: np.ndarray, tau: float) -> _Largest:
         if k < n:
             columns[block] = np.argpartition(S, k - 1, axis=1)[:, :k]
         np.exp(np.negative(S, out=S), out=S)
-        of_own[block], S[diagonal] = S[diagonal], 0
         if k == n:
             values[block] = S
             continue
         values[block] = np.take_along_axis(S, columns[block], 1)
         rest[block] = np.maximum(S.sum(axis=1, dtype=np.float64) - values[block].sum(axis=1), 0)
-    known = of_own, rest, top, float(values.sum() + of_own.sum())
     if k == n:
-        return _Largest(values, *known)
+        return values, rest, top, values.sum()
     from scipy.sparse import csr_array
 
     kept = csr_array((values.ravel(), columns.ravel(), np.arange(n + 1) * k), shape=(n, n))
-    return _Largest(kept, *known)
+    return kept, rest, top, values.sum()
 
 
 def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
