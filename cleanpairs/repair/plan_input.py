@@ -129,9 +129,7 @@ class PlanInput:
         known: np.ndarray | None = None,
         moves: np.ndarray | None = None,
     ) -> "PlanInput":
-        """Of a stream of ``n`` rows, one pair each. Keys and captions go into the file ``texts``.
-
-        ``known`` (n,) float32: the correspondence, where it is known.
+        """Of ``n`` rows of one pair. ``known`` (n,) is their correspondence. ``texts`` takes keys and captions.
 
         Raises
         ------
