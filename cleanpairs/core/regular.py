@@ -39,8 +39,11 @@ def _raised_as(kind: type[CleanpairsError], path: object, how: str, *also: type[
     except (OSError, *also) as error:  # type: ignore[misc]
         if message := no_thread(error):
             raise ResourceError(f"{path} cannot be {how}: {message}") from error
-        pointer = "; it is a pointer of Git LFS: run git lfs pull" if _is_pointer(path) else ""
-        raise kind(f"{path} cannot be {how}: {error_text(error)}{pointer}") from error
+        remedy = "; it is a pointer of Git LFS: run git lfs pull" if _is_pointer(path) else ""
+        closed = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.ENOENT, errno.EPERM, errno.EROFS)
+        if kind is OutputError and closed:
+            remedy = "; name an output in a folder that you may write to"
+        raise kind(f"{path} cannot be {how}: {error_text(error)}{remedy}") from error
 
 
 def _is_pointer(path: object) -> bool:

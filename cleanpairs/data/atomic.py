@@ -51,7 +51,7 @@ def _sync(path: Path) -> None:
 def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Paths, ours: Names | None) -> None:
     refuse_inputs([target], inputs)
     mode = 0
-    with writing(target), suppress(FileNotFoundError):  # a folder above it may be a file, or closed to us
+    with writing(target), suppress(FileNotFoundError, NotADirectoryError):  # a folder may be closed to us
         mode = os.lstat(target).st_mode
     if not mode:
         return

@@ -7,6 +7,7 @@ locks. A file that a kill has left is taken over by the next writer.
 import errno
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -44,6 +45,9 @@ def _take(lock: FileLock, held: ExitStack, output: str) -> None:
     try:
         held.enter_context(lock)
     except Timeout:
+        if not path.exists():  # filelock waits where a folder takes no file at all, as /proc
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
         who = ""
         with suppress(OSError, ValueError):
             who = read_text(path)[:200]
@@ -67,7 +71,11 @@ def _remove_empty(folder: Path) -> None:
 
 
 def make_parents(path: Path) -> None:
-    """Make the directories above ``path``. Raises OutputError: the first would lie in the root of the file system."""
+    """Make the directories above ``path``. Raises OutputError: a file is in the way, or the first would lie in the root
+    of the file system.
+    """
+    if file := next((folder for folder in path.parents if folder.exists() and not folder.is_dir()), None):
+        raise OutputError(f"{path} cannot be written: {file} is a file and no directory; name another output")
     missing = [folder for folder in path.parents if not folder.exists()]
     if missing and missing[-1].parent == Path(missing[-1].anchor):
         raise OutputError(f"{path} cannot be written: there is no directory {missing[-1]}; make it first")

@@ -389,8 +389,22 @@ def test_folders_that_were_made_for_the_lock_go_if_nothing_came_into_them(tmp_pa
     with output_lock([tmp_path / "a" / "b" / "out"]):
         (tmp_path / "a" / "mine").write_text("mine")
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["mine"]
-    with pytest.raises(OutputError, match="cannot be written"), output_lock([tmp_path / "a" / "mine" / "out"]):
+
+
+@pytest.mark.parametrize("write", [output_lock, lambda paths: staged_file(paths[0])])
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("/proc/x", "No such file or directory; name an output in a folder that you may write to"),
+        ("/sys/x", "(Permission denied|Operation not permitted); name an output in a folder that you may write to"),
+        (f"{__file__}/a/out", f"{__file__} is a file and no directory; name another output"),
+        ("/nonexist-cleanpairs/a/out", "there is no directory /nonexist-cleanpairs; make it first"),
+    ],
+)
+def test_a_folder_that_takes_no_file(out: str, said: str, write: Callable[..., Any]) -> None:
+    with pytest.raises(OutputError, match=f"^{out} cannot be written: {said}$"), write([out]):
         raise AssertionError
+    assert not Path("/nonexist-cleanpairs").exists()
 
 
 def test_whatever_a_lock_says_is_read_with_care(tmp_path: Path) -> None:
@@ -417,13 +431,3 @@ def test_one_of_many_gets_it(tmp_path: Path) -> None:
     running = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     assert [(p.communicate()[1], p.returncode) for p in running] == [("", 0)] * 3
     assert list(tmp_path.iterdir()) == [] and os.getpid() not in [p.pid for p in running]
-
-
-def test_no_directory_is_made_in_the_root(tmp_path: Path) -> None:
-    for write in (output_lock, lambda paths: staged_file(paths[0])):
-        said = r"out\.parquet cannot be written: there is no directory /nonexist-cleanpairs; make it first"
-        with pytest.raises(OutputError, match=said), write(["/nonexist-cleanpairs/a/out.parquet"]):
-            pass
-    assert not Path("/nonexist-cleanpairs").exists()
-    with output_lock([tmp_path / "a" / "b" / "out.parquet"]):
-        assert (tmp_path / "a" / "b").is_dir()
