@@ -109,6 +109,8 @@ JPG, PNG = jpeg(0), jpeg(1, "PNG")
         ({"i.1.jpg": JPG, "i.1.txt": b"one", "i.2.jpg": JPG, "i.2.json": b'{"text": "two"}'}, ["one", "two"], ""),
         ({"v.1/a.b.jpg": JPG, "v.1/a.b.caption": b"one"}, ["one"], ""),
         ({"a.image.jpg": JPG, "a.mask.png": PNG, "a.caption.txt": b"one"}, [], "has several images"),
+        ({"a.jpg": JPG, "a.PNG": PNG, "a.txt": b"one"}, [], "has several images"),
+        ({"a.jpg": JPG, "a.txt": b"one", "a.caption": b"two"}, [], "has several captions"),
         ({"a.image.jpg": JPG, "a.caption.txt": b"one"}, ["one"], ""),
         ({"a.jpg": JPG, "a.left.jpg": JPG, "a.text": b"one"}, ["one"], ""),
         ({"a.jpg": JPG, "a.en.txt": b"one", "a.de.txt": b"eins"}, [], "has several captions"),

@@ -62,7 +62,7 @@ class Sample(NamedTuple):
     def among(self, endings: Sequence[str]) -> list[str]:
         """The extensions that are one of ``endings``, or else end in one, as ``image.jpg`` does."""
         plain = [ending for ending in endings if ending in self.members]
-        return plain[:1] or [name for name in self.members if name.rpartition(".")[2] in endings]
+        return plain or [name for name in self.members if name.rpartition(".")[2] in endings]
 
     @property
     def image(self) -> str | None:
