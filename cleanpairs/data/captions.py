@@ -27,7 +27,8 @@ def captions_of(value: Any, depth: int = 3) -> list[tuple[str | None, str | None
     if isinstance(value, str):
         spelt = spelt_out(value) if depth == 3 else None
         if spelt is None:
-            return [(plain_text(value), None)]
+            plain = re.sub(r"\s*<(__dj__\w+|\|__dj__eoc\|)>\s*", " ", value).strip() if "__dj__" in value else value
+            return [(plain_text(plain), None)]  # data-juicer's marks of images and of ends
         captions = captions_of(spelt, 2)
         return [(plain_text(value), captions[0][1])] if isinstance(spelt, dict) and captions[0][1] else captions
     if isinstance(value, list) and depth:

@@ -100,6 +100,7 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
             ["a", "b", "c"],
             ["no caption", "is 3, not text", "no caption", "is true", r"an object \('en'\)", "no caption", "is empty"],
         ),
+        ("a.jsonl", lines("<__dj__image>\na b <|__dj__eoc|>", ["<__dj__image> c"]), ["a b", "c"], []),
         ("a.jsonl", lines([["a"], ["b", "c"]]), ["a", "b", "c"], []),
         ("a.jsonl", lines('["a", "b"]'), ["a", "b"], []),
         ("a.jsonl", lines([{"raw": "a", "sentid": 1}, {"tokens": ["b", "c"]}], name="sentences"), ["a", "b c"], []),
