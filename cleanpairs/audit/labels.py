@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,21 +19,22 @@ from cleanpairs.data.atomic import staged_directory, updated_file
 from cleanpairs.data.decoding import thumbnails
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.readers import load_pairs
 from cleanpairs.repair.editing import same_key, write_csv
 
 COLUMNS = ("pair_id", "key", "stratum", "matched")  # that are read back
 AUDIT_FILES = re.compile(r"labels\.csv|label\.html|images/\d+\.jpg|result\.json")
 
 
-def write_labels(folder: str | Path, sample: AuditSample, pairs: Pairs, *, overwrite: bool = False) -> Path:
+def write_labels(folder: str | Path, sample: AuditSample, pairs: Any, *, overwrite: bool = False) -> Path:
     """Write a sample as ``labels.csv``, with its pictures in ``images/``, into a directory of their own.
 
     Parameters
     ----------
     folder : str or Path
     sample : AuditSample
-    pairs : Pairs
-        All pairs, of which the sample was drawn.
+    pairs : Pairs, path or table
+        All pairs, of which the sample was drawn, as :func:`cleanpairs.load_pairs` takes them.
     overwrite : bool
         Replace the audit in the directory. One with labels given by hand is never replaced.
 
@@ -48,6 +50,7 @@ def write_labels(folder: str | Path, sample: AuditSample, pairs: Pairs, *, overw
     DataError
         The sample names pairs that are not in the data.
     """
+    pairs = load_pairs(pairs)
     if len(sample) and sample.pair_id.max() >= len(pairs):
         raise DataError(f"the audit names pairs up to {sample.pair_id.max()}, the data has {len(pairs)}")
     with staged_directory(folder, overwrite=overwrite, ours=AUDIT_FILES) as staged:

@@ -10,6 +10,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from cleanpairs.core.registry import nearest
 from cleanpairs.data.duplicates import flat_images
 from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.readers import load_pairs
 
 PREFIX = "filter "
 MAIN_SCRIPT = 0.8  # of the captions, where those in another script are rare enough to say something
@@ -58,11 +60,14 @@ def chosen_filters(drop: str) -> dict[str, float]:
     return chosen
 
 
-def filter_reasons(pairs: Pairs, drop: str = "all", *, pictures: bool = True) -> dict[int, str]:
+def filter_reasons(pairs: Any, drop: str = "all", *, pictures: bool = True) -> dict[int, str]:
     """Why filters set pairs aside: pair_id -> a reason that begins with :data:`PREFIX`, of the first filter that does.
-    Nothing by one that finds more than half of the pairs. ``pictures``: whether they may be decoded, as ``blank`` asks.
+    Nothing by one that finds more than half of the pairs.
+
+    - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
+    - ``pictures``: whether they may be decoded, as ``blank`` asks
     """
-    reasons: dict[int, str] = {}
+    pairs, reasons = load_pairs(pairs), dict[int, str]()
     for name, setting in chosen_filters(drop).items():
         rows = FILTERS[name].find(pairs, setting) if pictures or name != "blank" else np.empty(0, np.int64)
         for i in () if is_usual(rows, pairs) else rows.tolist():

@@ -9,7 +9,7 @@ import numpy as np
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.parameters import check_choice
-from cleanpairs.data import Pairs, cache_dir
+from cleanpairs.data import Pairs, cache_dir, load_pairs
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import FrozenImages
@@ -44,11 +44,14 @@ def resolve_image_encoder(name: str, kind: str) -> str:
 
 
 def image_matrix(
-    pairs: Pairs, encoder: str = "auto", *, image_size: int | None = None, progress: Progress | None = None
+    pairs: Any, encoder: str = "auto", *, image_size: int | None = None, progress: Progress | None = None
 ) -> ImageMatrix:
     """All images of ``pairs`` as one matrix, by ``auto``, ``features`` or ``efficientnet_lite0``, which sees a square
     of ``image_size`` pixels. ``progress(done, total)`` is called after each batch.
+
+    - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
     """
+    pairs = load_pairs(pairs)
     name = resolve_image_encoder(encoder, pairs.images.kind)
     if name == "features":
         array = pairs.images.array()

@@ -159,8 +159,11 @@ class RepairPlan:
         """Counts per action."""
         return _summary(self, [self.table])
 
-    def check_for(self, pairs: Pairs) -> "RepairPlan":
-        """The plan, with the keys of ``pairs`` where a spreadsheet has rewritten them. DataError: it is for others."""
+    def check_for(self, pairs: Any) -> "RepairPlan":
+        """The plan, with the keys of ``pairs``, as :func:`cleanpairs.load_pairs` takes them, where a spreadsheet has
+        rewritten them. DataError: it is for others.
+        """
+        pairs = load_pairs(pairs)
         check_data(self, len(self), pairs.source.fingerprint, len(pairs))
         table, keys = self.table, pa.array(pairs.keys, pa.string())
         if pc.all(pc.equal(table["key"], keys), skip_nulls=False, min_count=0).as_py():
@@ -303,7 +306,10 @@ def check_data(plan: RepairPlan, planned: int, fingerprint: str, pairs: int) -> 
     if planned != pairs:
         raise DataError(f"the plan is for {planned} pairs, the data has {pairs}: make the plan from this data")
     if plan.fingerprint and plan.fingerprint != fingerprint:
-        raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
+        raise DataError(
+            "the plan was made for other data (its fingerprint differs): give what it was made from, or make a plan "
+            "from this data. A file, and its rows in memory, have two fingerprints"
+        )
 
 
 def write_plan(path: str | Path, head: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:

@@ -167,7 +167,7 @@ def test_captions(caption: str, names: set[str]) -> None:
     pairs = Pairs.from_arrays([*captions, caption], image_vectors=np.eye(31, dtype=np.float32))
     found = {name for name, rows in filtered(pairs).items() if len(rows)}
     assert found == names
-    reasons = filter_reasons(pairs)
+    reasons = filter_reasons({"caption": pairs.captions, "image_features": np.eye(31).tolist()})
     assert list(reasons) == ([30] if names else [])
     assert all(reasons[30].startswith(f"{PREFIX}{sorted(names, key=list(FILTERS).index)[0]}: ") for _ in names)
 

@@ -237,8 +237,9 @@ def test_outputs_that_exist_or_collide(flat: Pairs, mixed: RepairPlan, tmp_path:
 
 def test_a_changed_input_and_other_data_are_refused(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
     other = load_pairs(write_flat(tmp_path / "other.parquet", 12, site=[7] * 12))
-    with pytest.raises(DataError, match="other data"):
-        export_pairs(other, mixed, tmp_path / "out.parquet")
+    for data in other, pq.read_table(tmp_path / "in.parquet"):
+        with pytest.raises(DataError, match=r"other data.* A file, and its rows in memory"):
+            export_pairs(data, mixed, tmp_path / "out.parquet")
     write_flat(tmp_path / "in.parquet", 12, site=[7] * 12)
     with pytest.raises(DataError, match="changed"):
         export_pairs(flat, mixed, tmp_path / "out.parquet")

@@ -33,7 +33,7 @@ def written(path: Path, images: list[bytes | None]) -> Path:
 def test_frozen_features_come_from_the_cache_the_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images: list[bytes | None] = [picture(i) for i in range(3)]
     pairs = load_pairs(written(tmp_path / "a.parquet", images))
-    first = image_matrix(pairs, image_size=224)
+    first = image_matrix(tmp_path / "a.parquet", image_size=224)
     direct = EfficientNetLite0().encode_images([Image.open(io.BytesIO(b)) for b in images if b])
     assert first.encoder == "efficientnet_lite0" and first.array.shape == (3, 9, 1280)
     made = first.array.astype(np.float32)
