@@ -113,19 +113,23 @@ class Whole(click.IntRange):
     """A whole number, as large as the libraries take one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click does. A larger number is a usage error."""
-        number = super().convert(value, param, ctx)
-        most = LARGEST_SEED if param is not None and param.name == "seed" else LARGEST_COUNT
-        return number if number <= most else self.fail(f"{number} is larger than {most}.", param, ctx)
+        """As click does. The error names what is allowed."""
+        most = LARGEST_SEED if param is not None and param.name == "seed" else self.max or LARGEST_COUNT
+        with suppress(ValueError):
+            if (self.min or 0) <= (number := int(value)) <= most:
+                return number
+        self.fail(f"{value!r} is no whole number from {self.min} to {most}.", param, ctx)
 
 
 class Share(click.FloatRange):
     """A number from 0 to 1, without NaN, which click's ranges let through."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click does. NaN is a usage error."""
-        share = super().convert(value, param, ctx)
-        return share if share == share else self.fail(f"{share} is no number.", param, ctx)
+        """As click does. The error names what is allowed."""
+        with suppress(ValueError):
+            if 0 <= (share := float(value)) <= 1:
+                return share
+        self.fail(f"{value!r} is no number from 0 to 1.", param, ctx)
 
 
 def group(title: str, *options: Decorator) -> Decorator:

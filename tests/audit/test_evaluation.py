@@ -332,8 +332,7 @@ def test_what_a_spreadsheet_does(tmp_path: Path, pairs: Pairs, drawn_labels: Aud
 def test_an_update_keeps_the_sample_and_has_the_labels(
     tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, scores: np.ndarray
 ) -> None:
-    columns = {"key": pairs.keys, "caption": [f"caption {i}" for i in range(N)], "image": pairs.images.read(range(N))}
-    path = write_labels(tmp_path / "audit", drawn_labels, columns)
+    path = write_labels(tmp_path / "audit", drawn_labels, pairs)
     before = rows(path)
     update_labels(path, replace(drawn_labels, matched=np.where(np.arange(N) < 2, [1.0, 0.0] * (N // 2), np.nan)), pairs)
     assert [row | {"matched": ""} for row in rows(path)] == before and len(list(path.parent.iterdir())) == 2

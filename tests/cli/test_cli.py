@@ -78,7 +78,7 @@ def test_every_command_has_help(command: Command, name: str) -> None:
         ("score data.parquet --out s.parquet", 3, ["runs/latest", "cleanpairs fit"]),
         ("score a b c --out s.parquet", 2, ["give RUN, DATA"]),
         ("score data.parquet", 2, ["--out"]),
-        ("evaluate --threshold 2", 2, ["0<=x<=1"]),
+        ("evaluate --threshold 2", 2, ["'2' is no number from 0 to 1"]),
         ("score --out s.parquet", 2, ["give the DATA"]),
         ("evaluate norun data.parquet", 3, ["norun"]),
         ("export --repaired o.parquet", 3, ["runs/latest"]),
@@ -88,7 +88,8 @@ def test_every_command_has_help(command: Command, name: str) -> None:
         (f"fit data.parquet --set epochs={10**20}", 2, ["epochs", str(10**20)]),
         ("fit data.parquet --set lr=.nan", 2, ["lr", "nan"]),
         (f"--memory-cap {10**20} fit data.parquet", 2, ["--memory-cap", str(10**20)]),
-        ("corrupt data.parquet --noise nan --out n.parquet", 2, ["--noise", "nan"]),
+        ("corrupt data.parquet --noise nan --out n.parquet", 2, ["--noise", "'nan' is no number from 0 to 1"]),
+        ("rematch run --donors x", 2, ["--donors", "'x' is no whole number from 1 to 2147483647"]),
     ],
 )
 def test_misuse(command: Command, data: Path, argv: str, code: int, words: list[str]) -> None:

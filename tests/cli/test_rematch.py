@@ -91,7 +91,7 @@ def test_what_a_format_cannot_hold_is_refused_at_once(
 ) -> None:
     monkeypatch.setattr("cleanpairs.commands.rematch.rematch_run", lambda *given, **named: pytest.fail("it planned"))
     code, _, err = command("export", "run", "--repaired", tmp_path / "ids.npy")
-    assert code == 2 and "made of the column 'uid'" in err and "or export Parquet" in err
+    assert code == 2 and "lists the column 'uid'" in err and "name the output *.parquet" in err
     code, _, err = command("export", "run", "--repaired", tmp_path / "tars", "--format", "webdataset")
     assert code == 2 and "webdataset holds images" in err
     assert not list(tmp_path.iterdir())

@@ -69,7 +69,7 @@ def test_a_page_about_a_run(command: Command, run: Run, tmp_path: Path) -> None:
 
 def test_what_labels_say_is_shown(command: Command, run: Run, tmp_path: Path) -> None:
     y = run.scores().correspondence
-    labels = write_labels(run.path / "audit", draw_sample(y, 20, threshold=0.3), run.load_input())
+    labels = write_labels(run.path / "audit", draw_sample(y, 20, threshold=0.3), run.load_input().source.paths[0])
     update_labels(labels, AuditSample.of(np.arange(20), np.array([0, 0.3, 1]), y, np.ones(20)), run.load_input())
     assert command("audit", run.path, "--labels", labels)[0] == 0
     assert command("report", run.path) == (0, "written: report.html\n", "")
