@@ -6,7 +6,9 @@ import os
 import re
 import resource
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +85,31 @@ def memory_is_capped() -> bool:
     """
     kinds = (resource.RLIMIT_DATA, resource.RLIMIT_AS)
     return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in kinds)
+
+
+def limited(threads: int) -> int:
+    """``threads``, or fewer where ``OMP_NUM_THREADS`` says so."""
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(threads, int(limit)) if limit.isdecimal() and int(limit) else threads
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within, a thread multiplies its matrices alone. OpenBLAS's threads wait for each other, and for work, in a loop:
+    they take more CPU time than small matrices, and than large ones where other programs run.
+    """
+    import scipy.linalg  # noqa: F401 - it brings an OpenBLAS
+    from threadpoolctl import ThreadpoolController
+
+    with ThreadpoolController().limit(limits=1, user_api="blas"):
+        yield
+
+
+def in_threads(work: Callable[[slice], None], parts: Iterable[slice]) -> None:
+    """Do the work on each part, :func:`alone`, by one thread a processor."""
+    threads = 1 if memory_is_capped() else limited(len(os.sched_getaffinity(0)))
+    with alone(), ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, parts))
 
 
 def check_threads() -> None:

@@ -32,6 +32,8 @@ from typing import Any
 
 import numpy as np
 
+from cleanpairs.core.limits import alone
+
 BINS = 1000
 _MIDDLE = (np.arange(BINS) + 0.5) / BINS
 SUREST, ORDER = 7.0, 0.5  # of the log odds, and what they fall by from q = 0 to 1 anyway
@@ -396,6 +398,7 @@ def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
     return np.asarray((low + high + 1) / 2 / (len(order) + 1))
 
 
+@alone()
 def calibrate(
     observed: np.ndarray,
     null: np.ndarray,

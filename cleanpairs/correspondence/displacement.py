@@ -204,8 +204,8 @@ class _Rows:
         return self._centred(side, np.asarray(self.sides[side][rows], np.float32))
 
     def _centred(self, side: int, x: Floats) -> Floats:
-        x = x - self.means[side]
-        return x / np.maximum(np.sqrt(np.einsum("nd,nd->n", x, x)), 1e-12)[:, None]
+        x = np.subtract(x, self.means[side], out=x)
+        return np.divide(x, np.maximum(np.sqrt(np.einsum("nd,nd->n", x, x)), 1e-12)[:, None], out=x)
 
     def evidence(self, similarity: Floats, *, local: bool = False) -> Floats:
         """Log likelihood ratio of "belongs together" by the quantile among random pairs.
@@ -241,18 +241,22 @@ class _Rows:
         found[~(self.usable & self.usable[partner])] = np.nan
         return found
 
-    def _bands(self, size: int = 512) -> Iterator[tuple[int, Floats]]:
+    def _bands(self, size: int = 1024, part: int = 128) -> Iterator[tuple[int, Floats]]:
         """The first row of each block of b rows, and (b, 2 reach + 1) similarities at -reach to reach."""
         reach = self.reach
         for a in range(0, self.n, size):
             b = min(size, self.n - a)
             beside = np.arange(a - reach, a + b + reach)
             inside = np.clip(beside, 0, self.n - 1)
-            S = self._unit(0, np.arange(a, a + b)) @ self._unit(1, inside).T  # (b, b + 2 reach)
-            S[:, (beside != inside) | ~self.usable[inside]] = np.nan
-            S[~self.usable[a : a + b]] = np.nan
-            step, one = S.strides
-            yield a, np.lib.stride_tricks.as_strided(S, (b, 2 * reach + 1), (step + one, one))
+            images, texts = self._unit(0, np.arange(a, a + b)), self._unit(1, inside)
+            images[~self.usable[a : a + b]] = np.nan
+            texts[(beside != inside) | ~self.usable[inside]] = np.nan
+            found = np.empty((b, 2 * reach + 1), np.float32)
+            for c in range(0, b, part):  # of larger parts most similarities are of no use
+                S = images[c : c + part] @ texts[c : c + part + 2 * reach].T
+                step, one = S.strides
+                found[c : c + part] = np.lib.stride_tricks.as_strided(S, (len(S), 2 * reach + 1), (step + one, one))
+            yield a, found
 
     def distances_that_beat_chance(self, bound: float, most: int = 64) -> Floats:
         """Distances, rising, whose evidence exceeds that for "in place" by ``bound`` over some run of rows."""
@@ -297,7 +301,8 @@ class _Rows:
         best, nearest = np.full(len(rows), -np.inf, np.float32), np.zeros(len(rows), np.int64)
         for a in range(0, self.n, 2048):
             S = query @ self._unit(1, np.arange(a, min(a + 2048, self.n))).T
-            S[:, ~self.usable[a : a + 2048]] = -np.inf
+            if not self.usable[a : a + 2048].all():
+                S[:, ~self.usable[a : a + 2048]] = -np.inf
             at = S.argmax(axis=1)
             better = S[np.arange(len(rows)), at] > best
             best[better], nearest[better] = S[better, at[better]], a + at[better]

@@ -10,7 +10,7 @@ import numpy as np
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import ImageSource, comparable_vectors, encoded_list, vector_groups
 from cleanpairs.data.source import Source
-from cleanpairs.data.text import caption_fault, concerns_caption, content_hash, text_groups
+from cleanpairs.data.text import concerns_caption, content_hash, text_groups, unusable_captions
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ class Pairs:
             texts, faults = comparable_vectors(texts, "text vector")
             reasons = faults | reasons
         if captioned:
-            reasons |= {i: fault for i, c in enumerate(captions) if i not in reasons and (fault := caption_fault(c))}
+            reasons = {**reasons, **unusable_captions(captions), **reasons}
         text_group = text_groups(captions) if captioned or texts is None else vector_groups(texts)
         fingerprint = _fingerprint(captions, groups, index, *([] if captioned else [text_group]))
         return cls(
@@ -193,7 +193,13 @@ class Pairs:
         reasons = {i: why for i, why in self.reasons.items() if not (i in changed and concerns_caption(why))}
         for i in changed - reasons.keys():
             was = "" if of is None else self.reasons.get(int(of[i]), "")
-            if fault := was if concerns_caption(was) else caption_fault(captions[i]) if captioned else None:
+            if (
+                fault := was
+                if concerns_caption(was)
+                else unusable_captions([captions[i]]).get(0)
+                if captioned
+                else None
+            ):
                 reasons[i] = fault
         scores = {name: np.array(values) for name, values in self.precomputed_scores.items()}
         for values in scores.values():

@@ -13,7 +13,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.data.captions import Faults
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import cell_bytes, comparable_vectors, image_cells, vector_groups
-from cleanpairs.data.text import NO_DOWNLOAD, NOT_UTF8, caption_fault, content_hash, text_groups
+from cleanpairs.data.text import NO_DOWNLOAD, NOT_UTF8, content_hash, text_groups, unusable_captions
 from cleanpairs.ops.columns import decoded, grouped, is_list, list_lengths, readable, taken
 
 Shape = tuple[int, int, np.dtype[Any]]  # (R, D, dtype)
@@ -221,7 +221,7 @@ def _pairs(
         names = pc.coalesce(own, names) if own.null_count else own
     reasons: dict[int, str] = {}
     if captions is not None:
-        reasons = {i: fault for i, text in enumerate(texts.to_pylist()) if (fault := caption_fault(text))}
+        reasons = unusable_captions(texts.to_pylist())
         reasons |= dict.fromkeys(spoilt, NOT_UTF8)
         reasons |= {int(np.searchsorted(row, i)) + k: fault for (i, k), fault in caption_faults.items()}
     for i in np.flatnonzero(np.isin(row, list(faults))).tolist():

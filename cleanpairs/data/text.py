@@ -37,18 +37,22 @@ def text_groups(captions: Iterable[str] | pa.Array) -> np.ndarray:
     return np.array([content_hash(normalise_text(c).encode("utf-8", "surrogatepass")) for c in texts], np.int64)
 
 
-def caption_fault(caption: str | None) -> str | None:
-    """Why a caption is unusable, or None."""
+def unusable_captions(captions: Iterable[str | None]) -> dict[int, str]:
+    """Number of each unusable caption -> why it is that."""
+    most = limit("caption_bytes")
+    return {i: fault for i, caption in enumerate(captions) if (fault := _fault(caption, most))}
+
+
+def _fault(caption: str | None, most: int) -> str | None:
     if caption is None:
         return "there is no caption"
-    if not caption.strip():
+    if not (word := caption.strip()):
         return "the caption is empty"
     # as pandas, Excel and JavaScript write it
-    if caption.strip().casefold() in {"nan", "none", "null", "n/a", "na", "<na>", "#n/a", "undefined"}:
-        return f"the caption is {caption.strip()!r}, which stands for none"
+    if len(word) < 10 and word.casefold() in {"nan", "none", "null", "n/a", "na", "<na>", "#n/a", "undefined"}:
+        return f"the caption is {word!r}, which stands for none"
     if "\0" in caption:
         return "the caption holds a NUL character"
-    most = limit("caption_bytes")
     if len(caption) > most // 4 and len(caption.encode("utf-8", "surrogatepass")) > most:
         return f"the caption is longer than {most} bytes"
     return None

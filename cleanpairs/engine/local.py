@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from cleanpairs.core.children import start_connected
 from cleanpairs.core.errors import ConfigError, ResourceError
-from cleanpairs.engine.work import Finished, Partition, Work, attempt, carry_out, limited
+from cleanpairs.core.limits import limited
+from cleanpairs.engine.work import Finished, Partition, Work, attempt, carry_out
 
 
 class LocalEngine:

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, ResourceError
-from cleanpairs.engine.work import ATTEMPTS, Finished, Partition, Work, attempt, limited
+from cleanpairs.core.limits import limited
+from cleanpairs.engine.work import ATTEMPTS, Finished, Partition, Work, attempt
 
 
 class RayEngine:

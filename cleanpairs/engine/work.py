@@ -7,7 +7,6 @@ finished. It is written anew when an output is in place. A partition whose file 
 
 import hashlib
 import json
-import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -104,12 +103,6 @@ def attempt(work: Work, partition: Partition, folder: Path) -> Finished | Except
     except Exception as error:
         error.add_note(f"in a worker process:\n{traceback.format_exc()}")
         return error
-
-
-def limited(threads: int) -> int:
-    """``threads``, or fewer where ``OMP_NUM_THREADS`` says so."""
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return min(threads, int(limit)) if limit.isdecimal() and int(limit) else threads
 
 
 def make_engine(name: str, *, workers: int = 1, address: str | None = None) -> Engine:

@@ -13,8 +13,8 @@ import torch
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.base import DualEncoder, input_dim
-from cleanpairs.encoders.towers import l2_normalise
 from cleanpairs.features import Captions
+from cleanpairs.ops.matching import as_floats
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Bank, Embeddings, embed_images, embed_texts
 
@@ -66,9 +66,11 @@ class RowScorer:
         n = len(images)
         if not n:
             return np.empty(0, np.float32)
-        groups = (batch.image_group[batch.row], batch.text_group) if self.hashes else (np.arange(n),) * 2
-        rows = filled(np.arange(n))
-        scores = self._judged(images.take(rows), texts.take(rows), *(group[rows] for group in groups))[:n]
+        groups = [batch.image_group[batch.row], batch.text_group] if self.hashes else [np.arange(n)] * 2
+        if n < LEAST:
+            rows = filled(np.arange(n))
+            images, texts, groups = images.take(rows), texts.take(rows), [group[rows] for group in groups]
+        scores = self._judged(images, texts, *groups)[:n]
         scores[list(batch.faults)] = np.nan
         return scores
 
@@ -144,11 +146,13 @@ class SpaceScorer(RowScorer):
             if len(vectors) and vectors.shape[-1] != self.dim:
                 size = f"{data} has {vectors.shape[-1]}"
                 raise DataError(f"the model takes {what} vectors of {self.dim} dimensions, {size}")
-        images, texts = (torch.from_numpy(np.array(x, np.float32)) for x in (batch.vectors, batch.text_vectors))
-        # As the model of such vectors does in memory, to the last bit.
-        unit = (l2_normalise(x).numpy() for x in (images.mean(dim=1), texts))
-        sides = [np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0) for x in unit]
-        return Embeddings(sides[0][batch.row]), Embeddings(sides[1])
+        sides = []
+        for x in (torch.from_numpy(as_floats(x)) for x in (batch.vectors, batch.text_vectors)):
+            unit = x.mean(dim=1) if x.ndim > 2 and x.shape[1] > 1 else x.view(len(x), -1)
+            length = torch.linalg.vector_norm(unit, dim=-1, keepdim=True)
+            unit /= length.clamp_min(1e-8)
+            sides.append(unit.masked_fill_(~length.isfinite(), 0).numpy())
+        return Embeddings(sides[0]).take(batch.row), Embeddings(sides[1])
 
 
 def _even(n: int) -> int:

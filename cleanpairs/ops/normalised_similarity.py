@@ -25,10 +25,12 @@ is half of the softmax's. Where they are not, one and a half times as large. So 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cleanpairs.core.limits import in_threads
 from cleanpairs.ops.mapped import blocks, release
 from cleanpairs.ops.search import prepare
 
@@ -166,31 +168,42 @@ class Background:
         Balanced u of the images and v of the captions.
     within : (2, m) float
         What :func:`balanced` finds for these pairs. None where it is no longer needed.
+    tau : float
+        Temperature.
     """
 
     pairs: VectorPairs
     worth: np.ndarray
     within: np.ndarray = field(default_factory=lambda: np.empty((2, 0)))
+    tau: float = TAU
 
     @classmethod
     def of(cls, pairs: VectorPairs, *, tau: float = TAU) -> "Background":
         """Balance m pairs. They are kept in half precision."""
         first, last = _balance(pairs, tau)
         half = replace(pairs, images=pairs.images.astype(np.float16), texts=pairs.texts.astype(np.float16))
-        return cls(half, last, -tau * (first + last))
+        return cls(half, last, -tau * (first + last), tau)
 
-    def shared(self, pairs: VectorPairs, *, tau: float = TAU) -> np.ndarray:
-        """As :func:`balanced`, (2, n) float64, of n pairs of which each is added to the background alone."""
-        return self.added(cosines(pairs.images, pairs.texts), self.sums(pairs, tau=tau), tau=tau)
+    def similarity(self, pairs: VectorPairs) -> np.ndarray:
+        """Of n pairs, (n,) float64, of which each is added to the background alone."""
+        cosine = cosines(pairs.images, pairs.texts)
+        return np.asarray(cosine - self.added(cosine, self.sums(pairs)).mean(axis=0))
 
-    def sums(self, pairs: VectorPairs, *, tau: float = TAU) -> np.ndarray:
+    def sums(self, pairs: VectorPairs) -> np.ndarray:
         """(2, 2, n): of images and captions, log sum_j exp(s_ij / tau) without and with the worth of j."""
-        sides = zip(self.pairs._sides(pairs), self._groups(pairs), self.worth[::-1], strict=True)
-        return np.stack([_log_sums(side, groups, worth, tau) for side, groups, worth in sides])
+        out = np.empty((2, 2, len(pairs)))
+        asking = (pairs.images, pairs.text_group), (pairs.texts, pairs.image_group)
 
-    @staticmethod
-    def added(cosine: np.ndarray, sums: np.ndarray, *, tau: float = TAU) -> np.ndarray:
-        """:meth:`shared` of n pairs, by their cosines (n,) and the :meth:`sums` (2, 2, n) of image and caption.
+        def find(block: slice) -> None:
+            for side, (vectors, group) in enumerate(asking):
+                out[side, :, block] = self._log_sums(side, vectors[block], group[block])
+
+        in_threads(find, blocks(len(pairs), 512))
+        return out
+
+    def added(self, cosine: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """As :func:`balanced`, (2, n) float64, of n added pairs, by their cosines (n,) and :meth:`sums`, maybe of other
+        pairs with the same images and captions.
 
         Notes
         -----
@@ -199,35 +212,41 @@ class Background:
 
             u = log 2 - log a - log(1 + sqrt(1 + 4 r))
         """
-        own = cosine.astype(np.float64) / tau
+        own = cosine.astype(np.float64) / self.tau
         first, last = np.logaddexp(sums[:, 0], own) / 2, sums[:, 1]
         root = np.logaddexp(0, np.logaddexp(0, own - last[0] - last[1] + np.log(4)) / 2) - np.log(2)
-        return np.asarray(tau * (first + last + root))
+        return np.asarray(self.tau * (first + last + root))
 
-    def _groups(self, pairs: VectorPairs) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        return (pairs.text_group, self.pairs.text_group), (pairs.image_group, self.pairs.image_group)
+    @cached_property
+    def _sides(self) -> list[tuple[np.ndarray, np.ndarray, float, np.ndarray, set[int]]]:
+        """Of captions, and of images: vectors over tau (d, m), weights (m, 2), their scale, and groups, twice."""
+        found, rarest = [], -27  # products of smaller terms are denormal, and slow
+        sides = (self.pairs.texts, self.pairs.text_group), (self.pairs.images, self.pairs.image_group)
+        for (vectors, group), worth in zip(sides, self.worth[::-1], strict=True):
+            highest = float(worth.max(initial=0))
+            weights = np.stack([np.ones_like(worth), np.exp(np.maximum(worth - highest, rarest))], axis=1)
+            near = np.ascontiguousarray(vectors.T, np.float32) / np.float32(self.tau)
+            found.append((near, weights.astype(np.float32), highest, group, set(group.tolist())))
+        return found
 
-
-def _log_sums(side: _Side, groups: tuple[np.ndarray, np.ndarray], worth: np.ndarray, tau: float) -> np.ndarray:
-    """log sum_j exp(s_ij / tau), and the same with ``worth`` (m,) in the exponent, (2, n) float64."""
-    asking, answering, same = side
-    n, at = len(asking), np.arange(len(answering))
-    highest = float(worth.max(initial=0))
-    least, rarest, rows = np.float32(-60), -27, 256  # products of smaller terms are denormal, and slow
-    weights = np.stack([np.ones_like(worth), np.exp(np.maximum(worth - highest, rarest))], axis=1).astype(np.float32)
-    near = np.ascontiguousarray(np.asarray(answering, np.float32).T) / np.float32(tau)
-    own = np.isin(*groups)
-    out = np.empty((2, n))
-    for block in blocks(n, rows):
-        S = np.asarray(asking[block], np.float32) @ near  # (b, m)
-        if own[block].any():
-            S[same(block, at[None])] = -np.inf
-        top = np.maximum(S.max(axis=1, keepdims=True), np.float32(-1 / tau))  # of nobody else: as of one who is far
-        S -= top
-        np.maximum(S, least, out=S)
-        out[:, block] = top[:, 0] + np.log(np.maximum(np.exp(S, out=S) @ weights, np.float32(1e-30))).T
-    out[1] += highest
-    return out
+    def _log_sums(self, side: int, asking: np.ndarray, group: np.ndarray) -> np.ndarray:
+        """log sum_j exp(s_ij / tau), and the same with the worth in the exponent, (2, n) float64. By others' groups."""
+        near, weights, highest, groups, known = self._sides[side]
+        products, sums = np.asarray(asking, np.float32) @ near, np.empty((len(asking), 2))
+        for i, number in enumerate(group.tolist()):
+            if number in known:
+                products[i, groups == number] = -np.inf
+        for some in blocks(len(products), 32):  # they stay in the processor's cache
+            S = products[some]
+            top = S.max(axis=1, keepdims=True)
+            # So that exponentials are float32's normal numbers. Of nobody else: as of one who is far.
+            shift = np.where((top > -30) & (top < 75), 0, np.maximum(top, np.float32(-1 / TAU)))
+            if shift.any():
+                S -= shift
+                np.maximum(S, np.float32(-60), out=S)
+            sums[some] = shift + np.log(np.maximum(np.exp(S, out=S) @ weights, np.float32(1e-30)))
+        sums[:, 1] += highest
+        return sums.T
 
 
 def among_all(
@@ -292,6 +311,6 @@ def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
     """Inner products (n,) float32 of the rows of (n, d) and (n, d)."""
     out = np.empty(len(images), np.float32)
     for s in blocks(len(images), 16_384):
-        out[s] = np.einsum("ij,ij->i", images[s].astype(np.float32), texts[s].astype(np.float32))
+        out[s] = np.einsum("ij,ij->i", *(np.asarray(side[s], np.float32) for side in (images, texts)))
         release(images, texts)
     return out

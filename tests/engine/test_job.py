@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, ResourceError
+from cleanpairs.core.limits import limited
 from cleanpairs.data.source import read_cached, write_cached
 from cleanpairs.engine import Partition, make_engine, plan_partitions, remove_job, run_partitions
-from cleanpairs.engine.work import MANIFEST, limited
+from cleanpairs.engine.work import MANIFEST
 
 
 @dataclass

@@ -100,8 +100,8 @@ def test_of_a_background_a_pair_is_scored_as_one_more_among_them() -> None:
     pairs, tau = corpus(150), 0.1
     pairs = VectorPairs(pairs.images, pairs.texts, np.arange(150), np.arange(150))
     background = Background.of(pairs, tau=tau)
-    found = background.shared(pairs, tau=tau).sum(axis=0)
-    np.testing.assert_allclose(found, background.within.sum(axis=0), atol=0.1 * tau)
+    found = cosines(pairs.images, pairs.texts) - background.similarity(pairs)
+    np.testing.assert_allclose(found, background.within.mean(axis=0), atol=0.05 * tau)
     added = corpus(40, seed=1)
     other = VectorPairs(added.images, added.texts, np.arange(150, 190), np.arange(150, 190))
     u, v = background.worth
@@ -114,8 +114,8 @@ def test_of_a_background_a_pair_is_scored_as_one_more_among_them() -> None:
         for side, (logit, worth) in enumerate(zip(logits, (v, u), strict=True)):
             mine[side] = -np.log(np.exp(logit + worth).sum(axis=1) + np.exp(own + mine[1 - side]))
     softmax = np.stack([np.log(np.exp(logit).sum(axis=1) + np.exp(own)) for logit in logits])
-    got = background.shared(other, tau=tau)
-    np.testing.assert_allclose(got.sum(axis=0), tau * (softmax.sum(axis=0) / 2 - mine.sum(axis=0)), atol=1e-3)
+    got = cosines(other.images, other.texts) - background.similarity(other)
+    np.testing.assert_allclose(2 * got, tau * (softmax.sum(axis=0) / 2 - mine.sum(axis=0)), atol=1e-3)
 
 
 def test_hubs_do_not_hide_wrong_pairs() -> None:
