@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.commands.score import ScoreWork, roles_of, score_stream
-from cleanpairs.core.limits import alone
+from cleanpairs.core.limits import one_thread
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.similarity import null_pairs, one_space
 from cleanpairs.data import Pairs, Source
@@ -56,7 +56,7 @@ class StreamedFit:
         estimator._sample_of = n
         return cls(source, rows, pairs)
 
-    @alone()
+    @one_thread()
     def finish(
         self, run: Run, estimator: PairScorer, data: str, options: Mapping[str, Any], progress: Progress
     ) -> Streamed:

@@ -94,9 +94,9 @@ def limited(threads: int) -> int:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Within, a thread multiplies its matrices alone. OpenBLAS's threads wait for each other, and for work, in a loop:
-    they take more CPU time than small matrices, and than large ones where other programs run.
+def one_thread() -> Iterator[None]:
+    """Within, each thread multiplies its matrices alone. Threads of OpenBLAS that share a product wait for each other,
+    and for the next one, in a loop.
     """
     import scipy.linalg  # noqa: F401 - it brings an OpenBLAS
     from threadpoolctl import ThreadpoolController
@@ -106,9 +106,9 @@ def alone() -> Iterator[None]:
 
 
 def in_threads(work: Callable[[slice], None], parts: Iterable[slice]) -> None:
-    """Do the work on each part, :func:`alone`, by one thread a processor."""
+    """Do the work on each part, by one thread a processor, each of which multiplies its matrices alone."""
     threads = 1 if memory_is_capped() else limited(len(os.sched_getaffinity(0)))
-    with alone(), ThreadPoolExecutor(threads) as pool:
+    with one_thread(), ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, parts))
 
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.limits import alone
+from cleanpairs.core.limits import one_thread
 
 BINS = 1000
 _MIDDLE = (np.arange(BINS) + 0.5) / BINS
@@ -398,7 +398,7 @@ def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
     return np.asarray((low + high + 1) / 2 / (len(order) + 1))
 
 
-@alone()
+@one_thread()
 def calibrate(
     observed: np.ndarray,
     null: np.ndarray,

@@ -251,12 +251,10 @@ class _Rows:
             images, texts = self._unit(0, np.arange(a, a + b)), self._unit(1, inside)
             images[~self.usable[a : a + b]] = np.nan
             texts[(beside != inside) | ~self.usable[inside]] = np.nan
-            found = np.empty((b, 2 * reach + 1), np.float32)
-            for c in range(0, b, part):  # of larger parts most similarities are of no use
-                S = images[c : c + part] @ texts[c : c + part + 2 * reach].T
+            for c in range(0, b, part):
+                S = images[c : c + part] @ texts[c : c + part + 2 * reach].T  # (part, part + 2 reach)
                 step, one = S.strides
-                found[c : c + part] = np.lib.stride_tricks.as_strided(S, (len(S), 2 * reach + 1), (step + one, one))
-            yield a, found
+                yield a + c, np.lib.stride_tricks.as_strided(S, (len(S), 2 * reach + 1), (step + one, one))
 
     def distances_that_beat_chance(self, bound: float, most: int = 64) -> Floats:
         """Distances, rising, whose evidence exceeds that for "in place" by ``bound`` over some run of rows."""

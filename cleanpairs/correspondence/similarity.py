@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cleanpairs.core.limits import alone
+from cleanpairs.core.limits import one_thread
 from cleanpairs.correspondence.agreement import Centred, NeighbourAgreement, products, solved
 from cleanpairs.correspondence.calibration import Calibration, ScoreProbability, calibrate, positions
 from cleanpairs.ops.mapped import release
@@ -152,7 +152,7 @@ class SimilarityAgreement(NeighbourAgreement):
 
 @dataclass(frozen=True)
 class SimilarityModel:
-    """P(matched) of single pairs of one space, by pairs that are known.
+    """P(matched) of alone pairs of one space, by pairs that are known.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ def unit_pairs(pairs: VectorPairs) -> VectorPairs:
     return replace(pairs, images=unit_rows(pairs.images), texts=unit_rows(pairs.texts))
 
 
-@alone()
+@one_thread()
 def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> SimilarityAgreement | None:
     """Of N pairs of unit vectors, which are compared with each other.
 
@@ -299,15 +299,15 @@ def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> Similarit
     fold, null = _folds_and_null(pairs, seed)
     background, rows = Background.of(pairs), np.arange(len(pairs))
     judged = (np.stack([rows, rows]), null, _near_pairs(pairs))
-    single = _alone(pairs, background, judged, present, seed)
-    scores = single if present < 1 else [_within(pairs, background, *each) for each in judged]
+    alone = _alone(pairs, background, judged, present, seed)
+    scores = alone if present < 1 else [_within(pairs, background, *each) for each in judged]
     if null.shape[1] < LEAST_PAIRS or not one_space(scores[0], scores[1]):
         return None
     calibration = calibrate(scores[0], scores[1], draws=0)
     assert calibration is not None
     matched = 1 - calibration.mismatched(positions(scores[0], scores[0]))
     maps, predicted = _predicted(pairs, matched, fold, list(judged))
-    scales = np.stack([_scale(each[1]) for each in (single, predicted)])
+    scales = np.stack([_scale(each[1]) for each in (alone, predicted)])
     (mean, spread), (mean_of_map, spread_of_map) = _scale(scores[1]), scales[1]
     scores, predicted = [(s - mean) / spread for s in scores], [(p - mean_of_map) / spread_of_map for p in predicted]
     joined = [[s + c * p for s, p in zip(scores, predicted, strict=True)] for c in NUMBERS.weights]
@@ -324,7 +324,7 @@ def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> Similarit
         found = _near(observed, of_near, of_null, rate, seed)
     calibration = found or calibration
     correction, matched = NUMBERS.weights[best], 1 - calibration.mismatched(positions(observed, observed))
-    added_alone = (single[0] - scales[0, 0]) / scales[0, 1] + correction * predicted[0]
+    added_alone = (alone[0] - scales[0, 0]) / scales[0, 1] + correction * predicted[0]
     model = SimilarityModel(
         background,
         maps,

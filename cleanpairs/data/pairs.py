@@ -193,13 +193,8 @@ class Pairs:
         reasons = {i: why for i, why in self.reasons.items() if not (i in changed and concerns_caption(why))}
         for i in changed - reasons.keys():
             was = "" if of is None else self.reasons.get(int(of[i]), "")
-            if (
-                fault := was
-                if concerns_caption(was)
-                else unusable_captions([captions[i]]).get(0)
-                if captioned
-                else None
-            ):
+            new = unusable_captions([captions[i]] if captioned else [])
+            if fault := was if concerns_caption(was) else new.get(0):
                 reasons[i] = fault
         scores = {name: np.array(values) for name, values in self.precomputed_scores.items()}
         for values in scores.values():

@@ -146,13 +146,13 @@ class SpaceScorer(RowScorer):
             if len(vectors) and vectors.shape[-1] != self.dim:
                 size = f"{data} has {vectors.shape[-1]}"
                 raise DataError(f"the model takes {what} vectors of {self.dim} dimensions, {size}")
-        sides = []
-        for x in (torch.from_numpy(as_floats(x)) for x in (batch.vectors, batch.text_vectors)):
-            unit = x.mean(dim=1) if x.ndim > 2 and x.shape[1] > 1 else x.view(len(x), -1)
-            length = torch.linalg.vector_norm(unit, dim=-1, keepdim=True)
-            unit /= length.clamp_min(1e-8)
-            sides.append(unit.masked_fill_(~length.isfinite(), 0).numpy())
-        return Embeddings(sides[0]).take(batch.row), Embeddings(sides[1])
+        images, texts = (torch.from_numpy(as_floats(x)) for x in (batch.vectors, batch.text_vectors))
+        images = images[:, 0] if images.shape[1] == 1 else images.mean(dim=1)
+        for side in (images, texts):
+            length = torch.linalg.vector_norm(side, dim=-1, keepdim=True)
+            side /= length.clamp_min(1e-8)  # as l2_normalise does in memory, to the last bit
+            side.masked_fill_(~length.isfinite(), 0)
+        return Embeddings(images.numpy()).take(batch.row), Embeddings(texts.numpy())
 
 
 def _even(n: int) -> int:

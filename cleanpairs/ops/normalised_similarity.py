@@ -193,10 +193,11 @@ class Background:
         """(2, 2, n): of images and captions, log sum_j exp(s_ij / tau) without and with the worth of j."""
         out = np.empty((2, 2, len(pairs)))
         asking = (pairs.images, pairs.text_group), (pairs.texts, pairs.image_group)
+        sides = list(zip(out, asking, self._answering, strict=True))
 
         def find(block: slice) -> None:
-            for side, (vectors, group) in enumerate(asking):
-                out[side, :, block] = self._log_sums(side, vectors[block], group[block])
+            for found, (vectors, group), answering in sides:
+                found[:, block] = _log_sums(vectors[block], group[block], *answering)
 
         in_threads(find, blocks(len(pairs), 512))
         return out
@@ -218,7 +219,7 @@ class Background:
         return np.asarray(self.tau * (first + last + root))
 
     @cached_property
-    def _sides(self) -> list[tuple[np.ndarray, np.ndarray, float, np.ndarray, set[int]]]:
+    def _answering(self) -> list[tuple[np.ndarray, np.ndarray, float, np.ndarray, set[int]]]:
         """Of captions, and of images: vectors over tau (d, m), weights (m, 2), their scale, and groups, twice."""
         found, rarest = [], -27  # products of smaller terms are denormal, and slow
         sides = (self.pairs.texts, self.pairs.text_group), (self.pairs.images, self.pairs.image_group)
@@ -229,24 +230,27 @@ class Background:
             found.append((near, weights.astype(np.float32), highest, group, set(group.tolist())))
         return found
 
-    def _log_sums(self, side: int, asking: np.ndarray, group: np.ndarray) -> np.ndarray:
-        """log sum_j exp(s_ij / tau), and the same with the worth in the exponent, (2, n) float64. By others' groups."""
-        near, weights, highest, groups, known = self._sides[side]
-        products, sums = np.asarray(asking, np.float32) @ near, np.empty((len(asking), 2))
-        for i, number in enumerate(group.tolist()):
-            if number in known:
-                products[i, groups == number] = -np.inf
-        for some in blocks(len(products), 32):  # they stay in the processor's cache
-            S = products[some]
-            top = S.max(axis=1, keepdims=True)
-            # So that exponentials are float32's normal numbers. Of nobody else: as of one who is far.
-            shift = np.where((top > -30) & (top < 75), 0, np.maximum(top, np.float32(-1 / TAU)))
-            if shift.any():
-                S -= shift
-                np.maximum(S, np.float32(-60), out=S)
-            sums[some] = shift + np.log(np.maximum(np.exp(S, out=S) @ weights, np.float32(1e-30)))
-        sums[:, 1] += highest
-        return sums.T
+
+def _log_sums(
+    asking: np.ndarray, group: np.ndarray, near: np.ndarray, weights: np.ndarray, highest: float, groups: np.ndarray,
+    known: set[int],
+) -> np.ndarray:  # fmt: skip
+    """(2, n) float64: log sum_j exp(s_ij / tau) over those of other groups, and the same with worth in the exponent."""
+    products, sums = np.asarray(asking, np.float32) @ near, np.empty((len(asking), 2))
+    for i, number in enumerate(group.tolist()):
+        if number in known:
+            products[i, groups == number] = -np.inf
+    for some in blocks(len(products), 32):  # they stay in the processor's cache
+        S = products[some]
+        top = S.max(axis=1, keepdims=True)
+        # So that exponentials are float32's normal numbers. Of nobody else: as of one who is far.
+        shift = np.where((top > -30) & (top < 75), 0, np.maximum(top, np.float32(-1 / TAU)))
+        if shift.any():
+            S -= shift
+            np.maximum(S, np.float32(-60), out=S)
+        sums[some] = shift + np.log(np.maximum(np.exp(S, out=S) @ weights, np.float32(1e-30)))
+    sums[:, 1] += highest
+    return sums.T
 
 
 def among_all(

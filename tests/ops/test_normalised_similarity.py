@@ -118,6 +118,18 @@ def test_of_a_background_a_pair_is_scored_as_one_more_among_them() -> None:
     np.testing.assert_allclose(2 * got, tau * (softmax.sum(axis=0) / 2 - mine.sum(axis=0)), atol=1e-3)
 
 
+@pytest.mark.parametrize("tau", [0.01, 0.004])
+def test_sums_where_exponentials_leave_the_range_of_float32(tau: float) -> None:
+    pairs, worth = corpus(150), np.random.default_rng(0).normal(size=(2, 150))
+    got = Background(pairs, worth, tau=tau).sums(pairs)
+    logits = pairs.images.astype(np.float64) @ pairs.texts.T / tau
+    for found, S, group, v in zip(
+        got, (logits, logits.T), (pairs.text_group, pairs.image_group), worth[::-1], strict=True
+    ):
+        S = np.where(group == group[:, None], -np.inf, S)
+        np.testing.assert_allclose(found, np.log([np.exp(S).sum(axis=1), np.exp(S + v).sum(axis=1)]), atol=1e-4)
+
+
 def test_hubs_do_not_hide_wrong_pairs() -> None:
     """Images near to all captions, each to another degree: cosines are no measure there, normalised ones are."""
     rng = np.random.default_rng(5)
