@@ -14,7 +14,7 @@ The evidence is what ``auto`` asks before any training: the neighbours' agreemen
 between those spaces, weighted by that evidence, of other folds than the pair's; it retrieves as ``auto``'s does
 (:mod:`cleanpairs.encoders.linear`). ``A + evidence`` is the sum of the ranks of both, and in similarity that of A and
 of the ridge regression, each in its deviations; ``auto`` has the regression already. ``2 x A`` is the mean of two fits
-with different seeds, in correspondence and in similarity (of REPAIR four networks, as ``auto`` has, of CRCL two). Noise
+with different seeds, in correspondence and in similarity (of REPAIR four networks, of CRCL two, as ``auto`` has). Noise
 is of captions one by one, the same in all rows of a seed; the validation split picks the epoch. Bold is what is above
 every other row by more than the spread of the difference, which is taken seed by seed. All rows but the presets read
 the captions as ``auto`` does: words, and sentence vectors where that encoder is installed (``--words``: words alone,

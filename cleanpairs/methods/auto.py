@@ -41,7 +41,7 @@ from cleanpairs.trainer import TrainingData, step_seed
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Auto(PairCleaner):
-    """The method that asks for no setting: neighbours' agreement, four networks, weights that are probabilities.
+    """The method that asks for no setting: neighbours' agreement, two networks, weights that are probabilities.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ class Auto(PairCleaner):
     epochs: int = 12
     label_epochs: int = whole(5, 2)
     repair_weight: float = number(0.5, least=0, most=1)
-    networks: int = whole(4, 1, most=16)
+    networks: int = whole(2, 1, most=16)
     planted: float = number(0.1, least=0, most=0.25)
     mismatches: str = choice("random", "similar")
     regression: bool = True
