@@ -6,8 +6,8 @@
     OMP_NUM_THREADS=1 python benchmarks/rows.py NAME_image.npy     # vectors of both sides, NAME_text.npy beside
 
 DATA: what ``cleanpairs bench`` takes: a directory in the research layout, or X_train.parquet with X_val and X_test
-beside it (``benchmarks/corpora.py`` makes some). Vectors are split 8 : 1 : 1; the rows of the cosine, the normalised
-cosine and LEMoN are theirs.
+beside it (``benchmarks/corpora.py`` makes some). Vectors, and a file without these, are split 8 : 1 : 1. The rows of
+the cosine, the normalised cosine and LEMoN are of vectors.
 
 The evidence is what ``auto`` asks before any training: the neighbours' agreement of
 :mod:`cleanpairs.correspondence.agreement` in its frozen spaces, or the similarity of vectors; "ridge" is linear maps
@@ -174,14 +174,16 @@ def ridge_score(x: np.ndarray, t: np.ndarray, image: np.ndarray, right: np.ndarr
 
 def splits_of(data: Path) -> tuple[Pairs, Pairs, Pairs]:
     """Train, validation and test."""
-    if data.suffix != ".npy":
+    if data.suffix == ".npy":
+        x, t = (np.load(data.with_name(data.name.replace("_image", side))) for side in ("_image", "_text"))
+        whole = Pairs.from_arrays(features=x, text_vectors=t)
+    else:
         splits = load_splits(str(data))
-        if splits.val is None or splits.test is None:
-            sys.exit(f"{data}: no validation or no test split beside it")
-        return splits.train, splits.val, splits.test
-    x, t = (np.load(data.with_name(data.name.replace("_image", side))) for side in ("_image", "_text"))
-    parts = np.split(np.random.default_rng(0).permutation(len(x)), [len(x) * 8 // 10, len(x) * 9 // 10])
-    train, val, test = (Pairs.from_arrays(features=x[part], text_vectors=t[part]) for part in parts)
+        if splits.val is not None and splits.test is not None:
+            return splits.train, splits.val, splits.test
+        whole = splits.train
+    parts = np.split(np.random.default_rng(0).permutation(len(whole)), [len(whole) * 8 // 10, len(whole) * 9 // 10])
+    train, val, test = (whole.select(np.sort(part)) for part in parts)
     return train, val, test
 
 
