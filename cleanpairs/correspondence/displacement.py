@@ -115,15 +115,17 @@ def find_displaced_rows(
     states = compared.distances_that_beat_chance(np.log(n * (2 * compared.reach + 1) / false_alarm))
     if not len(states):
         return nothing
-    compared.normalise(states, compared.rows_in_doubt(states))
-    state, probability = _segmented(compared, states)
-    distance = np.concatenate([[0], states])[state]
+    doubted, distance, fits = compared.rows_in_doubt(states), np.zeros(n, np.int64), np.zeros(n)
+    for _ in range(2):  # the second time, a pair that fits is no rival of others
+        compared.normalise(states, doubted, distance, fits)
+        state, fits = _segmented(compared, states)
+        distance = np.concatenate([[0], states])[state]
     starts = np.flatnonzero(np.diff(distance, prepend=0) != 0)
     ends = [*starts[1:], n]
     blocks = [
         DisplacedBlock(int(a), int(b) - 1, int(distance[a])) for a, b in zip(starts, ends, strict=True) if distance[a]
     ]
-    return Displacement(distance, probability, tuple(blocks))
+    return Displacement(distance, np.where(distance, fits, 0.0), tuple(blocks))
 
 
 class _Rows:
@@ -176,21 +178,27 @@ class _Rows:
                 doubted[near[(near + shift >= 0) & (near + shift < self.n)] + shift] = True
         return np.flatnonzero(doubted)
 
-    def normalise(self, states: Floats, rows: Floats, most: int = 1024, temperature: float = 0.3) -> None:
+    def normalise(
+        self, states: Floats, rows: Floats, distance: Floats, fits: Floats, most: int = 1024, temperature: float = 0.3
+    ) -> None:
         """From now on take off each similarity what image and caption have with random captions and images.
 
         That is half of each log-sum-exp over ``most`` of them, other than those at the distances that are looked at.
-        ``temperature`` is in standard deviations of random pairs. It is NaN for other rows than ``rows``.
+        One counts less the more surely it has its own: image i and caption i + ``distance`` (n,) with probability
+        ``fits`` (n,). ``temperature`` is in standard deviations of random pairs. NaN for other rows than ``rows``.
         """
         tau, count = temperature * max(float(self.null.std()), 1e-12), len(self._some)
         level = np.full((2, self.n), np.nan, np.float32)
+        caption = np.clip(np.arange(self.n) + distance, 0, self.n - 1)
+        taken = np.bincount(caption, fits, self.n), fits  # captions, images
         for side, sign in ((0, 1), (1, -1)):
             rivals = np.sort(self._rng.choice(count, min(most, count), replace=False))
             among, place = self._vectors[1 - side][rivals], np.full(self.n, -1)
             place[self._some[rivals]] = np.arange(len(rivals))
+            free = np.log(1.001 - taken[side][self._some[rivals]]).astype(np.float32)
             for a in range(0, len(rows), 1024):
                 some = rows[a : a + 1024]
-                S = self._unit(side, some) @ among.T / tau
+                S = self._unit(side, some) @ among.T / tau + free
                 for k in (0, *states.tolist()):
                     other = some + sign * k
                     at = np.where((other >= 0) & (other < self.n), place[np.clip(other, 0, self.n - 1)], -1)
@@ -312,7 +320,7 @@ class _Rows:
 def _segmented(
     rows: _Rows, states: Floats, rounds: int = 4, astray: tuple[float, float] = (0.01, 0.001)
 ) -> tuple[Floats, Floats]:
-    """The state (n,) of each row, 0 for in place, and the probability (n,) that the displaced pair belongs together.
+    """The state (n,) of each row, 0 for in place, and the probability (n,) that its pair in that state belongs together.
 
     ``astray``: share of the rows in a block that look as if in place, since a model may know wrong pairs by heart. And
     of those that are.
@@ -343,11 +351,14 @@ def _segmented(
     others = 1 - share[inside * 1] + np.where(inside, astray[1] * np.exp(E[:, 0]), 0)
     odds = np.where(there, share[inside * 1] * np.exp(E[at, state]) / others, 0.0)
     caption = np.clip(at + np.concatenate([[0], states])[state], 0, n - 1)  # which one image has, where two ask for it
-    return state, np.where(inside & there, odds / (1 + np.bincount(caption, odds, n)[caption]), 0.0)
+    return state, odds / (1 + np.bincount(caption, odds, n)[caption])
 
 
 def _log_ratio(matched: Floats, weight: Floats, null: Floats, at: Floats) -> Floats:
-    """Log density ratio of weighted ``matched`` and ``null`` similarities: a logistic regression, even in both."""
+    """Log density ratio of weighted ``matched`` and ``null`` similarities: a logistic regression, even in both.
+
+    It is a parabola, of which only the side that rises counts: what fits worse is no better evidence.
+    """
     from sklearn.linear_model import LogisticRegression
 
     def features(s: Floats) -> Floats:
@@ -358,6 +369,8 @@ def _log_ratio(matched: Floats, weight: Floats, null: Floats, at: Floats) -> Flo
     model = LogisticRegression(C=10.0).fit(
         features(np.concatenate([matched, null])), np.repeat([1, 0], [len(matched), len(null)]), weights
     )
+    slope, bend = model.coef_[0]
+    at = (np.maximum if bend > 0 else np.minimum)(at, null.mean() - 5 * null.std() * slope / bend)  # the vertex
     return np.clip(model.decision_function(features(at.ravel())).reshape(at.shape), -6, 6)
 
 

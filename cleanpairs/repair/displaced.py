@@ -41,7 +41,7 @@ def moves_of(row: np.ndarray, text_group: np.ndarray, found: Displacement, quara
     """
     _, first, row = np.unique(row, return_index=True, return_inverse=True)
     count = np.diff(first, append=len(row))
-    pair = np.flatnonzero(found.probability[row] > 0.5)
+    pair = np.flatnonzero(found.probability[row] > 2 / 3)  # a wrong caption costs twice a lost one
     lender, place = row[pair] + found.distance[row[pair]], pair - first[row[pair]]
     there = place < count[lender]
     pair, lender, place = pair[there], lender[there], place[there]

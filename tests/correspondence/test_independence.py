@@ -142,6 +142,18 @@ def test_a_block_is_found(distance: int, length: int, noise: float, known: int) 
     assert np.median(found.probability[inside]) > 0.5 and not found.probability[found.distance == 0].any()
 
 
+@pytest.mark.parametrize(("spread", "last", "distance"), [(0.3, 500, -2), (1.0, 300, 1)])
+def test_rows_of_a_block_without_their_own_caption_get_none(spread: float, last: int, distance: int) -> None:
+    """A fifth of the block. Where pairs fit very well, a caption that fits very badly is not taken for one of them."""
+    images, texts = corpus(spread=spread)
+    owner, rng = displaced(np.arange(600), 200, last, distance), np.random.default_rng(1)
+    exchanged = np.flatnonzero(rng.random(600) < 0.2)
+    owner[exchanged] = owner[rng.permutation(exchanged)]
+    own = np.argsort(owner) == np.arange(600) + distance
+    fits = find_displaced_rows(images, texts[owner]).probability > 0.5
+    assert fits[own].mean() > 0.97 and not fits[~own].any() and (~own[200:last]).sum() > 30
+
+
 def test_exchanged_files_and_a_distance_that_grows_at_each_missing_caption_are_found() -> None:
     """Captions 100, 180, 260, 340 are missing: each image behind them has its caption one row further up."""
     images, texts = corpus()
