@@ -1,7 +1,6 @@
 """Displaced rows: how many get their own caption back by the rule, and how many other rows are touched.
 
-    OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --corpora vectors --out vectors.csv
-    OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --corpora photos-1,titles-2000,clipart --mixed
+    OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --corpora vectors,titles-2000,clipart --out displaced.csv
     OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --none 40
     OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --many 1000000
 
@@ -9,10 +8,11 @@ The corpora are those of truth.py; ``vectors`` are the CLIP vectors of ``clip/mi
 Captions of a block are displaced in a circle, so its first or last ones are orphans. A share of all captions is then
 exchanged at random. A row counts as displaced where its own caption stands at the block's distance. ``own caption`` is
 the share of these that the plan gives their caption; ``touched`` the share of all other rows that the rule gives a
-wrong caption, and ``outside`` the part of it that is in no block. ``--mixed`` puts blocks of 30, 100 and 300 rows with
-distances from -2 to 5 into one corpus, one fit each. ``--none`` counts what is found in so many corpora without
-displacement: as they are, exchanged at random, sorted by likeness and exchanged among neighbours. ``--many``
-counts the CPU seconds of a fit on so many rows of vectors that vectors_at_scale.py makes, and of the search in it.
+wrong caption, and ``outside`` the part of it that is in no block. Vectors have one size of blocks and one distance at
+a time. Pictures have six blocks together, of 30, 100 and 300 rows with distances from -2 to 5, in one fit of ``auto``.
+``--none`` counts what is found in so many corpora without displacement: as they are, exchanged at random, sorted by
+likeness and exchanged among neighbours. ``--many`` counts the CPU seconds of a fit on so many rows of vectors that
+vectors_at_scale.py makes, and of the search in it.
 """
 
 from __future__ import annotations
@@ -158,21 +158,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--corpora", default="")
-    parser.add_argument("--mixed", action="store_true")
     parser.add_argument("--none", type=int, default=0)
     parser.add_argument("--many", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     grid = [[(rows, k)] * many for rows, k, many in product((30, 100, 300, 1000), (1, 2, 3, 4, 5, -2), (1, 5))]
-    if args.mixed:
-        grid = [[(30, 1), (30, 3), (30, -2), (100, 2), (100, 5), (300, 4)]]
+    grid = [blocks for blocks in grid if sum(r for r, _ in blocks) <= 900]  # a tenth of the rows stays in place
+    together = [[(30, 1), (30, 3), (30, -2), (100, 2), (100, 5), (300, 4)]]
     rows: list[dict[str, Any]] = []
-    for corpus, blocks, noise in product(filter(None, args.corpora.split(",")), grid, (0.0, 0.2)):
-        if args.mixed or sum(r for r, _ in blocks) <= 900:  # a tenth of the rows stays in place
+    for corpus in filter(None, args.corpora.split(",")):
+        for blocks, noise in product(grid if corpus == "vectors" else together, (0.0, 0.2)):
             rows += measured(args.data, corpus, blocks, noise, args.seed)
             print(rows[-1], flush=True)
-    rows = rows if args.mixed or not rows else over_distances(rows)
+    rows = over_distances(rows) if rows else []
     rows += undisplaced(args.data, args.none) + (many(args.many) if args.many else [])
     with args.out.open("w", newline="", encoding="utf-8") as file:
         file.write(f"# OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA {' '.join(sys.argv[2:])}\n")

@@ -320,7 +320,7 @@ class _Rows:
 def _segmented(
     rows: _Rows, states: Floats, rounds: int = 4, astray: tuple[float, float] = (0.01, 0.001)
 ) -> tuple[Floats, Floats]:
-    """The state (n,) of each row, 0 for in place, and the probability (n,) that its pair in that state belongs together.
+    """The state (n,) of each row, 0 for in place, and the probability (n,) that its pair in that state is right.
 
     ``astray``: share of the rows in a block that look as if in place, since a model may know wrong pairs by heart. And
     of those that are.

@@ -37,7 +37,8 @@ def moves_of(row: np.ndarray, text_group: np.ndarray, found: Displacement, quara
     Notes
     -----
     The j-th caption of a row moves to the j-th place of another row. Where that row has fewer places, it stays.
-    A caption goes to one image, the likeliest. A pair that shows its own caption already stays as it is.
+    A caption goes to one image, the likeliest, if it belongs there with a probability above 2/3. A pair that shows its
+    own caption already stays as it is.
     """
     _, first, row = np.unique(row, return_index=True, return_inverse=True)
     count = np.diff(first, append=len(row))

@@ -23,7 +23,7 @@ class RepairSettings:
         With "plausible", what fits best is taken, right or near, as the strategy has it.
 
     min_confidence : float in [0, 1]
-        Least probability of a probable repair, and of displaced rows.
+        Least probability of a probable repair and, above 2/3, of displaced rows.
 
     min_repair_score : float in [0, 1]
         A repair that scores lower is not made, and the pair is dropped.
