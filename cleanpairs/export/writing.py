@@ -228,7 +228,8 @@ class ExportWork:
 
     def _batches(self, partition: Partition) -> Iterator[pa.RecordBatch]:
         names = self.layout.schema.names
-        batches: Iterator[pa.RecordBatch] = iter_tables(self.source, BATCH_ROWS, names)
+        large = {self.source.columns.get(role) for role in (*IMAGE_ROLES, *TEXT_ROLES)} & set(names)
+        batches: Iterator[pa.RecordBatch] = iter_tables(self.source, BATCH_ROWS if large else self.batch_rows, names)
         if self.source.kind == "parquet":
             read = iter_batches(self.source.paths, names, self.batch_rows, partition.rows, partition.first)
             batches = (batch for _, batch in read)
