@@ -45,16 +45,23 @@ def unit(x: np.ndarray) -> np.ndarray:
     return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), np.float32)
 
 
-def lemon(x: np.ndarray, t: np.ndarray, k: int = 30, beta: float = 5, t1: float = 0.1, t2: float = 5) -> np.ndarray:
-    """Minus LEMoN's score (Zhang et al., ICML 2025), with the settings that it has where nothing can be tuned."""
-    own = 1 - (x * t).sum(1)
-    score = own.copy()
-    for a, b in ((x, t), (t, x)):
-        D = 1 - a @ a.T
-        np.fill_diagonal(D, np.inf)
-        near = np.argsort(D, axis=1)[:, :k]
-        far = 1 - np.einsum("id,ikd->ik", b, b[near])
-        score += beta * (np.exp(-t1 * np.take_along_axis(D, near, 1) - t2 * own[near]) * far).mean(axis=1)
+def lemon(
+    x: np.ndarray, t: np.ndarray, near: tuple[np.ndarray, np.ndarray] | None = None,
+    k: int = 30, beta: float = 5, t1: float = 0.1, t2: float = 5,
+) -> np.ndarray:  # fmt: skip
+    """Minus LEMoN's score (Zhang et al., ICML 2025), with the settings that it has where nothing can be tuned.
+
+    Neighbours are of the pairs ``near``, else of each other.
+    """
+    u, v = near or (x, t)
+    of_near, score = 1 - (u * v).sum(1), 1 - (x * t).sum(1)
+    for a, b, c, d in ((x, t, u, v), (t, x, v, u)):
+        D = 1 - a @ c.T
+        if near is None:
+            np.fill_diagonal(D, np.inf)
+        best = np.argsort(D, axis=1)[:, :k]
+        far = 1 - np.einsum("id,ikd->ik", b, d[best])
+        score += beta * (np.exp(-t1 * np.take_along_axis(D, best, 1) - t2 * of_near[best]) * far).mean(axis=1)
     return -score
 
 
