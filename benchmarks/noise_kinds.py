@@ -107,7 +107,8 @@ def main() -> None:
                         file.write_text(json.dumps(cells(pairs, kind, args.noise, seed, name), default=float))
                     found += [{"corpus": corpus, **row} for row in json.loads(file.read_text())]
     figures = ["mismatched", *FIGURES, "rate", *(f"test {name}" for name in FIGURES)]
-    table = pd.DataFrame(found).groupby(["corpus", "kind", "method"], sort=False)[figures]
+    table = pd.DataFrame(found, columns=["corpus", "kind", "method", *figures])
+    table = table.groupby(["corpus", "kind", "method"], sort=False)[figures]
     mean, spread = table.mean(), table.std()
     shown = mean.map("{:.3f}".format) + spread.map(lambda s: "" if np.isnan(s) else f" ± {s:.3f}")
     print(shown.where(mean.notna(), "-").reset_index().to_csv(index=False))
