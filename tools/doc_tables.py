@@ -144,7 +144,21 @@ def similar() -> str:
     return table(rows)
 
 
-MADE = {f.__name__: f for f in (summary, retrieval, rates, methods, thresholds, similar)}
+def protocols() -> str:
+    """AUROC of `auto` on near mismatches that a test split was judged on, too, beside the best other row."""
+    rows = []
+    found = [row for row in read("noise_protocols") if row["kind"] != "copied" and row["AUPRC"] != "-"]
+    for cell in dict.fromkeys((row["corpus"], row["kind"], mean(row["mismatched"])) for row in found):
+        of = {row["method"]: row for row in found if (row["corpus"], row["kind"], mean(row["mismatched"])) == cell}
+        auto, told = of.pop("auto"), dict(zip(("corpus", "kind", "mismatched"), cell, strict=True))
+        for figure, head in (("AUROC", ""), ("test AUROC", "test: ")):
+            best = max(of, key=lambda name: mean(of[name][figure]))
+            told |= {f"{head}best other": f"{mean(of[best][figure])} ({best})", f"{head}`auto`": auto[figure]}
+        rows.append(told)
+    return table(rows)
+
+
+MADE = {f.__name__: f for f in (summary, retrieval, rates, methods, thresholds, similar, protocols)}
 
 
 def filled(text: str) -> str:
