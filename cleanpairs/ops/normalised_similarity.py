@@ -45,8 +45,7 @@ _KEPT = 1 << 23  # similarities that it keeps of each side: 96 MiB
 _BLOCK_ENTRIES = 1 << 22  # similarities at once: 16 MiB of float32
 _LEAST_ROWS, _MOST_ROWS = 64, 1024  # of a block: products of few rows add up in another order
 
-_Same = Callable[[slice, np.ndarray], np.ndarray]  # which rows (b, k) of those who answer are an asker's own again
-_Side = tuple[np.ndarray, np.ndarray, _Same]  # who asks (n, d), who answers (m, d)
+_Side = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # who asks (n, d), who answers (m, d), and their groups
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class VectorPairs:
 
     def _shared(self, side: _Side, own: np.ndarray, kind: str, tau: float) -> np.ndarray:
         """(n,) float64, of one direction."""
-        asking, answering, same = side
+        asking, answering, mine, theirs = side
         n, m = len(asking), len(answering)
         out = np.empty(n)
         search = prepare(asking, answering, 256) if m > EXACT_UP_TO else None
@@ -99,12 +98,12 @@ class VectorPairs:
         for block in blocks(n, rows):
             asked = np.asarray(asking[block], np.float32)
             S = asked @ near  # (b, m), or with the sample
-            S[same(block, at[None])] = -np.inf
+            S[theirs[at] == mine[block, None]] = -np.inf
             if search is not None:
                 scores, found = search(asked)  # (b, 256)
                 S[scores[:, -1:] <= S] = -np.inf  # those are among the nearest, or as near as they
                 S += np.float32(tau * np.log(m / sample) if kind == "softmax" else -np.inf)  # each stands for so many
-                scores[(found < 0) | same(block, found)] = -np.inf
+                scores[(found < 0) | (theirs[found] == mine[block, None])] = -np.inf
                 S = np.concatenate([scores, S], axis=1)
             S = np.concatenate([S, own[block, None]], axis=1)
             if kind == "csls":
@@ -119,12 +118,9 @@ class VectorPairs:
         return out
 
     def _sides(self, pairs: "VectorPairs") -> list[_Side]:
-        def same(mine: np.ndarray, theirs: np.ndarray) -> _Same:
-            return lambda block, at: np.asarray(theirs[at] == mine[block, None])
-
         return [
-            (pairs.images, self.texts, same(pairs.text_group, self.text_group)),
-            (pairs.texts, self.images, same(pairs.image_group, self.image_group)),
+            (pairs.images, self.texts, pairs.text_group, self.text_group),
+            (pairs.texts, self.images, pairs.image_group, self.image_group),
         ]
 
 
@@ -192,11 +188,10 @@ class Background:
     def sums(self, pairs: VectorPairs) -> np.ndarray:
         """(2, 2, n): of images and captions, log sum_j exp(s_ij / tau) without and with the worth of j."""
         out = np.empty((2, 2, len(pairs)))
-        asking = (pairs.images, pairs.text_group), (pairs.texts, pairs.image_group)
-        sides = list(zip(out, asking, self._answering, strict=True))
+        sides = list(zip(out, self.pairs._sides(pairs), self._answering, strict=True))
 
         def find(block: slice) -> None:
-            for found, (vectors, group), answering in sides:
+            for found, (vectors, _, group, _), answering in sides:
                 found[:, block] = _log_sums(vectors[block], group[block], *answering)
 
         in_threads(find, blocks(len(pairs), 512))
@@ -222,8 +217,7 @@ class Background:
     def _answering(self) -> list[tuple[np.ndarray, np.ndarray, float, np.ndarray, set[int]]]:
         """Of captions, and of images: vectors over tau (d, m), weights (m, 2), their scale, and groups, twice."""
         found, rarest = [], -27  # products of smaller terms are denormal, and slow
-        sides = (self.pairs.texts, self.pairs.text_group), (self.pairs.images, self.pairs.image_group)
-        for (vectors, group), worth in zip(sides, self.worth[::-1], strict=True):
+        for (_, vectors, _, group), worth in zip(self.pairs._sides(self.pairs), self.worth[::-1], strict=True):
             highest = float(worth.max(initial=0))
             weights = np.stack([np.ones_like(worth), np.exp(np.maximum(worth - highest, rarest))], axis=1)
             near = np.ascontiguousarray(vectors.T, np.float32) / np.float32(self.tau)
@@ -280,7 +274,7 @@ def _largest(
 
     And the sum of the matrix, which is dense where all of them are kept.
     """
-    asking, answering, same = side
+    asking, answering, mine, theirs = side
     n = len(asking)
     k = min(n, max(1, _KEPT // n))
     values, columns, rest, top = np.empty((n, k)), np.empty((n, k), np.int32), np.zeros(n), np.empty(n)
@@ -288,7 +282,7 @@ def _largest(
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // 2 // n))  # larger blocks are mapped anew each time
     for block in blocks(n, rows):
         S = np.asarray(asking[block], np.float32) @ near
-        S[same(block, np.arange(n)[None])] = -np.inf
+        S[theirs == mine[block, None]] = -np.inf
         S[np.arange(len(S)), np.arange(n)[block]] = own[block]
         highest = S.max(axis=1, keepdims=True)
         top[block] = highest[:, 0] / tau
