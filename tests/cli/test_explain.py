@@ -161,7 +161,7 @@ def score(command: Command, made: Path, run: Path) -> Command:
     ("options", "says"),
     [
         (["--engine", "spark"], "unknown engine 'spark' (known: local, ray)"),
-        (["--workers", "0"], "x>=1"),
+        (["--workers", "0"], "from 1 to"),
         (["--engine", "local=auto"], "use 'ray'"),
     ],
 )

@@ -223,7 +223,7 @@ def test_labels_of_another_run(command: Command, made: Run) -> None:
         (["--thresholds", "--out", "x"], "--out is for drawing"),
         (["--labels", "x.csv", "--page"], "--page is for drawing"),
         (["--threshold", "2"], "0<=x<=1"),
-        (["--n", "0"], "x>=1"),
+        (["--n", "0"], "from 1 to"),
     ],
 )
 def test_usage(command: Command, made: Run, argv: list[str], words: str) -> None:
