@@ -171,6 +171,9 @@ def export_pairs(
     DataError: the plan is not for this data, or the input has changed. OutputExistsError: an output exists.
     OutputError: an output cannot be written. CleanpairsError: the counts do not add up.
     """
+    known = ExportSettings.__dataclass_fields__
+    for name in settings.keys() - known.keys():
+        raise ConfigError(f"export_pairs has no setting {name!r}: it has {', '.join(known)}")
     pairs = load_pairs(pairs)
     export = Export(pairs.source, out, ExportSettings(**settings))
     decisions = export.decisions(plan, pairs)
