@@ -57,18 +57,6 @@ def works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squares_source: str) 
     del sys.modules["squares_for_workers"]
 
 
-def test_all_partitions_are_done_and_listed(tmp_path: Path) -> None:
-    work = Squares()
-    done = run_partitions(work, PARTITIONS, tmp_path / "job", job="a", engine=LOCAL)
-    assert [f.number for f in done] == work.done == [0, 1, 2, 3, 4]
-    assert [f.facts["rows"] for f in done] == [10, 10, 10, 10, 5]
-    assert text(tmp_path / "job") == WHOLE
-    listed = json.loads(read_cached(tmp_path / "job" / MANIFEST) or b"")
-    assert [line["number"] for line in listed["done"]] == [0, 1, 2, 3, 4]
-    remove_job(tmp_path / "job")
-    assert not (tmp_path / "job").exists()
-
-
 def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with pytest.raises(DataError, match="this one fails"):

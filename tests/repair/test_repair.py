@@ -304,30 +304,6 @@ def test_margin_is_over_the_best_other_caption() -> None:
     assert t["margin"][0] == pytest.approx(p[0] - p[1], abs=1e-6)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize(("n", "flagged"), [(0, False), (1, True), (2, True)])
-def test_tiny_corpora(strategy: str, n: int, flagged: bool) -> None:
-    corpus = Corpus(n, 0.0)
-    corpus.correspondence[:] = 0.0 if flagged else 1.0
-    plan = corpus.plan(strategy=strategy)
-    check_invariants(plan, corpus.pairs, corpus.correspondence)
-    assert len(plan) == n and set(columns(plan)["action"]) <= ({"drop"} if flagged else {"keep"})
-    assert len(plan.apply(corpus.pairs)) == (0 if flagged else n)
-    assert str(plan.summary())
-
-
-def test_quarantined_pairs_are_carried_and_never_give() -> None:
-    corpus = Corpus(60, 0.5)
-    bad = np.flatnonzero(corpus.wrong)[:6]
-    corpus.correspondence[bad[:3]] = np.nan
-    corpus.z_text[bad[3:]] = np.nan
-    for i in bad[3:]:
-        corpus.pairs.reasons[int(i)] = "text embedding is not finite"
-    plan = corpus.plan()
-    check_invariants(plan, corpus.pairs, corpus.correspondence)
-    assert plan.summary().quarantined == 6
-
-
 def test_apply_keeps_what_it_should_and_truth_vectors_and_scores_follow() -> None:
     corpus = Corpus(100, 0.3)
     plan, at = corpus.plan(), np.arange(100)
@@ -512,6 +488,7 @@ def test_invariants_on_random_corpora(data: st.DataObject) -> None:
         image_group=rng.integers(0, m, m) * 7 - 3,
         reasons={int(i): "bad" for i in np.flatnonzero(rng.random(n) < 0.1)},
     )  # fmt: skip
+    z_text[list(pairs.reasons)] = np.nan
     correspondence = np.where(rng.random(n) < 0.1, np.nan, rng.random(n))
     reuse, least = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([0.0, 0.3, 0.5]))
     drawn = {
@@ -522,4 +499,4 @@ def test_invariants_on_random_corpora(data: st.DataObject) -> None:
     limits = {"min_repair_score": least, "max_reuse": reuse}
     plan = plan_repairs(pairs, correspondence, z_image, z_text, scorer, **limits, **chosen)
     check_invariants(plan, pairs, correspondence, least=least, max_reuse=reuse)
-    assert len(plan.apply(pairs)) == plan.summary().kept + plan.summary().repaired
+    assert len(plan.apply(pairs)) == plan.summary().kept + plan.summary().repaired and str(plan.summary())
