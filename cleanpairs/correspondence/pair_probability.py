@@ -17,7 +17,8 @@ all captions to be repaired: too few held-out captions are nearly right for a he
 looked up where they lie, and predicted by ridge regression alone: nothing but some numbers is held of a pair.
 
 The prior has two factors. A right repair takes two mismatched pairs apart: the product of their probabilities. The
-caption's image must be in the data: ``present``, which the scores cannot tell (dev/LOG.md).
+caption's image must be in the data: ``present``, which the scores cannot tell (dev/LOG.md). A caption that a trusted
+pair has too is a copy, as far as more captions to be repaired are so than trusted ones are another trusted pair's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,7 @@ class PairNumbers:
         Temperatures of the means over neighbours.
 
     present : float
-        Share of the mismatched images whose caption is among the mismatched captions.
+        Share of the mismatched images whose caption is among the mismatched captions, where these are no copies.
 
     least_trusted, least_right : int
         With fewer trusted pairs, or fewer right edges among those that the calibration sees, nothing is known.
@@ -321,6 +322,7 @@ class PairProbability:
         self.judged = len(self.trusted) >= NUMBERS.least_trusted and len(self.captions) >= 2
         if not self.judged:
             return
+        self._note_copies()
         many, one_space = len(self.captions) > NUMBERS.most_exact, joint is not None and joint[0] is images
         every = np.arange(len(images)), np.arange(len(texts))
         some = (image_index[self.trusted], self.trusted) if many else every
@@ -348,6 +350,17 @@ class PairProbability:
             self._prepare(predictors)
         else:
             self.judged = False
+
+    def _note_copies(self) -> None:
+        """How likely each caption to be repaired is a lost one, and no copy of a trusted pair's, by their shares."""
+        texts = np.unique([x[self.trusted] for x in (self.image_group, self.text_group)], axis=1)[1]
+        _, place, count = np.unique(texts, return_inverse=True, return_counts=True)
+        mine = self.text_group[self.captions]
+        copy = np.isin(mine, texts)
+        usual = min(1.0, float((count[place] > 1).mean()) / max(float(copy.mean()), 1e-9))
+        self._lost = np.where(copy, usual, 1.0)
+        lost = len(np.unique(mine[~copy])) + self._lost[copy].sum()
+        self._present = min(NUMBERS.present, lost / len(mine))
 
     def _ratio(self, views: np.ndarray) -> np.ndarray:
         return np.asarray(_terms(views) @ self._coefficients + self._intercept, np.float32)
@@ -414,7 +427,7 @@ class PairProbability:
 
     def _right_weight(self, matched: np.ndarray) -> np.ndarray:
         """Of right edges of held-out pairs: of so many images to be repaired the caption is there."""
-        return np.asarray(NUMBERS.present / float(self.matched[self.trusted].mean()) * matched)
+        return np.asarray(self._present / float(self.matched[self.trusted].mean()) * matched)
 
     def _fit(self, edges: np.ndarray, right: np.ndarray, weight: np.ndarray) -> bool:
         """Learn the probability of (k, 3) edges. False where too few are right, or wrong."""
@@ -487,7 +500,7 @@ class PairProbability:
         right = self._ratio(_Sides(asking, answering).pairs(*np.tile(np.arange(len(held)), (2, 1))))
         near = np.flatnonzero(right > self.least)
         # The sums of other images hold their right caption as often as a sample does.
-        held_too = rng.random(len(held)) * self._scale[0] < NUMBERS.present
+        held_too = rng.random(len(held)) * self._scale[0] < self._present
         others = own[0] + np.exp(right.astype(np.float64)) * held_too
         edges = [
             _differences(right[near], (own[0][near], own[1][near]), self._scale, (False, False)),
@@ -559,6 +572,7 @@ class PairProbability:
             )
             edges = _differences(ratio, sums, self._scale, holds)
             logit = _bends(edges) @ self._logit[0] + self._logit[1]
-            odds = np.exp(logit) * self._wrong[image] * (1 - self.matched[self.captions[caption]])
+            apart = (1 - self.matched[self.captions[caption]]) * self._lost[caption]
+            odds = np.exp(logit) * self._wrong[image] * apart
             out[at] = odds / (1 + odds)
         return out

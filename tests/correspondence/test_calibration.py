@@ -165,14 +165,14 @@ def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
 
 
 class Exchanged:
-    """n images and captions, linear in a common cause, with noise; a share of the captions is exchanged."""
+    """n images and captions, linear in a common cause, with noise; a share of the captions is exchanged, or copies."""
 
-    def __init__(self, n: int, noise: float, share: float = 0.4, seed: int = 0) -> None:
+    def __init__(self, n: int, noise: float, share: float = 0.4, seed: int = 0, copied: bool = False) -> None:
         rng = np.random.default_rng(seed)
         cause = rng.normal(size=(n, 24))
         self.truth = np.arange(n)
         wrong = rng.choice(n, round(share * n), replace=False)
-        self.truth[wrong] = np.roll(wrong, 1)
+        self.truth[wrong] = rng.choice(n, len(wrong)) if copied else np.roll(wrong, 1)
         self.images = unit(cause @ rng.normal(size=(24, 40)) + noise * rng.normal(size=(n, 40)))
         self.texts = unit(cause @ rng.normal(size=(24, 32)) + noise * rng.normal(size=(n, 32)))[self.truth]
         right = self.truth == np.arange(n)
@@ -189,16 +189,16 @@ class Exchanged:
         return of.probability(image[some], caption[some]), self.truth[caption[some]] == image[some]
 
 
-@pytest.mark.parametrize("noise", [2.0, 4.0])
-def test_probabilities_hold(noise: float) -> None:
-    corpus = Exchanged(1500, noise)
-    found = corpus.model()
-    probability, right = (x.reshape(len(found.captions), -1) for x in corpus.edges(found))
+@pytest.mark.parametrize(("noise", "copied"), [(2.0, False), (4.0, False), (2.0, True)])
+def test_probabilities_hold(noise: float, copied: bool) -> None:
+    corpus = Exchanged(1500, noise, copied=copied)
+    model = corpus.model()
+    probability, right = (x.reshape(len(model.captions), -1) for x in corpus.edges(model))
     best = probability.argmax(axis=1)[:, None]  # of each image, the likeliest caption
     probability, right = (np.take_along_axis(x, best, axis=1).ravel() for x in (probability, right))
-    assert calibration_error(probability, right) < 0.1 and abs(probability.mean() - right.mean()) < 0.07
-    if noise == 2.0:
-        assert right[probability > 0.5].sum() > 100, "they are found where they can be"
+    most, off, found = (0.13, 0.13, 60) if copied else (0.1, 0.07, 100)
+    assert calibration_error(probability, right) < most and abs(probability.mean() - right.mean()) < off
+    assert noise > 2.0 or right[probability > 0.5].sum() > found, "they are found where they can be"
 
 
 def test_where_captions_tell_nothing_no_repair_is_probable() -> None:
