@@ -88,6 +88,7 @@ class WordRatios:
         self._has = csr_array(has[:, self.known])
         self._has.sort_indices()
         self._rows, self._weight, self._group = rows, self._trust[rows], np.arange(n) if group is None else group
+        self._references = self._x[rows].T / np.float32(numbers.tau)
         self._counted = csr_array(self._has[rows].multiply(self._weight[:, None]))
         self._share = np.asarray(self._counted.sum(axis=0)) / max(float(self._weight.sum()), 1e-12)
         own, word, moments = np.empty(self._has.nnz), self._has.indices, np.zeros((2, len(self.known)))
@@ -109,7 +110,9 @@ class WordRatios:
 
     def _near(self, x: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Kernels (k, B) of images with those of the references, and sums of words (k, V) and of all by them (k,)."""
-        K = np.exp((x @ self._x[self._rows].T - 1) / np.float32(self._numbers.tau))
+        K = x @ self._references
+        K -= np.float32(1 / self._numbers.tau)
+        np.exp(K, out=K)
         K[group[:, None] == self._group[self._rows]] = 0
         return K, K @ self._counted, np.maximum(K @ self._weight, 1e-30)
 
