@@ -69,13 +69,13 @@ def repaired(model: Auto, noisy: Pairs) -> dict[str, Any]:
     assert noisy.true_mismatch is not None
     kept = np.nan_to_num(model.correspondence_) >= model.threshold_
     bad, n = int(noisy.true_mismatch[kept].sum()), int(kept.sum())
-    found: dict[str, Any] = {"came": float(noisy.true_mismatch.mean()), "kept": bad / n}
+    found: dict[str, Any] = {"came": float(noisy.true_mismatch.mean()), "kept": bad / max(n, 1)}
     for name in ("probable", "plausible"):
         sure, wrong = repairs_by(model, noisy, name)
-        found[name] = [len(sure), int((~wrong).sum()), (bad + int(wrong.sum())) / (n + len(wrong))]
+        found[name] = [len(sure), int((~wrong).sum()), (bad + int(wrong.sum())) / max(n + len(wrong), 1)]
         found[f"{name} error"] = calibration_error(sure, ~wrong) if len(sure) else None
     shares = (bad + np.cumsum(wrong)) / (n + np.arange(1, len(wrong) + 1))  # of the plausible, by falling confidence
-    allowed = np.flatnonzero(shares <= bad / n + MOST_ABOVE)
+    allowed = np.flatnonzero(shares <= bad / max(n, 1) + MOST_ABOVE)
     found["possible"] = int((~wrong[: allowed[-1] + 1]).sum()) if len(allowed) else 0
     return found
 
