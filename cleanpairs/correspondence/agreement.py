@@ -258,7 +258,7 @@ def neighbour_agreement(
     if words is not None:
         judged = np.concatenate([np.tile(np.arange(n), (2, 1)), null_rows, planted], axis=1)
         scores = observed, null, of_planted
-        observed, null, of_planted = _with_words(pairs.images, words, scores, judged, seed)
+        observed, null, of_planted = _with_words(pairs, words, scores, judged, seed)
     rate = noise_rate_by_tails(observed, null)
     matched, planted_matched = (1 - mismatched_by_density(observed, null, rate, at) for at in (observed, of_planted))
     return NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
@@ -284,7 +284,7 @@ def _folds_and_null(pairs: VectorPairs, rng: np.random.Generator) -> tuple[np.nd
 
 
 def _with_words(
-    images: np.ndarray, words: Any, scores: tuple[np.ndarray, ...], judged: np.ndarray, seed: int
+    pairs: VectorPairs, words: Any, scores: tuple[np.ndarray, ...], judged: np.ndarray, seed: int
 ) -> list[np.ndarray]:
     """Observed, null and planted scores with the ratio of the worst word, in deviations of the null.
 
@@ -292,7 +292,8 @@ def _with_words(
     """
     observed, null = scores[:2]
     trust = 1 - mismatched_by_density(observed, null, noise_rate_by_tails(observed, null))
-    sums = np.concatenate(scores) + NUMBERS.word_weight * lowest_ratio(images, words, trust, judged, seed=seed)
+    lowest = lowest_ratio(pairs.images, pairs.image_group, words, trust, judged, seed=seed)
+    sums = np.concatenate(scores) + NUMBERS.word_weight * lowest
     ends = [len(observed), len(observed) + len(null)]
     return np.split(sums / max(float(sums[slice(*ends)].std()), 1e-12), ends)
 

@@ -173,8 +173,8 @@ class WordRatios:
 
 
 def lowest_ratio(
-    x: np.ndarray, has: Any, trust: np.ndarray, judged: np.ndarray, *, seed: int = 0, numbers: WordNumbers = NUMBERS
+    x: np.ndarray, group: np.ndarray, has: Any, trust: np.ndarray, judged: np.ndarray, *, seed: int = 0
 ) -> np.ndarray:
     """The ratio (K,) of the word of each judged caption that fits worst, as :class:`WordRatios` says, at most 0."""
-    ratios = WordRatios(x, has, trust, seed=seed, numbers=numbers)(judged)
+    ratios = WordRatios(x, has, trust, group=group, seed=seed)(judged)
     return np.minimum(np.asarray(ratios.min(axis=1).todense(), np.float64).ravel(), 0)

@@ -52,10 +52,26 @@ def test_the_evidence_finds_one_wrong_word() -> None:
     own = np.tile(np.arange(n), (2, 1))
     lowest = np.asarray(WordRatios(x, csr_array(words), np.ones(n))(own).toarray()).argmin(axis=1)
     assert (lowest[edited] == 6 + shown[edited]).mean() > 0.95
-    assert roc_auc_score(edited, -lowest_ratio(x, csr_array(words), np.ones(n), own)) > 0.95
+    assert roc_auc_score(edited, -lowest_ratio(x, np.arange(n), csr_array(words), np.ones(n), own)) > 0.95
     without, with_words = neighbour_agreement(pairs), neighbour_agreement(pairs, words=csr_array(words))
     first, second = (roc_auc_score(edited, -found.observed) for found in (without, with_words))
     assert second > first + 0.02 and np.isclose(with_words.null.std(), 1)
+
+
+def test_other_captions_of_an_image_do_not_make_its_words_unlikely() -> None:
+    rng, images, captions = np.random.default_rng(0), 300, 5
+    shown = np.argsort(rng.random((images, 300)), axis=1)[:, :12]  # what each picture shows, of which a caption names three
+    group = np.repeat(np.arange(images), captions)
+    source, wrong = group.copy(), rng.random(len(group)) < 0.4
+    source[wrong] = rng.permutation(source[wrong])
+    wrong = source != group
+    words = np.zeros((len(group), 300))
+    np.put_along_axis(words, rng.permuted(shown[source], axis=1)[:, :3], 1, axis=1)
+    x = unit(np.eye(300)[shown].sum(axis=1) + 0.3 * rng.normal(size=(images, 300)))[group]
+    pairs = VectorPairs(x, unit(words + 0.1 * rng.normal(size=words.shape)), group, np.arange(len(group)))
+    without, with_words = neighbour_agreement(pairs), neighbour_agreement(pairs, words=csr_array(words))
+    first, second = (roc_auc_score(wrong, -found.observed) for found in (without, with_words))
+    assert second > first - 0.002
 
 
 def test_words_change_the_order_of_matched_pairs_alone() -> None:
