@@ -222,7 +222,7 @@ def test_labels_of_another_run(command: Command, made: Run) -> None:
         (["--labels", "x.csv", "--n", "3"], "--n is for drawing"),
         (["--thresholds", "--out", "x"], "--out is for drawing"),
         (["--labels", "x.csv", "--page"], "--page is for drawing"),
-        (["--threshold", "2"], "0<=x<=1"),
+        (["--threshold", "2"], "no number from 0 to 1"),
         (["--n", "0"], "from 1 to"),
     ],
 )
