@@ -292,7 +292,7 @@ def _with_words(
     """
     observed, null = scores[:2]
     trust = 1 - mismatched_by_density(observed, null, noise_rate_by_tails(observed, null))
-    lowest = lowest_ratio(pairs.images, pairs.image_group, words, trust, judged, seed=seed)
+    lowest = lowest_ratio(pairs.images, words, trust, judged, group=pairs.image_group, seed=seed)
     sums = np.concatenate(scores) + NUMBERS.word_weight * lowest
     ends = [len(observed), len(observed) + len(null)]
     return np.split(sums / max(float(sums[slice(*ends)].std()), 1e-12), ends)

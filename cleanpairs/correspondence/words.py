@@ -173,7 +173,7 @@ class WordRatios:
 
 
 def lowest_ratio(
-    x: np.ndarray, group: np.ndarray, has: Any, trust: np.ndarray, judged: np.ndarray, *, seed: int = 0
+    x: np.ndarray, has: Any, trust: np.ndarray, judged: np.ndarray, *, group: np.ndarray | None = None, seed: int = 0
 ) -> np.ndarray:
     """The ratio (K,) of the word of each judged caption that fits worst, as :class:`WordRatios` says, at most 0."""
     ratios = WordRatios(x, has, trust, group=group, seed=seed)(judged)

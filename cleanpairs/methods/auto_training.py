@@ -301,8 +301,7 @@ class AutoTraining(TrainingStrategy):
         order += untrained * ranks(observed)
         if words is None:
             return order
-        judged = np.stack([np.arange(len(texts)), texts])
-        low = lowest_ratio(frozen.images, d.image_group, words, weights, judged, seed=seed)
+        low = lowest_ratio(frozen.images, words, weights, np.stack([np.arange(len(texts)), texts]), seed=seed)
         length = np.asarray((words > 0).sum(axis=1)).ravel()[texts]
         return reordered(order, ranks_by_length(low, length), float(weights.mean()))
 
