@@ -102,7 +102,7 @@ def option(names: str, help: str | None = None, what: Any = None, **more: Any) -
     if name in ("--method", "--backbone", "--recipe"):
         more["shell_complete"] = complete
     if what is int or isinstance(what, click.IntRange):
-        what = Whole(getattr(what, "min", 0), getattr(what, "max", None))
+        what = Whole(getattr(what, "min", None) or 0, getattr(what, "max", None))
     elif what is float:
         what = Share(0, 1)
     kind = click.Choice(what) if isinstance(what, list) else what

@@ -3,7 +3,7 @@ checks of it. A field whose default is True or False is a flag and needs no more
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field, fields
 from functools import partial
 from numbers import Integral, Real
@@ -45,6 +45,12 @@ def check_settings(owner: str, settings: Any) -> None:
 
 def _refuse(owner: str, name: str, allowed: str, value: Any) -> None:
     raise ConfigError(f"{name} of {owner} must be {allowed}, found {value!r}")
+
+
+def refuse_unknown(owner: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ConfigError for a name that is none of the ``known`` settings."""
+    for name in set(names).difference(known):
+        raise ConfigError(f"{owner} has no setting {name!r}: it has {', '.join(sorted(known))}")
 
 
 def is_share(value: Any) -> bool:

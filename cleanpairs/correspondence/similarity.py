@@ -152,7 +152,7 @@ class SimilarityAgreement(NeighbourAgreement):
 
 @dataclass(frozen=True)
 class SimilarityModel:
-    """P(matched) of alone pairs of one space, by pairs that are known.
+    """P(matched) of single pairs of one space, by pairs that are known.
 
     Parameters
     ----------

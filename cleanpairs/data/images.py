@@ -204,9 +204,7 @@ def comparable_vectors(array: np.ndarray, what: str = "vector") -> tuple[np.ndar
     with np.errstate(invalid="ignore"):
         for some in blocks(len(array), 1024):
             block = array[some]
-            if (
-                array.dtype == np.float16
-            ):  # halves compare slowly, and their bits, but for the sign, have the same order
+            if array.dtype == np.float16:  # they compare slowly. Their bits, but for the sign, have the same order
                 size[some] = (block.view(np.uint16) & 0x7FFF).max(axis=axes).view(np.float16)
             else:
                 block = block.astype(np.promote_types(array.dtype, np.float32), copy=False)

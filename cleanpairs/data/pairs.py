@@ -128,7 +128,7 @@ class Pairs:
             texts, faults = comparable_vectors(texts, "text vector")
             reasons = faults | reasons
         if captioned:
-            reasons = {**reasons, **unusable_captions(captions), **reasons}
+            reasons |= {i: fault for i, fault in unusable_captions(captions).items() if i not in reasons}
         text_group = text_groups(captions) if captioned or texts is None else vector_groups(texts)
         fingerprint = _fingerprint(captions, groups, index, *([] if captioned else [text_group]))
         return cls(
@@ -191,10 +191,11 @@ class Pairs:
         elif changed:
             vectors = None
         reasons = {i: why for i, why in self.reasons.items() if not (i in changed and concerns_caption(why))}
-        for i in changed - reasons.keys():
+        judged = list(changed - reasons.keys())
+        new = unusable_captions([captions[i] for i in judged]) if captioned else {}
+        for k, i in enumerate(judged):
             was = "" if of is None else self.reasons.get(int(of[i]), "")
-            new = unusable_captions([captions[i]] if captioned else [])
-            if fault := was if concerns_caption(was) else new.get(0):
+            if fault := was if concerns_caption(was) else new.get(k):
                 reasons[i] = fault
         scores = {name: np.array(values) for name, values in self.precomputed_scores.items()}
         for values in scores.values():

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
-from cleanpairs.core.parameters import check_whole
+from cleanpairs.core.parameters import check_whole, refuse_unknown
 from cleanpairs.core.regular import read_json, reading, writing
 from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, iter_tables, staged_set
 from cleanpairs.data.atomic import StagedSet, scratch_directory
@@ -171,9 +171,7 @@ def export_pairs(
     DataError: the plan is not for this data, or the input has changed. OutputExistsError: an output exists.
     OutputError: an output cannot be written. CleanpairsError: the counts do not add up.
     """
-    known = ExportSettings.__dataclass_fields__
-    for name in settings.keys() - known.keys():
-        raise ConfigError(f"export_pairs has no setting {name!r}: it has {', '.join(known)}")
+    refuse_unknown("export_pairs", settings, ExportSettings.__dataclass_fields__)
     pairs = load_pairs(pairs)
     export = Export(pairs.source, out, ExportSettings(**settings))
     decisions = export.decisions(plan, pairs)

@@ -46,6 +46,7 @@ _BLOCK_ENTRIES = 1 << 22  # similarities at once: 16 MiB of float32
 _LEAST_ROWS, _MOST_ROWS = 64, 1024  # of a block: products of few rows add up in another order
 
 _Side = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # who asks (n, d), who answers (m, d), and their groups
+_Answering = tuple[np.ndarray, np.ndarray, float, np.ndarray, set[int]]  # see Background._answering
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class Background:
     worth : (2, m) float
         Balanced u of the images and v of the captions.
     within : (2, m) float
-        What :func:`balanced` finds for these pairs. None where it is no longer needed.
+        What :func:`balanced` finds for these pairs. Empty where it is no longer needed.
     tau : float
         Temperature.
     """
@@ -192,7 +193,7 @@ class Background:
 
         def find(block: slice) -> None:
             for found, (vectors, _, group, _), answering in sides:
-                found[:, block] = _log_sums(vectors[block], group[block], *answering)
+                found[:, block] = _log_sums(vectors[block], group[block], answering, self.tau)
 
         in_threads(find, blocks(len(pairs), 512))
         return out
@@ -214,7 +215,7 @@ class Background:
         return np.asarray(self.tau * (first + last + root))
 
     @cached_property
-    def _answering(self) -> list[tuple[np.ndarray, np.ndarray, float, np.ndarray, set[int]]]:
+    def _answering(self) -> list[_Answering]:
         """Of captions, and of images: vectors over tau (d, m), weights (m, 2), their scale, and groups, twice."""
         found, rarest = [], -27  # products of smaller terms are denormal, and slow
         for (_, vectors, _, group), worth in zip(self.pairs._sides(self.pairs), self.worth[::-1], strict=True):
@@ -225,11 +226,9 @@ class Background:
         return found
 
 
-def _log_sums(
-    asking: np.ndarray, group: np.ndarray, near: np.ndarray, weights: np.ndarray, highest: float, groups: np.ndarray,
-    known: set[int],
-) -> np.ndarray:  # fmt: skip
+def _log_sums(asking: np.ndarray, group: np.ndarray, answering: _Answering, tau: float) -> np.ndarray:
     """(2, n) float64: log sum_j exp(s_ij / tau) over those of other groups, and the same with worth in the exponent."""
+    near, weights, highest, groups, known = answering
     products, sums = np.asarray(asking, np.float32) @ near, np.empty((len(asking), 2))
     for i, number in enumerate(group.tolist()):
         if number in known:
@@ -238,7 +237,7 @@ def _log_sums(
         S = products[some]
         top = S.max(axis=1, keepdims=True)
         # So that exponentials are float32's normal numbers. Of nobody else: as of one who is far.
-        shift = np.where((top > -30) & (top < 75), 0, np.maximum(top, np.float32(-1 / TAU)))
+        shift = np.where((top > -30) & (top < 75), 0, np.maximum(top, np.float32(-1 / tau)))
         if shift.any():
             S -= shift
             np.maximum(S, np.float32(-60), out=S)

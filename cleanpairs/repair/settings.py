@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.parameters import check_settings, choice, number, whole
+from cleanpairs.core.parameters import check_settings, choice, number, refuse_unknown, whole
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,5 @@ class RepairSettings:
 
 def changed(settings: RepairSettings | None, changes: Mapping[str, Any]) -> RepairSettings:
     """``settings``, or the default ones, with ``changes`` by name. ConfigError where there is no such setting."""
-    known = RepairSettings.__dataclass_fields__
-    for name in changes.keys() - known.keys():
-        raise ConfigError(f"rematch has no setting {name!r}: it has {', '.join(sorted(known))}")
+    refuse_unknown("rematch", changes, RepairSettings.__dataclass_fields__)
     return replace(settings or RepairSettings(), **changes)

@@ -63,6 +63,17 @@ def test_all_labelled_is_exact() -> None:
     assert max(len(line) for line in lines) <= 100 and not any(line.endswith(" ") for line in lines)
 
 
+def test_the_estimates_are_unbiased() -> None:
+    y, wrong = corpus()
+    got = []
+    for seed in range(150):
+        s = labelled(draw_sample(y, 100, threshold=0.1, seed=seed), wrong)
+        e = at_threshold(s, y, 0.3)  # no edge of a stratum
+        got.append([e.precision.value, e.recall.value, noise_estimate(s, y).value])
+    error = np.mean(got, axis=0) - [*truth(y, wrong, 0.3), wrong.mean()]
+    assert np.abs(error).max() < 0.012  # recall is a ratio of two estimates: biased by less than its spread / 8
+
+
 @pytest.mark.parametrize(("noise", "n"), [(0.4, 100), pytest.param(0.1, 100, marks=pytest.mark.slow)])
 def test_the_intervals_cover_the_truth(noise: float, n: int) -> None:
     hit: dict[str, list[bool]] = {}

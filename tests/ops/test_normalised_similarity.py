@@ -130,6 +130,12 @@ def test_sums_where_exponentials_leave_the_range_of_float32(tau: float) -> None:
         np.testing.assert_allclose(found, np.log([np.exp(S).sum(axis=1), np.exp(S + v).sum(axis=1)]), atol=1e-4)
 
 
+def test_where_nobody_else_is_in_the_background_the_sum_is_as_of_one_who_is_far() -> None:
+    pairs, tau, one = corpus(5), 0.1, np.zeros(5, np.int64)
+    alone = VectorPairs(pairs.images, pairs.texts, one, one)
+    assert (Background(alone, np.zeros((2, 5)), tau=tau).sums(alone) > -1 / tau - 60).all()
+
+
 def test_hubs_do_not_hide_wrong_pairs() -> None:
     """Images near to all captions, each to another degree: cosines are no measure there, normalised ones are."""
     rng = np.random.default_rng(5)
