@@ -370,7 +370,7 @@ def _alone(
     pairs: VectorPairs, background: Background, judged: Sequence[np.ndarray], present: float, seed: int
 ) -> list[np.ndarray]:
     """Similarity of rows (2, k) of images and captions, each pair as if it were added to the background alone."""
-    sums, rng = background.sums(pairs), np.random.default_rng(seed)
+    sums, rng = background.others, np.random.default_rng(seed)
     own = cosines(pairs.images, pairs.texts).astype(np.float64) / TAU
     with_own = np.logaddexp(sums, [[own, own + background.worth[1]], [own, own + background.worth[0]]])
     out = []

@@ -46,6 +46,7 @@ _BLOCK_ENTRIES = 1 << 22  # similarities at once: 16 MiB of float32
 _LEAST_ROWS, _MOST_ROWS = 64, 1024  # of a block: products of few rows add up in another order
 
 _Side = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # who asks (n, d), who answers (m, d), and their groups
+_Largest = tuple["np.ndarray | csr_array", np.ndarray, np.ndarray, float]  # see _largest
 _Answering = tuple[np.ndarray, np.ndarray, float, np.ndarray, set[int]]  # see Background._answering
 
 
@@ -131,26 +132,41 @@ def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = 20) -> np.nda
     The softmax is the first of ``steps``: both sides take half a step at once. The largest similarities of each image
     and caption are kept, all up to some 2,900 pairs. The rest of a sum counts with the mean worth of what is kept.
     """
-    first, last = _balance(pairs, tau, steps)
+    first, last, _ = _balance(pairs, tau, steps)
     return -tau * (first + last)
 
 
-def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarray, np.ndarray]:
-    """u of the images and v of the captions (2, N) float64, after the first step and after the last."""
-    own = cosines(pairs.images, pairs.texts)
-    sides = [_largest(side, own, tau) for side in pairs._sides(pairs)]
-    found = [np.zeros(len(pairs)), np.zeros(len(pairs))]
+def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """u of the images and v of the captions (2, N) float64, after the first step and after the last.
+
+    And as :meth:`Background.sums`, (2, 2, N): of each pair and the others.
+    """
+    n = len(pairs)
+    own = cosines(pairs.images, pairs.texts).astype(np.float64) / tau
+    sides = [_largest(side, tau) for side in pairs._sides(pairs)]
+
+    def log_sums(side: _Largest, other: np.ndarray) -> np.ndarray:
+        kept, rest, top, total = side
+        highest = float(other.max())
+        sums = kept @ np.exp(other - highest)
+        return np.asarray(np.log(sums + rest * sums.sum() / total) + top + highest)
+
+    found = [np.zeros(n), np.zeros(n)]
     first = found
     for step in range(steps):
-        stepped = []
-        for (kept, rest, top, total), mine, other in zip(sides, found, found[::-1], strict=True):
-            highest = float(other.max())
-            sums = kept @ np.exp(other - highest)
-            sums += rest * sums.sum() / total
-            stepped.append((mine - np.log(sums) - top - highest) / 2)
-        found = stepped
+        each = zip(sides, found, found[::-1], strict=True)
+        found = [(mine - np.logaddexp(log_sums(side, other), own + other)) / 2 for side, mine, other in each]
         first = first if step else found
-    return np.stack(first), np.stack(found)
+    sums = [
+        [log_sums(side, worth) for worth in (np.zeros(n), _least(v))]
+        for side, v in zip(sides, found[::-1], strict=True)
+    ]
+    return np.stack(first), np.stack(found), np.array(sums)
+
+
+def _least(worth: np.ndarray) -> np.ndarray:
+    """Worth (m,) that is not too small: products of smaller terms are denormal, and slow."""
+    return np.asarray(np.maximum(worth, worth.max(initial=0) - 27))
 
 
 @dataclass(frozen=True)
@@ -165,6 +181,8 @@ class Background:
         Balanced u of the images and v of the captions.
     within : (2, m) float
         What :func:`balanced` finds for these pairs. Empty where it is no longer needed.
+    others : (2, 2, m) float
+        As :meth:`sums`, of each of these pairs and the others. Empty where it is no longer needed.
     tau : float
         Temperature.
     """
@@ -172,14 +190,15 @@ class Background:
     pairs: VectorPairs
     worth: np.ndarray
     within: np.ndarray = field(default_factory=lambda: np.empty((2, 0)))
+    others: np.ndarray = field(default_factory=lambda: np.empty((2, 2, 0)))
     tau: float = TAU
 
     @classmethod
     def of(cls, pairs: VectorPairs, *, tau: float = TAU) -> "Background":
         """Balance m pairs. They are kept in half precision."""
-        first, last = _balance(pairs, tau)
+        first, last, others = _balance(pairs, tau)
         half = replace(pairs, images=pairs.images.astype(np.float16), texts=pairs.texts.astype(np.float16))
-        return cls(half, last, -tau * (first + last), tau)
+        return cls(half, last, -tau * (first + last), others, tau)
 
     def similarity(self, pairs: VectorPairs) -> np.ndarray:
         """Of n pairs, (n,) float64, of which each is added to the background alone."""
@@ -217,10 +236,10 @@ class Background:
     @cached_property
     def _answering(self) -> list[_Answering]:
         """Of captions, and of images: vectors over tau (d, m), weights (m, 2), their scale, and groups, twice."""
-        found, rarest = [], -27  # products of smaller terms are denormal, and slow
+        found = []
         for (_, vectors, _, group), worth in zip(self.pairs._sides(self.pairs), self.worth[::-1], strict=True):
             highest = float(worth.max(initial=0))
-            weights = np.stack([np.ones_like(worth), np.exp(np.maximum(worth - highest, rarest))], axis=1)
+            weights = np.stack([np.ones_like(worth), np.exp(_least(worth) - highest)], axis=1)
             near = np.ascontiguousarray(vectors.T, np.float32) / np.float32(self.tau)
             found.append((near, weights.astype(np.float32), highest, group, set(group.tolist())))
         return found
@@ -266,10 +285,9 @@ def among_all(
     return own - shared.mean(axis=0), shared
 
 
-def _largest(
-    side: _Side, own: np.ndarray, tau: float
-) -> tuple["np.ndarray | csr_array", np.ndarray, np.ndarray, float]:
-    """exp(s / tau - top) (N, N) of the largest similarities of each row, the sum (N,) of the others, and top (N,).
+def _largest(side: _Side, tau: float) -> _Largest:
+    """exp(s / tau - top) (N, N) of the largest similarities of each row to others, the sum (N,) of the rest, and top
+    (N,).
 
     And the sum of the matrix, which is dense where all of them are kept.
     """
@@ -282,8 +300,8 @@ def _largest(
     for block in blocks(n, rows):
         S = np.asarray(asking[block], np.float32) @ near
         S[theirs == mine[block, None]] = -np.inf
-        S[np.arange(len(S)), np.arange(n)[block]] = own[block]
-        highest = S.max(axis=1, keepdims=True)
+        S[np.arange(len(S)), np.arange(n)[block]] = -np.inf
+        highest = np.maximum(S.max(axis=1, keepdims=True), np.float32(-1))  # of nobody else: as of one who is far
         top[block] = highest[:, 0] / tau
         np.subtract(highest, S, out=S)
         S /= np.float32(tau)
@@ -297,11 +315,11 @@ def _largest(
         values[block] = np.take_along_axis(S, columns[block], 1)
         rest[block] = np.maximum(S.sum(axis=1, dtype=np.float64) - values[block].sum(axis=1), 0)
     if k == n:
-        return values, rest, top, values.sum()
+        return values, rest, top, float(values.sum())
     from scipy.sparse import csr_array
 
     kept = csr_array((values.ravel(), columns.ravel(), np.arange(n + 1) * k), shape=(n, n))
-    return kept, rest, top, values.sum()
+    return kept, rest, top, float(values.sum())
 
 
 def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
