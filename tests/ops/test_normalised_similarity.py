@@ -118,6 +118,20 @@ def test_of_a_background_a_pair_is_scored_as_one_more_among_them() -> None:
     np.testing.assert_allclose(2 * got, tau * (softmax.sum(axis=0) / 2 - mine.sum(axis=0)), atol=1e-3)
 
 
+def test_the_balance_of_a_background_tells_the_sums_over_its_other_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half precision, and few kept similarities, cost little. A pair that nobody claims has far more worth than others,
+    whose worth then counts as the least that is allowed."""
+    pairs = corpus(300)
+    lonely = pairs.images.copy()
+    lonely[:3] *= -1
+    pairs = VectorPairs(lonely, pairs.texts, np.arange(300), pairs.text_group)
+    for kept in (module._KEPT, 300 * 60):
+        monkeypatch.setattr(module, "_KEPT", kept)
+        background = Background.of(pairs)
+        assert np.ptp(background.worth, axis=1).max() > 60
+        np.testing.assert_allclose(background.others, background.sums(pairs), atol=0.05)
+
+
 @pytest.mark.parametrize("tau", [0.01, 0.004])
 def test_sums_where_exponentials_leave_the_range_of_float32(tau: float) -> None:
     pairs, worth = corpus(150), np.random.default_rng(0).normal(size=(2, 150))
