@@ -143,7 +143,9 @@ def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarra
     """
     n = len(pairs)
     own = cosines(pairs.images, pairs.texts).astype(np.float64) / tau
-    sides = [_largest(side, tau) for side in pairs._sides(pairs)]
+    whole = np.asarray(pairs.images, np.float32) @ np.asarray(pairs.texts, np.float32).T if n * n <= _KEPT else None
+    products = (None, None) if whole is None else (whole, whole.T)
+    sides = [_largest(*each, tau) for each in zip(pairs._sides(pairs), products, strict=True)]
 
     def log_sums(side: _Largest, other: np.ndarray) -> np.ndarray:
         kept, rest, top, total = side
@@ -285,11 +287,12 @@ def among_all(
     return own - shared.mean(axis=0), shared
 
 
-def _largest(side: _Side, tau: float) -> _Largest:
+def _largest(side: _Side, products: np.ndarray | None, tau: float) -> _Largest:
     """exp(s / tau - top) (N, N) of the largest similarities of each row to others, the sum (N,) of the rest, and top
     (N,).
 
-    And the sum of the matrix, which is dense where all of them are kept.
+    And the sum of the matrix, which is dense where all of them are kept. ``products`` (N, N): all similarities, where
+    they are known.
     """
     asking, answering, mine, theirs = side
     n = len(asking)
@@ -298,7 +301,7 @@ def _largest(side: _Side, tau: float) -> _Largest:
     near = np.asarray(answering, np.float32).T
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // 2 // n))  # larger blocks are mapped anew each time
     for block in blocks(n, rows):
-        S = np.asarray(asking[block], np.float32) @ near
+        S = np.asarray(asking[block], np.float32) @ near if products is None else np.array(products[block], order="C")
         S[theirs == mine[block, None]] = -np.inf
         S[np.arange(len(S)), np.arange(n)[block]] = -np.inf
         highest = np.maximum(S.max(axis=1, keepdims=True), np.float32(-1))  # of nobody else: as of one who is far
