@@ -10,7 +10,9 @@ all others. In the joint space of trained networks (:func:`similarity_to_neighbo
 Equations and reasons: docs/methods/auto.md.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from cleanpairs.correspondence.words import lowest_ratio
 from cleanpairs.ops.normalised_similarity import RIVALS, VectorPairs, among_all, cosines
 
 BLOCK = 1024  # rows at once
+
+_Direction = tuple[np.ndarray, np.ndarray, "Centred"]  # see _directions
 
 
 @dataclass(frozen=True)
@@ -239,20 +243,21 @@ def neighbour_agreement(
     if null_rows.shape[1] < NUMBERS.least_pairs:  # nearly all rows are alike
         return nothing_known(n, m)
     observed, null, of_planted = np.zeros(n), np.zeros(null_rows.shape[1]), np.zeros(planted.shape[1])
+    directions = _directions(pairs)
     for f in range(NUMBERS.folds):
         in_fold = fold == f
         trust = np.ones(n)
         outside = references[~in_fold[references]]
         for _ in range(NUMBERS.rounds - 1):
             trust_outside = np.where(in_fold, 0, trust)
-            found, of_null = _joined_agreement(pairs, np.arange(n), null_rows, outside, trust_outside)
+            found, of_null = _joined_agreement(directions, np.arange(n), null_rows, outside, trust_outside)
             wrong = mismatched_by_density(found, of_null, noise_rate_by_tails(found, of_null))
             trust = (trust + 1 - wrong) / 2
         null_here, planted_here = in_fold[null_rows[0]], in_fold[planted[0]]
         rows = np.union1d(np.flatnonzero(in_fold), planted[1, planted_here])
         judged = np.concatenate([null_rows[:, null_here], planted[:, planted_here]], axis=1)
         apart = int(planted_here[m:].sum())
-        found, of_judged = _joined_agreement(pairs, rows, judged, references, trust, apart)
+        found, of_judged = _joined_agreement(directions, rows, judged, references, trust, apart)
         observed[in_fold] = found[in_fold[rows]]
         null[null_here], of_planted[planted_here] = np.split(of_judged, [null_here.sum()])
     if words is not None:
@@ -327,7 +332,7 @@ def normalised_agreement(
     n, rng = len(pairs), np.random.default_rng(seed)
     references, sample = (np.sort(rng.permutation(n)[:most]) for most in (NUMBERS.references, RIVALS))
     of_image, of_text = (
-        _Prediction(x, t, group, references, trust, sample, NUMBERS.tau) for x, t, group in _directions(pairs)
+        _Prediction(direction, references, trust, sample, NUMBERS.tau) for direction in _directions(pairs)
     )
 
     def summed(rows: np.ndarray) -> VectorPairs:
@@ -342,9 +347,10 @@ def normalised_agreement(
     return observed, agreement
 
 
-def _directions(pairs: VectorPairs) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]:
-    """From images to captions, and back: what is known, what is predicted, and the groups of what is known."""
-    return (pairs.images, pairs.texts, pairs.image_group), (pairs.texts, pairs.images, pairs.text_group)
+def _directions(pairs: VectorPairs) -> tuple[_Direction, _Direction]:
+    """From images to captions, and back: what is known, its groups, and what is predicted."""
+    images, texts = pairs.images, pairs.texts
+    return (images, pairs.image_group, Centred(texts)), (texts, pairs.text_group, Centred(images))
 
 
 class _Prediction:
@@ -354,12 +360,12 @@ class _Prediction:
     """
 
     def __init__(
-        self, x: np.ndarray, t: np.ndarray, group: np.ndarray, references: np.ndarray, trust: np.ndarray,
-        sample: np.ndarray, tau: float,
-    ) -> None:  # fmt: skip
-        trust = trust.astype(np.float32)
+        self, direction: _Direction, references: np.ndarray, trust: np.ndarray, sample: np.ndarray, tau: float
+    ) -> None:
+        x, group, self.space = direction
+        t, trust = self.space.given, trust.astype(np.float32)
         self.ridge, self.kernel = _Ridge(x, t, trust), _KernelRegression(x, t, group, references, trust, tau)
-        self.space, self.mean = Centred(t), np.zeros(0, np.float32)
+        self.mean = np.zeros(0, np.float32)
         self.mean = np.stack([predicted.mean(axis=0) for predicted in self._each(sample, None)])
 
     def _each(self, rows: np.ndarray, shown: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -376,8 +382,8 @@ class _Prediction:
 
 
 def _joined_agreement(
-    pairs: VectorPairs, rows: np.ndarray, null_rows: np.ndarray, references: np.ndarray, trust: np.ndarray,
-    apart: int = 0,
+    directions: Sequence[_Direction], rows: np.ndarray, null_rows: np.ndarray, references: np.ndarray,
+    trust: np.ndarray, apart: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Agreement of ``rows`` (R,) and of wrong pairs ``null_rows`` (2, K), in deviations of the null.
 
@@ -386,10 +392,10 @@ def _joined_agreement(
     """
     trust = trust.astype(np.float32)
     observed, null = [], []
-    for (x, t, group), (asking, shown) in zip(_directions(pairs), (null_rows, null_rows[::-1]), strict=True):
+    for (x, group, space), (asking, shown) in zip(directions, (null_rows, null_rows[::-1]), strict=True):
         # Image i predicts the caption of j, or the caption of j the image i. The judged pair is left out.
-        space, ridge = Centred(t), _Ridge(x, t, trust)
-        kernel = _KernelRegression(x, t, group, references, trust, NUMBERS.tau)
+        ridge = _Ridge(x, space.given, trust)
+        kernel = _KernelRegression(x, space.given, group, references, trust, NUMBERS.tau)
         for predicted, null_predicted in (
             kernel.without(rows, asking, shown),
             (ridge.without(rows), ridge.without(asking, shown)),
@@ -570,12 +576,16 @@ class _Ridge:
 
 
 class Centred:
-    """``vectors`` (N, d) around their ``mean`` (d,), and their ``covariance`` (d, d)."""
+    """``vectors`` (N, d) around their ``mean`` (d,), and as they were ``given``."""
 
-    def __init__(self, vectors: np.ndarray) -> None:
-        self.mean = vectors.mean(axis=0)
-        self.vectors = vectors - self.mean
-        self.covariance = self.vectors.T @ self.vectors / np.float32(len(vectors))
+    def __init__(self, given: np.ndarray) -> None:
+        self.given, self.mean = given, given.mean(axis=0)
+        self.vectors = given - self.mean
+
+    @cached_property
+    def covariance(self) -> np.ndarray:
+        """(d, d)."""
+        return np.asarray(self.vectors.T @ self.vectors / np.float32(len(self.vectors)))
 
     def spread(self, c: np.ndarray, least: float = 0.0) -> np.ndarray:
         """The deviation (R,) of the products of vectors ``c`` (R, d) with all of these."""
@@ -619,11 +629,12 @@ def similarity_to_neighbours(pairs: VectorPairs, trust: np.ndarray, *, seed: int
     references, others = (np.sort(rng.permutation(n)[:most]) for most in (NUMBERS.references, NUMBERS.ranked))
     weight, above, nearer = trust.astype(np.float32), np.zeros(n), np.zeros(n)
     taus = NUMBERS.many_tau, NUMBERS.few_tau
-    for x, t, group in _directions(pairs):
+    for x, group, space in _directions(pairs):
+        t = space.given
         many, few = kernel_sums(x, t, group, np.arange(n), references, weight, taus)[0]
         for mean in (many, few):
             mean /= np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
-        similarity = np.einsum("ij,ij->i", many, t - t.mean(axis=0))
+        similarity = np.einsum("ij,ij->i", many, space.vectors)
         above += similarity / max(float(similarity.std()), 1e-12)
         observed = np.einsum("ij,ij->i", few, t) + 1e-6  # no pair is nearer than itself
         for asking, among in ((few, t[others]), (t, few[others])):

@@ -118,9 +118,8 @@ class _Space(Centred):
     """``rows`` (n, d), looked up around the mean of ``some`` of them (k,)."""
 
     def __init__(self, rows: Vectors, some: np.ndarray) -> None:
-        super().__init__(rows[some])
-        self.rows = rows
-        del self.vectors  # nobody asks for them
+        of_some = Centred(rows[some])
+        self.rows, self.mean, self.covariance = rows, of_some.mean, of_some.covariance
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(self.rows[rows] - self.mean)

@@ -13,6 +13,7 @@ from cleanpairs.correspondence import agreement, similarity
 from cleanpairs.correspondence.agreement import (
     NUMBERS,
     NeighbourAgreement,
+    _directions,
     _joined_agreement,
     kernel_sums,
     neighbour_agreement,
@@ -112,7 +113,7 @@ def test_agreement_is_that_of_a_loop() -> None:
             observed.append((of * each).sum(1))
             null.append((against * each[shown]).sum(1))
     group = np.arange(n)
-    found = _joined_agreement(VectorPairs(x, t, group, group), group, pairs, group, right)
+    found = _joined_agreement(_directions(VectorPairs(x, t, group, group)), group, pairs, group, right)
     own, control = np.array(observed), np.array(null)
     own, control = own / control.std(1, keepdims=True), control / control.std(1, keepdims=True)
     apart = np.maximum(own.mean(1) - control.mean(1), 0)
