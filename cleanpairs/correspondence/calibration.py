@@ -579,17 +579,23 @@ def mismatched_by_density(
     return np.asarray(np.interp(at, (edges[1:] + edges[:-1]) / 2, falling))
 
 
-def noise_rate(calibration: Calibration | None, n: int, *, widest: float = 0.3) -> Estimate:
+def noise_rate(
+    calibration: Calibration | None, n: int, *, other: float | None = None, widest: float = 0.3, apart: float = 0.1
+) -> Estimate:
     """The noise rate of n pairs.
 
     Parameters
     ----------
-    found : Calibration, optional
+    calibration : Calibration, optional
         The calibration of their scores.
     n : int
         How many there are.
+    other : float, optional
+        What other scores say of the rate.
     widest : float
         Width of an interval beyond which the rate is undetermined.
+    apart : float
+        Distance of ``other`` from the interval beyond which the rate is undetermined.
 
     Returns
     -------
@@ -599,7 +605,8 @@ def noise_rate(calibration: Calibration | None, n: int, *, widest: float = 0.3) 
     if calibration is None:
         return UNDETERMINED
     rate = calibration.noise_rate(n)
-    return rate if rate.high - rate.low <= widest else UNDETERMINED
+    contradicted = other is not None and not rate.low - apart <= other <= rate.high + apart
+    return UNDETERMINED if contradicted or rate.high - rate.low > widest else rate
 
 
 def rate_in_words(result: Mapping[str, Any]) -> str:

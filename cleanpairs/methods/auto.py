@@ -285,7 +285,10 @@ class Auto(PairCleaner):
 
     def _set_noise_rate(self, fit: Fit) -> None:
         training = _training(fit)
-        known, rate = training.known, noise_rate(training.calibration, len(fit.usable))
+        known = training.known
+        same = known.by_similarity or known.plants_similar_pairs or not len(known.agreement.null)
+        other = None if same else known.agreement.noise_rate
+        rate = noise_rate(training.calibration, len(fit.usable), other=other)
         self.calibration_ = None if np.isnan(rate.value) else training.calibration
         self.noise_rate_bound_ = rate.high if known.plants_similar_pairs else known.agreement.bound(rate)
         self.better_than_random_ = known.agreement.better_than_random()

@@ -145,6 +145,21 @@ def test_nothing_is_said_of_a_handful_or_where_nothing_is_told_apart() -> None:
     assert np.isnan(noise_rate(found, 300).value) and np.isnan(noise_rate(None, 300).value)
 
 
+def test_a_rate_that_other_scores_contradict_is_undetermined() -> None:
+    observed, null, _ = scores(1500, 1000, 0.4, seed=3)
+    found = calibrate(observed, null)
+    assert found is not None
+    rate = noise_rate(found, 1500)
+    for other, known in (
+        (rate.value, True),
+        (rate.high + 0.09, True),
+        (rate.low - 0.09, True),
+        (rate.low - 0.11, False),
+    ):
+        assert np.isnan(noise_rate(found, 1500, other=other).value) != known
+    assert np.isnan(noise_rate(found, 1500, other=min(rate.high + 0.11, 1.0)).value)
+
+
 def test_a_stored_one_says_the_same_and_probabilities_lead_back() -> None:
     observed, null, _ = scores(800, 200, 0.4, seed=4)
     found = calibrate(observed, null)
