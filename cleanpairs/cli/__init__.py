@@ -258,7 +258,7 @@ def _resend_signal(otherwise: Callable[[Any], None], dropped: Any) -> None:
 
 
 def _color() -> bool | None:
-    """Whether to print colours. None: on a terminal. NO_COLOR and FORCE_COLOR as no-color.org and its kin have them."""
+    """Whether to print colours. None: on a terminal. NO_COLOR and FORCE_COLOR are as on no-color.org."""
     if os.environ.get("NO_COLOR"):
         return False
     return True if os.environ.get("FORCE_COLOR") else None

@@ -1,6 +1,6 @@
 """Several processes that train one model: who is here, and what they tell each other.
 
-``torchrun`` and its kin start them, and say in the environment who each one is. With one process everything here does
+``torchrun`` and the like start them, and say in the environment who each one is. With one process everything here does
 nothing, and imports nothing. What is told is tensors, and bytes that are safetensors: nothing that could run.
 """
 

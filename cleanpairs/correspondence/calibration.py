@@ -325,8 +325,8 @@ def calibrate_by_labels(
         z = np.clip(-np.exp(log_s) * (odds + at), -SUREST, SUREST) + ORDER * (0.5 - quantile)
         low, high = points[2:, : len(likely), None]
         g = expit(z)[:, None]  # (curves, 1, k), and of each label its probability with all ends (curves, ends, k):
-        told = (a + b * low + b * (high - low) * g for a, b in zip(first, slope, strict=True))
-        likelihood = np.stack([np.log(np.multiply.reduceat(p, few, axis=2)).sum(axis=2).ravel() for p in told])
+        answered = (a + b * low + b * (high - low) * g for a, b in zip(first, slope, strict=True))
+        likelihood = np.stack([np.log(np.multiply.reduceat(p, few, axis=2)).sum(axis=2).ravel() for p in answered])
         normal = ((points[0] - 1.6) / 2.6) ** 2 / 2 + ((points[1] - 0.3) / 0.8) ** 2 / 2
         prior = np.tile(likely, len(at)) - normal
         weight = softmax(likelihood + prior).sum(axis=0)

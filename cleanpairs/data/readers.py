@@ -150,7 +150,7 @@ def _open_path(data: str | Path, **options: Any) -> Source:
         if kind not in ("folder", "images"):
             raise ConfigError(f"an encoding goes with CSV, TSV and .txt, and {data} is {kind}: leave it out")
         try:
-            "".encode(encoding)  # refuses base64 and its kin, which codecs.lookup takes
+            "".encode(encoding)  # refuses base64 and the like, which codecs.lookup takes
             given = replace(given, encoding=codecs.lookup(encoding).name)
         except (LookupError, ValueError) as error:
             raise ConfigError(

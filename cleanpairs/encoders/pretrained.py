@@ -174,15 +174,15 @@ class Captioner:
 
         ``captions`` and ``words`` change nothing: such a model sees the image alone. The same object is seen once.
         """
-        told: list[str] = []
+        generated: list[str] = []
         distinct = list({id(image): image for image in images}.values())
         for start in range(0, len(distinct), batch_size):
             x = self.transform(distinct[start : start + batch_size]).to(self.device)  # (b, 3, H, W)
             how = {"max_new_tokens": max_length, "num_beams": beams, "do_sample": False}
             tokens = self.model.generate(pixel_values=x, return_dict_in_generate=False, **how)
             texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-            told += [" ".join(text.split()) for text in texts]
-        by_image = dict(zip(map(id, distinct), told, strict=True))
+            generated += [" ".join(text.split()) for text in texts]
+        by_image = dict(zip(map(id, distinct), generated, strict=True))
         return [by_image[id(image)] for image in images]
 
 

@@ -75,9 +75,10 @@ def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False) ->
     reasons = {reason: n for reason, n in reasons.items() if reason != REASONS[DUPLICATE]}
     if not reasons or set(reasons) == {REASONS[NOT_ASKED]}:
         return ""
-    told = "" if listed else ": " + ", ".join(f"{reason} ({n:,} pair{'s' * (n != 1)})" for reason, n in reasons.items())
+    counts = ", ".join(f"{reason} ({n:,} pair{'s' * (n != 1)})" for reason, n in reasons.items())
+    given = "" if listed else f": {counts}"
     could = "; --repairs plausible (repairs='plausible') makes the repairs that fit best"
-    return f"nothing is repaired{told}" + could * (not reasons.keys().isdisjoint(REASONS[UNSURE:NOT_ASKED]))
+    return f"nothing is repaired{given}" + could * (not reasons.keys().isdisjoint(REASONS[UNSURE:NOT_ASKED]))
 
 
 def count_actions(actions: Counter[str]) -> dict[str, int]:

@@ -77,12 +77,10 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
     return table.sort_by("pair_id") if "pair_id" in table.column_names else table
 
 
-def same_key(told: str | None, key: str, rel_tol: float = 1e-5) -> bool:
-    """Whether a spreadsheet, or pandas, may have written ``told`` for ``key``: 7 for 007, or 1.23457E+16, as it is
-    shown.
-    """
+def same_key(written: str | None, key: str, rel_tol: float = 1e-5) -> bool:
+    """Whether ``written`` is what a spreadsheet, or pandas, may make of ``key``: 7 of 007, or 1.23457E+16."""
     try:
-        return told == key or math.isclose(float((told or "").replace(",", ".")), float(key), rel_tol=rel_tol)
+        return written == key or math.isclose(float((written or "").replace(",", ".")), float(key), rel_tol=rel_tol)
     except ValueError:
         return False
 

@@ -168,9 +168,9 @@ class RepairPlan:
         table, keys = self.table, pa.array(pairs.keys, pa.string())
         if pc.all(pc.equal(table["key"], keys), skip_nulls=False, min_count=0).as_py():
             return self
-        for i, (told, key) in enumerate(zip(table["key"].to_pylist(), pairs.keys, strict=True)):
-            if not same_key(told, key):
-                raise DataError(f"pair {i} has key {told!r} in the plan and {key!r} in the data")
+        for i, (planned, key) in enumerate(zip(table["key"].to_pylist(), pairs.keys, strict=True)):
+            if not same_key(planned, key):
+                raise DataError(f"pair {i} has key {planned!r} in the plan and {key!r} in the data")
         lent = keys.take(one_array(table["donor_pair_id"]))
         return replace(self, table=with_columns(table, {"key": keys, "donor_key": lent}))
 
@@ -187,8 +187,8 @@ class RepairPlan:
             return self._applied_to(pairs)
         self.check_for(pairs)
         text_from, image_from = part_sources(self.table)
-        told, truth = self.table["caption"].to_pylist(), truth_of(pairs, self.table)
-        captions = [own if new is None else new for own, new in zip(pairs.captions, told, strict=True)]
+        planned, truth = self.table["caption"].to_pylist(), truth_of(pairs, self.table)
+        captions = [own if new is None else new for own, new in zip(pairs.captions, planned, strict=True)]
         whole = pairs.with_captions(captions, of=None if acted(self.table, ["recaption"]).any() else text_from)
         moved = image_from != np.arange(len(pairs))
         digest = hashlib.sha256(whole.source.fingerprint.encode() + image_from.tobytes())

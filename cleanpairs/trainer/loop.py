@@ -200,7 +200,7 @@ class Trainer:
         self.fallbacks = 0  # times that it went back, with half the learning rate
         self.unread: list[tuple[Batch, bool, Tensor]] = []  # steps, whether they teach, and their loss and outcome
         self.last_loss = float("nan")  # of the latest step that was read
-        self.told = False  # whether any process was told to stop
+        self.stopping = False  # whether any process is to stop
         self.micro_batch = self.settings.micro_batch  # halved where memory does not suffice
         self.held = on_device(data.images, torch.device(self.settings.device))
         labels = copy.deepcopy(procedure.state())
@@ -318,7 +318,7 @@ class Trainer:
             self._take(k, batch, seed)
             if self.on_step is not None and distributed.rank() == 0:
                 self.on_step(before * pairs + self.done, epochs * pairs, self.last_loss)
-            if self.told if distributed.world_size() > 1 else self.interrupts.received:
+            if self.stopping if distributed.world_size() > 1 else self.interrupts.received:
                 self._read()
                 known = {name: getattr(self, name) for name in ("loss_sum", "counted", "done", "skipped_in_row")}
                 known |= {"skipped_steps": self.skipped, "micro_batch": self.micro_batch, "fallbacks": self.fallbacks}
@@ -361,7 +361,7 @@ class Trainer:
                 shortage = str(error).splitlines()[0]
             # Not within the handler: its traceback holds what is to be freed.
             self._fewer(sum(map(len, batch)), shortage)
-        loss, told = self._summed(k, loss)
+        loss, stops = self._summed(k, loss)
         taken = torch.isfinite(loss)
         if teaches:
             learned = [p for group in optimizer.param_groups for p in group["params"]]
@@ -370,15 +370,15 @@ class Trainer:
             optimizer.grad_scale, optimizer.found_inf = None, (~taken).float()  # the optimiser looks, on the device
             optimizer.step()
         self.done += sum(map(len, batch))
-        self.unread.append((batch, teaches, torch.stack([loss, taken.to(loss.dtype), told])))
+        self.unread.append((batch, teaches, torch.stack([loss, taken.to(loss.dtype), stops])))
         if len(self.unread) >= READ_EVERY[loss.device.type]:
             self._read()
 
     def _read(self) -> None:
         unread, self.unread = self.unread, []
         outcomes = torch.stack([outcome for *_, outcome in unread]).tolist() if unread else []
-        for (batch, teaches, _), (loss, taken, told) in zip(unread, outcomes, strict=True):
-            self.told |= told > 0
+        for (batch, teaches, _), (loss, taken, stops) in zip(unread, outcomes, strict=True):
+            self.stopping |= stops > 0
             self.last_loss = loss if taken else float("nan")
             if not taken:
                 self._skip(batch)
