@@ -136,10 +136,10 @@ def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = 20) -> np.nda
     return -tau * (first + last)
 
 
-def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarray, np.ndarray, list[_Largest]]:
     """u of the images and v of the captions (2, N) float64, after the first step and after the last.
 
-    And as :meth:`Background.sums`, (2, 2, N): of each pair and the others.
+    And the largest similarities of images, and of captions.
     """
     n = len(pairs)
     own = cosines(pairs.images, pairs.texts).astype(np.float64) / tau
@@ -147,23 +147,21 @@ def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarra
     products = (None, None) if whole is None else (whole, whole.T)
     sides = [_largest(*each, tau) for each in zip(pairs._sides(pairs), products, strict=True)]
 
-    def log_sums(side: _Largest, other: np.ndarray) -> np.ndarray:
-        kept, rest, top, total = side
-        highest = float(other.max())
-        sums = kept @ np.exp(other - highest)
-        return np.asarray(np.log(sums + rest * sums.sum() / total) + top + highest)
-
     found = [np.zeros(n), np.zeros(n)]
     first = found
     for step in range(steps):
         each = zip(sides, found, found[::-1], strict=True)
-        found = [(mine - np.logaddexp(log_sums(side, other), own + other)) / 2 for side, mine, other in each]
+        found = [(mine - np.logaddexp(_over_others(side, worth), own + worth)) / 2 for side, mine, worth in each]
         first = first if step else found
-    sums = [
-        [log_sums(side, worth) for worth in (np.zeros(n), _least(v))]
-        for side, v in zip(sides, found[::-1], strict=True)
-    ]
-    return np.stack(first), np.stack(found), np.array(sums)
+    return np.stack(first), np.stack(found), sides
+
+
+def _over_others(side: _Largest, worth: np.ndarray) -> np.ndarray:
+    """log sum_j exp(s_ij / tau + worth_j) (N,) float64 over the others, whose worth is (N,)."""
+    kept, rest, top, total = side
+    highest = float(worth.max())
+    sums = kept @ np.exp(worth - highest)
+    return np.asarray(np.log(sums + rest * sums.sum() / total) + top + highest)
 
 
 def _least(worth: np.ndarray) -> np.ndarray:
@@ -198,7 +196,9 @@ class Background:
     @classmethod
     def of(cls, pairs: VectorPairs, *, tau: float = TAU) -> "Background":
         """Balance m pairs. They are kept in half precision."""
-        first, last, others = _balance(pairs, tau)
+        first, last, sides = _balance(pairs, tau)
+        worths = [(np.zeros(len(pairs)), _least(v)) for v in last[::-1]]
+        others = np.array([[_over_others(side, w) for w in both] for side, both in zip(sides, worths, strict=True)])
         half = replace(pairs, images=pairs.images.astype(np.float16), texts=pairs.texts.astype(np.float16))
         return cls(half, last, -tau * (first + last), others, tau)
 
