@@ -591,9 +591,9 @@ def noise_rate(
     n : int
         How many there are.
     other : float, optional
-        What other scores say of the rate.
+        What other scores say of the rate. The interval grows towards it by half its distance from the rate.
     widest : float
-        Width of an interval beyond which the rate is undetermined.
+        Width of the calibration's interval beyond which the rate is undetermined.
     apart : float
         Distance of ``other`` from the interval beyond which the rate is undetermined.
 
@@ -605,8 +605,11 @@ def noise_rate(
     if calibration is None:
         return UNDETERMINED
     rate = calibration.noise_rate(n)
+    off = 0.0 if other is None else (other - rate.value) / 2  # half the range of two is their mean's standard error
     contradicted = other is not None and not rate.low - apart <= other <= rate.high + apart
-    return UNDETERMINED if contradicted or rate.high - rate.low > widest else rate
+    if contradicted or rate.high - rate.low > widest:
+        return UNDETERMINED
+    return Estimate(rate.value, float(max(rate.low + min(off, 0), 0)), float(min(rate.high + max(off, 0), 1)))
 
 
 def rate_in_words(result: Mapping[str, Any]) -> str:

@@ -150,8 +150,11 @@ def test_a_rate_that_other_scores_contradict_is_undetermined() -> None:
     found = calibrate(observed, null)
     assert found is not None
     rate = noise_rate(found, 1500)
-    for other in (rate.value, rate.low - 0.09, rate.high + 0.09):
-        assert noise_rate(found, 1500, other=other) == rate
+    assert noise_rate(found, 1500, other=rate.value) == rate
+    for other in (rate.low - 0.09, rate.high + 0.09):
+        grown = noise_rate(found, 1500, other=other)
+        ends, off = (grown.low - rate.low, grown.high - rate.high), (other - rate.value) / 2
+        assert grown.value == rate.value and ends == pytest.approx((min(off, 0), max(off, 0)))
     for other in (rate.low - 0.11, rate.high + 0.11):
         assert np.isnan(noise_rate(found, 1500, other=other).value)
 
