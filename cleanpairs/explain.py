@@ -352,17 +352,20 @@ class WordSupport:
             n, size = len(words[some]), len(self.names) + 2
             ratio, share = np.zeros((2, n, size), np.float32)
             ratio[:, self._ratios.known], share[:, self._ratios.known] = self._ratios.of_images(x[some], group[some])
-            tells = np.zeros(size, bool)
+            tells, has = np.zeros(size, bool), np.zeros((n, size), bool)
             tells[self._ratios.known] = self._ratios.height >= least_height
-            other = tells & (self._there(row, word, (n, size)).toarray() == 0)
+            has[row, word] = True
             at, new = self._behind[before].multiply(self._before[after]).tocoo().coords
-            order = np.lexsort((new, value := np.where(other[row[at], new], ratio[row[at], new], 0), at))
+            value = np.where(tells[new] & ~has[row[at], new], ratio[row[at], new], 0)
+            order = np.lexsort((new, value, at))
             last = order[np.flatnonzero(np.diff(at[order], append=-1))]
             best, instead = np.zeros(len(word)), np.full(len(word), -1)
             best[at[last]], instead[at[last]] = np.maximum(value[last], 0), np.where(value[last] > 0, new[last], -1)
             evidence = ratio[row, word] - best / 2
             doubt = np.where(tells[word] & (evidence < 0), evidence + odds[some][row], np.inf)
-            yield row, word, doubt, instead, ratio, other & (share >= least_share) & (ratio > np.log(least_ratio))
+            lacked = np.stack(np.nonzero(share >= least_share))
+            lacked = lacked[:, tells[lacked[1]] & ~has[*lacked] & (ratio[*lacked] > np.log(least_ratio))]
+            yield row, word, doubt, instead, ratio, lacked
 
     def named(
         self, captions: Sequence[str], x: np.ndarray, group: np.ndarray, odds: np.ndarray
@@ -376,8 +379,8 @@ class WordSupport:
         ):
             n, low = len(ratio), np.flatnonzero(doubt < self._least)
             own = self._best(row[low], low, -doubt[low], n)
-            lacked, other = np.nonzero(expected)
-            new = self._best(lacked, other, ratio[expected], n)
+            lacked, other = expected
+            new = self._best(lacked, other, ratio[lacked, other], n)
             for places, lacking in zip(own, new, strict=True):
                 first = instead[places[0]] if places else -1
                 unsupported = list(dict.fromkeys(self.names[word[places]].tolist()))
