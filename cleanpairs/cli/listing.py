@@ -85,19 +85,17 @@ def demo(out: str) -> None:
     print_result({**result, "peak_mb": round(peak), "out": out}, text)
 
 
-@click.command(
-    help="""Print the completion script of a shell (by default, that of $SHELL).
-
-\b
-bash  eval "$(cleanpairs completion bash)"    in ~/.bashrc
-zsh   eval "$(cleanpairs completion zsh)"     in ~/.zshrc, after compinit
-fish  cleanpairs completion fish | source     in ~/.config/fish/config.fish
-"""
-)
+@click.command()
 @click.argument("shell", required=False, type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str | None) -> None:
-    """Print click's script for the shell."""
+    """Print the completion script of a shell (by default, that of $SHELL).
+
+    \b
+    bash  eval "$(cleanpairs completion bash)"    in ~/.bashrc
+    zsh   eval "$(cleanpairs completion zsh)"     in ~/.zshrc, after compinit
+    fish  cleanpairs completion fish | source     in ~/.config/fish/config.fish
+    """  # noqa: D301
     name = shell or Path(os.environ.get("SHELL", "")).name
     if name not in ("bash", "zsh", "fish"):
         raise click.UsageError(f"say for which shell: bash, zsh, fish ($SHELL is {name or 'not set'})")

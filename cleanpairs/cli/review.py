@@ -22,19 +22,7 @@ if TYPE_CHECKING:
 no_browser_option = option("--no-browser", "Print the address of the page only.")
 
 
-@click.command(
-    cls=PathsCommand,
-    help="""Label a random sample of RUN (or runs/latest) by hand: precision, recall, the share of mismatched pairs.
-
-\b
-cleanpairs audit RUN --page              draw 100 pairs, label them on a local page, judge RUN at Ctrl-C
-cleanpairs audit RUN                     draw them into RUN/audit/labels.csv, for a spreadsheet
-cleanpairs audit RUN --labels FILE       judge RUN by the labels in a CSV
-cleanpairs audit RUN --thresholds        without labels: expected precision and recall
-
-The page hides the scores. It goes on with the pairs that were drawn before.
-""",
-)
+@click.command(cls=PathsCommand)
 @run_argument
 @option("--n", "Pairs to draw.  [default: 100]", click.IntRange(min=1))
 @option("--out=DIR", "Directory of the sample.  [default: RUN/audit]", Writes())
@@ -47,7 +35,16 @@ The page hides the scores. It goes on with the pairs that were drawn before.
 @option("--overwrite", "Draw anew, if nobody has given labels.")
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
-    """Label the sample, judge by labels, or say what to expect."""
+    """Label a random sample of RUN (or runs/latest) by hand: precision, recall, the share of mismatched pairs.
+
+    \b
+    cleanpairs audit RUN --page              draw 100 pairs, label them on a local page, judge RUN at Ctrl-C
+    cleanpairs audit RUN                     draw them into RUN/audit/labels.csv, for a spreadsheet
+    cleanpairs audit RUN --labels FILE       judge RUN by the labels in a CSV
+    cleanpairs audit RUN --thresholds        without labels: expected precision and recall
+
+    The page hides the scores. It goes on with the pairs that were drawn before.
+    """  # noqa: D301
     from cleanpairs.audit import expected_quality
     from cleanpairs.data.locks import output_lock
 

@@ -35,7 +35,6 @@ def export_plan(
     out: str | Path,
     *,
     license: str | None = None,
-    about: CardFacts | None = None,
     engine: Engine | None = None,
     trusted: bool = False,
     **written: Any,
@@ -59,7 +58,7 @@ def export_plan(
     source = open_recorded(settings["data"], settings.get("columns", {}), path, trusted=trusted)
     if source.fingerprint != head.fingerprint:
         raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
-    export = Export(source, out, ExportSettings(**written, about=about or CardFacts(license=license)))
+    export = Export(source, out, ExportSettings(**written, about=CardFacts(license=license)))
     decisions = _decisions(export, plan) if plan is not None else export.decisions(head, load_source(source))
     return export.run(lambda _: decisions, engine)
 

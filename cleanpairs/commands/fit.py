@@ -20,7 +20,7 @@ from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import Silent
-from cleanpairs.core.recipe import DataOptions, Recipe
+from cleanpairs.core.recipe import DataOptions, Recipe, parse_yaml, read_yaml
 from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data import Pairs, Source, check_recorded, load_pairs, open_recorded, open_source, remember_user_path
@@ -240,6 +240,10 @@ def _train(
     """
     # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
     begun = resume and (run.path / "recipe.yaml").exists()
+    if begun and run.info.get("status") == "complete" and not any((run.path / "checkpoints").rglob("*.safetensors")):
+        before, now = read_yaml(run.path / "recipe.yaml"), parse_yaml(recipe.to_yaml(), "the recipe")
+        if any(before.get(part) != now.get(part) for part in (before.keys() | now.keys()) - {"output"}):
+            raise ConfigError(f"{run.path} is complete, and of other settings: --overwrite replaces it")
     history: list[dict[str, Any]] = run.metrics() if resume else []
 
     def on_epoch(record: EpochRecord, y: np.ndarray) -> None:
@@ -316,7 +320,7 @@ def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Stream
         scores = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
         displaced = estimator.displaced_rows(pairs)
         moves = moves_of(pairs.row, pairs.text_group, displaced, estimator.quarantined_)
-        write_scores(run.path / "scores.parquet", *scores, explainer.sentences(), moves, overwrite=True)
+        write_scores(run.path / "scores.parquet", *scores, explainer.sentences(), moves)
         first = [int(np.searchsorted(pairs.row, np.unique(pairs.row)[block.first])) for block in displaced.blocks]
         blocks = [{"pair_id": i, "why": str(block)} for i, block in zip(first, displaced.blocks, strict=True)]
         out = [i for i in estimator.standing_out_.tolist() if estimator.correspondence_[i] >= estimator.threshold_][:20]

@@ -79,7 +79,7 @@ class StreamedFit:
             text_group = np.concatenate([batch.text_group for batch in read])
             moves = moves_of(np.arange(len(table)), text_group, displaced, estimator.quarantined_)
             columns = table["key"].to_pylist(), estimator.correspondence_, estimator.threshold_, estimator.quarantined_
-            write_scores(scores, *columns, {}, moves, overwrite=True)
+            write_scores(scores, *columns, {}, moves)
         keys = dict(zip(bad.tolist(), some["key"].to_pylist(), strict=True))
         return self._worst(estimator, table["key"], blocks), keys, blocks
 

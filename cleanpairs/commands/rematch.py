@@ -187,8 +187,8 @@ class Planning:
         unseen = None
         if self.settings.threshold is None:
             unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
-        settings = self.settings.resolved(model._applied_threshold(unseen))
         fitted = model._has_scores_of(source, source.n_rows)
+        settings = self.settings.resolved(model._applied_threshold(unseen, of_fit=fitted))
         known = model.correspondence_ if fitted else None
         rows = self._embedded_batches(scorer, known is not None)
         texts = staged.with_suffix(".texts")

@@ -125,9 +125,7 @@ def write_scores(
     reasons: dict[int, str],
     why: Mapping[int, str] | None = None,
     moves: np.ndarray | None = None,
-    *,
-    overwrite: bool = False,
-) -> Path:
+) -> None:
     """Write ``scores.parquet``, one row a pair in pair_id order, atomically. ``why``: pair_id -> a sentence. ``moves``
     (k,) of :data:`cleanpairs.repair.displaced.MOVE`: of displaced rows.
     """
@@ -137,9 +135,8 @@ def write_scores(
     if moves is not None and len(moves):
         for field, column in zip(COLUMNS, as_columns(moves, len(table)), strict=True):
             table = table.append_column(field, column)
-    with staged_file(path, overwrite=overwrite) as staged, ParquetSink(staged, table.schema) as sink:
+    with staged_file(path, overwrite=True) as staged, ParquetSink(staged, table.schema) as sink:
         sink.write(table)
-    return Path(path)
 
 
 class Run:
@@ -409,14 +406,9 @@ class Run:
     def reported(self, pairs: Any, plan: Any) -> dict[str, Any]:
         """Of the run, its pairs and a plan, parameters of :func:`cleanpairs.report.write_report`."""
         scores, info = self.scores(), self.info | {"result": self.result}
+        of_run = {"info": info, "scores": scores.table, "metrics": self.metrics(), "calibration": self.calibration()}
         of_plan = {"pairs": pairs, "plan": plan, "threshold": plan.threshold, "why": scores.why.to_pylist()}
-        return {
-            "info": info,
-            "scores": scores.table,
-            "metrics": self.metrics(),
-            "calibration": self.calibration(),
-            **of_plan,
-        }
+        return of_run | of_plan
 
     def current_plan(self, file: Path | None = None) -> RepairPlan | None:
         """The plan in a file, or the run's own. None where there is none, or answers have changed the scores since."""

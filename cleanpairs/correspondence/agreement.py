@@ -12,7 +12,7 @@ Equations and reasons: docs/methods/auto.md.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -331,9 +331,7 @@ def normalised_agreement(
     """
     n, rng = len(pairs), np.random.default_rng(seed)
     references, sample = (np.sort(rng.permutation(n)[:most]) for most in (NUMBERS.references, RIVALS))
-    of_image, of_text = (
-        _Prediction(direction, references, trust, sample, NUMBERS.tau) for direction in _directions(pairs)
-    )
+    of_image, of_text = (_Prediction(direction, references, trust, sample) for direction in _directions(pairs))
 
     def summed(rows: np.ndarray) -> VectorPairs:
         image = np.concatenate([of_image(rows), np.tile(of_text.space.vectors[rows], 2)], axis=1)
@@ -359,12 +357,11 @@ class _Prediction:
     Less their mean over the rows ``sample``, and in deviations of their products with all of t.
     """
 
-    def __init__(
-        self, direction: _Direction, references: np.ndarray, trust: np.ndarray, sample: np.ndarray, tau: float
-    ) -> None:
-        x, group, self.space = direction
-        t, trust = self.space.given, trust.astype(np.float32)
-        self.ridge, self.kernel = _Ridge(x, t, trust), _KernelRegression(x, t, group, references, trust, tau)
+    def __init__(self, direction: _Direction, references: np.ndarray, trust: np.ndarray, sample: np.ndarray) -> None:
+        x, _, self.space = direction
+        trust = trust.astype(np.float32)
+        self.ridge = _Ridge(x, self.space.given, trust)
+        self.kernel = partial(_kernel_regression, direction, references, trust)
         self.mean = np.zeros(0, np.float32)
         self.mean = np.stack([predicted.mean(axis=0) for predicted in self._each(sample, None)])
 
@@ -372,8 +369,8 @@ class _Prediction:
         """(R, e) each."""
         by_ridge, none = self.ridge.without(rows, shown), np.zeros(0, np.int64)
         if shown is None:
-            return self.kernel.without(rows, none, none)[0], by_ridge
-        return self.kernel.without(np.unique(rows), rows, shown)[1], by_ridge
+            return self.kernel(rows, none, none)[0], by_ridge
+        return self.kernel(np.unique(rows), rows, shown)[1], by_ridge
 
     def __call__(self, rows: np.ndarray, shown: np.ndarray | None = None) -> np.ndarray:
         """Of ``rows`` (R,), without themselves, and without ``shown`` (R,), the rows whose vectors in t are judged."""
@@ -392,12 +389,12 @@ def _joined_agreement(
     """
     trust = trust.astype(np.float32)
     observed, null = [], []
-    for (x, group, space), (asking, shown) in zip(directions, (null_rows, null_rows[::-1]), strict=True):
+    for direction, (asking, shown) in zip(directions, (null_rows, null_rows[::-1]), strict=True):
         # Image i predicts the caption of j, or the caption of j the image i. The judged pair is left out.
+        x, _, space = direction
         ridge = _Ridge(x, space.given, trust)
-        kernel = _KernelRegression(x, space.given, group, references, trust, NUMBERS.tau)
         for predicted, null_predicted in (
-            kernel.without(rows, asking, shown),
+            _kernel_regression(direction, references, trust, rows, asking, shown),
             (ridge.without(rows), ridge.without(asking, shown)),
         ):
             mean = predicted.mean(axis=0)
@@ -418,41 +415,33 @@ def _discriminant(observed: np.ndarray, null: np.ndarray, count: int) -> tuple[n
     return weight @ observed / spread, weight @ null / spread
 
 
-@dataclass(frozen=True, eq=False)
-class _KernelRegression:
-    """The weighted mean of N vectors ``t`` near in ``x``, less that of all.
-
-    It is made from the ``references`` (B,), and from rows of the same ``group`` (N,), with weights ``trust`` (N,).
+def _kernel_regression(
+    direction: _Direction, references: np.ndarray, trust: np.ndarray, rows: np.ndarray, asking: np.ndarray,
+    shown: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """The weighted mean of N vectors ``t`` near in ``x``, less that of all: (R, d) of ``rows`` without themselves, and
+    (K, d) of ``asking``, out of ``rows``, without ``shown`` either.
     """
+    x, group, space = direction
+    t = space.given
+    (total,), (mass,) = kernel_sums(x, t, group, rows, references, trust, (NUMBERS.tau,))
+    is_reference, place = np.zeros(len(x), bool), np.zeros(len(x), np.int64)
+    is_reference[references], place[rows] = True, np.arange(len(rows))
+    weight = np.where(is_reference, trust, np.float32(0))
+    weighted, all_mass = weight @ t, float(weight.sum())
 
-    x: np.ndarray
-    t: np.ndarray
-    group: np.ndarray
-    references: np.ndarray
-    trust: np.ndarray
-    tau: float
+    def mean_of_all_but(*out: np.ndarray) -> np.ndarray:
+        """(R, d): without the row in each place of ``out``, (R,) each."""
+        left, left_mass = sum(weight[of][:, None] * t[of] for of in out), sum(weight[of] for of in out)
+        mean = (weighted - left) / np.maximum(all_mass - left_mass, 1e-12)[:, None]
+        return np.asarray(mean, dtype=np.float32)
 
-    def without(self, rows: np.ndarray, asking: np.ndarray, shown: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(R, d) of ``rows`` without themselves. (K, d) of ``asking``, out of ``rows``, without ``shown`` either."""
-        x, t, trust = self.x, self.t, self.trust
-        (total,), (mass,) = kernel_sums(x, t, self.group, rows, self.references, trust, (self.tau,))
-        is_reference, place = np.zeros(len(x), bool), np.zeros(len(x), np.int64)
-        is_reference[self.references], place[rows] = True, np.arange(len(rows))
-        weight = np.where(is_reference, trust, np.float32(0))
-        weighted, all_mass = weight @ t, float(weight.sum())
-
-        def mean_of_all_but(*out: np.ndarray) -> np.ndarray:
-            """(R, d): without the row in each place of ``out``, (R,) each."""
-            left, left_mass = sum(weight[of][:, None] * t[of] for of in out), sum(weight[of] for of in out)
-            mean = (weighted - left) / np.maximum(all_mass - left_mass, 1e-12)[:, None]
-            return np.asarray(mean, dtype=np.float32)
-
-        shown_weight = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(self.tau)) * trust[shown]
-        shown_weight[~is_reference[shown]] = 0
-        left_total, left_mass = total[place[asking]] - shown_weight[:, None] * t[shown], mass[place[asking]]
-        null_predicted = left_total / np.maximum(left_mass - shown_weight, 1e-12)[:, None]
-        predicted = total / np.maximum(mass, 1e-12)[:, None]
-        return predicted - mean_of_all_but(rows), null_predicted - mean_of_all_but(asking, shown)
+    shown_weight = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(NUMBERS.tau)) * trust[shown]
+    shown_weight[~is_reference[shown]] = 0
+    left_total, left_mass = total[place[asking]] - shown_weight[:, None] * t[shown], mass[place[asking]]
+    null_predicted = left_total / np.maximum(left_mass - shown_weight, 1e-12)[:, None]
+    predicted = total / np.maximum(mass, 1e-12)[:, None]
+    return predicted - mean_of_all_but(rows), null_predicted - mean_of_all_but(asking, shown)
 
 
 def kernel_sums(

@@ -135,7 +135,6 @@ class SimilarityAgreement(NeighbourAgreement):
     calibration: Calibration
     model: "SimilarityModel"
     separation: float = 1.0
-    correction: float = 0.0
     near: bool = False
 
     def of_all(self, observed: np.ndarray, matched: np.ndarray) -> "SimilarityAgreement":
@@ -343,7 +342,6 @@ def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> Similarit
         calibration=calibration,
         model=model,
         separation=apart if calibration.rate < NUMBERS.few_wrong else calibration.separation,
-        correction=correction,
         near=found is not None,
         similar=of_near if found is None else of_near[:0],
     )

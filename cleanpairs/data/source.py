@@ -1,10 +1,8 @@
 """Where pairs came from, and the folder for what is computed from them once."""
 
-import atexit
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -84,7 +82,7 @@ def cache_dir() -> Path:
         return Path(folder) / "cleanpairs"
     with suppress(RuntimeError):  # a user without HOME, whom the system does not know
         return Path.home() / ".cache" / "cleanpairs"
-    return _own_folder()
+    return Path(_own_folder().name)
 
 
 def cache_folder(name: str) -> Path:
@@ -96,11 +94,9 @@ def cache_folder(name: str) -> Path:
 
 
 @cache
-def _own_folder() -> Path:
+def _own_folder() -> tempfile.TemporaryDirectory[str]:
     """Of this process, until it ends: a folder of a known name in /tmp may be somebody else's."""
-    folder = tempfile.mkdtemp(prefix="cleanpairs-cache-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+    return tempfile.TemporaryDirectory(prefix="cleanpairs-cache-", ignore_cleanup_errors=True)
 
 
 def write_cached(path: Path, payload: bytes) -> None:

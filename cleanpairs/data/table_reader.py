@@ -162,9 +162,8 @@ class TableReader(ABC):
         encoded, mapped = self.encoded(source), self.mapped(source)
         if mapped:
             pairs = load_rows(self.iter_rows(source), source, encoded, *mapped)
-            if not any(
-                why.endswith(NOT_FINITE) for why in pairs.reasons.values()
-            ):  # such rows become zeros, which takes a copy
+            # Rows that are not finite become zeros, which takes a copy.
+            if not any(why.endswith(NOT_FINITE) for why in pairs.reasons.values()):
                 return pairs
         return load_rows(self.iter_rows(source), source, encoded)
 
@@ -215,8 +214,8 @@ class ParquetReader(TableReader):
         if request.split is not None or (len(splits) > 1 and "train" in splits):  # as the hub names them
             options["split"] = chosen_split(request.split, () if "" in splits else splits, data)
             paths = [path for path, match in matches.items() if match is not None and match[1] == options["split"]]
-        request, spelt = _complete_request(paths, request, data)
-        options |= {"captions": "lists"} if spelt else {}
+        request, lists = _complete_request(paths, request, data)
+        options |= {"captions": "lists"} if lists else {}
         return self.described(data, paths, sum(count_rows(paths)), request, **options)
 
     def schema(self, source: Source) -> pa.Schema:
@@ -260,9 +259,10 @@ class ParquetReader(TableReader):
 
 
 def _complete_request(paths: Sequence[str], request: DataOptions, data: str) -> tuple[DataOptions, bool]:
-    """By the first rows: the request with the column of images that are there, and whether captions spell lists."""
-    if "://" in paths[0]:
-        return request, False
+    """By the first rows: the request with the column of images that are there, and whether captions spell lists.
+
+    If they do, the request names their column.
+    """
     schema, file = common_schema(paths), Path(paths[0])
 
     def column(name: str) -> list[Any]:
@@ -274,8 +274,9 @@ def _complete_request(paths: Sequence[str], request: DataOptions, data: str) -> 
         if located.image_column != request.image_column or located.image_root != str(file.parent):
             request = located
     text = find_columns(schema, vars(request), data).get("text")
-    is_one = text is not None and is_text(schema.field(text).type)
-    return request, is_one and any(map(is_listed, column(str(text))))
+    if text is None or not is_text(schema.field(text).type) or not any(map(is_listed, column(text))):
+        return request, False
+    return replace(request, text_column=text), True
 
 
 def load_rows(

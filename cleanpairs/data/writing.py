@@ -79,9 +79,6 @@ class Sink(ABC):
     def _write(self, table: pa.Table) -> None:
         """Add rows. :meth:`write` counts them."""
 
-    def end_group(self) -> None:  # noqa: B027
-        """End a row group here, where there are such."""
-
     @abstractmethod
     def _finish(self) -> None:
         """Write and close what is still open."""

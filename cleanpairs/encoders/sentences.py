@@ -116,12 +116,9 @@ class SentenceEncoder:
     Raises as :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`. ConfigError also for another pooling.
     """
 
-    def __init__(
-        self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None,
-        precision: torch.dtype | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, name_or_path: str | Path, device: str = "cpu", *, precision: torch.dtype | None = None) -> None:
         self.name = name = str(name_or_path)
-        folder = _found(name, revision)
+        folder = _found(name)
         config = read_object(folder / "config.json", files.PRETRAINED)
         if config.get("model_type") in MODELS:
             raise ConfigError(f"{name} has two towers, and text_encoder takes one of text: name it as the encoder")
@@ -180,7 +177,7 @@ class SentenceEncoder:
         return out
 
 
-def _found(name: str, revision: str | None) -> Path:
+def _found(name: str) -> Path:
     if name == SHIPPED:
         folder = shipped()
         if folder is None:
@@ -188,7 +185,7 @@ def _found(name: str, revision: str | None) -> Path:
         if sha256_of(folder / "model.safetensors") != WEIGHTS:
             raise DataError(f"{folder / 'model.safetensors'} is not {SHIPPED} (SHA-256 {WEIGHTS[:12]}...): {INSTALL}")
         return folder
-    return Path(name) if Path(name).is_dir() else files.download(name, revision, (POOLING, LIMITS))
+    return Path(name) if Path(name).is_dir() else files.download(name, None, (POOLING, LIMITS))
 
 
 def _pooling(folder: Path) -> str:

@@ -64,10 +64,9 @@ def plan_partitions(groups: Sequence[int], rows: int, *, target: int = 65_536) -
 
 
 Work = Callable[[Partition, Path], dict[str, Any]]
-"""``work(partition, path)`` writes the partition's output to ``path`` and returns facts about it, as JSON has them.
-
-It can be sent to another process. The same partition gives the same file, bit for bit, with as many threads.
-"""
+# ``work(partition, path)`` writes the partition's output to ``path`` and returns facts about it, as JSON has them.
+#
+# It can be sent to another process. The same partition gives the same file, bit for bit, with as many threads.
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,8 @@ def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Pa
         "parameters": parameters | own.parameters,
         **own.config,
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
-        "state": {name: getattr(estimator, name) for name in (*_STATE, "random_state_")},
+        "state": {name: getattr(estimator, name) for name in (*_STATE, "random_state_")}
+        | {"threshold_": estimator._applied_threshold(None)},
         "calibration": None if estimator.calibration_ is None else estimator.calibration_.to_dict(),
     }
     with staged_directory(path, overwrite=overwrite, ours=MODEL_FILES) as staging:

@@ -604,7 +604,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         -------
         Self
             With another ``correspondence_``, ``threshold_``, ``noise_rate_``, ``noise_rate_interval_`` and
-            ``calibration_``.
+            ``calibration_``. Other pairs, and a saved model, keep the threshold and the scores of ``fit``.
 
         Raises
         ------
@@ -617,8 +617,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         self._fitted(scores=True)
         y = self.uncalibrated_ = getattr(self, "uncalibrated_", self.correspondence_)
-        if isinstance(answers, (str, Path)):
-            answers = read_answers(answers, correspondence=y)
+        answers = read_answers(answers, correspondence=y) if isinstance(answers, (str, Path)) else dict(answers.items())
         if all(answer is None for answer in answers.values()) and opinions is None:
             raise DataError("there is no answer to calibrate by: name some pairs, and whether their captions belong")
         self._apply_answers(Answered.of(y, answers, opinions))
@@ -626,6 +625,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _apply_answers(self, answered: Answered) -> None:
         rate = answered.noise_rate
+        self._uncalibrated_threshold_ = getattr(self, "_uncalibrated_threshold_", self.threshold_)
         self.correspondence_, self.threshold_ = answered.correspondence.copy(), answered.threshold
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
         self.noise_rate_bound_, self.calibration_ = float("nan"), answered.calibration
@@ -704,13 +704,13 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             A setting is unknown, or out of its range.
         """
         wanted = changed(settings, changes)
-        embedded, unseen = self._embed(pairs), None
+        embedded, unseen, fitted = self._embed(pairs), None, True
         of_fit = embedded.pairs.source.fingerprint == self._fingerprint
         if correspondence is None:
             fitted = self._has_scores_of(embedded.pairs.source, len(embedded.pairs))
             correspondence = self.correspondence_ if fitted else self._scores_of(embedded)
             unseen = self._threshold_of(embedded, correspondence)
-        chosen = wanted.resolved(self._applied_threshold(unseen))
+        chosen = wanted.resolved(self._applied_threshold(unseen, of_fit=fitted))
         usable = replace(embedded.pairs, reasons=embedded.quarantined)
         moves = None
         if chosen.moves_displaced:
@@ -796,9 +796,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             pairs.pair_image_group[rows], pairs.text_group[rows], scores[rows], self.random_state_,
         )  # fmt: skip
 
-    def _applied_threshold(self, unseen: UnseenThreshold | None) -> float:
-        """The threshold that was found for pairs. That of ``fit`` where there is none."""
-        return float(self.threshold_) if unseen is None else unseen.threshold
+    def _applied_threshold(self, unseen: UnseenThreshold | None, *, of_fit: bool = False) -> float:
+        """The threshold that was found for pairs. That of ``fit`` where there is none, by answers for its own pairs."""
+        if unseen is not None:
+            return unseen.threshold
+        return float(self.threshold_ if of_fit else getattr(self, "_uncalibrated_threshold_", self.threshold_))
 
     def explainer(
         self, pairs: Any, *, correspondence: np.ndarray | None = None, threshold: float | None = None
@@ -835,7 +837,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         y = self._scores_of(embedded) if correspondence is None else np.array(correspondence, np.float64)
         y[list(embedded.quarantined)] = np.nan
         if cut is None:
-            cut = self._applied_threshold(self._threshold_of(embedded, y) if correspondence is None else None)
+            unseen = self._threshold_of(embedded, y) if correspondence is None else None
+            cut = self._applied_threshold(unseen, of_fit=correspondence is not None)
         images, texts, index = embedded.images.vectors, embedded.texts.vectors, embedded.pairs.image_index
         usable = replace(embedded.pairs, reasons=embedded.quarantined)
         return Explainer(usable, lambda rows: (images[index[rows]], texts[rows]), y, cut)

@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,13 @@ class Exported:
                 )
 
 
+def check_name(out: Path, manifest: Path, parts: Sequence[Part]) -> None:
+    """Raise :class:`DataError` where the cleaned data among ``parts`` has another name than ``out``."""
+    for path in (part.path for part in parts if part.role == "out"):
+        if path != out and out not in path.parents:
+            raise DataError(f"{manifest} describes {path.name}, and not {out.name}: give the export its name back")
+
+
 def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
     """The files of the export whose cleaned file is ``out``. They are there, but their contents are not checked.
 
@@ -152,6 +159,7 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
     home = (out.parent, out)
     for part in parts:
         check_inside(part.path, home, manifest, "export again")
+    check_name(out, manifest, parts)
     if ledger is None:
         check_inside(noted_ledger.path, home, manifest, "say where the ledger is by --ledger")
     else:

@@ -39,6 +39,8 @@ def image_suffix(data: bytes) -> str:
     """The usual suffix of an encoded image, by its first bytes. ``img`` for what is none of ours."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
+    if data[4:12] in (b"ftypavif", b"ftypavis"):
+        return "avif"
     begins = {
         b"\xff\xd8\xff": "jpg",
         b"\x89PNG": "png",

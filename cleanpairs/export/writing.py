@@ -20,13 +20,11 @@ import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.core.parameters import check_whole, refuse_unknown
 from cleanpairs.core.regular import read_json, reading, writing
-from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, iter_tables, staged_set
+from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, staged_set
 from cleanpairs.data.atomic import StagedSet, scratch_directory
 from cleanpairs.data.columns import TRUTH
 from cleanpairs.data.guard import holds, refuse_foreign, require_own_file
-from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.data.readers import load_pairs, reader_of
-from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.data.writing import Sink
 from cleanpairs.engine import Engine, Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.export.croissant import croissant
@@ -216,7 +214,7 @@ class ExportWork:
         cut = [Partition(0, 0, self.source.n_rows)]  # what is no Parquet is read from its beginning
         if self.source.kind == "parquet":
             cut = plan_partitions(
-                ParquetReader().row_groups(self.source), self.source.n_rows, target=self.partition_rows
+                reader_of(self.source).row_groups(self.source), self.source.n_rows, target=self.partition_rows
             )
         kind = [self.layout.one_row_a_pair, self.layout.weighted, self.layout.all_captions, self.roles]
         job = json.dumps([cleanpairs.__version__, self.source.fingerprint, self.plan.digest, kind])
@@ -230,12 +228,11 @@ class ExportWork:
     def _batches(self, partition: Partition) -> Iterator[pa.RecordBatch]:
         names = self.layout.schema.names
         large = {self.source.columns.get(role) for role in (*IMAGE_ROLES, *TEXT_ROLES)} & set(names)
-        batches: Iterator[pa.RecordBatch] = iter_tables(self.source, BATCH_ROWS if large else self.batch_rows, names)
-        if self.source.kind == "parquet":
-            read = iter_batches(self.source.paths, names, self.batch_rows, partition.rows, partition.first)
-            batches = (batch for _, batch in read)
-        for batch in batches:
-            yield pa.RecordBatch.from_arrays([batch.column(name) for name in names], schema=self.layout.schema)
+        parquet = self.source.kind == "parquet"
+        part = (partition.first, partition.rows) if parquet else ()  # what is no Parquet is one partition
+        size = BATCH_ROWS if large and not parquet else self.batch_rows
+        for rows in reader_of(self.source).batches(self.source, size, names, *part):
+            yield pa.RecordBatch.from_arrays([rows.batch.column(n) for n in names], schema=self.layout.schema)
 
 
 class Export:
@@ -345,16 +342,14 @@ class Export:
             sinks: dict[str, Sink] = {"out": out}
             for role in schemas.keys() & staged.keys():
                 sinks[role] = files.enter_context(self._sink_of(role)(staged[role], schemas[role]))
-            rows = dict.fromkeys(sinks, 0)
             for tables in batches:
                 lines = tables["ledger"]
-                tables["ledger"] = lines.set_column(place, "out_row", pc.add(lines["out_row"], rows["out"]))
+                tables["ledger"] = lines.set_column(place, "out_row", pc.add(lines["out_row"], out.rows))
                 for role, table in tables.items():
                     sinks[role].write(table)
-                    rows[role] += len(table)
                 actions.update(counted(lines["action"]))
                 reasons.update(counted(filtered(lines, pc.equal(lines["action"], "drop"))["reason"].drop_null()))
-        return rows, out.parts, actions, reasons
+        return {role: sink.rows for role, sink in sinks.items()}, out.parts, actions, reasons
 
     def _sink_of(self, role: str) -> type[ParquetSink] | type[CsvSink]:
         """What writes the ledger, or the dropped pairs."""

@@ -55,7 +55,6 @@ def sparse_transport(
     tol: float = 1e-3,
     max_iter: int = 200,
     relaxation: float = 1.0,
-    check_every: int = 5,
 ) -> SparsePlan:
     """Solve the problem of the module's head.
 
@@ -85,9 +84,6 @@ def sparse_transport(
     relaxation : float
         A step is the plain one to this power, in [1, 2), while the error falls. With 1.8 half the iterations do.
 
-    check_every : int
-        Iterations between two looks at the error.
-
     Raises
     ------
     DataError
@@ -108,7 +104,7 @@ def sparse_transport(
         u = a / np.maximum(K @ v + k * v_0, np.finfo(np.float64).tiny)
         u_0 = B / (float(v.sum()) + v_0)
         reached, stays = K.T @ u + u_0, float(k @ u) + u_0
-        if iteration % check_every == 0 or iteration == max_iter:  # rows are exact: columns carry all the error
+        if iteration % 5 == 0 or iteration == max_iter:  # rows are exact: columns carry all the error
             before, error = error, (float(np.abs(v * reached - b).sum()) + abs(v_0 * stays - A)) / (A + B)
             if error <= tol:
                 break

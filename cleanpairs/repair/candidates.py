@@ -15,16 +15,16 @@ from cleanpairs.repair.assignment import Members
 from cleanpairs.repair.settings import RepairSettings
 
 DonorSearch = Callable[[bool, bool, np.ndarray, np.ndarray, int], TopK | None]
-"""``search(is_image, trusted, asking, showing, k)``: for each pair of ``asking`` (Q,), whose text is kept where
-``is_image`` and whose image is kept otherwise, the k best pairs of ``showing`` (G,) to take the other part from, as
-positions (Q, k) in it and scores. None: the most similar parts are to be looked for."""
+# ``search(is_image, trusted, asking, showing, k)``: for each pair of ``asking`` (Q,), whose text is kept where
+# ``is_image`` and whose image is kept otherwise, the k best pairs of ``showing`` (G,) to take the other part from, as
+# positions (Q, k) in it and scores. None: the most similar parts are to be looked for.
 
 NeighbourSearch = Callable[[np.ndarray, np.ndarray, int], TopK]
-"""``search(queries, rows, k)``: as :func:`cleanpairs.ops.search.top_k`."""
+# ``search(queries, rows, k)``: as :func:`cleanpairs.ops.search.top_k`.
 
 EdgeScorer = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
-"""``scorer(image_of, text_of, cosine)`` -> (u,) float32: the score of u pairs, each by a pair that shows its image and
-one that shows its text, and the inner product of their vectors where it is known."""
+# ``scorer(image_of, text_of, cosine)`` -> (u,) float32: the score of u pairs, each by a pair that shows its image and
+# one that shows its text, and the inner product of their vectors where it is known.
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -10,16 +9,7 @@ from cleanpairs.ops.search import SearchNote
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.actions import DIRTIER, NOT_ASKED, RIVALLED, UNDETERMINED, UNSURE
 from cleanpairs.repair.assignment import assign
-from cleanpairs.repair.candidates import (
-    Corpus,
-    DonorSearch,
-    Edges,
-    EdgeScorer,
-    NeighbourSearch,
-    Paired,
-    candidate_edges,
-    pair_edges,
-)
+from cleanpairs.repair.candidates import Corpus, Edges, EdgeScorer, Paired, pair_edges
 from cleanpairs.repair.settings import RepairSettings
 
 KEEP_MARGIN = 0.3  # an edge pays off that far above the cosine of wrong pairs, of the way to that of right pairs
@@ -58,10 +48,8 @@ def decide_repairs(
     make_scorer: Callable[[], EdgeScorer],
     settings: RepairSettings,
     temperature: float,
-    *,
+    searched: Callable[..., Edges],
     probability: RepairProbability | None,
-    donor_search: DonorSearch | None,
-    neighbour_search: NeighbourSearch,
 ) -> tuple[np.ndarray, np.ndarray, tuple[SearchNote, ...]]:
     """Decide for all mismatched pairs at once: (R,) of :data:`REPAIR`, the captions of several donors, of
     :data:`SHARE`, and how candidates were looked for.
@@ -72,7 +60,6 @@ def decide_repairs(
     mismatched, probable = corpus.mismatched, settings.repairs == "probable"
     if settings.repairs == "none" or (probable and probability is None):
         return no_repairs(len(mismatched), UNDETERMINED if probable else NOT_ASKED), np.empty(0, SHARE), ()
-    searched = partial(candidate_edges, corpus, settings, donor_search, neighbour_search)
     edges = searched(trusted=[False] if probable else [False, True])
     scorer = make_scorer()
     paired, own = pair_edges(edges, scorer), scorer(mismatched, mismatched, None)

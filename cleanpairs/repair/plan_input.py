@@ -22,8 +22,8 @@ from cleanpairs.repair.settings import RepairSettings
 TEXTS = pa.schema([("key", pa.string()), ("caption", pa.string())])
 
 EmbeddedRows = Iterator[tuple[RowBatch, np.ndarray, np.ndarray, np.ndarray | None]]
-"""Batches of pairs; unit vectors (k, d) of their images and of their captions; and their correspondence (k,) float32,
-None where it is known already."""
+# Batches of pairs; unit vectors (k, d) of their images and of their captions; and their correspondence (k,) float32,
+# None where it is known already.
 
 
 @dataclass(frozen=True)

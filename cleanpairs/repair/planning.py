@@ -43,6 +43,7 @@ from cleanpairs.repair.candidates import (
     EdgeScorer,
     NeighbourSearch,
     Side,
+    candidate_edges,
     half_replacing,
     pseudo_captioning,
 )
@@ -55,9 +56,9 @@ from cleanpairs.repair.plan_input import TEXTS, PlanInput
 from cleanpairs.repair.settings import RepairSettings
 
 BoundScorer = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], EdgeScorer]
-"""``scorer(image_group, text_group, image_rows, text_rows)``: what scores candidates and present pairs alike, by the
-rows of their vectors, out of those that may be asked about; the groups are content hashes by row. Pairs come sorted by
-image. :meth:`cleanpairs.scoring.bank.Bank.bound` makes one."""
+# ``scorer(image_group, text_group, image_rows, text_rows)``: what scores candidates and present pairs alike, by the
+# rows of their vectors, out of those that may be asked about. The groups are content hashes by row. Pairs come sorted
+# by image. :meth:`cleanpairs.scoring.bank.Bank.bound` makes one.
 
 
 @dataclass(frozen=True)
@@ -228,15 +229,9 @@ def plan_repairs(
     elif settings.strategy in ("half-replace", "pseudo-caption"):
         paper = half_replacing if settings.strategy == "half-replace" else pseudo_captioning
         donor_search = paper(given.z_image[given.image_row], given.z_text[given.text_row])
-    repairs, shares, searches = decide_repairs(
-        corpus,
-        partial(_edge_scorer, given, scorer),
-        settings,
-        temperature,
-        probability=_probability(given, judge, settings),
-        donor_search=donor_search,
-        neighbour_search=neighbour_search,
-    )
+    search = partial(candidate_edges, corpus, settings, donor_search, neighbour_search)
+    make_scorer, known = partial(_edge_scorer, given, scorer), _probability(given, judge, settings)
+    repairs, shares, searches = decide_repairs(corpus, make_scorer, settings, temperature, search, known)
     repaired = repairs["donor"] >= 0
     repairs["donor"][repaired] = given.concerned[repairs["donor"][repaired]]
     for name in ("pair", "donor"):

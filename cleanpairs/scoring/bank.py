@@ -17,8 +17,8 @@ from cleanpairs.ops.matching import places
 from cleanpairs.scoring.embeddings import Embeddings, Encoded
 
 PairJudge = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
-"""``judge(image_of, text_of, similarity)`` -> (e,) float32: the matching probability of e pairs, by rows of images and
-texts, and by their similarity where it is known already."""
+# ``judge(image_of, text_of, similarity)`` -> (e,) float32: the matching probability of e pairs, by rows of images and
+# texts, and by their similarity where it is known already.
 
 
 @dataclass(frozen=True)

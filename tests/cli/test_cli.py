@@ -386,6 +386,10 @@ def test_resume_without_a_run_is_refused_and_without_a_checkpoint_says_so(comman
         assert done.code == 0 and "run has no checkpoint yet: its training begins anew" in done.err
         for file in Path("run/checkpoints").rglob("*.safetensors"):
             file.unlink()
+    before = Path("run/scores.parquet").read_bytes()
+    done = command(*resume, "--limit", "30")
+    assert done.code == 2 and "run is complete, and of other settings: --overwrite" in done.err
+    assert Path("run/scores.parquet").read_bytes() == before
 
 
 def test_resume_with_data_goes_on_with_the_latest_run(command: Command, data: Path) -> None:

@@ -153,8 +153,9 @@ def test_a_purity_or_a_share_that_is_asked_for(command: Callable[..., Any], fitt
     assert code == 7 and "no calibrated probabilities" in err and "--keep" in err
     code, _, err = command(*argv, "--max-wrong", "0.1", "--threshold", "0.5")
     assert code == 2 and "exclude each other" in err
-    code, _, err = command(*PLAUSIBLE, run, "data.parquet", "--out", tmp_path / "p.parquet", "--max-wrong", "0.1")
-    assert code == 2 and "leave DATA out" in err
+    for cut in (["--max-wrong", "0.1"], ["--keep", "0.5"], ["--threshold", "auto"]):
+        code, _, err = command(*PLAUSIBLE, run, "data.parquet", "--out", tmp_path / "p.parquet", *cut)
+        assert code == 2 and cut[0] in err and "leave DATA out" in err
     config = json.loads((run / "model" / "config.json").read_text())
     config["calibration"] = {"theta": [-3.0, 1.0, 3.0], "draws": [[-3.0, 1.0, 3.0], [-2.9, 1.0, 3.1]]}
     (run / "model" / "config.json").write_text(json.dumps(config))

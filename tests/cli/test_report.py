@@ -210,7 +210,7 @@ def test_labels_of_another_run(command: Command, made: Run) -> None:
     assert command("audit", made.path, "--n", 10)[0] == 0
     fill(made.path / "audit" / "labels.csv")
     y = made.scores().correspondence
-    write_scores(made.path / "scores.parquet", [f"x{i}" for i in range(M)], y, 0.2, {M - 1: "x"}, overwrite=True)
+    write_scores(made.path / "scores.parquet", [f"x{i}" for i in range(M)], y, 0.2, {M - 1: "x"})
     code, _, err = command("audit", made.path, "--labels", made.path / "audit" / "labels.csv")
     assert code == 3 and "line 2, column key" in err and "another run" in err
 

@@ -260,7 +260,7 @@ def test_thresholds(tmp_path: Path) -> None:
     for bad in (-0.1, 1.5, float("nan"), "otto"):
         with pytest.raises(ConfigError, match="threshold"):
             resolve_threshold(bad, run)
-    write_scores(run.path / "scores.parquet", [""] * 50, np.full(50, 0.7, np.float32), 0.1, {}, overwrite=True)
+    write_scores(run.path / "scores.parquet", [""] * 50, np.full(50, 0.7, np.float32), 0.1, {})
     with pytest.raises(RefusedError, match="do not separate"):
         resolve_threshold("auto", run)
 

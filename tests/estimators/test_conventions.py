@@ -20,6 +20,7 @@ from cleanpairs import (
     Auto,
     ClipScore,
     InfoNCE,
+    PairScorer,
     apply_noise,
     detection,
     export_pairs,
@@ -98,6 +99,17 @@ def test_pairs_of_which_nobody_can_say_are_no_answers(frame: pd.DataFrame) -> No
     one.calibrate(answers), other.calibrate({**answers, 4: None})
     np.testing.assert_array_equal(one.correspondence_, other.correspondence_)
     assert one.correspondence_[:4].tolist() == [1, 0, 1, 0] and 0 < one.correspondence_[4] < 1
+
+
+def test_answers_leave_the_threshold_of_other_pairs(frame: pd.DataFrame, tmp_path: Path) -> None:
+    fitted, other = model(random_state=0).fit(frame), frame.iloc[::-1]
+    before, raw = fitted.rematch(other).threshold, fitted.threshold_
+    fitted.calibrate(pd.Series({i: i % 3 > 0 for i in range(40)}))
+    assert fitted.threshold_ != raw and fitted.rematch(frame).threshold == fitted.threshold_
+    assert fitted.rematch(other).threshold == before
+    fitted.save_pretrained(tmp_path / "model")
+    assert PairScorer.from_pretrained(tmp_path / "model").threshold_ == raw
+    assert fitted.fit(frame).threshold_ == raw == fitted.rematch(frame).threshold
 
 
 def test_what_takes_pairs_takes_a_frame(frame: pd.DataFrame, tmp_path: Path) -> None:

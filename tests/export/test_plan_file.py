@@ -182,6 +182,9 @@ def test_edited_plans_are_followed_as_in_memory(tmp_path: Path) -> None:
         lines["donor_pair_id"][texts[0]] = 1 if texts[0] != 1 else 2  # another donor: scores are void
         lines["action"][texts[1]] = "keep"  # taken back, the donor still stands there
         lines["action"][texts[2]] = "drop"
+        lines["action"][texts[3]] = "rematch_image"  # of the same donor
+        mine = lines["action"].index("keep")
+        lines["action"][mine], lines["donor_pair_id"][mine] = "rematch_text", texts[3]  # its caption stands there
 
     plan = as_edited(write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61), edit=edit))
     assert PlanFile.open(plan) is None

@@ -20,6 +20,7 @@ from cleanpairs.data import Pairs, iter_tables, load_pairs, parquet_io
 from cleanpairs.data import writing as data_writing
 from cleanpairs.export import ExportSummary, diff_export, export_pairs, restore, restore_export
 from cleanpairs.repair.plan import RepairPlan
+from cleanpairs.verification import verify_path
 from tests.helpers import embedding_folder, plan_of
 from tests.helpers import picture as png
 
@@ -318,6 +319,15 @@ def test_the_files_may_be_moved_together_and_the_ledger_apart(exported: Path, tm
         restore_export(there / "out.parquet", tmp_path / "b.parquet")
     restore_export(there / "out.parquet", tmp_path / "b.parquet", ledger=tmp_path / "elsewhere.parquet")
     assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "back.parquet").read_bytes()
+
+
+def test_an_export_under_another_name_is_not_taken_for_the_first(exported: Path, tmp_path: Path) -> None:
+    for end in ("", ".manifest.json", ".ledger.parquet"):
+        (tmp_path / f"copy.parquet{end}").write_bytes((tmp_path / f"out.parquet{end}").read_bytes())
+    pq.write_table(pq.read_table(exported).slice(1), tmp_path / "copy.parquet")
+    with pytest.raises(DataError, match=r"describes out\.parquet, and not copy\.parquet"):
+        restore_export(tmp_path / "copy.parquet", tmp_path / "back.parquet")
+    assert "and not copy.parquet" in str(verify_path(tmp_path / "copy.parquet"))
 
 
 def test_a_ledger_of_one_name_in_another_folder_is_found(exported: Path, tmp_path: Path) -> None:

@@ -104,14 +104,15 @@ def test_values_that_json_does_not_have(make_pairs: Any, make_plan: Any, tmp_pat
     assert pq.read_table(out / "00000.parquet")["blob"].to_pylist() == [b"\x00\xff"]
 
 
-def test_images_of_paths_are_embedded_and_vectors_stay_beside(tmp_path: Path, make_plan: Any) -> None:
+@pytest.mark.parametrize("kind", ["webp", "avif"])
+def test_images_of_paths_are_embedded_and_vectors_stay_beside(tmp_path: Path, make_plan: Any, kind: str) -> None:
     folder = tmp_path / "data"
     (folder / "img").mkdir(parents=True)
     for i in range(3):
-        Image.new("RGB", (4, 4), (i, 0, 0)).save(folder / "img" / f"{i}.webp", lossless=True)
+        Image.new("RGB", (4, 4), (i, 0, 0)).save(folder / "img" / f"{i}.{kind}", quality=100)
     table = pa.table(
         {
-            "image": [f"img/{i}.webp" for i in range(3)],
+            "image": [f"img/{i}.{kind}" for i in range(3)],
             "caption": ["a", "b", "c"],
             "image_features": pa.array([[0.5, float(i)] for i in range(3)], pa.list_(pa.float32())),
         }
@@ -121,7 +122,7 @@ def test_images_of_paths_are_embedded_and_vectors_stay_beside(tmp_path: Path, ma
     out = tmp_path / "shards"
     export_pairs(pairs, make_plan(pairs), out, format="webdataset")
     read = samples(out)
-    assert [s["webp"] for s in read] == [(folder / "img" / f"{i}.webp").read_bytes() for i in range(3)]
+    assert [s[kind] for s in read] == [(folder / "img" / f"{i}.{kind}").read_bytes() for i in range(3)]
     assert [s["__key__"] for s in read] == ["000000000", "000000001", "000000002"]
     assert "image_features" not in json.loads(read[0]["json"])
     assert pq.read_table(out / "00000.parquet")["image_features"].to_pylist()[2] == [0.5, 2.0]

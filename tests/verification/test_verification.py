@@ -217,7 +217,8 @@ def test_paths_that_hold_nothing_to_verify(tmp_path: Path) -> None:
 def scores(path: Path, n: int = 6) -> Path:
     value = np.linspace(0, 1, n, dtype=np.float32)
     value[:1] = np.nan
-    return write_scores(path, [f"k{i}" for i in range(n)], value, 0.5, {0: "no image"} if n else {}, overwrite=True)
+    write_scores(path, [f"k{i}" for i in range(n)], value, 0.5, {0: "no image"} if n else {})
+    return path
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 6])

@@ -299,7 +299,7 @@ def _make_run(path: Path) -> None:
     from cleanpairs.commands.run import write_scores
 
     y = np.linspace(0, 1, 40, dtype=np.float32)
-    write_scores(path, [f"k{i}" for i in range(40)], y, 0.5, {}, overwrite=True)
+    write_scores(path, [f"k{i}" for i in range(40)], y, 0.5, {})
 
 
 def _read_scores(data: bytes, work: Path) -> None:

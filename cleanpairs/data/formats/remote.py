@@ -116,8 +116,7 @@ def _update(target: Path, remote: _Remote) -> None:
 
 def _noted(note: Path) -> dict[str, Any]:
     """What is known of a file that was fetched. Nothing, where the note is missing or damaged."""
-    noted: dict[str, Any] = json.loads(read_cached(note) or b"{}")
-    return noted
+    return dict(json.loads(read_cached(note) or b"{}"))
 
 
 def _others(url: str) -> list[_Remote]:
@@ -168,8 +167,7 @@ def _pointer(path: str) -> dict[str, Any] | None:
     note = name + NOTE
     if _noted(Path(note)).get("copied", True):  # what a server sent may look like one
         return None
-    pointer: dict[str, Any] = read_json(name)["in place"]
-    return pointer
+    return dict(read_json(name)["in place"])
 
 
 def location(path: str) -> str:
