@@ -172,7 +172,8 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     clip-score.
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
-    interrupted, the same command goes on. Finished parts lie in OUT.parts until all are there.
+    interrupted, the same command goes on. Finished parts lie in OUT.parts until all are there. Filters set none of its
+    rows aside.
     """
     from cleanpairs.commands.score import score_stream
 
