@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.regular import reading, sha256_of, writing
+from cleanpairs.core.regular import read_json, reading, sha256_of, writing
 from cleanpairs.data.columns import is_bytes
-from cleanpairs.data.formats.datasets_directory import arrow_files, count_arrow_rows
+from cleanpairs.data.formats.datasets_directory import count_arrow_rows
 from cleanpairs.data.table_reader import IMAGE_TYPE
 from cleanpairs.data.writing import noted_features, with_image_feature
 from cleanpairs.export.formats import Output
@@ -46,7 +46,7 @@ class DatasetsOutput(Output):
     @staticmethod
     def count(path: Path) -> int:
         """Rows of the streams, to their ends."""
-        return sum(count_arrow_rows(name) for name in arrow_files(path, None))
+        return sum(count_arrow_rows(name) for name in stored_files(path))
 
     def _write(self, table: pa.Table) -> None:
         if self._image is not None and is_bytes(table.schema.field(self._image).type):
@@ -114,3 +114,10 @@ def features_of(schema: pa.Schema) -> Any:
         if held is None:
             raise ConfigError(f"{what}, which `datasets` cannot hold: leave it out of the input, or export Parquet")
     return noted_features(schema)
+
+
+def stored_files(folder: Path) -> list[str]:
+    """The Arrow files of a directory, in order. DataError where it does not say."""
+    with reading(folder / STATE, "read as the list of a datasets directory", ValueError, KeyError, TypeError):
+        state = read_json(folder / STATE)
+        return [str(folder / Path(str(entry["filename"])).name) for entry in state["_data_files"]]

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import ParquetSink, staged_file
-from cleanpairs.data.formats.datasets_directory import arrow_files, iter_arrow
+from cleanpairs.data.formats.datasets_directory import iter_arrow
 from cleanpairs.data.parquet_io import iter_batches
+from cleanpairs.export.datasets_format import stored_files
 from cleanpairs.export.ledger import REVERSIBLE, LedgerNote
 from cleanpairs.export.manifest import BATCH_ROWS, Exported, open_export
 from cleanpairs.ops.columns import filtered, nullable_type, one_array, taken
@@ -135,7 +136,7 @@ class _Cleaned:
 
     def __init__(self, export: Exported) -> None:
         if export.format == "datasets":
-            files = arrow_files(export.out, None)
+            files = stored_files(export.out)
             self._batches = (batch for file in files for batch in iter_arrow(file, None, BATCH_ROWS))
         else:
             self._batches = (batch for _, batch in iter_batches([str(export.out)], None, BATCH_ROWS))
