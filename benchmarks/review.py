@@ -152,6 +152,7 @@ def large(folder: Path, n: int, d: int = 256) -> Session:
         "donor_pair_id": none, "donor_key": none, "caption": pa.array(captions, mask=drop),
         "original_caption": captions,
         "repair_score": none, "margin": none, "confidence": none, "donor_use": none, "reason": none, "why": none,
+        "captions": none,
     }).cast(PLAN_SCHEMA)  # fmt: skip
     plan = RepairPlan(table, 0.5, 0.5, pairs.source.fingerprint)
     log = DecisionLog(folder / "decisions.jsonl", pairs.source.fingerprint, n)

@@ -63,7 +63,7 @@ class ScorePairs:
         found = find_columns(schema, self.given, "the batch")
         columns: dict[str, str] = {role: found[role] for role in ("text", "features", "text_features") if role in found}
         scorer = self.model._row_scorer(columns.keys())
-        if scorer is None or is_list(schema.field(columns["text"]).type):
+        if scorer is None or ("text" in columns and is_list(schema.field(columns["text"]).type)):
             raise DataError(
                 "the batch needs one caption a row, its image's vector (image_features) and, for a model of caption "
                 f"vectors, the caption's (text_features); it has {', '.join(map(str, schema))}"

@@ -73,6 +73,9 @@ def test_batches_of_any_size_have_the_scores_of_score_bit_for_bit(fit: Any, tmp_
         assert found.drop(list(COLUMNS)).equals(table)
         assert found.select(list(COLUMNS)).equals(want), size
     assert scorer(table.slice(0, 0)).schema.names == [*table.schema.names, *COLUMNS]
+    if fit is not words:  # captions need not be there
+        bare, given = (t["correspondence"].to_numpy() for t in (scorer(table.drop("text")), want))
+        assert np.isfinite(bare).sum() == np.isfinite(given).sum() + 1 == 198  # one caption is blank
 
 
 def test_what_cannot_be_scored_says_so(tmp_path: Path) -> None:
