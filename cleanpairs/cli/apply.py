@@ -263,11 +263,14 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     from cleanpairs.repair.chat import ChatSettings
 
     run, data = run_and_data(paths)
-    cuts = {"--max-wrong": options["max_wrong"], "--keep": options["keep"]}
-    by_scores = [name for name, value in cuts.items() if value is not None]
-    by_scores += ["--threshold auto"] if options["threshold"] == "auto" else []
-    if data is not None and by_scores:
-        raise click.UsageError(f"{by_scores[0]} goes by the scores of the data that RUN was fitted on: leave DATA out")
+    cuts = {
+        "--max-wrong": options["max_wrong"] is not None,
+        "--keep": options["keep"] is not None,
+        "--threshold auto": options["threshold"] == "auto",
+    }
+    by_scores = next((name for name, given in cuts.items() if given), None)
+    if data is not None and by_scores is not None:
+        raise click.UsageError(f"{by_scores} goes by the scores of the data that RUN was fitted on: leave DATA out")
     opened = existing_run(run)
     asking = [name for name in vars(ChatSettings()) if name != "model"]
     chosen = set_values(options, repair=repair_keys(), recaption=asking)

@@ -72,6 +72,7 @@ def fit(**options: Any) -> None:
     On N processes or GPUs: torchrun --nproc-per-node N -m cleanpairs fit DATA ...
     """
     from cleanpairs.commands.fit import check_stored, fit_run, result_table
+    from cleanpairs.commands.run import Run
     from cleanpairs.core.distributed import rank_by_environment
     from cleanpairs.core.hub import without_hub
 
@@ -81,8 +82,7 @@ def fit(**options: Any) -> None:
     first = not rank_by_environment()
     began, progress = time.time(), Progress(enabled=first)
     begun = Path(out or recipe.output.out or "")
-    saved = (begun / "checkpoints").rglob("*.safetensors")
-    if options["resume"] and not progress.silent and begun.is_dir() and not any(saved):
+    if options["resume"] and not progress.silent and begun.is_dir() and not Run(begun).has_checkpoint():
         echo(f"{begun} has no checkpoint yet: its training begins anew", err=True)
     named = options["backbone"] is not None or any(o.startswith("backbone") for o in options["overrides"])
     files = {"out": out, "resume": options["resume"]}

@@ -240,7 +240,7 @@ def _train(
     """
     # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
     begun = resume and (run.path / "recipe.yaml").exists()
-    if begun and run.info.get("status") == "complete" and not any((run.path / "checkpoints").rglob("*.safetensors")):
+    if begun and run.info.get("status") == "complete" and not run.has_checkpoint():
         before, now = read_yaml(run.path / "recipe.yaml"), parse_yaml(recipe.to_yaml(), "the recipe")
         if any(before.get(part) != now.get(part) for part in (before.keys() | now.keys()) - {"output"}):
             raise ConfigError(f"{run.path} is complete, and of other settings: --overwrite replaces it")

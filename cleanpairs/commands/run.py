@@ -225,6 +225,10 @@ class Run:
             shutil.rmtree(self.path, ignore_errors=True)
             self._aside.rename(self.path)
 
+    def has_checkpoint(self) -> bool:
+        """Whether there is one to resume from."""
+        return any((self.path / "checkpoints").rglob("*.safetensors"))
+
     def discard_empty(self) -> None:
         """The fit was refused before it had learnt anything: neither the run nor the link to it stays."""
         if any(p.is_file() for p in (self.path / "checkpoints").rglob("*")) or (self.path / "model").exists():

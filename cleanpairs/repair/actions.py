@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,14 @@ import pyarrow.compute as pc
 from cleanpairs.ops.columns import one_array
 
 ACTIONS = ("keep", "rematch_text", "rematch_image", "recaption", "drop", "quarantine")
+COUNTED = {  # the name of their count -> the action
+    "kept": "keep",
+    "rematched_text": "rematch_text",
+    "rematched_image": "rematch_image",
+    "recaptioned": "recaption",
+    "dropped": "drop",
+    "quarantined": "quarantine",
+}
 
 
 @dataclass(frozen=True)
@@ -30,9 +38,6 @@ class ActionCounts:
         """Pairs with another caption or another image."""
         return self.rematched_text + self.rematched_image + self.recaptioned
 
-
-# The name of their count -> the action.
-COUNTED = dict(zip([f.name for f in fields(ActionCounts)][1:], ACTIONS, strict=True))
 
 REMATCHED = ("rematch_text", "rematch_image")  # with a part of another pair
 NEW_CAPTION = ("rematch_text", "recaption")
