@@ -61,11 +61,11 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     mask = pairs.true_mismatch if truth is None else load_truth(truth, pairs)
     if mask is not None:
         if pairs.source.fingerprint == model._fingerprint and (run.path / "scores.parquet").exists():
-            y, unseen = run.scores().correspondence, None
+            y, found = run.scores().correspondence, float(run.result["threshold"])
         else:
             embedded, y = model._scored(pairs)
-            unseen = model._threshold_of(embedded, y)
-        limit = model._applied_threshold(unseen) if threshold is None else threshold
+            found = model._applied_threshold(model._threshold_of(embedded, y))
+        limit = found if threshold is None else threshold
         figures.update(detection(y, mask, limit).to_dict())
     figures = {k: None if v is None else round(v, 6) for k, v in plain(figures).items()}
     lines = [f"{'':<16}{'R@1':>8}{'R@5':>8}{'R@10':>8}"]

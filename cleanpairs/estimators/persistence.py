@@ -73,7 +73,7 @@ def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Pa
     Path
         The directory.
     """
-    bank, own = estimator.bank_, estimator._stored()
+    bank, own, calibration = estimator.bank_, estimator._stored(), estimator._without_answers("calibration_")
     parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
     config = {
         "format": FORMAT,
@@ -83,9 +83,8 @@ def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Pa
         "parameters": parameters | own.parameters,
         **own.config,
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
-        "state": {name: getattr(estimator, name) for name in (*_STATE, "random_state_")}
-        | {"threshold_": estimator._applied_threshold(None)},
-        "calibration": None if estimator.calibration_ is None else estimator.calibration_.to_dict(),
+        "state": {name: estimator._without_answers(name) for name in (*_STATE, "random_state_")},
+        "calibration": None if calibration is None else calibration.to_dict(),
     }
     with staged_directory(path, overwrite=overwrite, ours=MODEL_FILES) as staging:
         folder = Path(staging)

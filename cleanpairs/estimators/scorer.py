@@ -625,7 +625,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _apply_answers(self, answered: Answered) -> None:
         rate = answered.noise_rate
-        self._uncalibrated_threshold_ = getattr(self, "_uncalibrated_threshold_", self.threshold_)
+        known = {name: getattr(self, name) for name in ("threshold_", "noise_rate_", "calibration_")}
+        self._of_fit_ = getattr(self, "_of_fit_", known)
         self.correspondence_, self.threshold_ = answered.correspondence.copy(), answered.threshold
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
         self.noise_rate_bound_, self.calibration_ = float("nan"), answered.calibration
@@ -800,7 +801,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """The threshold that was found for pairs. That of ``fit`` where there is none, by answers for its own pairs."""
         if unseen is not None:
             return unseen.threshold
-        return float(self.threshold_ if of_fit else getattr(self, "_uncalibrated_threshold_", self.threshold_))
+        return float(self.threshold_ if of_fit else self._without_answers("threshold_"))
+
+    def _without_answers(self, name: str) -> Any:
+        """An attribute as ``fit`` left it."""
+        return getattr(self, "_of_fit_", {}).get(name, getattr(self, name))
 
     def explainer(
         self, pairs: Any, *, correspondence: np.ndarray | None = None, threshold: float | None = None

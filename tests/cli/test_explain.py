@@ -249,6 +249,9 @@ def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run:
     assert opened.scores().table["is_mismatch"].to_pylist() == below.tolist()
     code, out, err = command("export", run, "--out", "out.parquet", "--repairs", "none", "--json", TRUST)
     assert code == 0 and json.loads(out)["kept"] == N - 12, err
+    np.save("truth.npy", np.arange(N) < 12)
+    code, out, err = command("evaluate", run, "--truth", "truth.npy", "--json", TRUST)
+    assert code == 0 and json.loads(out)["f1"] == 1, (out, err)
     code, out, err = command("report", run, TRUST)
     assert code == 0 and f"{answered.noise_rate.value:.1%}" in Path("report.html").read_text(encoding="utf-8"), err
     model = opened.estimator(fitted=True).calibrate("answers.csv")

@@ -103,12 +103,14 @@ def test_pairs_of_which_nobody_can_say_are_no_answers(frame: pd.DataFrame) -> No
 
 def test_answers_leave_the_threshold_of_other_pairs(frame: pd.DataFrame, tmp_path: Path) -> None:
     fitted, other = model(random_state=0).fit(frame), frame.iloc[::-1]
-    before, raw = fitted.rematch(other).threshold, fitted.threshold_
+    before, raw, rate = fitted.rematch(other).threshold, fitted.threshold_, fitted.noise_rate_
     fitted.calibrate(pd.Series({i: i % 3 > 0 for i in range(40)}))
     assert fitted.threshold_ != raw and fitted.rematch(frame).threshold == fitted.threshold_
     assert fitted.rematch(other).threshold == before
     fitted.save_pretrained(tmp_path / "model")
-    assert PairScorer.from_pretrained(tmp_path / "model").threshold_ == raw
+    saved = PairScorer.from_pretrained(tmp_path / "model")
+    assert saved.threshold_ == raw and saved.noise_rate_ == pytest.approx(rate, nan_ok=True)
+    assert saved.calibration_ is None  # that of the answers is of their pairs
     assert fitted.fit(frame).threshold_ == raw == fitted.rematch(frame).threshold
 
 
