@@ -114,7 +114,7 @@ def find_displaced_rows(
         return nothing
     compared, distance, fits = _Rows(images, texts, usable, sample), np.zeros(n, np.int64), np.zeros(n)
     if sample is None:
-        compared.normalise(np.empty(0, np.int64), np.arange(n), distance, fits)
+        compared.normalise(np.empty(0, np.int64), np.arange(n), distance, fits, most=256)
     states = compared.distances_that_beat_chance()
     if not len(states):
         return nothing
