@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -58,10 +59,14 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
             raise click.UsageError(f"--{name.replace('_', '-')} is for drawing, not for --{mode}")
     chosen = existing_run(run)
     if mode == "thresholds":
+        from cleanpairs.correspondence.calibration import Estimate
+
         answered, cut = chosen.answered(), _threshold(chosen, options)
         cut = cut if answered is None or options["threshold"] is not None else answered.threshold
-        print_result(expected_quality(chosen.scores().correspondence, chosen.calibration(), threshold=cut))
-        return
+        expected = expected_quality(chosen.scores().correspondence, chosen.calibration(), threshold=cut)
+        if (interval := chosen.result.get("noise_rate_interval")) is not None:  # as `fit` printed it
+            expected = replace(expected, noise_rate=Estimate(chosen.result["noise_rate"], *interval))
+        return print_result(expected)
     with output_lock([chosen.path / "audit"] if mode == "labels" or options["out"] is None else []):
         if mode == "labels":
             print_result(*_judged(chosen, options, Path(options["labels"])))
