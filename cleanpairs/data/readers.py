@@ -29,7 +29,7 @@ from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.image_paths import LOOK_AT
 from cleanpairs.data.images import IMAGES
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.rows import Rows
+from cleanpairs.data.rows import Rows, row_numbers
 from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read_cached, write_cached
 from cleanpairs.data.table_reader import load_rows
 from cleanpairs.data.text import concerns_caption
@@ -103,7 +103,10 @@ def open_source(data: str | Path, *, text_column: str | None = None, **options: 
 
 
 def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
-    """The input with one more column, of the texts of several, as Parquet in the cache directory, and its name."""
+    """The input as Parquet in the cache directory, with the texts of several columns in one more, and its name.
+
+    Names of rows that are not their numbers get a column, too.
+    """
     digest = sha256("|".join([source.fingerprint, *names]).encode()).hexdigest()
     path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
     columns = next(iter(iter_tables(source, 1))).schema.names
@@ -119,11 +122,17 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
             text = cells.cast(pa.string())
         return pc.if_else(pc.equal(text, ""), None, text)
 
+    reader, first = reader_of(source), 0
+    named = not {"key"} & {*columns, *source.columns} and not reader.names(source, 0, 1).equals(row_numbers(0, 1))
+
     def joined() -> Iterator[pa.Table]:
+        nonlocal first
         for batch in iter_tables(source):
             texts = (text_of(batch.column(name), name) for name in names)
             text = pc.binary_join_element_wise(*texts, ". ", null_handling="skip")
-            yield pa.Table.from_batches([batch]).append_column(column, text)
+            table = pa.Table.from_batches([batch]).append_column(column, text)
+            yield table.append_column("key", reader.names(source, first, len(batch))) if named else table
+            first += len(batch)
 
     note = path.with_suffix(".sha256")
     if not path.exists() or read_cached(note) != digest_of(path):

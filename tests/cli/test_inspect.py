@@ -202,6 +202,8 @@ def test_captions_of_several_columns(folder: Path, kind: str) -> None:
             load_pairs(path, text_column="title,colours")
     pairs = load_pairs(path, text_column="title,description")
     assert pairs.captions == ["Red. A dress", "Blue"]
+    names = ["0", "1"] if kind == "parquet" else ["0.jpg", "1.jpg"]
+    assert pairs.keys == load_pairs(path, text_column="title").keys == names
     assert pairs.images.read([0, 1]) == [picture(0, "JPEG"), picture(1, "JPEG")] and not pairs.reasons
     assert load_pairs(path, text_column="title, description").source.fingerprint == pairs.source.fingerprint
     assert load_pairs(path, text_column="title,long").captions == ["A red dress", "A blue one"]
