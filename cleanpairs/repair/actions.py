@@ -65,6 +65,7 @@ UNSURE, RIVALLED, COPIED, DIRTIER, UNDETERMINED, NOT_ASKED, NOT_IN_UIDS, DUPLICA
 KINDS = ("trusted image", "mismatched image", "pseudo-caption of a trusted pair", "mismatched caption")
 
 DISPLACED = "displaced: "  # begins the reason of a pair whose caption the rule of displaced rows moved
+CAPTIONED = "captioned by "  # and of one for which this model wrote a caption
 
 
 def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False) -> str:

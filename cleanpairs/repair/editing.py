@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular, reading
 from cleanpairs.ops.columns import one_array, with_columns
-from cleanpairs.repair.actions import DISPLACED, KINDS, REASONS, acted
+from cleanpairs.repair.actions import CAPTIONED, DISPLACED, KINDS, REASONS, acted
 
 JUDGED = ("repair_score", "margin", "confidence", "captions")  # belong to one donor
 
@@ -106,7 +106,8 @@ def followed(table: pa.Table) -> pa.Table:
     same = ~repaired | _true(pc.or_kleene(pc.is_null(told_key), pc.equal(told_key, own_key)))
     for i in np.flatnonzero(~same).tolist():  # pandas makes 7.0 of 007 beside empty cells
         same[i] = same_key(told_key[i].as_py(), own_key[i].as_py() or "", rel_tol=0)
-    taken_back = keeps & ~_true(pc.is_null(told_key))  # it still has that donor's caption
+    lent = pc.or_kleene(pc.is_valid(told_key), pc.starts_with(table["reason"], CAPTIONED))
+    taken_back = keeps & _true(one_array(lent))  # it still has the caption of that donor, or of that model
     # Of a row that was repaired just now the caption is still its own, or that of the donor of before.
     as_before = repaired & (_true(pc.equal(text, original)) | _true(pc.equal(text, original.take(lender))))
     edited = (keeps | repaired) & same & ~taken_back & ~as_before & _true(pc.not_equal(text, caption))
@@ -136,7 +137,8 @@ def _reason(table: pa.Table, lent: np.ndarray) -> pa.Array:
     reason, dropped = one_array(table["reason"]), acted(table, ["drop"])
     of_drop, of_donor = (pc.is_in(reason, pa.array(said, pa.string())) for said in (REASONS, KINDS))
     of_donor = pc.or_kleene(of_donor, pc.starts_with(reason, DISPLACED))
-    stale = (_true(of_drop) & ~dropped) | (_true(of_donor) & ~lent)
+    of_model = _true(pc.starts_with(reason, CAPTIONED)) & ~acted(table, ["recaption"])
+    stale = (_true(of_drop) & ~dropped) | (_true(of_donor) & ~lent) | of_model
     reason = pc.if_else(pa.array(stale), pa.scalar(None, pa.string()), reason)
     return pc.if_else(pa.array(dropped), pc.fill_null(reason, "by hand"), reason)
 

@@ -15,7 +15,7 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.data import Pairs
 from cleanpairs.data.decoding import MISSING, RGB, Decoder, workers_for
 from cleanpairs.ops.columns import one_array, with_columns
-from cleanpairs.repair.actions import acted
+from cleanpairs.repair.actions import CAPTIONED, acted
 from cleanpairs.repair.plan import RepairPlan
 
 
@@ -79,7 +79,7 @@ def recaption(
             chosen[i] = True
     mask, table, texts = np.zeros(len(plan), bool), plan.table, [captions[i] for i in np.flatnonzero(chosen)]
     mask[rows[chosen]] = True
-    same = {"action": "recaption", "reason": f"captioned by {name}"}
+    same = {"action": "recaption", "reason": f"{CAPTIONED}{name}"}
     changes = {"caption": texts, "repair_score": after[chosen], **{n: [text] * len(texts) for n, text in same.items()}}
     arrays = {n: pa.array(values, table.schema.field(n).type) for n, values in changes.items()}
     table = with_columns(table, {n: pc.replace_with_mask(one_array(table[n]), mask, a) for n, a in arrays.items()})

@@ -81,6 +81,16 @@ def test_a_repair_may_be_taken_back_or_dropped(tmp_path: Path) -> None:
         assert row["repair_score"] is row["confidence"] is None or action == "recaption"
 
 
+@pytest.mark.parametrize(("action", "caption", "reason"), [("keep", "plain", None), ("drop", None, "by hand")])
+def test_a_caption_of_a_model_may_be_taken_back_or_dropped(
+    tmp_path: Path, action: str, caption: str | None, reason: str | None
+) -> None:
+    written = {"caption": "two boats", "reason": "captioned by tiny-vl", "action": action, "repair_score": 0.8}
+    plan_of({7: written}).save(tmp_path / "plan.parquet")
+    row = RepairPlan.load(tmp_path / "plan.parquet").table.to_pylist()[7]
+    assert [row[name] for name in ("caption", "reason", "repair_score")] == [caption, reason, None]
+
+
 def test_another_donor_brings_its_caption_and_loses_the_scores(tmp_path: Path) -> None:
     path = tmp_path / "plan.parquet"
     for edited, uses in (({0: 7}, [1, 1, 1]), ({0: 7, 1: 7}, [2, 2, 1])):  # how often a donor is used is counted again
