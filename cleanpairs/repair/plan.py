@@ -444,13 +444,13 @@ def truth_after(
     if pairs.true_mismatch is None or pairs.true_key is None:
         return {}
     group = pairs.image_group[pairs.image_index]
-    image_of_key = dict(zip(reversed(pairs.keys), reversed(group.tolist()), strict=True))
+    came = set(zip(pairs.keys, group.tolist(), strict=True))  # several images may have one key
     key = [pairs.true_key[i] for i in text_from.tolist()]
     mismatch = pairs.true_mismatch.copy()
     mixed = [wrong and a == b for wrong, a, b in zip(mismatch.tolist(), pairs.true_key, pairs.keys, strict=True)]
     own = np.arange(len(pairs))
     for i in np.flatnonzero((text_from != own) | (image_from != own)).tolist():
-        mismatch[i] = mixed[text_from[i]] or image_of_key.get(key[i]) != group[image_from[i]]
+        mismatch[i] = mixed[text_from[i]] or (key[i], int(group[image_from[i]])) not in came
     for i in np.flatnonzero(written).tolist() if written is not None else ():
         mismatch[i], key[i] = False, ""
     return dict(zip(TRUTH, (mismatch, key), strict=True))

@@ -1,6 +1,7 @@
 """Noise injection: rate, seed, truth, both protocols, and corrupted copies of both kinds of input."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -482,6 +483,14 @@ def test_a_half_wrong_caption_is_matched_nowhere() -> None:
     for text_from, wrong in (([1, 1, 2, 3], [True, True, False, False]), ([0, 0, 2, 3], [False] * 4)):
         truth = truth_after(pairs, np.array(text_from), own)
         assert truth["true_mismatch"].tolist() == wrong
+
+
+def test_a_caption_is_right_beside_each_image_of_its_key() -> None:
+    """Two products with two images each; the captions of pairs 1 and 2 were exchanged."""
+    pairs = replace(worded(4, 1), keys=["a", "a", "b", "b"])
+    pairs = apply_noise(pairs, Noise(np.array([0, 2, 1, 3]), np.isin(np.arange(4), [1, 2])))
+    for text_from, wrong in (([0, 2, 1, 3], [False] * 4), ([3, 1, 2, 0], [True] * 4)):
+        assert truth_after(pairs, np.array(text_from), np.arange(4))["true_mismatch"].tolist() == wrong
 
 
 def test_columns_that_are_no_category(tmp_path: Path) -> None:
