@@ -129,6 +129,7 @@ def fit_run(
         path = Path(out or recipe.output.out or default_run_path(recipe.method, str(recipe.data.train)))
         if resume:
             Run.check_resumable(path)
+            _refuse_other_settings(Run(path), recipe)
         given = _input(recipe, estimator, backbone_named, streamed_from)
         if distributed.rank() > 0:
             if not (shared := str(distributed.of_first(""))):
@@ -150,6 +151,15 @@ def fit_run(
         finally:
             distributed.of_first(made)
         return _fit(run, recipe, estimator, given, progress or Silent(), resume)
+
+
+def _refuse_other_settings(run: Run, recipe: Recipe) -> None:
+    """ConfigError where a complete run, which has nothing to go on with, is of other settings."""
+    file = run.path / "recipe.yaml"
+    if file.exists() and run.info.get("status") == "complete" and not run.has_checkpoint():
+        before, now = read_yaml(file), parse_yaml(recipe.to_yaml(), "the recipe")
+        if any(before.get(part) != now.get(part) for part in (before.keys() | now.keys()) - {"output"}):
+            raise ConfigError(f"{run.path} is complete, and of other settings: --overwrite replaces it")
 
 
 def check_stored(recipe: Recipe, run: str | Path) -> None:
@@ -240,10 +250,6 @@ def _train(
     """
     # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
     begun = resume and (run.path / "recipe.yaml").exists()
-    if begun and run.info.get("status") == "complete" and not run.has_checkpoint():
-        before, now = read_yaml(run.path / "recipe.yaml"), parse_yaml(recipe.to_yaml(), "the recipe")
-        if any(before.get(part) != now.get(part) for part in (before.keys() | now.keys()) - {"output"}):
-            raise ConfigError(f"{run.path} is complete, and of other settings: --overwrite replaces it")
     history: list[dict[str, Any]] = run.metrics() if resume else []
 
     def on_epoch(record: EpochRecord, y: np.ndarray) -> None:
