@@ -411,7 +411,9 @@ def checked(table: pa.Table, first: int = 0, pairs: int | None = None) -> pa.Tab
         raise DataError(
             f"pair {ids[banned[0]]} of the repair plan takes a part of pair {donor[banned[0]]}, which is quarantined"
         )
-    bare = np.flatnonzero(acted(table, WRITTEN) & ~np.array(table["caption"].is_valid(), bool))
+    blank = np.array(pc.equal(pc.utf8_trim_whitespace(table["caption"].fill_null("")), ""), bool)
+    none = ~np.array(table["caption"].is_valid(), bool) | (acted(table, ["recaption"]) & blank)
+    bare = np.flatnonzero(acted(table, WRITTEN) & none)
     if len(bare):
         raise DataError(f"pair {ids[bare[0]]} of the repair plan is {action[int(bare[0])].as_py()} but has no caption")
     captions = one_array(table["captions"])

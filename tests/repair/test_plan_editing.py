@@ -102,6 +102,12 @@ def test_another_donor_brings_its_caption_and_loses_the_scores(tmp_path: Path) -
         assert rows[1]["repair_score"] == (None if 1 in edited else pytest.approx(0.8))
 
 
+def test_a_blank_caption_is_none(tmp_path: Path) -> None:
+    for caption in (None, " \n"):
+        with pytest.raises(DataError, match="pair 7 .* is recaption but has no caption"):
+            plan_of({7: {"action": "recaption", "caption": caption}}).save(tmp_path / "plan.parquet")
+
+
 def test_a_caption_of_somebodys_own_is_refused_by_name(tmp_path: Path) -> None:
     for row, action in ((7, "keep"), (0, "rematch_text")):
         plan_of({row: {"caption": "what I see"}}).save(tmp_path / "plan.parquet", overwrite=True)
