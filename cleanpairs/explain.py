@@ -97,7 +97,7 @@ class Explainer:
         rows = self.trusted
         images, texts = self.vectors(rows)
         side, of_captions = self._sides(rows, images, texts)
-        seen, most = np.flatnonzero(images.any(axis=1)), 8192  # pairs whose words are counted
+        seen, most = np.flatnonzero(images.any(axis=1)), 4096  # pairs whose words are counted
         seen = np.sort(np.random.default_rng(0).permutation(seen)[:most])
         return side, of_captions, WordSupport(*self._asked(rows[seen], images[seen]))
 
