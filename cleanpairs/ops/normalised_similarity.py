@@ -296,8 +296,8 @@ def _largest(side: _Side, products: np.ndarray | None, tau: float) -> _Largest:
     """
     asking, answering, mine, theirs = side
     n = len(asking)
-    k = min(n, max(1, _KEPT // n))
-    values, columns, rest, top = np.empty((n, k)), np.empty((n, k), np.int32), np.zeros(n), np.empty(n)
+    k, rest, top = min(n, max(1, _KEPT // n)), np.zeros(n), np.empty(n)
+    whole, parts = np.empty((n, n if k == n else 0)), list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
     near = np.asarray(answering, np.float32).T
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // 2 // n))  # larger blocks are mapped anew each time
     for block in blocks(n, rows):
@@ -309,20 +309,33 @@ def _largest(side: _Side, products: np.ndarray | None, tau: float) -> _Largest:
         np.subtract(highest, S, out=S)
         S /= np.float32(tau)
         np.minimum(S, np.float32(80), out=S)  # exponentials of more are denormal, and slow
-        if k < n:
-            columns[block] = np.argpartition(S, k - 1, axis=1)[:, :k]
+        at = _smallest(S, k) if k < n else np.empty(0, np.int64)
         np.exp(np.negative(S, out=S), out=S)
         if k == n:
-            values[block] = S
+            whole[block] = S
             continue
-        values[block] = np.take_along_axis(S, columns[block], 1)
-        rest[block] = np.maximum(S.sum(axis=1, dtype=np.float64) - values[block].sum(axis=1), 0)
+        rest[block] = S.sum(axis=1, dtype=np.float64)
+        row, column = np.divmod(at, n)
+        parts.append((S.ravel()[at].astype(np.float64), column.astype(np.int32), np.bincount(row, minlength=len(S))))
     if k == n:
-        return values, rest, top, float(values.sum())
+        return whole, rest, top, float(whole.sum())
     from scipy.sparse import csr_array
 
-    kept = csr_array((values.ravel(), columns.ravel(), np.arange(n + 1) * k), shape=(n, n))
-    return kept, rest, top, float(values.sum())
+    values, columns, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
+    kept = csr_array((values, columns, np.append(0, np.cumsum(counts))), shape=(n, n))
+    return kept, np.maximum(rest - kept.sum(axis=1), 0), top, float(values.sum())
+
+
+def _smallest(S: np.ndarray, k: int) -> np.ndarray:
+    """Places, rising, in the raveled ``S`` (b, n) of about the k smallest of each row, by every eighth of its columns.
+
+    Of each row k where many are equal.
+    """
+    place = max(k // 8, 1) - 1
+    at = np.flatnonzero(np.partition(S[:, ::8], place, axis=1)[:, place, None] >= S)
+    if len(at) <= 2 * k * len(S):
+        return at
+    return np.sort(np.argpartition(S, k - 1, axis=1)[:, :k] + np.arange(len(S))[:, None] * S.shape[1], axis=None)
 
 
 def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:

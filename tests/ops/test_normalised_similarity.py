@@ -95,6 +95,18 @@ def test_balancing_is_the_transport_of_all_images_and_captions(monkeypatch: pyte
     assert np.abs(balanced(pairs) - want).max() < 0.5 * TAU
 
 
+@pytest.mark.parametrize("equal", [False, True])
+def test_about_as_many_of_the_smallest_are_kept_as_asked(equal: bool) -> None:
+    S = np.ones((6, 800), np.float32) if equal else np.random.default_rng(0).normal(size=(6, 800)).astype(np.float32)
+    at = module._smallest(S, 96)
+    assert (np.diff(at) > 0).all()
+    np.testing.assert_allclose(np.bincount(at // 800, minlength=6), 96, atol=0 if equal else 80)
+    assert len(at) == pytest.approx(6 * 96, rel=0.25)
+    kept = np.zeros(S.shape, bool)
+    kept.ravel()[at] = True
+    assert all(S[i][kept[i]].max() <= S[i][~kept[i]].min() for i in range(6))
+
+
 def test_of_a_background_a_pair_is_scored_as_one_more_among_them() -> None:
     """The equations of the added pair, iterated; of the background's own pairs what the balancing finds."""
     pairs, tau = corpus(150), 0.1

@@ -104,7 +104,7 @@ def test_another_donor_brings_its_caption_and_loses_the_scores(tmp_path: Path) -
 
 def test_a_blank_caption_is_none(tmp_path: Path) -> None:
     for caption in (None, " \n"):
-        with pytest.raises(DataError, match="pair 7 .* is recaption but has no caption"):
+        with pytest.raises(DataError, match=r"pair 7 .* is recaption but has no caption"):
             plan_of({7: {"action": "recaption", "caption": caption}}).save(tmp_path / "plan.parquet")
 
 
