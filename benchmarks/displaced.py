@@ -9,7 +9,8 @@ Captions of a block are displaced in a circle, so its first or last ones are orp
 exchanged at random. A row counts as displaced where its own caption stands at the block's distance. ``own caption`` is
 the share of these that the plan gives their caption; ``touched`` the share of all other rows that the rule gives a
 wrong caption, and ``outside`` the part of it that is in no block. Vectors have one size of blocks and one distance at
-a time. Pictures have six blocks together, of 30, 100 and 300 rows with distances from -2 to 5, in one fit of ``auto``.
+a time. Pictures have six blocks together, of 30, 100 and 300 rows with distances from -2 to 5, or two of 30 and 60, in
+one fit of ``auto``.
 ``--none`` counts what is found in so many corpora without displacement: as they are, exchanged at random, sorted by
 likeness and exchanged among neighbours. ``--many`` counts the CPU seconds of a fit on so many rows of vectors that
 vectors_at_scale.py makes, and of the search in it.
@@ -165,7 +166,7 @@ def main() -> None:
     args = parser.parse_args()
     grid = [[(rows, k)] * many for rows, k, many in product((30, 100, 300, 1000), (1, 2, 3, 4, 5, -2), (1, 5))]
     grid = [blocks for blocks in grid if sum(r for r, _ in blocks) <= 900]  # a tenth of the rows stays in place
-    together = [[(30, 1), (30, 3), (30, -2), (100, 2), (100, 5), (300, 4)]]
+    together = [[(30, 1), (30, 3), (30, -2), (100, 2), (100, 5), (300, 4)], [(30, 1), (60, -2)]]
     rows: list[dict[str, Any]] = []
     for corpus in filter(None, args.corpora.split(",")):
         for blocks, noise in product(grid if corpus == "vectors" else together, (0.0, 0.2)):

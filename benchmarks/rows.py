@@ -43,9 +43,10 @@ from cleanpairs.correspondence.agreement import ridge
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
 from cleanpairs.encoders.linear import Linear
+from cleanpairs.estimators.spaces import frozen_spaces
 from cleanpairs.methods.auto import Auto
 from cleanpairs.methods.auto_training import ranks
-from cleanpairs.methods.untrained import Untrained, frozen_spaces
+from cleanpairs.methods.untrained import Untrained
 from cleanpairs.scoring import Encoded, embed_images, embed_texts, matrix
 from cleanpairs.scoring.evaluate import recall_of_similarity
 

@@ -28,8 +28,9 @@ from cleanpairs import Pairs
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data.noise import Noise, apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
+from cleanpairs.estimators.spaces import frozen_spaces
 from cleanpairs.methods.auto import Auto
-from cleanpairs.methods.untrained import Untrained, frozen_spaces
+from cleanpairs.methods.untrained import Untrained
 from cleanpairs.scoring.evaluate import detection
 
 SETTINGS: dict[str, Any] = {"backbone": "mlp", "text_encoder": "auto", "device": "cpu"}

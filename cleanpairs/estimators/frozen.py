@@ -211,7 +211,8 @@ def displaced_in_vectors(pairs: Pairs) -> list[str]:
     if not given.has_vectors(pairs):
         return []
     images, texts = map(Embeddings, given.vectors(pairs))
-    return [str(block) for block in Embedded(pairs, images, texts, pairs.reasons).displaced_rows().blocks]
+    embedded = Embedded(pairs, images, texts, pairs.reasons)
+    return [str(block) for block in embedded.displaced_rows(np.ones(len(pairs))).blocks]
 
 
 def _unit_vectors(images: np.ndarray | None, texts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,6 @@ from cleanpairs.correspondence.independence import (
     BLOCKS,
     LEAST,
     IndependenceTest,
-    bag_of_tokens,
     by_image,
     image_vectors,
     independence_test,
@@ -25,24 +24,7 @@ from cleanpairs.correspondence.independence import (
     standardised,
 )
 from cleanpairs.encoders.tokenizer import TokenTable
-
-
-def caption_spaces(tokens: TokenTable) -> list[Any]:
-    """Vectors of captions before any training.
-
-    Parameters
-    ----------
-    tokens : TokenTable
-        N captions.
-
-    Returns
-    -------
-    list of (N, V) float32
-        Words by rarity (sparse), frozen vectors (standardised), or both, words first.
-    """
-    vectors = tokens.frozen()
-    learned = [] if tokens.vectors is not None else [bag_of_tokens(tokens.ids, tokens.offsets)]
-    return learned if vectors is None else [*learned, standardised(vectors)]
+from cleanpairs.estimators.spaces import caption_spaces
 
 
 def independence_of(

@@ -31,6 +31,7 @@ from cleanpairs.estimators.null_threshold import UnseenThreshold, spread_blocks,
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
 from cleanpairs.estimators.refusal import IndependenceTest, independence_of, refuse_independent
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
+from cleanpairs.estimators.spaces import frozen_spaces, predicted_beside
 from cleanpairs.features import ImageMatrix
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.search import top_k
@@ -109,19 +110,41 @@ class Embedded:
         """(N,) bool: not quarantined."""
         return np.array([i not in self.quarantined for i in range(len(self.pairs))], dtype=bool)
 
-    def displaced_rows(self) -> Displacement:
-        """See :meth:`PairScorer.displaced_rows`."""
-        pairs = self.pairs
+    def _frozen_spaces(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Unit vectors (M, d) and (N, e) before any training. None of pixels, of vectors that are compared, of few."""
+        images, texts = self.frozen_images, self.frozen_texts
+        if images is None or texts is None or images.ndim != 3 or len(images) < 20:
+            return None
+        one_space = texts.vectors is not None and images.shape[1:] == (1, texts.vectors.shape[1])
+        return None if one_space else frozen_spaces(images, texts, 0)
+
+    def displaced_rows(self, matched: np.ndarray) -> Displacement:
+        """See :meth:`PairScorer.displaced_rows`.
+
+        Parameters
+        ----------
+        matched : (N,) float
+            P(matched). NaN counts as 0.
+
+        Returns
+        -------
+        Displacement
+            Of n rows.
+        """
+        pairs, spaces = self.pairs, self._frozen_spaces()
         _, first, row = np.unique(pairs.row, return_index=True, return_inverse=True)
-        images, texts = self.images.vectors[pairs.image_index[first]], self.texts.vectors
-        usable = np.zeros(len(first), bool)
+        images, texts = (self.images.vectors, self.texts.vectors) if spaces is None else spaces
+        usable, count = np.zeros(len(first), bool), np.bincount(row)[:, None]
         usable[row[self.usable]] = True
-        if len(first) < len(pairs):  # of several captions the mean
-            texts = np.zeros((len(first), texts.shape[1]), np.float32)
-            np.add.at(texts, row, self.texts.vectors)
-        if images.shape[1] != texts.shape[1]:
+        images, captions = images[pairs.image_index[first]], np.zeros((len(first), texts.shape[1]), np.float32)
+        np.add.at(captions, row, texts / count[row])  # of several the mean
+        if spaces is not None:  # trained networks know displaced pairs by heart
+            weight = np.zeros(len(first))
+            np.add.at(weight, row, np.nan_to_num(matched) / count[row, 0])
+            images, captions = predicted_beside(images, captions, weight * usable)
+        if images.shape[1] != captions.shape[1]:
             usable[:] = False
-        return find_displaced_rows(images, texts, usable=usable)
+        return find_displaced_rows(images, captions, usable=usable)
 
     def recall(self, model: Any = None, device: str = "cpu", folds: int = 1) -> Recall:
         """Retrieval recall, where an image counts once.
@@ -583,10 +606,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
         Notes
         -----
-        See :mod:`cleanpairs.correspondence.displacement`. Backbones that compare words with regions have no vectors of
-        whole images and captions, so nothing is found by them.
+        See :mod:`cleanpairs.correspondence.displacement`. Trained networks know displaced pairs by heart. So pairs are
+        compared by ridge regressions between frozen spaces, each fitted to other rows, where the images have any.
         """
-        return self._embed(pairs).displaced_rows()
+        embedded = self._embed(pairs)
+        known = self._has_scores_of(embedded.pairs.source, len(embedded.pairs))
+        return embedded.displaced_rows(self.correspondence_ if known else self._scores_of(embedded))
 
     def calibrate(self, answers: Mapping[int, bool | None] | str | Path, opinions: "Opinions | None" = None) -> Self:
         """Take probabilities, noise rate and threshold from a person's answers about some pairs of ``fit``.
@@ -715,7 +740,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         usable = replace(embedded.pairs, reasons=embedded.quarantined)
         moves = None
         if chosen.moves_displaced:
-            moves = moves_of(usable.row, usable.text_group, embedded.displaced_rows(), embedded.quarantined)
+            moves = moves_of(
+                usable.row, usable.text_group, embedded.displaced_rows(correspondence), embedded.quarantined
+            )
         given = PlanInput.of(usable, correspondence, embedded.images.vectors, embedded.texts.vectors, chosen, moves)
         by_method = wanted.strategy == "method"
         plan = plan_repairs(

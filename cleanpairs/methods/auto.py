@@ -32,8 +32,9 @@ from cleanpairs.estimators.batches import RowScorer, SpaceScorer
 from cleanpairs.estimators.cleaner import Fit
 from cleanpairs.estimators.encoders import AUTO, GIVEN
 from cleanpairs.estimators.persistence import Saved, Stored
+from cleanpairs.estimators.spaces import frozen_spaces
 from cleanpairs.methods.auto_training import AutoTraining
-from cleanpairs.methods.untrained import Untrained, frozen_spaces, vectors_of_both
+from cleanpairs.methods.untrained import Untrained, vectors_of_both
 from cleanpairs.ops.normalised_similarity import TAU, VectorPairs
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.trainer import TrainingData, step_seed

@@ -6,34 +6,12 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.correspondence.agreement import NeighbourAgreement, neighbour_agreement, similar_pairs
-from cleanpairs.correspondence.independence import image_vectors
 from cleanpairs.correspondence.similarity import SimilarityAgreement, similarity_agreement
 from cleanpairs.encoders.tokenizer import TokenTable
-from cleanpairs.estimators.refusal import caption_spaces
+from cleanpairs.estimators.spaces import frozen_spaces
 from cleanpairs.ops.matching import token_counts
 from cleanpairs.ops.normalised_similarity import RIVALS, VectorPairs
 from cleanpairs.trainer import TrainingData, step_seed
-
-
-def reduced(x: Any, seed: int, dim: int = 256) -> np.ndarray:
-    """Unit vectors (n, <= dim) float32 of rows (n, D), dense or sparse, in their principal directions."""
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.preprocessing import normalize
-
-    dim = min(dim, min(x.shape) - 1)
-    if dim >= 2:
-        with np.errstate(invalid="ignore"):  # the shares of a variance of zero, where all rows are alike
-            x = TruncatedSVD(dim, random_state=seed).fit_transform(x)
-    return np.asarray(normalize(x.toarray() if hasattr(x, "toarray") else x), dtype=np.float32)
-
-
-def frozen_spaces(images: np.ndarray, tokens: TokenTable, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors (M, d) of standardised mean regions, and (N, e) of rare words, frozen vectors or both."""
-    from sklearn.preprocessing import normalize
-
-    spaces = [reduced(normalize(space), seed) for space in caption_spaces(tokens)]
-    texts = normalize(np.concatenate(spaces, axis=1)) if len(spaces) > 1 else spaces[0]
-    return reduced(image_vectors(images, np.arange(len(images))), seed), texts
 
 
 def words_of(tokens: TokenTable) -> Any:

@@ -19,6 +19,7 @@ from cleanpairs.core.recipe import Recipe
 from cleanpairs.correspondence.displacement import Displacement
 from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.export import restore_export
+from cleanpairs.methods.plain import InfoNCE
 from cleanpairs.repair.displaced import moves_of
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
@@ -107,6 +108,25 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     assert not verify_path(out).problems and not verify_path(run.path).problems
     restore_export(out, tmp_path / "back.parquet")
     assert pq.read_table(tmp_path / "back.parquet").equals(pq.read_table(data))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"backbone": "mlp", "dim": 64, "epochs": 80, "lr": 3e-3, "batch_size": 32, "dropout": 0.0},
+        {"backbone": "sgr", "dim": 32, "dim_sim": 8, "epochs": 2, "batch_size": 64},
+    ],
+    ids=["every pair is known by heart", "words are compared with regions"],
+)
+def test_displaced_rows_are_found_whatever_the_model_learned(settings: dict[str, Any]) -> None:
+    rng, words = np.random.default_rng(0), np.array([f"word{k}" for k in range(60)])
+    chosen, owner = np.argsort(rng.random((300, 60)))[:, :3], np.arange(300)
+    features = rng.normal(size=(60, 16))[chosen].sum(axis=1) + 2 * rng.normal(size=(300, 16))
+    owner[100:130] = np.roll(owner[100:130], 1)
+    pairs = Pairs.from_arrays([" ".join(words[chosen[i]]) for i in owner], features=features.astype(np.float32))
+    model = InfoNCE(text_encoder="words", require_dependence=False, random_state=0, device="cpu", **settings).fit(pairs)
+    (block,) = model.displaced_rows(pairs).blocks
+    assert block.distance == 1 and abs(block.first - 100) <= 2 and abs(block.last - 129) <= 2
 
 
 def test_captions_of_a_row_move_together_and_each_once() -> None:

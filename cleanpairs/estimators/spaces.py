@@ -1,0 +1,110 @@
+"""Frozen spaces of images and captions: what is known of both before any training."""
+
+from typing import Any
+
+import numpy as np
+
+from cleanpairs.correspondence.agreement import ridge
+from cleanpairs.correspondence.independence import bag_of_tokens, image_vectors, standardised
+from cleanpairs.encoders.tokenizer import TokenTable
+
+
+def caption_spaces(tokens: TokenTable) -> list[Any]:
+    """Vectors of captions before any training.
+
+    Parameters
+    ----------
+    tokens : TokenTable
+        N captions.
+
+    Returns
+    -------
+    list of (N, V) float32
+        Words by rarity (sparse), frozen vectors (standardised), or both, words first.
+    """
+    vectors = tokens.frozen()
+    learned = [] if tokens.vectors is not None else [bag_of_tokens(tokens.ids, tokens.offsets)]
+    return learned if vectors is None else [*learned, standardised(vectors)]
+
+
+def reduced(x: Any, seed: int, dim: int = 256) -> np.ndarray:
+    """Principal directions of vectors.
+
+    Parameters
+    ----------
+    x : (n, D) float, dense or sparse
+        Vectors.
+    seed : int
+        Seed of the decomposition.
+    dim : int
+        Directions at most.
+
+    Returns
+    -------
+    (n, <= dim) float32
+        Unit vectors in these directions.
+    """
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.preprocessing import normalize
+
+    dim = min(dim, min(x.shape) - 1)
+    if dim >= 2:
+        with np.errstate(invalid="ignore"):  # the shares of a variance of zero, where all rows are alike
+            x = TruncatedSVD(dim, random_state=seed).fit_transform(x)
+    return np.asarray(normalize(x.toarray() if hasattr(x, "toarray") else x), dtype=np.float32)
+
+
+def frozen_spaces(images: np.ndarray, tokens: TokenTable, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors of both sides before any training.
+
+    Parameters
+    ----------
+    images : (M, R, D) float
+        Regions.
+    tokens : TokenTable
+        N captions.
+    seed : int
+        Seed of everything random.
+
+    Returns
+    -------
+    (M, d) and (N, e) float32
+        Of standardised mean regions, and of rare words, frozen vectors or both.
+    """
+    from sklearn.preprocessing import normalize
+
+    spaces = [reduced(normalize(space), seed) for space in caption_spaces(tokens)]
+    texts = normalize(np.concatenate(spaces, axis=1)) if len(spaces) > 1 else spaces[0]
+    return reduced(image_vectors(images, np.arange(len(images))), seed), texts
+
+
+def predicted_beside(
+    images: np.ndarray, texts: np.ndarray, weight: np.ndarray, folds: int = 5
+) -> tuple[np.ndarray, np.ndarray]:
+    """Predict each side of pairs from the other, by ridge regressions of the other folds.
+
+    Parameters
+    ----------
+    images, texts : (n, d) and (n, e) float32
+        Unit vectors in two spaces.
+    weight : (n,) float >= 0
+        How much each pair counts.
+    folds : int
+        Runs of rows that are left out, each.
+
+    Returns
+    -------
+    (n, d + e) and (n, d + e) float32
+        Each side beside what it predicts of the other. The dot product of two rows is the sum of both cosines. It knows
+        no pair by heart.
+    """
+    from sklearn.preprocessing import normalize
+
+    fold, weight = np.arange(len(images)) * folds // len(images), np.maximum(weight, 1e-3)
+    x, t = (side - np.average(side, axis=0, weights=weight).astype(np.float32) for side in (images, texts))
+    of_image, of_text = np.zeros_like(t), np.zeros_like(x)
+    for left_out in range(folds):
+        known, asked = fold != left_out, fold == left_out
+        of_image[asked] = x[asked] @ ridge(x[known], t[known], weight[known])
+        of_text[asked] = t[asked] @ ridge(t[known], x[known], weight[known])
+    return np.hstack([normalize(of_image), normalize(x)]), np.hstack([normalize(t), normalize(of_text)])
