@@ -31,7 +31,7 @@ from cleanpairs.estimators.null_threshold import UnseenThreshold, spread_blocks,
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
 from cleanpairs.estimators.refusal import IndependenceTest, independence_of, refuse_independent
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
-from cleanpairs.estimators.spaces import frozen_spaces, predicted_beside
+from cleanpairs.estimators.spaces import displaced_between_spaces, frozen_spaces
 from cleanpairs.features import ImageMatrix
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.search import top_k
@@ -139,9 +139,8 @@ class Embedded:
         images, captions = images[pairs.image_index[first]], np.zeros((len(first), texts.shape[1]), np.float32)
         np.add.at(captions, row, texts / count[row])  # of several the mean
         if spaces is not None:  # trained networks know displaced pairs by heart
-            weight = np.zeros(len(first))
-            np.add.at(weight, row, np.nan_to_num(matched) / count[row, 0])
-            images, captions = predicted_beside(images, captions, weight * usable)
+            mean = np.bincount(row, np.nan_to_num(matched)) / count[:, 0]
+            return displaced_between_spaces(images, captions, mean, usable)
         if images.shape[1] != captions.shape[1]:
             usable[:] = False
         return find_displaced_rows(images, captions, usable=usable)

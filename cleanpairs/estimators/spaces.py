@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.correspondence.agreement import ridge
+from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.independence import bag_of_tokens, image_vectors, standardised
 from cleanpairs.encoders.tokenizer import TokenTable
 
@@ -78,25 +79,43 @@ def frozen_spaces(images: np.ndarray, tokens: TokenTable, seed: int) -> tuple[np
     return reduced(image_vectors(images, np.arange(len(images))), seed), texts
 
 
-def predicted_beside(
-    images: np.ndarray, texts: np.ndarray, weight: np.ndarray, folds: int = 5
-) -> tuple[np.ndarray, np.ndarray]:
-    """Predict each side of pairs from the other, by ridge regressions of the other folds.
+def displaced_between_spaces(
+    images: np.ndarray, texts: np.ndarray, matched: np.ndarray, usable: np.ndarray
+) -> Displacement:
+    """Find displaced rows of pairs in two spaces, by regressions that know no pair by heart.
 
     Parameters
     ----------
     images, texts : (n, d) and (n, e) float32
-        Unit vectors in two spaces.
-    weight : (n,) float >= 0
-        How much each pair counts.
-    folds : int
-        Runs of rows that are left out, each.
+        Unit vectors of each row's image and caption.
+    matched : (n,) float
+        P(matched).
+    usable : (n,) bool
+        Rows that can be compared.
 
     Returns
     -------
-    (n, d + e) and (n, d + e) float32
-        Each side beside what it predicts of the other. The dot product of two rows is the sum of both cosines. It knows
-        no pair by heart.
+    Displacement
+        See :func:`cleanpairs.correspondence.displacement.find_displaced_rows`. What was found at first makes better
+        regressions, by which rows are searched once more.
+    """
+    at = np.arange(len(images))
+    found = find_displaced_rows(*_predicted(images, texts, matched * usable, at), usable=usable)
+    if not found.blocks:
+        return found
+    weight = np.where(found.distance, found.probability, matched) * usable
+    partner = np.clip(at + found.distance, 0, len(at) - 1)
+    again = find_displaced_rows(*_predicted(images, texts, weight, partner), usable=usable)
+    return max(found, again, key=lambda one: one.probability.sum())
+
+
+def _predicted(
+    images: np.ndarray, texts: np.ndarray, weight: np.ndarray, partner: np.ndarray, folds: int = 5
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each side beside what it predicts of the other, (n, d + e) twice: a dot product is the sum of both cosines.
+
+    Ridge regressions are fitted to the images (n, d) and the captions (n, e) of the rows ``partner`` (n,), by a
+    ``weight`` (n,). They predict the fold that they have not seen.
     """
     from sklearn.preprocessing import normalize
 
@@ -104,7 +123,8 @@ def predicted_beside(
     x, t = (side - np.average(side, axis=0, weights=weight).astype(np.float32) for side in (images, texts))
     of_image, of_text = np.zeros_like(t), np.zeros_like(x)
     for left_out in range(folds):
-        known, asked = fold != left_out, fold == left_out
-        of_image[asked] = x[asked] @ ridge(x[known], t[known], weight[known])
-        of_text[asked] = t[asked] @ ridge(t[known], x[known], weight[known])
+        asked, known = fold == left_out, (fold != left_out) & (fold[partner] != left_out)
+        both = x[known], t[partner[known]]
+        of_image[asked] = x[asked] @ ridge(*both, weight[known])
+        of_text[asked] = t[asked] @ ridge(*both[::-1], weight[known])
     return np.hstack([normalize(of_image), normalize(x)]), np.hstack([normalize(t), normalize(of_text)])

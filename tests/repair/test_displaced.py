@@ -18,6 +18,7 @@ from cleanpairs.commands.run import Run
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.correspondence.displacement import Displacement
 from cleanpairs.estimators.frozen import displaced_in_vectors
+from cleanpairs.estimators.spaces import displaced_between_spaces
 from cleanpairs.export import restore_export
 from cleanpairs.methods.plain import InfoNCE
 from cleanpairs.repair.displaced import moves_of
@@ -25,6 +26,7 @@ from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.report import write_report
 from cleanpairs.verification.verifying import verify_path
+from tests.helpers import unit
 
 
 def write(path: Path, n: int = 400, first: int = 100, last: int = 300, distance: int = 2) -> np.ndarray:
@@ -128,6 +130,19 @@ def test_displaced_rows_are_found_whatever_the_model_learned(settings: dict[str,
     model = InfoNCE(text_encoder="words", require_dependence=False, random_state=0, device="cpu", **settings).fit(pairs)
     (block,) = model.displaced_rows(pairs).blocks
     assert block.distance == 1 and abs(block.first - 100) <= 2 and abs(block.last - 129) <= 2
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_most_rows_may_be_displaced(seed: int) -> None:
+    """Captions 100 and 200 are missing. What was found at first tells how both sides belong together."""
+    rng = np.random.default_rng(seed)
+    z, maps = rng.normal(size=(600, 12)), rng.normal(size=(2, 12, 20))
+    images, texts = (unit(z @ side + 1.5 * rng.normal(size=(600, 20))).astype(np.float32) for side in maps)
+    owner = np.r_[0:100, 101:200, 201:600, 0, 1]
+    found = displaced_between_spaces(images, texts[owner], np.full(600, 0.7), np.ones(600, bool))
+    edges = [edge for block in found.blocks for edge in (block.first, block.last)]
+    assert [block.distance for block in found.blocks] == [-1, -2]
+    np.testing.assert_allclose(edges, [101, 200, 201, 599], atol=3)
 
 
 def test_captions_of_a_row_move_together_and_each_once() -> None:
