@@ -125,7 +125,8 @@ def find_displaced_rows(
         distance = np.concatenate([[0], states])[state]
     blocks = []
     for a, b in pairwise([*np.flatnonzero(np.diff(distance, prepend=0)).tolist(), n]):
-        if distance[a] and fits[a:b].mean() >= 0.5:  # fewer fit where captions are exchanged among neighbours
+        # Fewer fit where captions are exchanged among neighbours.
+        if distance[a] and fits[a:b].sum() >= usable[a:b].sum() / 2:
             blocks.append(DisplacedBlock(a, b - 1, int(distance[a])))
         else:
             distance[a:b] = 0

@@ -206,4 +206,6 @@ def test_rows_that_cannot_be_compared_do_not_end_a_block_and_few_rows_say_nothin
     (block,) = (block for block in found.blocks if block.last - block.first > 50)
     assert str(block) == f"Rows {block.first + 1} to {block.last + 1}: each caption belongs 1 row up."
     assert block.distance == 1 and not found.probability[250:255].any()
+    usable[200:300:3] = usable[201:300:3] = False
+    assert find_displaced_rows(images, texts[displaced(np.arange(600), 200, 300, 3)], usable=usable).blocks
     assert not find_displaced_rows(images[:19], texts[:19]).blocks
