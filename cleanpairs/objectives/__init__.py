@@ -101,4 +101,4 @@ def prediction(S: Tensor, excluded: Tensor | None = None, margin: float = 0.2) -
         if not len(S):
             return satisfied
         best = satisfied.topk(max(1, len(S) // 10)).values.mean()
-        return (satisfied / best.clamp_min(1e-12)).clamp(0, 1)
+        return (satisfied / best.clamp_min(1e-3)).clamp(0, 1)  # less is rounding

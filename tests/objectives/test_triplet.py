@@ -28,6 +28,11 @@ def test_values_of_ncr() -> None:
     )
 
 
+def test_prediction_of_equal_similarities_is_no_rounding() -> None:
+    S = 1 + 3e-7 * torch.randn((8, 8), generator=torch.Generator().manual_seed(0))
+    assert float(prediction(S).max()) < 0.01
+
+
 def test_prediction_is_relative_to_the_best_tenth() -> None:
     S, _ = batch(40, seed=2)
     loss = TripletLoss(negatives="mean")(S, torch.ones(40)).tolist()
