@@ -134,16 +134,18 @@ class Embedded:
         pairs, spaces = self.pairs, self._frozen_spaces()
         _, first, row = np.unique(pairs.row, return_index=True, return_inverse=True)
         images, texts = (self.images.vectors, self.texts.vectors) if spaces is None else spaces
-        usable, count = np.zeros(len(first), bool), np.bincount(row)[:, None]
+        images, usable, count = images[pairs.image_index[first]], np.zeros(len(first), bool), np.bincount(row)
         usable[row[self.usable]] = True
-        images, captions = images[pairs.image_index[first]], np.zeros((len(first), texts.shape[1]), np.float32)
-        np.add.at(captions, row, texts / count[row])  # of several the mean
+        if len(first) < len(pairs):  # of several captions the mean
+            each = texts / count[row, None].astype(np.float32)
+            texts = np.zeros((len(first), texts.shape[1]), np.float32)
+            np.add.at(texts, row, each)
         if spaces is not None:  # trained networks know displaced pairs by heart
-            mean = np.bincount(row, np.nan_to_num(matched)) / count[:, 0]
-            return displaced_between_spaces(images, captions, mean, usable)
-        if images.shape[1] != captions.shape[1]:
+            mean = np.bincount(row, np.nan_to_num(matched)) / count
+            return displaced_between_spaces(images, texts, mean, usable)
+        if images.shape[1] != texts.shape[1]:
             usable[:] = False
-        return find_displaced_rows(images, captions, usable=usable)
+        return find_displaced_rows(images, texts, usable=usable)
 
     def recall(self, model: Any = None, device: str = "cpu", folds: int = 1) -> Recall:
         """Retrieval recall, where an image counts once.
