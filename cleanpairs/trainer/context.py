@@ -232,7 +232,9 @@ class EpochContext:
 
     def autocast(self) -> torch.autocast:
         """Computes in bfloat16 where the settings say so."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")
+        half = self.settings.precision == "bf16"
+        # A cache of cast weights would live as long as the outermost autocast, that of own_modes. Steps change weights.
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
 
     def seed(self, *tags: int) -> int:
         """A seed of this epoch, for a purpose."""

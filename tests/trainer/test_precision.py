@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from cleanpairs import CRCL
+from cleanpairs import CRCL, InfoNCE
+from tests.helpers import corpus
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,15 @@ def test_half_precision_is_for_gpus(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: device is not None)
     assert CRCL(precision=given, **{"device": device} if device else {})._resolved_precision() == wanted
+
+
+@pytest.mark.parametrize("backbone", ["mlp", "vse_inf", "sgraf"])
+def test_half_precision_learns_as_full_precision_does(backbone: str) -> None:
+    """The loss of each epoch is about the same: no step reads the weights of an earlier one."""
+    small = {"backbone": backbone, "dim": 16, "dim_word": 8, "dim_sim": 8, "epochs": 6, "batch_size": 16, "lr": 5e-3}
+    full, half = (
+        [line["loss"] for line in InfoNCE(precision=precision, device="cpu", **small).fit(corpus(64)).history_]
+        for precision in ("fp32", "bf16")
+    )
+    learned = full[0] - full[-1]
+    assert learned > 0.1 and max(abs(a - b) for a, b in zip(full, half, strict=True)) < 0.1 * learned, (full, half)
