@@ -8,9 +8,10 @@ The corpora are those of truth.py; ``vectors`` are the CLIP vectors of ``clip/mi
 Captions of a block are displaced in a circle, so its first or last ones are orphans. A share of all captions is then
 exchanged at random. A row counts as displaced where its own caption stands at the block's distance. ``own caption`` is
 the share of these that the plan gives their caption; ``touched`` the share of all other rows that the rule gives a
-wrong caption, and ``outside`` the part of it that is in no block. Vectors have one size of blocks and one distance at
-a time. Pictures have six blocks together, of 30, 100 and 300 rows with distances from -2 to 5, or two of 30 and 60, in
-one fit of ``auto``.
+wrong caption, and ``outside`` the part of it that is in no block. ``kept wrong``: the share of a block's rows that the
+plan keeps with another's caption.
+Vectors have one size of blocks and one distance at a time. Pictures have six blocks together, of 30, 100 and 300 rows
+with distances from -2 to 5, or two of 30 and 60, in one fit of ``auto``.
 ``--none`` counts what is found in so many corpora without displacement: as they are, exchanged at random, sorted by
 likeness and exchanged among neighbours. ``--many`` counts the CPU seconds of a fit on so many rows of vectors that
 vectors_at_scale.py makes, and of the search in it.
@@ -82,7 +83,7 @@ def measured(folder: Path, corpus: str, blocks: list[Block], noise: float, seed:
     ruled = plan.reason.fillna("").str.startswith("displaced: ").to_numpy()
     donor = plan.donor_pair_id.fillna(-1).to_numpy(np.int64)
     right = ruled & (owner[donor] == np.arange(len(pairs)))
-    others = at == 0
+    others, wrong = at == 0, (plan.action == "keep").to_numpy() & (owner != np.arange(len(pairs)))
     found = []
     for rows, distance in dict.fromkeys(blocks):
         numbers = [k for k, block in enumerate(blocks) if block == (rows, distance)]
@@ -92,6 +93,7 @@ def measured(folder: Path, corpus: str, blocks: list[Block], noise: float, seed:
             "seed": seed, "displaced": int(mine.sum()), "own caption": round(float(right[mine].mean()), 3),
             "touched": round(float((ruled & ~right)[others].mean()), 4),
             "outside": round(float((ruled & ~right & others & (inside < 0)).sum() / others.sum()), 4),
+            "kept wrong": round(float(wrong[np.isin(inside, numbers)].mean()), 4),
             "fit, s": round(fit, 1), "search, s": round(search, 1),
         })  # fmt: skip
     return found
@@ -101,9 +103,11 @@ def over_distances(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """All distances in one row: the displaced rows, the mean of the figures, and the least share of own captions."""
     found = pd.DataFrame(rows).groupby(["corpus", "blocks", "rows", "mismatched"], as_index=False).agg(
         displaced=("displaced", "sum"), own=("own caption", "mean"), least=("own caption", "min"),
-        touched=("touched", "mean"), outside=("outside", "mean"),
+        touched=("touched", "mean"), outside=("outside", "mean"), kept=("kept wrong", "mean"),
     )  # fmt: skip
-    named = found.round(4).rename(columns={"own": "own caption", "least": "at the worst distance"})
+    named = found.round(4).rename(
+        columns={"own": "own caption", "least": "at the worst distance", "kept": "kept wrong"}
+    )
     return [{str(name): value for name, value in row.items()} for row in named.to_dict("records")]
 
 

@@ -35,7 +35,7 @@ from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
 from cleanpairs.estimators.persistence import versions
 from cleanpairs.explain import ISSUES
-from cleanpairs.repair.displaced import moves_of
+from cleanpairs.repair.displaced import misplaced, moves_of
 from cleanpairs.repair.editing import write_csv
 from cleanpairs.trainer import EpochRecord
 
@@ -322,10 +322,12 @@ def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Stream
         issues, keys, blocks = scored
     else:
         estimator.save_pretrained(run.path / "model", overwrite=True)
+        displaced = estimator.displaced_rows(pairs)
+        found = pairs.row, pairs.text_group, displaced
+        moves = moves_of(*found, estimator.quarantined_)
+        estimator.correspondence_ = estimator.correspondence_ * ~misplaced(*found)
         explainer = estimator.explainer(pairs)
         scores = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
-        displaced = estimator.displaced_rows(pairs)
-        moves = moves_of(pairs.row, pairs.text_group, displaced, estimator.quarantined_)
         write_scores(run.path / "scores.parquet", *scores, explainer.sentences(), moves)
         first = [int(np.searchsorted(pairs.row, np.unique(pairs.row)[block.first])) for block in displaced.blocks]
         blocks = [{"pair_id": i, "why": str(block)} for i, block in zip(first, displaced.blocks, strict=True)]

@@ -28,7 +28,7 @@ from cleanpairs.export.writing import refuse_changed_input
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
-from cleanpairs.repair.displaced import moves_of
+from cleanpairs.repair.displaced import misplaced, moves_of
 
 # The table of the worst pairs, the key of each quarantined row, and the blocks of displaced rows.
 Streamed = tuple[pa.Table, dict[int, str], list[dict[str, Any]]]
@@ -77,7 +77,9 @@ class StreamedFit:
             where = self.source, 0, len(table), ScoreWork.batch_rows
             read = reader_of(self.source).iter_range(*where, hash_vectors=False)
             text_group = np.concatenate([batch.text_group for batch in read])
-            moves = moves_of(np.arange(len(table)), text_group, displaced, estimator.quarantined_)
+            found = np.arange(len(table)), text_group, displaced
+            moves = moves_of(*found, estimator.quarantined_)
+            estimator.correspondence_ = estimator.correspondence_ * ~misplaced(*found)
             columns = table["key"].to_pylist(), estimator.correspondence_, estimator.threshold_, estimator.quarantined_
             write_scores(scores, *columns, {}, moves)
         keys = dict(zip(bad.tolist(), some["key"].to_pylist(), strict=True))

@@ -36,7 +36,7 @@ from cleanpairs.features import ImageMatrix
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.search import top_k
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
-from cleanpairs.repair.displaced import moves_of
+from cleanpairs.repair.displaced import misplaced, moves_of
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.plan_input import PlanInput
 from cleanpairs.repair.planning import RepairJudge, judged_pairs, plan_repairs
@@ -740,10 +740,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         chosen = wanted.resolved(self._applied_threshold(unseen, of_fit=fitted))
         usable = replace(embedded.pairs, reasons=embedded.quarantined)
         moves = None
-        if chosen.moves_displaced:
-            moves = moves_of(
-                usable.row, usable.text_group, embedded.displaced_rows(correspondence), embedded.quarantined
-            )
+        if chosen.displaced:
+            displaced = usable.row, usable.text_group, embedded.displaced_rows(correspondence)
+            moves = moves_of(*displaced, embedded.quarantined)
+            correspondence = correspondence * ~misplaced(*displaced)
         given = PlanInput.of(usable, correspondence, embedded.images.vectors, embedded.texts.vectors, chosen, moves)
         by_method = wanted.strategy == "method"
         plan = plan_repairs(

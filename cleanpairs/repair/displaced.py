@@ -40,19 +40,41 @@ def moves_of(row: np.ndarray, text_group: np.ndarray, found: Displacement, quara
     A caption goes to one image, the likeliest, if it belongs there with a probability above 2/3. A pair that shows its
     own caption already stays as it is.
     """
-    _, first, row = np.unique(row, return_index=True, return_inverse=True)
-    count = np.diff(first, append=len(row))
-    pair = np.flatnonzero(found.probability[row] > 2 / 3)  # a wrong caption costs twice a lost one
-    lender, place = row[pair] + found.distance[row[pair]], pair - first[row[pair]]
-    there = place < count[lender]
-    pair, lender, place = pair[there], lender[there], place[there]
+    row, donor = _donors(row, found)
+    pair = np.flatnonzero((donor >= 0) & (found.probability[row] > 2 / 3))  # a wrong caption costs twice a lost one
     out = np.empty(len(pair), MOVE)
-    out["pair"], out["donor"] = pair, first[lender] + place
+    out["pair"], out["donor"] = pair, donor[pair]
     out["distance"], out["confidence"] = found.distance[row[pair]], found.probability[row[pair]]
     out = out[text_group[out["donor"]] != text_group[pair]]
     out = out[[not (i in quarantined or j in quarantined) for i, j in zip(out["pair"], out["donor"], strict=True)]]
     out = out[np.argsort(-out["confidence"], kind="stable")]
     return np.sort(out[np.unique(out["donor"], return_index=True)[1]], order="pair")
+
+
+def misplaced(row: np.ndarray, text_group: np.ndarray, found: Displacement) -> np.ndarray:
+    """Which pairs of displaced rows show another text than their own, whether or not that is found.
+
+    Parameters
+    ----------
+    row, text_group, found
+        As of :func:`moves_of`.
+
+    Returns
+    -------
+    np.ndarray
+        (N,) bool.
+    """
+    row, donor = _donors(row, found)
+    return (found.distance[row] != 0) & ~((donor >= 0) & (text_group[donor] == text_group))
+
+
+def _donors(row: np.ndarray, found: Displacement) -> tuple[np.ndarray, np.ndarray]:
+    """Of each of N pairs the row, counted among those that were searched, and the pair that has its caption or -1."""
+    _, first, row = np.unique(row, return_index=True, return_inverse=True)
+    count, lender, place = np.diff(first, append=len(row)), row + found.distance[row], np.arange(len(row)) - first[row]
+    inside = (found.distance[row] != 0) & (lender >= 0) & (lender < len(first))
+    lender = np.where(inside, lender, 0)
+    return row, np.where(inside & (place < count[lender]), first[lender] + place, -1)
 
 
 def as_columns(moves: np.ndarray, n: int) -> pa.Table:

@@ -21,7 +21,7 @@ from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.estimators.spaces import displaced_between_spaces
 from cleanpairs.export import restore_export
 from cleanpairs.methods.plain import InfoNCE
-from cleanpairs.repair.displaced import moves_of
+from cleanpairs.repair.displaced import misplaced, moves_of
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.report import write_report
@@ -86,6 +86,9 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     )
     assert any("each caption belongs 2 rows up" in block["why"] for block in found["displaced"])
     run = Run(tmp_path / "run")
+    y = run.scores().correspondence
+    assert (y[100:298] == 0).mean() > 0.97 and y[np.r_[0:95, 305:400]].min() > 0
+    assert found["flagged"] == (y < found["threshold"]).sum()
     for name in ("plan.parquet", "plan.csv"):
         rematch_run(run, tmp_path / name, RepairSettings(), streamed_from=streamed_from)
     assert "each caption belongs 2 rows up." in result_table(found)
@@ -130,6 +133,11 @@ def test_displaced_rows_are_found_whatever_the_model_learned(settings: dict[str,
     model = InfoNCE(text_encoder="words", require_dependence=False, random_state=0, device="cpu", **settings).fit(pairs)
     (block,) = model.displaced_rows(pairs).blocks
     assert block.distance == 1 and abs(block.first - 100) <= 2 and abs(block.last - 129) <= 2
+    inside = np.arange(block.first, block.last + 1)
+    for off in ({}, {"repairs": "none"}):  # the captions at their places belong to other rows
+        plan = model.rematch(pairs, threshold=0.0001, **off).table
+        assert set(plan["action"].take(inside).to_pylist()) <= {"rematch_text", "rematch_image", "drop"}
+        assert plan["action"].to_pylist().count("keep") >= 260
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -159,5 +167,9 @@ def test_captions_of_a_row_move_together_and_each_once() -> None:
     moves = moves_of(pairs.row, pairs.text_group, Displacement(distance, probability, ()), at)
     got = {(int(rows[m["pair"]]), int(rows[m["donor"]])) for m in moves}
     assert got == {(0, 1), (1, 2), (2, 3), (6, 8)}
+    away = misplaced(pairs.row, pairs.text_group, Displacement(distance, probability, ()))
+    assert set(rows[away].tolist()) == set(range(8)) and not away[rows == 8].any()
+    same = np.where(rows == 1, pairs.text_group[np.flatnonzero(rows == 2)[0]], pairs.text_group)
+    assert not misplaced(pairs.row, same, Displacement(distance, probability, ()))[np.flatnonzero(rows == 1)[0]]
     assert [int((rows[moves["pair"]] == r).sum()) for r in (0, 2)] == [2, 1]
     assert len(set(moves["donor"].tolist())) == len(moves)
