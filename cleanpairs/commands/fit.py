@@ -35,7 +35,6 @@ from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
 from cleanpairs.estimators.persistence import versions
 from cleanpairs.explain import ISSUES
-from cleanpairs.repair.displaced import misplaced, moves_of
 from cleanpairs.repair.editing import write_csv
 from cleanpairs.trainer import EpochRecord
 
@@ -321,11 +320,9 @@ def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Stream
     if scored is not None:
         issues, keys, blocks = scored
     else:
-        estimator.save_pretrained(run.path / "model", overwrite=True)
         displaced = estimator.displaced_rows(pairs)
-        found = pairs.row, pairs.text_group, displaced
-        moves = moves_of(*found, estimator.quarantined_)
-        estimator.correspondence_ = estimator.correspondence_ * ~misplaced(*found)
+        moves = estimator._judge_displaced(pairs.row, pairs.text_group, displaced)
+        estimator.save_pretrained(run.path / "model", overwrite=True)
         explainer = estimator.explainer(pairs)
         scores = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
         write_scores(run.path / "scores.parquet", *scores, explainer.sentences(), moves)

@@ -28,7 +28,6 @@ from cleanpairs.export.writing import refuse_changed_input
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
-from cleanpairs.repair.displaced import misplaced, moves_of
 
 # The table of the worst pairs, the key of each quarantined row, and the blocks of displaced rows.
 Streamed = tuple[pa.Table, dict[int, str], list[dict[str, Any]]]
@@ -70,18 +69,16 @@ class StreamedFit:
         some = table.take(pa.array(bad))
         estimator._judge_all(table["correspondence"].to_numpy())
         estimator.quarantined_ = dict(zip(bad.tolist(), some["reason"].to_pylist(), strict=True))
-        estimator.save_pretrained(model, overwrite=True)
         displaced = self._displaced(table["reason"].is_null().to_numpy())
         blocks = [{"pair_id": block.first, "why": str(block)} for block in displaced.blocks]
         if blocks:
             where = self.source, 0, len(table), ScoreWork.batch_rows
             read = reader_of(self.source).iter_range(*where, hash_vectors=False)
             text_group = np.concatenate([batch.text_group for batch in read])
-            found = np.arange(len(table)), text_group, displaced
-            moves = moves_of(*found, estimator.quarantined_)
-            estimator.correspondence_ = estimator.correspondence_ * ~misplaced(*found)
+            moves = estimator._judge_displaced(np.arange(len(table)), text_group, displaced)
             columns = table["key"].to_pylist(), estimator.correspondence_, estimator.threshold_, estimator.quarantined_
             write_scores(scores, *columns, {}, moves)
+        estimator.save_pretrained(model, overwrite=True)
         keys = dict(zip(bad.tolist(), some["key"].to_pylist(), strict=True))
         return self._worst(estimator, table["key"], blocks), keys, blocks
 

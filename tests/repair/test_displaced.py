@@ -89,6 +89,7 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     y = run.scores().correspondence
     assert (y[100:298] == 0).mean() > 0.97 and y[np.r_[0:95, 305:400]].min() > 0
     assert found["flagged"] == (y < found["threshold"]).sum()
+    assert run.model().noise_rate_ == found["noise_rate"] >= (y == 0).mean()
     for name in ("plan.parquet", "plan.csv"):
         rematch_run(run, tmp_path / name, RepairSettings(), streamed_from=streamed_from)
     assert "each caption belongs 2 rows up." in result_table(found)
@@ -114,6 +115,20 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     assert not verify_path(out).problems and not verify_path(run.path).problems
     restore_export(out, tmp_path / "back.parquet")
     assert pq.read_table(tmp_path / "back.parquet").equals(pq.read_table(data))
+
+
+def test_displaced_rows_are_the_least_noise_rate(tmp_path: Path) -> None:
+    """Of a model that knows all pairs by heart."""
+    write(tmp_path / "data.parquet")
+    pairs = load_pairs(tmp_path / "data.parquet")
+    model = fitted(tmp_path / "data.parquet")
+    found = model.displaced_rows(pairs)
+    model.correspondence_ = np.ones(400, np.float32)
+    model.noise_rate_, model.noise_rate_interval_, model.noise_rate_bound_ = 0.01, (0.0, 0.02), 0.3
+    moves = model._judge_displaced(pairs.row, pairs.text_group, found)
+    assert len(moves) > 190 and abs(model.noise_rate_ - 0.5) < 0.01 and model.noise_rate_bound_ == model.noise_rate_
+    low, high = model.noise_rate_interval_
+    assert 0.45 < low < model.noise_rate_ == high
 
 
 @pytest.mark.parametrize(
