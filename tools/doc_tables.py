@@ -27,7 +27,10 @@ def read(name: str) -> Rows:
     lines = (REPO / "benchmarks" / "results" / f"{name}.csv").read_text(encoding="utf-8").splitlines()
     if not lines[0].startswith("# "):
         raise ValueError(f"the first line of {name}.csv must be the command that printed it")
-    return list(csv.DictReader(lines[1:]))
+    rows = csv.DictReader(lines[1:])
+    if len(set(rows.fieldnames or ())) < len(rows.fieldnames or ()):
+        raise ValueError(f"two columns of {name}.csv have one name")
+    return list(rows)
 
 
 def mean(figure: str) -> str:
