@@ -158,10 +158,9 @@ class ParquetSink(Sink):
 
 
 def _packing(schema: pa.Schema) -> dict[str, Any]:
-    """How a file is packed, so that a store that keeps pieces by their content needs few new ones for other rows.
+    """How a file is packed. Bytes are not compressed: pictures are so already, and equal ones stay equal bytes.
 
-    Bytes are not compressed, as pictures are so already. Other columns are cut into pages by their content. Files with
-    bytes do without that: it cuts them into smaller pages, whose heads move (benchmarks/new_bytes.py).
+    Pages are not cut by their content: where a disk is full, that ends the process (pyarrow 24, a column of floats).
     """
     empty = io.BytesIO()
     pq.write_table(schema.empty_table(), empty)
@@ -169,7 +168,7 @@ def _packing(schema: pa.Schema) -> dict[str, Any]:
     columns = [stored.column(k) for k in range(len(stored))]
     plain = {c.path for c in columns if c.physical_type == "BYTE_ARRAY" and c.logical_type.type == "NONE"}
     compression = {c.path: "none" if c.path in plain else "zstd" for c in columns}
-    return {"compression": compression, "use_content_defined_chunking": not plain}
+    return {"compression": compression}
 
 
 def write_tables(path: Path, tables: Iterable[pa.Table]) -> bool:

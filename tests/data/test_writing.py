@@ -1,6 +1,8 @@
 """Written Parquet: checksums, bounded row groups, the image feature, no partial file that passes for whole."""
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +56,28 @@ def test_row_groups_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     with ParquetSink(path, pa.schema([("blob", pa.binary())])) as sink:
         sink.write(pa.table({"blob": [bytes(5000)] * 3}))  # a row is never cut
     assert pq.read_metadata(path).num_row_groups == 3
+
+
+FULL_DISK = """
+import resource, sys
+import numpy as np, pyarrow as pa
+from cleanpairs.core.errors import OutputError
+from cleanpairs.data import ParquetSink
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))  # a real error of a real write
+table = pa.table({"score": np.random.default_rng(0).random(500_000)})
+try:
+    with ParquetSink(sys.argv[1], table.schema) as sink:
+        sink.write(table)
+except OutputError as error:
+    print("refused:", error)
+"""
+
+
+def test_a_column_of_numbers_that_the_disk_does_not_hold_is_an_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "out.parquet")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("refused:"), done.stderr[-500:]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
