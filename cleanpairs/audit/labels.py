@@ -1,7 +1,5 @@
 """The labels of an audit as a CSV, which a spreadsheet opens: written with pictures beside it, and read back."""
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -14,16 +12,15 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import read_bytes, reading
 from cleanpairs.data.atomic import staged_directory, updated_file
 from cleanpairs.data.decoding import thumbnails
 from cleanpairs.data.display import visible
+from cleanpairs.data.label_rows import COLUMNS, label_rows
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import load_pairs
 from cleanpairs.repair.editing import same_key, write_csv
 
-COLUMNS = ("pair_id", "key", "stratum", "matched")  # that are read back
-AUDIT_FILES = re.compile(r"labels\.csv|label\.html|images/\d+\.jpg|result\.json")
+AUDIT_FILES = re.compile(r"labels\.csv|images/\d+\.jpg|result\.json")
 
 
 def write_labels(folder: str | Path, sample: AuditSample, pairs: Any, *, overwrite: bool = False) -> Path:
@@ -156,7 +153,7 @@ def _labelled(
     means |= dict.fromkeys(("0", "0.0", "0,0", "no", "false", "n", "f", "mismatched", "mismatch", "✗"), 0.0)
     means |= dict.fromkeys(("", "?", "unsure", "-"), math.nan)  # left out
     lines = dict[int, int]()  # of each pair
-    for line, row in _rows(path, columns):
+    for line, row in label_rows(path, columns):
         where = f"{path}, line {line}, column"
         i = _pair_id(where, row, keys, y)
         if i in lines:
@@ -168,34 +165,6 @@ def _labelled(
                 f"? leave the pair out; found {row['matched'][:40]!r}"
             )
         yield where, i, means[label], row
-
-
-def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The line, and the fields of `COLUMNS` that are there, of each row. All ``columns`` must be."""
-    with reading(f"the labels {path}"):
-        raw = read_bytes(path)
-    try:
-        text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not in UTF-8; save it as 'CSV UTF-8' from the spreadsheet") from error
-    lines = list(io.StringIO(text, newline=""))
-    # a spreadsheet's note to itself, and empty lines
-    first = next((k for k, x in enumerate(lines) if x.strip() and not x.lower().startswith("sep=")), len(lines))
-    head = lines[first] if lines[first:] else ""
-    reader = csv.DictReader(lines[first:], delimiter=max(",;\t", key=head.count), restval="")
-    try:
-        reader.fieldnames = names = [name.strip().lower() for name in reader.fieldnames or columns]
-        if missing := [name for name in columns if name not in names]:
-            raise DataError(
-                f"{path}, line {first + 1}: the columns {', '.join(columns)} are needed; {missing[0]} is missing "
-                f"(found: {', '.join(names)[:200]})"
-            )
-        for fields in reader:
-            row = {name: fields[name].strip() for name in COLUMNS if name in names}
-            if any(row.values()):
-                yield first + reader.line_num, row
-    except csv.Error as error:
-        raise DataError(f"{path}, line {first + reader.line_num} cannot be read as CSV: {error}") from error
 
 
 def _pair_id(where: str, row: dict[str, str], keys: Sequence[str] | None, y: np.ndarray) -> int:

@@ -8,14 +8,15 @@ import csv
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from cleanpairs.core.errors import OutputExistsError
+from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data.formats.file_names import expand_braces
+from cleanpairs.data.label_rows import label_rows
 
 PathLike = str | os.PathLike[str]
 Kept = Callable[[Path], bool]
@@ -162,11 +163,11 @@ def refuse_labels(path: Path) -> None:
 
 
 def _labels_in(file: Path) -> int:
-    """How many labels an audit's CSV holds, 0 for other files. Separated as spreadsheets do."""
-    with suppress(OSError, csv.Error), file.open(encoding="utf-8-sig", newline="", errors="replace") as stream:
-        head = stream.readline(10_000)
-        mark = max(",;\t", key=head.count)
-        names: Sequence[str] = next(csv.reader([head], delimiter=mark), [])
-        if {"pair_id", "key", "stratum", "matched"} <= set(names):
-            return sum(bool((row["matched"] or "").strip()) for row in csv.DictReader(stream, names, delimiter=mark))
-    return 0
+    """How many labels a CSV holds. What is damaged counts as one. None in other files."""
+    given = 0
+    try:
+        for _, row in label_rows(file, ("pair_id", "matched"), errors="replace"):
+            given += bool(row["matched"])
+    except DataError as error:
+        given += isinstance(error.__cause__, csv.Error)
+    return given

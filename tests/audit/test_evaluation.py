@@ -294,6 +294,32 @@ def test_labels_are_not_overwritten(tmp_path: Path, pairs: Pairs, drawn_labels: 
     with pytest.raises(OutputExistsError, match=r"'thesis\.tex', which is no part of what would be written"):
         write_labels(folder, drawn_labels, pairs, overwrite=True)
     assert (folder / "thesis.tex").read_text(encoding="utf-8") == "years"
+    (folder / "thesis.tex").rename(folder / "label.html")
+    with pytest.raises(OutputExistsError, match=r"'label\.html', which is no part"):
+        write_labels(folder, drawn_labels, pairs, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "header", "encoding"),
+    [
+        ("", "pair_id,key,stratum,matched", "utf-8"),
+        ("", "Pair_ID, Key, Stratum, Matched", "utf-16"),
+        ("sep=;\n", "pair_id;key;stratum;matched", "utf-8-sig"),
+        ("\n", "matched,pair_id", "cp1252"),
+    ],
+)
+def test_labels_are_not_deleted_however_a_spreadsheet_saves_them(
+    tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, before: str, header: str, encoding: str
+) -> None:
+    path = write_labels(tmp_path / "audit", drawn_labels, pairs)
+    mark = ";" if ";" in header else ","
+    fields = {"pair_id": "3", "key": "café", "stratum": "0 to 1", "matched": "1"}
+    row = mark.join(fields[name.strip().lower()] for name in header.split(mark))
+    long = mark.join("x" * 140_000 for _ in header.split(mark))  # more than a field of the module csv may have
+    for rows in (row, f"{long}\n{row}"):
+        path.write_bytes(f"{before}{header}\n{rows}\n".encode(encoding))
+        with pytest.raises(OutputExistsError, match="1 label given by hand"):
+            write_labels(path.parent, drawn_labels, pairs, overwrite=True)
 
 
 WORDS = ["1", "0", "yes", "No", "TRUE", "false", "y", "N", "Matched", "mismatched", "", "?", " unsure ", "1.0", "0,0"]
