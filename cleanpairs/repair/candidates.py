@@ -250,7 +250,7 @@ def half_replacing(z_image: np.ndarray, z_text: np.ndarray, neighbours: int = 32
         if not trusted:
             return None
         kept, given = (z_text, z_image) if is_image else (z_image, z_text)
-        near = top_k(kept[asking], kept[showing], max(k, neighbours))
+        near = top_k(kept[asking], kept[showing], neighbours)
         at = np.maximum(near.indices, 0)
         fit = np.einsum("qke,qe->qk", given[showing[at]], kept[asking])  # S of the half with what stays
         fit = np.where(near.indices >= 0, fit, -np.inf)

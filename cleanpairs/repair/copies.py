@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.data.text import normalise_text
+from cleanpairs.ops.columns import taken
 
 
 def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray, alike: float = 0.7) -> np.ndarray:
@@ -35,7 +36,7 @@ def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray
     chosen, first = [], 0
     for batch in texts():
         here = pairs[(pairs >= first) & (pairs < first + len(batch))] - first
-        chosen += batch["caption"].take(pa.array(here)).to_pylist()
+        chosen += taken(batch["caption"], pa.array(here)).to_pylist()
         first += len(batch)
     mine = words.transform(chosen)
     size, copies = mine.sum(axis=1).A1, np.full(len(chosen), -1)  # each is its own copy

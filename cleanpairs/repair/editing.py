@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular, reading
-from cleanpairs.ops.columns import one_array, with_columns
+from cleanpairs.ops.columns import one_array, taken, with_columns
 from cleanpairs.repair.actions import CAPTIONED, DISPLACED, KINDS, REASONS, acted
 
 JUDGED = ("repair_score", "margin", "confidence", "captions")  # belong to one donor
@@ -27,8 +27,12 @@ def write_csv(table: pa.Table, path: str | Path) -> None:
     table = with_columns(table, {name: pa.array(values, pa.string()) for name, values in cells.items()})
     with open(path, "wb") as file:
         file.write(b"\xef\xbb\xbf")  # without it spreadsheets take UTF-8 for something else
-        # What is taken for a formula, and the apostrophe itself, so that reading undoes writing.
-        csv.write_csv(_replaced(table, r"^[=+\-@\t\r']", r"'\0"), file)
+        csv.write_csv(without_formulas(table), file)
+
+
+def without_formulas(table: pa.Table) -> pa.Table:
+    """``table`` with an apostrophe before text that spreadsheets take for a formula."""
+    return _replaced(table, r"^[=+\-@\t\r']", r"'\0")  # before an apostrophe, too, so that reading undoes it
 
 
 def _replaced(table: pa.Table, pattern: str, by: str) -> pa.Table:
@@ -100,8 +104,8 @@ def followed(table: pa.Table) -> pa.Table:
     lender = pa.array(donor, mask=~repaired)
     original = one_array(table["original_caption"].fill_null(""))
     told_key, text = one_array(table["donor_key"]), one_array(table["caption"])
-    own_key = one_array(table["key"]).take(lender)
-    derived = pc.if_else(pa.array(takes_text), original.take(lender), original)
+    own_key = taken(one_array(table["key"]), lender)
+    derived = pc.if_else(pa.array(takes_text), taken(original, lender), original)
     caption = pc.if_else(pa.array(written), text, pc.if_else(pa.array(gone), pa.scalar(None, pa.string()), derived))
     same = ~repaired | _true(pc.or_kleene(pc.is_null(told_key), pc.equal(told_key, own_key)))
     for i in np.flatnonzero(~same).tolist():  # pandas makes 7.0 of 007 beside empty cells
@@ -109,7 +113,7 @@ def followed(table: pa.Table) -> pa.Table:
     lent = pc.or_kleene(pc.is_valid(told_key), pc.starts_with(table["reason"], CAPTIONED))
     taken_back = keeps & _true(one_array(lent))  # it still has the caption of that donor, or of that model
     # Of a row that was repaired just now the caption is still its own, or that of the donor of before.
-    as_before = repaired & (_true(pc.equal(text, original)) | _true(pc.equal(text, original.take(lender))))
+    as_before = repaired & (_true(pc.equal(text, original)) | _true(pc.equal(text, taken(original, lender))))
     edited = (keeps | repaired) & same & ~taken_back & ~as_before & _true(pc.not_equal(text, caption))
     if edited.any():
         i = int(np.flatnonzero(edited)[0])

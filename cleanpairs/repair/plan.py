@@ -21,7 +21,7 @@ from cleanpairs.core.regular import cached_by_file, reading
 from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file
 from cleanpairs.data.columns import TRUTH, score_columns
 from cleanpairs.data.parquet_io import common_schema, open_parquet, read_table
-from cleanpairs.ops.columns import filtered, one_array, with_columns
+from cleanpairs.ops.columns import filtered, one_array, taken, with_columns
 from cleanpairs.repair.actions import (
     ACTIONS,
     DISPLACED,
@@ -171,7 +171,7 @@ class RepairPlan:
         for i, (planned, key) in enumerate(zip(table["key"].to_pylist(), pairs.keys, strict=True)):
             if not same_key(planned, key):
                 raise DataError(f"pair {i} has key {planned!r} in the plan and {key!r} in the data")
-        lent = keys.take(one_array(table["donor_pair_id"]))
+        lent = taken(keys, one_array(table["donor_pair_id"]))
         return replace(self, table=with_columns(table, {"key": keys, "donor_key": lent}))
 
     def apply(self, pairs: Any) -> Any:
@@ -223,15 +223,15 @@ class RepairPlan:
         written, repaired = acted(self.table, ["recaption"]), acted(self.table, REPAIRED)[left]
         lender = {"text_features": pa.array(text_from, mask=written), "image": image_from, "features": image_from}
         whole, roles = dataset.with_format("arrow")[:], pairs.source.columns
-        columns = {name: whole[name].take(left) for name in whole.column_names}
-        columns |= {name: pa.array(values).take(left) for name, values in truth.items()}
+        columns = {name: taken(whole[name], left) for name in whole.column_names}
+        columns |= {name: taken(pa.array(values), left) for name, values in truth.items()}
         for name in score_columns(roles):
             columns[name] = pc.if_else(repaired, None, columns[name])
         for role, name in roles.items():
             if role == "text":
-                columns[name] = self.table["caption"].take(left)
+                columns[name] = taken(self.table["caption"], left)
             elif role in lender:
-                columns[name] = whole[name].take(pa.array(lender[role]).take(left))
+                columns[name] = taken(whole[name], taken(pa.array(lender[role]), left))
         schema = dataset.features.arrow_schema
         return type(dataset)(pa.table([columns[f.name].cast(f.type) for f in schema], schema=schema))
 

@@ -142,7 +142,7 @@ class Planned:
             """(n,) out of (r,). Null where a pair is no mismatched pair, or the value is."""
             known = isinstance(values, np.ndarray)
             some = pa.array(values, mask=~repaired | np.isnan(values)) if known else one_array(values)
-            return some.take(pa.array(place, mask=place < 0))
+            return taken(some, pa.array(place, mask=place < 0))
 
         # Words by number: as objects, millions of them would take most of the time.
         action = np.where(quarantined, ACTIONS.index("quarantine"), ACTIONS.index("keep"))
@@ -156,7 +156,7 @@ class Planned:
             {
                 "pair_id": np.arange(s.start, s.stop),
                 "key": keys,
-                "action": pa.array(ACTIONS, pa.string()).take(pa.array(action)),
+                "action": taken(pa.array(ACTIONS, pa.string()), pa.array(action)),
                 "correspondence": pa.array(correspondence, mask=quarantined, type=pa.float32()),
                 "donor_pair_id": spread(repairs["donor"]),
                 "donor_key": spread(lent["key"]),
@@ -193,7 +193,7 @@ class Planned:
             why[mismatched[i]] = number[rules[int(distance[i])]]
         for i, reason in faults.items():
             why[i - s.start] = number[reason]
-        return pa.array(words, pa.string()).take(pa.array(why, mask=why < 0))
+        return taken(pa.array(words, pa.string()), pa.array(why, mask=why < 0))
 
 
 def plan_repairs(

@@ -117,6 +117,19 @@ def test_a_plan_gives_back_a_dataset_with_its_features(dataset: datasets.Dataset
         made_plan(dataset).apply(dataset.select([1, 0, 2, 3, 4, 5]))
 
 
+def test_a_plan_of_a_slice_takes_the_slices_own_rows() -> None:
+    """From slices of nested lists pyarrow takes the values of other rows."""
+    boxes = [[[i + 0.25, i + 0.5]] * 3 for i in range(60)]
+    features = datasets.Features({
+        "caption": datasets.Value("string"), "image_features": datasets.List(datasets.Value("float32")),
+        "boxes": datasets.List(datasets.List(datasets.Value("float32"), length=2), length=3),
+    })  # fmt: skip
+    rows = {"caption": [f"row {i}" for i in range(60)], "image_features": [[float(i), 1.0] for i in range(60)]}
+    dataset = datasets.Dataset.from_dict(rows | {"boxes": boxes}, features).select(range(7, 57))
+    cleaned = plan_of(load_pairs(dataset), ["drop"] * 10 + ["keep"] * 40, [None] * 50).apply(dataset)
+    assert cleaned["boxes"] == boxes[17:57] and cleaned["caption"] == rows["caption"][17:57]
+
+
 def test_a_cache_without_hard_links(dataset: datasets.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*names: Any, **options: Any) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")

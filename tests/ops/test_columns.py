@@ -45,7 +45,7 @@ def test_rows_are_taken_out_of_slices_of_nested_lists(kind: str, inside: bool) -
     assert taken(array, pa.array([2, None])).to_pylist() == [wanted[2], None]
 
 
-@pytest.mark.parametrize("folder", ["data", "export", "verification"])
+@pytest.mark.parametrize("folder", ["data", "export", "repair", "verification"])
 def test_rows_of_tables_are_taken_in_one_place(folder: str) -> None:
     """`take` and `filter` of pyarrow give other rows' values for slices of nested lists."""
     for file in sorted((PACKAGE / folder).rglob("*.py")):
