@@ -122,9 +122,6 @@ class SimilarityAgreement(NeighbourAgreement):
     separation : float in [0, 1]
         Estimated area of matched pairs against mismatched ones.
 
-    correction : float
-        The regression's weight.
-
     near : bool
         Whether wrong captions are those of near pairs.
 
@@ -159,7 +156,7 @@ class SimilarityModel:
         The pairs with which a pair is compared.
 
     maps : (2, d, d) float32
-        From images to captions and back, less the ``means``. None where the regression has no weight.
+        From images to captions and back, less the ``means``.
 
     means : (2, d) float32
         Means of images and of captions.

@@ -333,7 +333,8 @@ class Splitting(Averaged):
             The networks and the pairs of this epoch.
         """
         self.note = None
-        epoch = view.epoch - self.warmup + 1  # 1: the first split
+        asked_before = not self.warmup and not self.split_known  # the first epoch
+        epoch = view.epoch - self.warmup + 1 - asked_before  # 1: the first split
         if epoch < 1 and not view.last:
             return
         if self.split_known and view.last and not self.wants(1, max(epoch, 1)):

@@ -101,3 +101,11 @@ def test_without_a_warm_up_the_bank_is_built_before_the_first_epoch() -> None:
     late = procedure_of(NPC, 30, warmup=2)
     late.start_epoch(view)
     assert not late.split_known
+
+
+def test_the_labels_of_the_first_look_count_without_a_warm_up() -> None:
+    procedure = procedure_of(NPC, 30, warmup=0, label_epochs=1)
+    view = view_of(procedure, 30)
+    view.epoch = 1
+    procedure.start_epoch(view)
+    assert len(np.unique(procedure.value())) > 1
