@@ -13,14 +13,19 @@ from cleanpairs.core.regular import writing
 from cleanpairs.data.writing import Sink
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
-from cleanpairs.ops.columns import is_image_struct
+from cleanpairs.ops.columns import is_image_struct, readable
+from cleanpairs.repair.editing import without_formulas
 
 
 class CsvSink(Sink):
-    """One CSV of rows of ``schema``, in which an image is the name of its file.
+    """One CSV of rows of ``schema``, in which an image is the name of its file. What is not UTF-8 is replaced.
+
+    Text that spreadsheets take for a formula gets an apostrophe.
 
     Raises ConfigError: a column holds lists, vectors or bytes. DataError: an image has no name.
     """
+
+    for_people = True  # and their spreadsheets
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._images = [i for i, field in enumerate(schema) if is_image_struct(field.type)]
@@ -59,7 +64,11 @@ class CsvSink(Sink):
                     "names files: export Parquet"
                 )
             columns[i] = pa.array([cell and cell["path"] for cell in cells], pa.string())
-        table = pa.Table.from_arrays(columns, names=self._schema.names).cast(self._schema)
+        for i, field in enumerate(self._schema):
+            if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+                columns[i] = readable(columns[i])
+        table = pa.Table.from_arrays(columns, names=self._schema.names)
+        table = (without_formulas(table) if self.for_people else table).cast(self._schema)
         with writing(self._path):
             self._writer.write_table(table)
 
@@ -73,7 +82,9 @@ class CsvSink(Sink):
 
 
 class CsvOutput(CsvSink, Output):
-    """See :class:`CsvSink`."""
+    """See :class:`CsvSink`. Programs read it: text stays as it is."""
+
+    for_people = False
 
     def __init__(self, path: Path, layout: Layout) -> None:
         super().__init__(path, layout.out_schema)

@@ -42,6 +42,16 @@ def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: P
     assert again.captions == [row["caption"] for row in kept] and again.images.read([0]) == pairs.images.read([0])
 
 
+def test_text_of_any_kind(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    raw = pa.array([b"=1+1", b"\xff", b"-2", b"c"], pa.binary())
+    note = pa.Array.from_buffers(pa.string(), 4, raw.buffers())  # not all of it is UTF-8
+    pairs = make_pairs(4, struct=True, caption=note)
+    out, gone = tmp_path / "kept.csv", tmp_path / "gone.csv"
+    export_pairs(pairs, make_plan(pairs, ["keep", "quarantine", "drop", "keep"]), out, dropped=gone)
+    kept, dropped = ([row["caption"] for row in csv.DictReader(path.read_text().splitlines())] for path in (out, gone))
+    assert (kept, dropped) == (["=1+1", "c"], ["\ufffd", "'-2"])  # no formula for the spreadsheets of people
+
+
 def test_what_a_csv_cannot_hold(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     for how, words in (
         ({}, r"column 'image' of type binary: write Parquet \(out.parquet\)$"),
