@@ -13,6 +13,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -182,14 +183,16 @@ def main() -> None:
                 error = error.__cause__
             from cleanpairs.core.distributed import rank_by_environment
 
-            if "--debug" in sys.argv:
+            if "--debug" in sys.argv or os.environ.get("CLEANPAIRS_DEBUG", "0") not in ("", "0"):
                 echo("".join(traceback.format_exception(error)), err=True)
             if isinstance(error, click.ClickException):
                 kind, code, message = "usage", error.exit_code, _usage_message(error)
             else:
                 like, text = _classify(error)
                 kind, code, message = like.kind, like.exit_code, safe(text or type(error).__name__)
-            rank = rank_by_environment()
+            rank = None
+            with suppress(CleanpairsError):  # which may be the error that is shown
+                rank = rank_by_environment()
             head = f"Error [{kind}]{f' of process {rank}' if rank else ''}:"
             echo(message, err=True, head=head, color=_color())
             sys.exit(code)

@@ -167,7 +167,7 @@ class Progress:
     latest: "Progress | None" = None  # what the periodic lines are about
 
     def __init__(self, enabled: bool = True, delay: float = 5.0) -> None:
-        shown = bool(os.environ.get("CLEANPAIRS_PROGRESS"))
+        shown = os.environ.get("CLEANPAIRS_PROGRESS", "0") not in ("", "0")
         self.silent, self.status = not enabled or asked("quiet") or asked("json"), ""
         self.delay, self.enabled = 0.0 if shown else delay, not self.silent and (shown or sys.stderr.isatty())
         Progress.latest = self

@@ -12,17 +12,22 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from cleanpairs.core.errors import ConfigError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def rank_by_environment() -> int | None:
-    """Number of this process, from 0, by the environment. None: it is alone. Raises ValueError: it is no number."""
-    alone = (
-        any(name not in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-        or int(os.environ["WORLD_SIZE"]) < 2
-    )
-    return None if alone else int(os.environ["RANK"])
+    """Number of this process, from 0, by the environment. None: it is alone. Raises ConfigError: it is no number."""
+    if any(name not in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+        return None
+    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    if not (rank.isdecimal() and size.isdecimal()):
+        raise ConfigError(
+            f"RANK is {rank!r} and WORLD_SIZE {size!r}: a launcher sets numbers; unset both for one process"
+        )
+    return int(rank) if int(size) > 1 else None
 
 
 @contextmanager

@@ -264,13 +264,12 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A dict. A repeated key raises, where PyYAML would silently keep the last."""
         seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = key_node.value
-            if key_node.tag != "tag:yaml.org,2002:merge" and key in seen:
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.tag != "tag:yaml.org,2002:merge" and key.value in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is given twice", key_node.start_mark
+                    None, None, f"the key {key.value!r} is given twice", key.start_mark
                 )
-            seen.add(key)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 

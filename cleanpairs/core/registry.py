@@ -44,7 +44,7 @@ class Registry(dict[str, Entry]):
         super().__init__({name: Entry(name, within + target, *about) for name, (target, *about) in entries.items()})
 
     def __missing__(self, name: str) -> Entry:
-        raise ConfigError(f"unknown {self.kind} {name!r}{nearest(name, list(self))} (known: {', '.join(self)})")
+        raise ConfigError(f"unknown {self.kind} {name!r}{nearest(str(name), list(self))} (known: {', '.join(self)})")
 
     def load(self, name: str) -> Any:
         """The class registered under ``name``."""

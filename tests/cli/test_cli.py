@@ -68,6 +68,7 @@ def test_every_command_has_help(command: Command, name: str) -> None:
         ("fit", 2, ["DATA"]),
         ("fit nowhere.parquet", 3, ["nowhere.parquet"]),
         ("fit data.parquet --column text=captoin", 3, ["captoin", "did you mean 'caption'", "extra"]),
+        ("fit data.parquet --set backbone=3", 2, ["unknown backbone 3"]),
         ("fit data.parquet --set epoch=3", 2, ["epoch", "did you mean 'epochs'"]),
         ("fit data.parquet --set lr", 2, ["key=value", "'lr'"]),
         ("fit data.parquet --epochs 0", 2, ["epochs", "found 0"]),
@@ -118,10 +119,21 @@ def test_an_error_of_ours_has_no_traceback_unless_asked(
     monkeypatch.setattr("cleanpairs.commands.fit.load_pairs", lambda *a, **k: 1 / 0)
     done = command("fit", "data.parquet")
     assert done.code == 1 and "bug" in done.err and "division by zero" in done.err
-    monkeypatch.setattr(sys, "argv", ["cleanpairs", "--debug", "fit", "data.parquet"])
-    with pytest.raises(SystemExit):
-        main()
-    assert "Traceback" in capfd.readouterr().err
+    for options, variable in ((["--debug"], "0"), ([], "1")):
+        monkeypatch.setattr(sys, "argv", ["cleanpairs", *options, "fit", "data.parquet"])
+        monkeypatch.setenv("CLEANPAIRS_DEBUG", variable)
+        with pytest.raises(SystemExit):
+            main()
+        assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_launcher_that_sets_no_numbers(command: Command, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "a", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done = command("inspect", "nowhere.parquet")  # needs no launcher
+    assert done.code == 3 and "no such input" in done.err
+    done = command("fit", data, "--out", "run", "--set", "epochs=1")
+    assert done.code == 2 and "RANK is 'a'" in done.err
 
 
 # -- the main job ---------------------------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ def test_values_are_typed_as_people_write_them() -> None:
         ("train: 3", "must hold keys and values"),
         ("- a", "holds sections"),
         ("train: {epochs: 3, epochs: 4}", "given twice"),
+        ("train: {[1, 2]: 3}", "unhashable key"),
         ("train: {epochs: 3}\nmethod: {epochs: 4}", "set twice"),
         ("train: {seed: 3, random_state: 4}", "set twice"),
         ("train: {epochs: {a: 1}}", "takes a value"),

@@ -16,6 +16,7 @@ import pytest
 
 from cleanpairs.cli import main
 from cleanpairs.core import distributed
+from cleanpairs.core.errors import ConfigError
 from tests.helpers import write_corpus
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
@@ -119,6 +120,9 @@ def test_a_launcher_says_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
     assert distributed.rank_by_environment() == 3
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert distributed.rank_by_environment() is None
+    monkeypatch.setenv("RANK", "a")
+    with pytest.raises(ConfigError, match="RANK is 'a'"):
+        distributed.rank_by_environment()
 
 
 @pytest.mark.slow
