@@ -19,6 +19,11 @@ from cleanpairs.data.recorded import check_inside
 # Input rows in memory at once: a row may hold an image of many megabytes.
 BATCH_ROWS = 128
 CARD = "README.md"  # the dataset card in a directory, where the hub looks for it
+# Names of the files that hold the rows of a directory, in any of the formats. Lance has more than one kind.
+STORED = (
+    r"\d{5,}\.(tar|parquet)|data-\d{5,}\.arrow"
+    r"|data/[^/]+\.lance|_versions/[^/]+\.(manifest|json)|_transactions/[^/]+\.txn"
+)
 
 
 def manifest_of(out: str | Path) -> Path:
