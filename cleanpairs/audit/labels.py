@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.atomic import staged_directory, updated_file
+from cleanpairs.data.atomic import staged_directory, staged_file
 from cleanpairs.data.decoding import thumbnails
 from cleanpairs.data.display import visible
 from cleanpairs.data.label_rows import COLUMNS, label_rows
@@ -63,7 +63,7 @@ def write_labels(folder: str | Path, sample: AuditSample, pairs: Any, *, overwri
 
 def update_labels(path: str | Path, sample: AuditSample, pairs: Pairs) -> None:
     """Replace a CSV of the same sample by one with the labels that are known now, those of the old one among them."""
-    with updated_file(path) as staged:
+    with staged_file(path, overwrite=True, keeps_labels=True) as staged:
         write_csv(_table(sample, pairs, Path(path).parent / "images"), staged)
 
 

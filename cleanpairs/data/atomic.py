@@ -48,7 +48,9 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Paths, ours: Names | None) -> None:
+def _refuse(
+    target: Path, overwrite: bool, directory: bool, inputs: Paths, ours: Names | None, keeps_labels: bool
+) -> None:
     refuse_inputs([target], inputs)
     mode = 0
     with writing(target), suppress(FileNotFoundError, NotADirectoryError):  # a folder may be closed to us
@@ -63,7 +65,8 @@ def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Paths, ours:
         return
     if not overwrite:
         raise OutputExistsError(f"{target} exists; --overwrite (overwrite=True) replaces it")
-    refuse_labels(target)
+    if not keeps_labels:
+        refuse_labels(target)
     if directory and ours is not None:
         refuse_foreign(target, ours)
 
@@ -100,10 +103,11 @@ class _Output:
     """One target: its staging directory, what is written there, and what became of it."""
 
     def __init__(
-        self, stack: ExitStack, target: AnyPath, overwrite: bool, inputs: Paths, directory: bool, ours: Names | None
-    ) -> None:
+        self, stack: ExitStack, target: AnyPath, overwrite: bool, inputs: Paths, directory: bool, ours: Names | None,
+        keeps_labels: bool,
+    ) -> None:  # fmt: skip
         self.target, self.overwrite, self.directory = Path(os.path.abspath(target)), overwrite, directory
-        _refuse(self.target, overwrite, directory, inputs, ours)
+        _refuse(self.target, overwrite, directory, inputs, ours, keeps_labels)
         self._written: os.stat_result | None = None  # what is to be published, to know it again
         with writing(self.target):
             make_parents(self.target)
@@ -174,10 +178,10 @@ class StagedSet:
 
     def add(
         self, target: AnyPath, *, directory: bool = False, overwrite: bool = False, inputs: Paths = (),
-        ours: Names | None = None,
+        ours: Names | None = None, keeps_labels: bool = False,
     ) -> Path:  # fmt: skip
         """A path to write a file to, or a directory to fill, as of :func:`staged_file`, :func:`staged_directory`."""
-        self._outputs.append(_Output(self._stack, target, overwrite, inputs, directory, ours))
+        self._outputs.append(_Output(self._stack, target, overwrite, inputs, directory, ours, keeps_labels))
         return self._outputs[-1].staged
 
     def _publish(self) -> None:
@@ -221,14 +225,17 @@ def staged_set() -> Iterator[StagedSet]:
 
 
 @contextmanager
-def staged_file(target: AnyPath, *, overwrite: bool = False, inputs: Paths = ()) -> Iterator[Path]:
+def staged_file(
+    target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), keeps_labels: bool = False
+) -> Iterator[Path]:
     """A path to write a file to. It becomes ``target`` when the block ends without an exception.
 
+    ``keeps_labels``: what is written has the labels given by hand that are in ``target``, which else stays.
     Raises OutputExistsError: ``target`` exists (without ``overwrite``), is one of the ``inputs``, or no regular file.
     OutputError: it cannot be written: full disk, permissions.
     """
     with staged_set() as outputs:
-        yield outputs.add(target, overwrite=overwrite, inputs=inputs)
+        yield outputs.add(target, overwrite=overwrite, inputs=inputs, keeps_labels=keeps_labels)
 
 
 def opened_for_lines(path: AnyPath, mode: int = 0o666) -> int:
@@ -256,16 +263,6 @@ def append_line(file: int, path: AnyPath, what: Mapping[str, Any]) -> None:
         os.fsync(file)
     if written < len(line):
         raise OutputError(f"{os.fspath(path)}: a line was written in part only; is the disk full?")
-
-
-@contextmanager
-def updated_file(target: AnyPath) -> Iterator[Path]:
-    """Where to write what replaces a file in one step, labels given by hand among it: what is written holds them."""
-    path = Path(os.path.abspath(target))
-    with writing(path), scratch_directory(path.name, path.parent) as scratch:
-        yield scratch / path.name
-        _sync(scratch / path.name)
-        os.replace(scratch / path.name, path)
 
 
 def write_whole(target: AnyPath, text: str) -> None:

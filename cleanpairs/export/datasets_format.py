@@ -10,16 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.regular import read_json, reading, sha256_of, writing
+from cleanpairs.core.regular import reading, sha256_of, writing
 from cleanpairs.data.columns import is_bytes
-from cleanpairs.data.formats.datasets_directory import count_arrow_rows
+from cleanpairs.data.formats.datasets_directory import count_arrow_rows, stored_files
 from cleanpairs.data.table_reader import IMAGE_TYPE
 from cleanpairs.data.writing import noted_features, with_image_feature
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
 from cleanpairs.ops.columns import as_schema, one_array, repeats_names
-
-STATE = "state.json"
 
 
 class DatasetsOutput(Output):
@@ -91,7 +89,7 @@ class DatasetsOutput(Output):
             "_output_all_columns": False,
             **dict.fromkeys(("_format_columns", "_format_type", "_split")),
         }
-        (self._folder / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+        (self._folder / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
         DatasetInfo(features=self._features).write_to_directory(str(self._folder), pretty_print=True)
 
     def abandon(self) -> None:
@@ -114,10 +112,3 @@ def features_of(schema: pa.Schema) -> Any:
         if held is None:
             raise ConfigError(f"{what}, which `datasets` cannot hold: leave it out of the input, or export Parquet")
     return noted_features(schema)
-
-
-def stored_files(folder: Path) -> list[str]:
-    """The Arrow files of a directory, in order. DataError where it does not say."""
-    with reading(folder / STATE, "read as the list of a datasets directory", ValueError, KeyError, TypeError):
-        state = read_json(folder / STATE)
-        return [str(folder / Path(str(entry["filename"])).name) for entry in state["_data_files"]]

@@ -19,6 +19,11 @@ from cleanpairs.data.recorded import check_inside
 # Input rows in memory at once: a row may hold an image of many megabytes.
 BATCH_ROWS = 128
 CARD = "README.md"  # the dataset card in a directory, where the hub looks for it
+# Names of the files that hold the rows of a directory, in any of the formats. Lance has more than one kind.
+STORED = (
+    r"\d{5,}\.(tar|parquet)|data-\d{5,}\.arrow"
+    r"|data/[^/]+\.lance|_versions/[^/]+\.(manifest|json)|_transactions/[^/]+\.txn"
+)
 
 
 def manifest_of(out: str | Path) -> Path:
@@ -61,13 +66,7 @@ def write_manifest(
         "files": entries,
         "fingerprint": source.fingerprint,
         "input": {
-            "kind": source.kind,
             "paths": [os.path.relpath(path, home) for path in source.paths],
-            "columns": dict(source.columns),
-            "rows": source.n_rows,
-            "image_root": source.image_root,
-            "explicit_lists": source.explicit_lists,
-            "options": dict(source.options),
         },
         "versions": {
             "python": platform.python_version(),
@@ -87,6 +86,16 @@ class Part:
     sha256: str
     bytes: int
     rows: int | None
+
+    def difference(self, contents: bool = True) -> str:
+        """What is other than the manifest says: the size, or the SHA-256. Empty where nothing is."""
+        with reading(self.path):
+            size = self.path.stat().st_size
+            if size != self.bytes:
+                return f"{size:,} bytes, not {self.bytes:,}"
+            if contents and (digest := sha256_of(self.path)) != self.sha256:
+                return f"SHA-256 {digest[:12]}..., not {self.sha256[:12]}..."
+        return ""
 
 
 def read_manifest(out: Path) -> tuple[dict[str, Any], list[Part]]:
@@ -118,12 +127,7 @@ class Exported:
     def check(self, *files: Part, contents: bool = True) -> None:
         """Raise :class:`DataError` if one of the ``files`` is not what was written: by its size, and by its SHA-256."""
         for file in files:
-            with reading(file.path):
-                size = file.path.stat().st_size
-                digest = sha256_of(file.path) if contents and size == file.bytes else file.sha256
-            if size != file.bytes or digest != file.sha256:
-                how = f"SHA-256 {digest[:12]}..., not {file.sha256[:12]}..."
-                how = how if size == file.bytes else f"{size:,} bytes, not {file.bytes:,}"
+            if how := file.difference(contents):
                 raise DataError(
                     f"{file.path} is not the file that {self.manifest.name} describes ({how}): it was edited after the "
                     "export, or an export over it was cut short; bring the exported file back, or export again"

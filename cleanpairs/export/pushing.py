@@ -16,7 +16,7 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.ledger import REVERSIBLE
-from cleanpairs.export.manifest import CARD, open_export
+from cleanpairs.export.manifest import CARD, STORED, open_export
 from cleanpairs.repair.plan import RepairPlan
 
 
@@ -155,7 +155,7 @@ def push_files(
         url = str(api.create_repo(repo, repo_type=kind, private=private, exist_ok=True))
         there = api.list_repo_files(repo, repo_type=kind) if kind == "dataset" else []
         # Of an earlier upload, in any of the formats: they would be read together with the new ones.
-        stale = r"\d{5,}\.(tar|parquet)|data-\d{5}\.arrow|data/train-\d+-of-\d+\.parquet|uids\.npy"
+        stale = rf"{STORED}|data/train-\d+-of-\d+\.parquet|uids\.npy|kept\.csv"
         old = [name for name in there if name not in files and re.fullmatch(stale, name)]
         adds = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=held) for name, held in files.items()]
         removed = [CommitOperationDelete(path_in_repo=name) for name in old]

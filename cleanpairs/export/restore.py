@@ -10,9 +10,8 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import ParquetSink, staged_file
-from cleanpairs.data.formats.datasets_directory import iter_arrow
+from cleanpairs.data.formats.datasets_directory import iter_arrow, stored_files
 from cleanpairs.data.parquet_io import iter_batches
-from cleanpairs.export.datasets_format import stored_files
 from cleanpairs.export.ledger import REVERSIBLE, LedgerNote
 from cleanpairs.export.manifest import BATCH_ROWS, Exported, open_export
 from cleanpairs.ops.columns import filtered, nullable_type, one_array, taken

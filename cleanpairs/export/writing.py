@@ -33,7 +33,7 @@ from cleanpairs.export.decisions import Decisions, PlanInMemory
 from cleanpairs.export.formats import FORMATS, Output, choose_format
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, Layout, StoredRows, donor_columns
 from cleanpairs.export.ledger import Ledger
-from cleanpairs.export.manifest import BATCH_ROWS, CARD, manifest_of, write_manifest
+from cleanpairs.export.manifest import BATCH_ROWS, CARD, STORED, manifest_of, write_manifest
 from cleanpairs.export.pushing import CardFacts, dataset_card
 from cleanpairs.ops.columns import filtered
 from cleanpairs.repair.actions import ActionCounts, count_actions, why_none_is_repaired
@@ -54,10 +54,7 @@ def _refuse_foreign_directory(out: Path) -> None:
     """Raise :class:`OutputExistsError` if ``out`` is there and no export: replacing it would delete what is in it."""
     if not out.is_dir() or out.is_symlink():
         return  # what else it may be is for the staging to refuse
-    # What the formats that are directories put into them.
-    of_lance = r"(data|_versions|_transactions)/[^/]+\.(lance|manifest|json|txn)"
-    ours = rf"\d{{5,}}\.(tar|parquet)|data-\d{{5,}}\.arrow|dataset_info\.json|state\.json|{of_lance}|{re.escape(CARD)}"
-    refuse_foreign(out, re.compile(ours))
+    refuse_foreign(out, re.compile(rf"{STORED}|dataset_info\.json|state\.json|{re.escape(CARD)}"))
     if holds(out) and not manifest_of(out).is_file():
         raise OutputExistsError(
             f"{out} exists, and there is no {manifest_of(out).name} beside it: it is no export of cleanpairs and is "

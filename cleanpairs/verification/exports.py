@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import reading, sha256_of
+from cleanpairs.core.regular import reading
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.formats import FORMATS
@@ -52,12 +52,9 @@ def _check_file(part: Part, manifest: Path, findings: Verification) -> None:
     if not path.is_file():
         findings.wrong(path, f"is missing, and {manifest.name} lists it")
         return
-    size = path.stat().st_size
-    with findings.section(f"{name}: {size:,} bytes, SHA-256", path):
-        if size != part.bytes:
-            findings.wrong(path, f"has {size:,} bytes, not the {part.bytes:,} of {manifest.name}: cut or edited")
-        elif sha256_of(path) != part.sha256:
-            findings.wrong(path, f"has not the SHA-256 of {manifest.name}: damaged or edited")
+    with findings.section(f"{name}: {part.bytes:,} bytes, SHA-256", path):
+        if how := part.difference():
+            findings.wrong(path, f"is not the file that {manifest.name} describes ({how}): damaged, cut or edited")
     if path.suffix == ".parquet":
         with findings.section(f"{name}: pages", path):
             pages = read_pages(path, findings)

@@ -12,10 +12,12 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from cleanpairs.audit import AuditSample, update_labels, write_labels
 from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
-from cleanpairs.data import atomic
+from cleanpairs.data import Pairs, atomic
 from cleanpairs.data.atomic import scratch_directory, staged_directory, staged_file, staged_set
 from cleanpairs.data.locks import lock_of, output_lock
 
@@ -202,6 +204,22 @@ def test_umask_and_permissions_of_what_is_replaced(tmp_path: Path, old: bool, mo
     finally:
         os.umask(before)
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder", "folder/a")] == modes
+
+
+def test_labels_are_replaced_as_any_output_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = Pairs.from_arrays(["a", "b"], features=np.eye(2))
+    sample = AuditSample.of(np.arange(2), np.array([0.0, 1.0]), np.array([0.2, 0.8]), np.array([1.0, np.nan]))
+    path = write_labels(tmp_path / "audit", sample, pairs)
+    path.chmod(0o600)
+    real, synced = atomic._sync, list[Path]()
+    monkeypatch.setattr(atomic, "_sync", lambda path: (synced.append(path), real(path)))
+    update_labels(path, sample, pairs)
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent in synced
+    path.rename(tmp_path / "mine.csv")
+    path.symlink_to(tmp_path / "mine.csv")
+    with pytest.raises(OutputExistsError, match="symbolic link"):
+        update_labels(path, sample, pairs)
+    assert path.is_symlink() and names(path.parent) == ["labels.csv"]
 
 
 def test_an_error_about_another_file_is_not_blamed_on_an_output(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import io
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import datasets
@@ -16,7 +15,6 @@ from PIL import Image
 from cleanpairs import load_pairs
 from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.data import ParquetSink, table_reader, writing
-from cleanpairs.data.parquet_io import iter_batches
 
 FLAT = pa.schema([("a", pa.int64()), ("text", pa.string())], metadata={"note": "kept"})
 
@@ -170,48 +168,6 @@ def test_floats_have_no_dictionary_and_what_repeats_has(names: list[str], tmp_pa
         for column in (group.column(k) for k in range(group.num_columns if group else 0)):
             assert column.has_dictionary_page is (column.path_in_schema in ("text", "n"))
             assert column.compression == "ZSTD"
-
-
-# -- Columns of vectors are written plainly, by whatever lists hold them, and read as they were -----------------------
-
-
-KINDS = {"float16": pa.float16(), "float32": pa.float32(), "float64": pa.float64()}
-LISTS: dict[str, Callable[[pa.DataType, int], pa.DataType]] = {
-    "fixed": lambda kind, size: pa.list_(pa.field("element", kind), size),
-    "list": lambda kind, size: pa.list_(pa.field("element", kind)),
-    "large": lambda kind, size: pa.large_list(pa.field("element", kind)),
-    "fixed, no null": lambda kind, size: pa.list_(pa.field("element", kind, nullable=False), size),
-}
-
-
-def _table(rows: int, size: int, kind: str, lists: str) -> pa.Table:
-    vectors = list(np.random.default_rng(0).normal(size=(rows, size)).astype(kind))
-    names = pa.array([f"row {i}" if i % 7 else None for i in range(rows)], pa.string())
-    table = pa.table({"name": names, "vector": pa.array(vectors, LISTS[lists](KINDS[kind], size))})
-    return table.replace_schema_metadata({b"note": b"kept"})
-
-
-def _write(path: Path, table: pa.Table, step: int = 50) -> Path:
-    with ParquetSink(path, table.schema) as sink:
-        for start in range(0, len(table), step):
-            sink.write(table.slice(start, step))
-    return path
-
-
-def _read(path: Path, columns: list[str] | None = None, rows: int = 100, first: int = 0) -> pa.Table:
-    return pa.Table.from_batches([batch for _, batch in iter_batches([str(path)], columns, rows, None, first)])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lists", LISTS)
-def test_vectors_are_read_as_they_were_written(kind: str, lists: str, tmp_path: Path) -> None:
-    table = _table(777, 500, kind, lists)
-    path = _write(tmp_path / "rows.parquet", table)
-    assert pq.read_schema(path).equals(table.schema, check_metadata=True)
-    assert _read(path).equals(table) and _read(path, ["vector"], 1).equals(table.select(["vector"]))
-    assert _read(path, rows=99, first=301).equals(table.slice(301))
-    chunk = pq.read_metadata(path).row_group(0).column(1)
-    assert chunk.compression == "ZSTD" and not chunk.has_dictionary_page
 
 
 # -- Rows converted a column at a time are the rows converted one by one; vectors of captions beside thos --

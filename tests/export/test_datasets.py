@@ -123,7 +123,7 @@ def test_a_damaged_file_is_not_restored(make_pairs: Any, make_plan: Any, tmp_pat
     with pytest.raises(DataError, match=r"data-00000\.arrow"):
         FORMATS.load("datasets").count(out)
     (out / "state.json").write_text("{}")
-    with pytest.raises(DataError, match="list of a datasets directory"):
+    with pytest.raises(DataError, match="read for its data files"):
         FORMATS.load("datasets").count(out)
 
 

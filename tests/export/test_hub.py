@@ -18,7 +18,10 @@ from cleanpairs import InfoNCE, Pairs
 from cleanpairs.commands.export import push_run
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.export import CardFacts, export_pairs, push_export
+from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.pushing import check_push, model_card, push_files, push_model
+
+from .conftest import named
 
 
 class Hub(ThreadingHTTPServer):
@@ -136,6 +139,21 @@ def test_a_webdataset_goes_up_and_its_successor_replaces_it(
     assert set(files) == {".gitattributes", "notes.txt", "README.md", "00000.tar", "00000.parquet"}
     assert hub.private == {"me/clean": True} and len(hub.commits) == 2
     assert "4 of an earlier upload removed" in str(again)
+
+
+def test_of_an_earlier_upload_nothing_is_left_whatever_its_format(
+    hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path
+) -> None:
+    pairs = make_pairs(3, struct=True)
+    theirs = {"notes.txt", "data/labels.json", "data/more.parquet", "_versions/old.txt"}
+    for i, name in enumerate([*FORMATS, *FORMATS, "lance", "lance"]):
+        out = tmp_path / str(i) / named("out", name)
+        card = None if FORMATS.load(name).directory else out.with_name(out.name + ".card.md")
+        export_pairs(pairs, make_plan(pairs), out, format=name, card=card)
+        pushed = push_export(out, "me/clean")
+        files = hub.repos["dataset", "me/clean"]
+        files.update(dict.fromkeys(theirs, b"theirs"))
+        assert set(files) == {".gitattributes", *theirs, *pushed.files}, name
 
 
 def test_a_uid_list(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:

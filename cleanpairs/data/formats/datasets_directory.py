@@ -50,7 +50,7 @@ class DatasetsReader(TableReader):
             paths, root = _fetched(data, request.split)
             request = replace(request, image_root=request.image_root or root)
         elif Path(data).is_dir():
-            paths = _files(Path(data).absolute(), request.split)
+            paths = stored_files(Path(data).absolute(), request.split)
         else:
             if request.split is not None:
                 chosen_split(request.split, (), data)
@@ -81,7 +81,7 @@ class DatasetsReader(TableReader):
                     yield Rows(path, part)
 
 
-def _files(folder: Path, split: str | None) -> list[str]:
+def stored_files(folder: Path, split: str | None = None) -> list[str]:
     """The Arrow files of a directory of ``save_to_disk``. Its note alone where it has no rows."""
     if (folder / "dataset_dict.json").is_file():
         splits = read_object(folder / "dataset_dict.json", "dataset").get("splits")
