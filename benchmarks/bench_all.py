@@ -1,9 +1,8 @@
 """Every operation beside its named baseline, its target and the machine's floor: one table (`make bench`).
 
-    python benchmarks/bench_all.py [--only ops,search] [--full] [--json rows.jsonl]
+    python benchmarks/bench_all.py [--only ops,search] [--json rows.jsonl]
 
-Four minutes of one core; some ten more with --full, which adds the sizes at which the targets of the search and of the
-sparse rematch were set. What the columns mean is said in side_by_side.py, what each baseline is in the head of the
+Four minutes of one core. What the columns mean is said in side_by_side.py, what each baseline is in the head of the
 script that it comes from. Exit code 1 where an operation fails; a missed target is listed, and is no failure.
 """
 
@@ -31,18 +30,14 @@ GROUPS = {
     "transport": "bench_transport",
     "files": "bench_files",
 }
-LARGER = ("search", "transport")  # that have larger sizes too
 
 
-def rows(names: list[str], machine: Machine, failed: list[str], full: bool = False) -> Iterator[Row]:
+def rows(names: list[str], machine: Machine, failed: list[str]) -> Iterator[Row]:
     """Of all groups; one that fails does not cost the others."""
     for name in names:
         began = time.process_time()
         try:
-            module = importlib.import_module(GROUPS[name])
-            yield from module.rows(machine)
-            if full and name in LARGER:
-                yield from module.larger(machine)
+            yield from importlib.import_module(GROUPS[name]).rows(machine)
         except (Exception, SystemExit):
             traceback.print_exc()
             failed.append(name)
@@ -52,7 +47,6 @@ def rows(names: list[str], machine: Machine, failed: list[str], full: bool = Fal
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(GROUPS), help=f"of {', '.join(GROUPS)}")
-    parser.add_argument("--full", action="store_true", help="the larger sizes of the search and the rematch too")
     parser.add_argument("--json", type=Path, help="append the rows to this file, a line each")
     args = parser.parse_args()
     names = args.only.split(",")
@@ -61,7 +55,7 @@ def main() -> None:
     one_thread()
     torch.set_num_threads(1)
     machine, failed = measure(), []
-    done = show(rows(names, machine, failed, args.full), machine)
+    done = show(rows(names, machine, failed), machine)
     if args.json is not None:
         with args.json.open("a", encoding="utf-8") as out:
             for row in done:

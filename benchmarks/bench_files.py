@@ -22,10 +22,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from bench_scale import with_score
 from side_by_side import Machine, Row, measure, one_thread, show, take_turns
 
 from cleanpairs import load_pairs
+from cleanpairs.data import ParquetSink
+from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.report import write_report
 from cleanpairs.scoring import Bank, Embeddings
 
@@ -35,6 +36,18 @@ TAU = 0.05
 def unit(rng: np.random.Generator, n: int, dim: int) -> np.ndarray:
     x = rng.standard_normal((n, dim), np.float32)
     return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))
+
+
+def with_score(path: Path, out: Path, score: np.ndarray) -> None:
+    """Copy a Parquet file with one more column (N,), a batch at a time."""
+    first, sink = 0, None
+    for _, batch in iter_batches([str(path)], None, 65_536):
+        wide = batch.append_column("score", pa.array(score[first : first + len(batch)]))
+        sink = sink or ParquetSink(out, wide.schema).__enter__()
+        sink.write(wide)
+        first += len(batch)
+    if sink is not None:
+        sink.__exit__(None, None, None)
 
 
 def captions_of(rng: np.random.Generator, n: int) -> list[str]:

@@ -1,15 +1,13 @@
 """Partial transport and rank correlation against what a user would write: seconds, ratios and errors.
 
-    python benchmarks/bench_ops.py [--rows 4000] [--only transport|ranks]
+    python benchmarks/bench_ops.py
 
-One thread, CPU seconds; contestants take turns, and the fastest of their turns counts. `rows` are those of the suite
-(bench_all.py).
+One thread, CPU seconds; contestants take turns, and the fastest of their turns counts.
 
 *Transport*: 128 x 128, the diagonal forbidden, mass 0.1, costs relu(1 - S) of random unit vectors. The peer is L2RM's
 appendix B: the augmented problem with its xi and A, Sinkhorn on logarithms, M_ij = (-C^_ij + f_i + g_j) / lambda
 masked, f <- f + lambda (log p^ - LSE_j M), g likewise, 1,000 iterations at most, until sum |f - f_before| < 1e-3;
-float32. "Lean" is the same iteration with the constant parts of M taken out of the loop. Plan error:
-|plan - exact|_1 / mass, exact = POT's `sinkhorn_log` on the augmented problem in float64 at 1e-12.
+float32. Plan error: |plan - exact|_1 / mass, exact = POT's `sinkhorn_log` on the augmented problem in float64 at 1e-12.
 
 *Ranks*: a bank of 4,096; the peers are `scipy.stats.rankdata` a row, and a loop of Euclidean distances and
 `scipy.stats.spearmanr` a row (on a sample of the rows, scaled).
@@ -17,16 +15,15 @@ float32. "Lean" is the same iteration with the constant parts of M taken out of 
 
 from __future__ import annotations
 
-import argparse
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 import ot
 import torch
 from scipy import stats
-from side_by_side import Machine, Row, one_thread, take_turns
+from side_by_side import Machine, Row, measure, one_thread, show, take_turns
 from torch import Tensor
 
 from cleanpairs.ops import ranks as of_torch
@@ -66,20 +63,6 @@ def papers_solver(cost: Tensor, reg: float, xi: float = 1.0) -> Tensor:
     return modified().exp()[:n, :n]
 
 
-def papers_solver_lean(cost: Tensor, reg: float, xi: float = 1.0) -> Tensor:
-    n = len(cost)
-    C, allowed, p = augmented(cost, xi)
-    log_p, log_kernel = p.log(), (-C / reg).masked_fill(~allowed, -torch.inf)
-    f, g = torch.zeros_like(p), torch.zeros_like(p)
-    for _ in range(1000):
-        before = f
-        f = log_p - (log_kernel + g).logsumexp(dim=1)
-        g = log_p - (log_kernel + f[:, None]).logsumexp(dim=0)
-        if reg * (f - before).abs().sum() < 1e-3:
-            break
-    return (log_kernel + f[:, None] + g).exp()[:n, :n]
-
-
 def ours(cost: Tensor, reg: float) -> Tensor:
     diagonal = torch.eye(len(cost), dtype=torch.bool)
     return partial_transport(cost, mass=MASS, reg=reg, forbidden=diagonal).plan
@@ -95,29 +78,6 @@ def exact_plan(cost: Tensor, reg: float) -> np.ndarray:
     C[n, n] = 1e4
     plan = ot.sinkhorn(p, p, C, reg, method=how[0], stopThr=how[1], numItermax=20_000, warn=False)
     return np.asarray(plan)[:n, :n]
-
-
-def transport(size: int, turns: int) -> None:
-    print(f"partial transport, {size} x {size}: ms; plan error | ratio to the paper's solver (to the lean one)")
-    for dim in (16, 256):
-        generator = torch.Generator().manual_seed(0)
-        z = torch.nn.functional.normalize(torch.randn(2, size, dim, generator=generator), dim=2)
-        cost = (1 - z[0] @ z[1].T).relu()
-        for reg in (0.07, 0.03, 0.01, 0.003):
-            exact = exact_plan(cost, reg)
-            contestants: dict[str, Callable[[], Tensor]] = {
-                "paper": partial(papers_solver, cost, reg),
-                "lean": partial(papers_solver_lean, cost, reg),
-                "ours": partial(ours, cost, reg),
-            }
-            error = {k: np.abs(call().double().numpy() - exact).sum() / MASS for k, call in contestants.items()}
-            seconds = take_turns(contestants, turns).seconds
-            each = ", ".join(f"{k} {1e3 * seconds[k]:.2f} ({error[k]:.1e})" for k in contestants)
-            print(
-                f"  {dim}-d vectors, lambda {reg}: {each} | {seconds['paper'] / seconds['ours']:.1f} x at 1/"
-                f"{error['paper'] / error['ours']:.0f} of its error (lean {seconds['lean'] / seconds['ours']:.1f} x)",
-                flush=True,
-            )
 
 
 def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -139,48 +99,6 @@ def row_loop(images: np.ndarray, texts: np.ndarray, bank_image: np.ndarray, bank
         d_image, d_text = np.linalg.norm(bank_image - image, axis=1), np.linalg.norm(bank_text - text, axis=1)
         out[i] = stats.spearmanr(d_image, d_text).statistic
     return out
-
-
-def ranks(rows: int, bank: int, dim: int, turns: int) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((rows, bank), dtype=np.float32)
-    sample = min(rows, 400)
-    if not np.array_equal(average_ranks(x[:sample]), stats.rankdata(x[:sample], axis=1)):
-        raise SystemExit("average_ranks does not equal scipy's")
-    seconds = take_turns(
-        {
-            "ours": lambda: average_ranks(x),
-            "scipy": lambda: [stats.rankdata(row) for row in x[:sample]],
-            "scipy, axis=1": lambda: stats.rankdata(x[:sample], axis=1),
-        },
-        turns,
-    ).seconds
-    ours = seconds["ours"] / rows
-    print(f"ranks of rows of {bank}, exact: {1e6 * ours:.1f} us a row")
-    for name in ("scipy", "scipy, axis=1"):
-        peer = seconds[name] / sample
-        print(f"  {name}: {1e6 * peer:.1f} us a row | {peer / ours:.1f} x", flush=True)
-
-    kinds = {"all images distinct": 1, "five captions an image": 5}
-    for kind, captions in kinds.items():
-        images = np.repeat(unit(rng, -(-bank // captions), dim), captions, axis=0)[:bank]
-        pool = (unit(rng, rows, dim), unit(rng, rows, dim), images, unit(rng, bank, dim))
-        few = 50
-        expected = row_loop(pool[0][:few], pool[1][:few], *pool[2:])
-        error = np.abs(rank_correlation(pool[0][:few], pool[1][:few], *pool[2:]) - expected).max()
-        seconds = take_turns(
-            {
-                "ours": partial(rank_correlation, *pool),
-                "loop": partial(row_loop, pool[0][:few], pool[1][:few], *pool[2:]),
-            },
-            turns,
-        )
-        ours, peer = seconds["ours"] / rows, seconds["loop"] / few
-        print(
-            f"rank correlation with distances, {dim}-d, {kind}: ours {1e6 * ours:.0f} us a row, row loop "
-            f"{1e6 * peer:.0f} us | {peer / ours:.1f} x, largest difference {error:.1e}",
-            flush=True,
-        )
 
 
 def transport_rows(machine: Machine) -> Iterator[Row]:
@@ -228,29 +146,14 @@ def rank_rows(machine: Machine, rows: int, bank: int, dim: int) -> Iterator[Row]
 
 
 def rows(machine: Machine) -> Iterator[Row]:
-    """Those of the suite."""
+    """Those of the suite (bench_all.py)."""
     warnings.simplefilter("ignore")
     yield from rank_rows(machine, 4000, 4096, 1024)
     yield from transport_rows(machine)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["transport", "ranks"])
-    parser.add_argument("--size", type=int, default=128)
-    parser.add_argument("--rows", type=int, default=4000)
-    parser.add_argument("--bank", type=int, default=4096)
-    parser.add_argument("--dim", type=int, default=1024)
-    parser.add_argument("--turns", type=int, default=5)
-    args = parser.parse_args()
+if __name__ == "__main__":
     one_thread()
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    if args.only != "ranks":
-        transport(args.size, 4 * args.turns)
-    if args.only != "transport":
-        ranks(args.rows, args.bank, args.dim, args.turns)
-
-
-if __name__ == "__main__":
-    main()
+    found = measure()
+    show(rows(found), found)

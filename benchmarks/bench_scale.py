@@ -1,4 +1,4 @@
-"""What grows with the rows: score, export, search, mixture, Parquet; with ratios, floors and exponents of cost.
+"""What grows with the rows: score, export, rematch, search; with ratios, floors and exponents of cost.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_scale.py --rows 100000 --work /tmp/bench-scale
     OMP_NUM_THREADS=1 python benchmarks/bench_scale.py --rows 1000000 --only score,search --work /tmp/bench-scale
@@ -11,13 +11,10 @@ score    ``cleanpairs score`` of ROWS/4 and of ROWS rows (512-d vectors, caption
          the process, measured on few rows, taken off). The floor: the model's and the bank's FLOPs, the file's bytes.
 export   ``cleanpairs export`` of a plan for ROWS/4 and for ROWS rows: rows/s, peak memory, the exponents of both. The
          floor: the file read and written.
-rematch  ``cleanpairs rematch`` of an embedding folder with ROWS pairs of 256-d vectors, all of them mismatched pairs
-(the
+rematch  ``cleanpairs rematch`` of an embedding folder with ROWS pairs of 256-d vectors, all of them mismatched (the
          captions are permuted), by a ``clip-score`` run, end to end: reading, search, scorer, transport, assignment.
 search   top-32 of ROWS queries in ROWS vectors by inverted lists, against a flat FAISS index (timed on 2,000 queries
          and scaled) and against FAISS's IVF at the same number of probes; recall@10 against the exact search.
-mixture  Gaussian mixture of 10 ROWS losses, against scikit-learn with the papers' settings on ROWS of them.
-parquet  ROWS captions with four columns through a stream of batches, against pandas.
 
 The baseline stands beside each ratio and ran in the same process. Times are CPU seconds.
 """
@@ -38,19 +35,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
-from bench_score import write_rows
 from scale_rematch import rematch_many
 
-from cleanpairs.correspondence.mixture import split_in_two
-from cleanpairs.data import ParquetSink
-from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.ops import search
 from cleanpairs.ops.search import recall_at
 from cleanpairs.repair.plan import METADATA_KEY
 
 print = functools.partial(print, flush=True)  # what is known is seen before what takes longer
 
-PARTS = ("score", "export", "rematch", "search", "mixture", "parquet")
+PARTS = ("score", "export", "rematch", "search")
 CHILD = """
 import json, re, resource, sys
 from cleanpairs.cli import main
@@ -89,6 +82,26 @@ def command(*args: object) -> tuple[float, float]:
         sys.exit(f"cleanpairs {' '.join(map(str, args))}\n{done.stderr}")
     seconds, peak = json.loads(done.stdout.splitlines()[-1])
     return seconds, peak
+
+
+def write_rows(path: Path, rows: int, dim: int, seed: int = 0) -> None:
+    """Synthetic rows: a caption of 4 to 12 words out of 2,000, and a vector that is the sum of theirs."""
+    rng = np.random.default_rng(seed)
+    words = rng.normal(size=(2000, dim)).astype(np.float32)
+    names = np.array([f"word{i}" for i in range(2000)], object)
+    vector = pa.list_(pa.float32(), dim)
+    schema = pa.schema([("key", pa.string()), ("caption", pa.string()), ("image_features", vector)])
+    with pq.ParquetWriter(path, schema, compression="none") as writer:
+        for start in range(0, rows, 20_000):
+            n = min(20_000, rows - start)
+            chosen = rng.integers(0, 2000, size=(n, 12))
+            lengths = rng.integers(4, 13, size=n)
+            present = np.arange(12) < lengths[:, None]
+            vectors = np.einsum("nk,nkd->nd", present.astype(np.float32), words[chosen])
+            captions = [" ".join(names[c[:k]]) for c, k in zip(chosen, lengths.tolist(), strict=True)]
+            flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float32).ravel()), dim)
+            keys = pa.array([str(start + i) for i in range(n)])
+            writer.write_batch(pa.RecordBatch.from_arrays([keys, pa.array(captions), flat], schema=schema))
 
 
 def inputs(work: Path, rows: int, dim: int) -> Path:
@@ -258,47 +271,6 @@ def neighbours(rows: int, dim: int, flops: float) -> None:
               f"{recall_at(at[:, :10], exact.indices[:, :10]):.3f}")  # fmt: skip
 
 
-def mixture(rows: int) -> None:
-    from sklearn.mixture import GaussianMixture
-
-    rng = np.random.default_rng(0)
-    n = 10 * rows
-    x = np.clip(np.where(rng.random(n) < 0.3, rng.normal(0.7, 0.1, n), rng.normal(0.25, 0.08, n)), 0, 1)
-    ours = cpu(lambda: split_in_two(x))
-    peer = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0)
-    theirs = 10 * cpu(lambda: peer.fit(x[:rows, None]).predict_proba(x[:rows, None]))
-    print(f"mixture {n:>10,} losses: {ours:.2f} s; scikit-learn, the papers' settings (scaled from {rows:,}): "
-          f"{theirs:.1f} s, {theirs / ours:.0f} times as long")  # fmt: skip
-
-
-def with_score(path: Path, out: Path, score: np.ndarray) -> None:
-    """Copy a Parquet file with one more column (N,), a batch at a time."""
-    first, sink = 0, None
-    for _, batch in iter_batches([str(path)], None, 65_536):
-        wide = batch.append_column("score", pa.array(score[first : first + len(batch)]))
-        sink = sink or ParquetSink(out, wide.schema).__enter__()
-        sink.write(wide)
-        first += len(batch)
-    if sink is not None:
-        sink.__exit__(None, None, None)
-
-
-def parquet(work: Path, rows: int) -> None:
-    import pandas as pd
-
-    path, out = work / f"captions-{rows}.parquet", work / "copy.parquet"
-    words = np.array([f"word{i}" for i in range(2000)], object)
-    rng = np.random.default_rng(0)
-    captions = [" ".join(row) for row in words[rng.integers(0, 2000, (rows, 8))]]
-    columns = {f"c{i}": rng.normal(size=rows) for i in range(4)}
-    pq.write_table(pa.table({"caption": captions, **columns}), path, compression="zstd")
-
-    ours = cpu(lambda: with_score(path, out, np.zeros(rows, np.float32)))
-    theirs = cpu(lambda: pd.read_parquet(path).assign(score=np.float32(0)).to_parquet(out, compression="zstd"))
-    print(f"parquet {rows:>10,} captions and 4 columns in, 5 out: {ours:.2f} s; pandas {theirs:.2f} s, "
-          f"{theirs / ours:.1f} times as long")  # fmt: skip
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000)
@@ -307,7 +279,6 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--mismatched", type=float, default=1.0, help="share of wrong pairs of the part rematch")
     parser.add_argument("--parts", default="0.1,0.3,1", help="of the rows, that the part rematch plans one by one")
-    parser.add_argument("--rematch-workers", type=int, default=1, help="of the part rematch")
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
@@ -320,15 +291,11 @@ def main() -> None:
         export(args.work, args.rows, args.dim, bandwidth)
     if "rematch" in only and args.mismatched < 1:
         sizes = [round(args.rows * float(part)) for part in args.parts.split(",")]
-        rematch_many(args.work, sizes, args.dim, args.mismatched, args.rematch_workers)
+        rematch_many(args.work, sizes, args.dim, args.mismatched)
     elif "rematch" in only:
         rematch(args.work, args.rows)
     if "search" in only:
         neighbours(args.rows, args.dim, flops)
-    if "mixture" in only:
-        mixture(args.rows)
-    if "parquet" in only:
-        parquet(args.work, args.rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Nearest neighbours: few in a small bank, and by inverted lists, against FAISS and a full sort.
 
-    python benchmarks/bench_search.py [--rows 1000000 --dim 512]
+    python benchmarks/bench_all.py --only search
 
 One thread, CPU seconds. OpenBLAS inside FAISS is told its kernel (OPENBLAS_CORETYPE) for both sides, as
 `cleanpairs.ops.search` does before it imports it; the last row shows what that is worth: flat FAISS in two processes,
@@ -8,14 +8,13 @@ one that tells it and one that does not.
 
 Our search goes through FAISS's inverted lists of product codes, and ranks again by the vectors. It is compared with
 FAISS's lists of whole vectors at equal recall: these are given as many probes as bring them to at least the recall of
-ours, less 0.005. The vectors are unit vectors of ``--freedom`` degrees of freedom in 1,000 modes, and queries near
+ours, less 0.005. The vectors are unit vectors of 64 degrees of freedom in 1,000 modes, and queries near
 to them. FAISS's search is timed on a sample of the queries and scaled; both sides' training and filling of the
 lists is in the time.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -24,8 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
-from side_by_side import Machine, Row, measure, one_thread, show, take_turns
+from side_by_side import Machine, Row, take_turns
 
 from cleanpairs.ops import search
 from cleanpairs.ops.search import recall_at
@@ -155,25 +153,3 @@ def rows(machine: Machine) -> Iterator[Row]:
     yield from small_bank(machine)
     yield from inverted_lists(machine, 150_000, 256, 64, 0.92)
     yield from kernel()
-
-
-def larger(machine: Machine) -> Iterator[Row]:
-    """What the suite adds with --full: lists of some 800 rows instead of 300."""
-    yield from inverted_lists(machine, 400_000, 256, 64, 0.92)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=150_000)
-    parser.add_argument("--dim", type=int, default=256)
-    parser.add_argument("--freedom", type=int, default=64)
-    parser.add_argument("--recall", type=float, default=0.92)
-    args = parser.parse_args()
-    one_thread()
-    torch.set_num_threads(1)
-    machine = measure()
-    show(inverted_lists(machine, args.rows, args.dim, args.freedom, args.recall), machine)
-
-
-if __name__ == "__main__":
-    main()

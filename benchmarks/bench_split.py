@@ -1,29 +1,26 @@
 """Mixtures of 1,000,000 losses, and recall@K of 5,000 captions and 1,000 images, one thread, against the usual ways.
 
-    python benchmarks/bench_split.py
+    python benchmarks/bench_all.py --only split
 
 GMM      scikit-learn's GaussianMixture with the papers' settings, fit and posterior.
-BMM      EM with weighted moment matching value by value (Arazo et al., 2019), densities by logarithms taken once, the
-         same number of iterations and start by a cut at the mean; and the published loop, densities by scipy.
-recall   of each image and each caption the sorted row (``np.argsort(row)[::-1]``) and a search in it. Three times: of
-         given similarities (NCR, CRCL, L2RM: i2t and t2i); of embeddings, one matrix product on either side; of
-         embeddings, theirs row by row (VSE++: ``np.dot(image, captions.T)`` for each image, in both directions).
+BMM      EM with weighted moment matching value by value (Arazo et al., 2019), densities by scipy, the same number of
+         iterations and start by a cut at the mean.
+recall   of each image and each caption the sorted row (``np.argsort(row)[::-1]``) and a search in it. Twice: of given
+         similarities (NCR, CRCL, L2RM: i2t and t2i); of embeddings, theirs row by row (VSE++:
+         ``np.dot(image, captions.T)`` for each image, in both directions).
 
 CPU seconds, the minimum of interleaved rounds.
 """
 
 from __future__ import annotations
 
-import argparse
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import torch
-from scipy.special import betaln
 from scipy.stats import beta as beta_distribution
-from side_by_side import Machine, Row, one_thread, take_turns
+from side_by_side import Machine, Row, take_turns
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
@@ -47,19 +44,6 @@ def moments(x: np.ndarray, share: np.ndarray) -> tuple[float, float]:
     variance = (share * (x - mean) ** 2).sum() / share.sum()
     common = mean * (1 - mean) / variance - 1
     return mean * common, (1 - mean) * common
-
-
-def beta_by_value(x: np.ndarray) -> np.ndarray:
-    """As fast as numpy makes it: two logarithms a value in all, one exponential a value and iteration."""
-    x = np.clip(x, EDGE, 1 - EDGE)
-    log_x, log_1x = np.log(x), np.log1p(-x)
-    resp = (x >= x.mean()).astype(np.float64)
-    for _ in range(ITERATIONS):
-        (a0, b0), (a1, b1), weight = moments(x, 1 - resp), moments(x, resp), resp.mean()
-        odds = (a1 - a0) * log_x + (b1 - b0) * log_1x
-        odds += betaln(a0, b0) - betaln(a1, b1) + np.log(weight / (1 - weight))
-        resp = 1 / (1 + np.exp(-odds))
-    return np.asarray(resp)
 
 
 def beta_by_scipy(x: np.ndarray) -> np.ndarray:
@@ -178,69 +162,3 @@ def rows(machine: Machine) -> Iterator[Row]:
     """Those of the suite (bench_all.py)."""
     yield from mixture_rows(machine)
     yield from recall_rows(machine)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--values", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
-    one_thread()
-    torch.set_num_threads(1)
-    x, noisy = losses(args.values)
-    print(f"{args.values:,} losses, N(.2, .1) and 0.4 of N(.55, .15), scaled")
-    timed = take_turns({"ours": lambda: split_in_two(x).high, "theirs": lambda: scikit_learn(x)}, args.rounds)
-    took, got = timed.seconds, timed.result
-    right = {name: float(((high > 0.5) == noisy).mean()) for name, high in got.items()}
-    print(
-        f"  GMM: {took['theirs'] / took['ours']:.1f}x scikit-learn at the papers' settings "
-        f"({took['ours'] * 1e3:.0f} ms, {took['theirs'] * 1e3:.0f} ms; right {right['ours']:.4f}, "
-        f"{right['theirs']:.4f})"
-    )
-    ways: dict[str, Callable[[], Any]] = {
-        "ours": lambda: split_in_two(x, "beta").high,
-        "by value": lambda: beta_by_value(x),
-        "scipy": lambda: beta_by_scipy(x),
-    }
-    timed = take_turns(ways, args.rounds)
-    took, got = timed.seconds, timed.result
-    right = {name: float(((high > 0.5) == noisy).mean()) for name, high in got.items()}
-    for name in ("scipy", "by value"):
-        print(
-            f"  BMM: {took[name] / took['ours']:.1f}x EM value by value, {ITERATIONS} iterations, {name} "
-            f"({took['ours'] * 1e3:.0f} ms, {took[name] * 1e3:.0f} ms; right {right['ours']:.4f}, {right[name]:.4f})"
-        )
-
-    m, per_image, dim = 1000, 5, 256
-    z_image, z_text, owner = embeddings(m, per_image, dim)
-    S = product(z_image, z_text)
-    print(f"recall@1, 5, 10 of {m * per_image:,} captions and {m:,} images")
-    timed = take_turns(
-        {
-            "given": lambda: recall_of_similarity(S, owner),
-            "sorted": lambda: sorted_rows(S, per_image),
-            "sorted products": lambda: sorted_products(z_image, z_text, per_image),
-            "product": lambda: product(z_image, z_text),
-            "ours": lambda: recall(z_image, z_text, owner),
-        },
-        max(args.rounds, 5),
-    )
-    took, found = timed.seconds, timed.result
-    ours, theirs = found["ours"].to_dict(), found["sorted"].to_dict()
-    same = max(abs(ours[name] - theirs[name]) for name in ours)
-    print(
-        f"  {took['sorted'] / took['given']:.1f}x sorting the rows of given similarities "
-        f"({took['given'] * 1e3:.1f} ms, {took['sorted'] * 1e3:.0f} ms; largest difference {same:.3f})"
-    )
-    print(
-        f"  {(took['sorted'] + took['product']) / took['ours']:.1f}x with one product of {dim}-d embeddings on either "
-        f"side, which alone takes {took['product'] * 1e3:.0f} ms of our {took['ours'] * 1e3:.0f} ms"
-    )
-    print(
-        f"  {took['sorted products'] / took['ours']:.1f}x multiplying and sorting row by row "
-        f"({took['ours'] * 1e3:.0f} ms, {took['sorted products'] * 1e3:.0f} ms)"
-    )
-
-
-if __name__ == "__main__":
-    main()

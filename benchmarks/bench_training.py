@@ -6,8 +6,8 @@ The baselines are written from the papers' equations, with the same weights, and
 difference is in the note). One thread, CPU seconds, the minimum of interleaved rounds.
 
 step     encoders, similarity, loss, gradient, AdamW. VSE infinity: each set's pooling weights by a recurrent network of
-         their own, captions padded, regions dropped image by image. SGR, SAF: one caption after another
-         (bench_backbones.py). MLP: captions padded. With CRCL's loss on both sides, ours and the plain one; the caption
+         their own, captions padded, regions dropped image by image. SGR, SAF: one caption after another, as the
+         published code does. MLP: captions padded. With CRCL's loss on both sides, ours and the plain one; the caption
          loops with the triplet loss.
 loss     CRCL's eq. 3, 6, 8 and 9 with autograd, value and gradient.
 loader   `torch.utils.data.DataLoader` with a sample as an item and a collate function, which drop regions and words.
@@ -17,23 +17,26 @@ embed    images and captions in evaluation mode, batches of 128 in the given ord
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from bench_backbones import caption_by_caption, inputs_of, step_of
 from side_by_side import Machine, Row, measure, one_thread, show, take_turns
 from torch import Tensor, nn
+from torch.nn.functional import leaky_relu, normalize
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from cleanpairs.encoders.backbone import VSEInf
+from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.mlp import MLP
-from cleanpairs.encoders.sgraf import SAF, SGR, SGRAF
-from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer
+from cleanpairs.encoders.sgraf import SAF, SGR
+from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, pack
 from cleanpairs.methods.crcl import ActiveComplementaryLoss
+from cleanpairs.objectives import TripletLoss
 from cleanpairs.scoring import embed_images, embed_texts
 from cleanpairs.trainer.context import EpochContext
 from cleanpairs.trainer.types import TrainingData, TrainingSettings
@@ -185,18 +188,57 @@ def vector_steps(machine: Machine, rounds: int) -> Iterator[Row]:
 
 
 def ours_name(kind: Any) -> str:
-    return {VSEInf: "vse_inf", MLP: "mlp", SGR: "sgr", SAF: "saf", SGRAF: "sgraf"}[kind]
+    return {VSEInf: "vse_inf", MLP: "mlp", SGR: "sgr", SAF: "saf"}[kind]
 
 
-def caption_loop(model: Any) -> Callable[..., Tensor]:
-    """The similarity one caption at a time, of a pair of models their mean."""
+def caption_by_caption(model: Any, images: Local, texts: Local) -> Tensor:
+    """(Bi, Bt): the similarity of all images with one caption after the other."""
+    compare = model.compare
+    regions, n = images.parts, len(images.parts)
+    v_bar, t_bar = compare.image_attention(images), compare.text_attention(texts)
+    columns = []
+    for t in range(len(texts.parts)):
+        words = texts.parts[t, : int(texts.lengths[t])][None].repeat(n, 1, 1)  # (n, L, D)
+        s = leaky_relu(regions @ words.transpose(1, 2), 0.1)  # (n, R, L)
+        a = (9 * normalize(s, dim=2)).transpose(1, 2).softmax(dim=2)  # (n, L, R)
+        context = normalize(a @ regions, dim=-1)
+        local = normalize(compare.local((context - words) ** 2), dim=-1)
+        whole = normalize(compare.whole((v_bar - t_bar[t][None]) ** 2), dim=-1)
+        x = torch.cat([whole[:, None], local], dim=1)
+        r = compare.reasoning
+        if isinstance(model, SGR):
+            for query, key, graph in zip(r.query, r.key, r.graph, strict=True):
+                edge = (query(x) @ key(x).transpose(1, 2)).softmax(dim=-1)
+                x = graph(edge @ x).relu()
+            columns.append(torch.sigmoid(r.score(x[:, 0])))
+        else:
+            weight = torch.sigmoid(r.attention(x))
+            kept = normalize((weight / weight.sum(dim=1, keepdim=True) * x).sum(dim=1), dim=-1)
+            columns.append(torch.sigmoid(r.score(kept)))
+    return torch.cat(columns, dim=1)
 
-    def similarity(images: Any, texts: Any) -> Tensor:
-        if not isinstance(model, SGRAF):
-            return caption_by_caption(model, images, texts)
-        return torch.stack([caption_by_caption(m, i, t) for m, i, t in zip(model.members, images, texts)]).mean(0)  # noqa: B905
 
-    return similarity
+def step_of(model: Any, inputs: Any, similarity: Callable[..., Tensor]) -> Callable[[], None]:
+    """One training step as a function."""
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    loss = TripletLoss()
+    images, tokens = inputs
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        S = similarity(*model(images, None, tokens))
+        loss(S, torch.ones(len(S))).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def inputs_of(batch: int, regions: int, words: int, dim_image: int) -> Any:
+    rng = np.random.default_rng(0)
+    vocabulary = [f"w{k}" for k in range(2000)]
+    captions = [" ".join(rng.choice(vocabulary, max(3, int(rng.normal(words, 2))))) for _ in range(batch)]
+    tokens, _ = pack(Tokenizer(vocabulary).encode(captions), np.arange(batch))
+    return torch.randn(batch, regions, dim_image), tokens
 
 
 def local_steps(machine: Machine, rounds: int) -> Iterator[Row]:
@@ -205,7 +247,7 @@ def local_steps(machine: Machine, rounds: int) -> Iterator[Row]:
         ours, theirs = twins(kind, 2001, 1280, dim=256, dim_sim=64)
         steps = {
             "ours": step_of(ours, inputs, ours.similarity),
-            "loop": step_of(theirs, inputs, caption_loop(theirs)),
+            "loop": step_of(theirs, inputs, partial(caption_by_caption, theirs)),
         }
         took = take_turns(steps, rounds).seconds
         floor = machine.floor(flops_of(ours, inputs))

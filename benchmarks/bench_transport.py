@@ -149,11 +149,6 @@ def rows(machine: Machine, n: int = 20_000) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def larger(machine: Machine) -> Iterator[Row]:
-    """What the suite adds with --full: the size at which the target was set."""
-    yield from rows(machine, 100_000)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=100_000)

@@ -3,9 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/calibrate.py DATA_DIR --corpora clipart,photos-1,titles-2000 --out DIR
 
 DATA_DIR and the corpora: those of truth.py; mini: CLIP's vectors in ``clip/mini_*``;
-attributes: 2,000 products with their attributes as captions. Scores are those of the untrained evidence, or of
-``--method auto``, and stay in DIR. Kinds of noise: ``within:category`` where there are categories, else cluster:4;
-cluster:16, partial, uniform, none.
+attributes: 2,000 products with their attributes as captions. Scores are those of the untrained evidence, and stay in
+DIR. Kinds of noise: ``within:category`` where there are categories, else cluster:4; cluster:16, partial, uniform, none.
 
 order: telling (as ``review --calibrate`` asks), random, lowest scores first, audit (its stratified draw). F1 at the
 threshold that the answers give, by the best F1 of these scores. Held: the 95 % interval of the rate holds it. Word: of
@@ -34,7 +33,6 @@ from vectors import best_f1, f1
 
 from cleanpairs import Pairs, load_pairs
 from cleanpairs.audit import Answered, draw_sample
-from cleanpairs.core.registry import METHODS
 from cleanpairs.correspondence.calibration import calibrate_by_labels, positions
 from cleanpairs.data.noise import Noise, apply_noise
 from cleanpairs.methods.auto import Auto
@@ -65,22 +63,17 @@ def noisy_data(fit: Any, noise: Noise) -> TrainingData:
     return replace(fit.data, tokens=fit.data.tokens.take(order), text_group=fit.data.text_group[order])
 
 
-def scored(folder: Path, corpus: str, method: str, out: Path) -> dict[tuple[str, float], tuple[np.ndarray, np.ndarray]]:
+def scored(folder: Path, corpus: str, out: Path) -> dict[tuple[str, float], tuple[np.ndarray, np.ndarray]]:
     """Kind and rate -> scores (n,), and who is mismatched (n,)."""
     near, found, fit = "within:category" if corpus[:5] in ("title", "attri") else "cluster:4", {}, None
     for kind, rates in {near: RATES, "cluster:16": RATES, "partial": RATES, "uniform": RATES, "none": (0.0,)}.items():
         for rate in rates:
-            file = out / f"{corpus}-{kind.replace(':', '_')}-{rate:g}{'' if method == 'evidence' else '-' + method}.npz"
+            file = out / f"{corpus}-{kind.replace(':', '_')}-{rate:g}.npz"
             if not file.exists():
                 fit = fit or Auto(device="cpu")._prepare(clean(folder, corpus, out))
                 noise = noise_of(fit.pairs, "uniform" if kind == "none" else kind, rate, 0, fit)
-                if method == "evidence":
-                    y = Untrained.of(noisy_data(fit, noise), 0.0, similar=False, train=True, seed=0).agreement.observed
-                    np.savez(file, y=y, bad=noise.mismatched[fit.usable])
-                else:
-                    model = METHODS.load(method)(backbone="mlp", device="cpu", random_state=0)
-                    y = model.fit(apply_noise(fit.pairs, noise)).correspondence_
-                    np.savez(file, y=y[np.isfinite(y)], bad=noise.mismatched[np.isfinite(y)])
+                y = Untrained.of(noisy_data(fit, noise), 0.0, similar=False, train=True, seed=0).agreement.observed
+                np.savez(file, y=y, bad=noise.mismatched[fit.usable])
             with np.load(file) as kept:
                 found[kind, rate] = kept["y"], kept["bad"]
     return found
@@ -133,17 +126,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--corpora", default="clipart,titles-2000,mini,photos-1,web,attributes")
-    parser.add_argument("--method", default="evidence")
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("runs/calibrate"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     found = []
     for corpus in args.corpora.split(","):
-        file = args.out / f"{corpus}-{args.method}-{args.draws}.csv"
+        file = args.out / f"{corpus}-{args.draws}.csv"
         if not file.exists():
             cells = []
-            for (kind, rate), (y, bad) in scored(args.data, corpus, args.method, args.out).items():
+            for (kind, rate), (y, bad) in scored(args.data, corpus, args.out).items():
                 for order, wrong in ORDERS:
                     for n, figures in drawn(y, bad, order, wrong, args.draws).items():
                         cell = {"corpus": corpus, "kind": kind, "rate": rate, "order": order, "wrong": wrong, "n": n}

@@ -2,14 +2,13 @@
 
     python benchmarks/encoders.py photos.parquet --test photos_test.parquet --captions 1 5 --sizes 1600 --noise 0.4 0
     python benchmarks/encoders.py clipart
-    python benchmarks/encoders.py titles.parquet --sizes 500 --kinds words both auto --foreign 0.5
 
 Each file is Parquet with an image and a caption, or a list of captions, a row; ``clipart`` is the corpus that ships,
 with its test split. Of each corpus so many rows and so many captions of each are taken, the share ``--noise`` of the
 captions is permuted, and the method ``auto`` with the backbone ``mlp`` is fitted with each text encoder: AUROC of the
 untrained neighbours' agreement, AUROC and F1 of the method, rSum on the test file, CPU seconds. ``sentences``
-are the vectors alone, given as those of the data; ``auto`` chooses, as a fit does. ``--foreign`` transliterates a share
-of the captions into Cyrillic, which the sentence encoder does not know. ``--speed`` is of both encoders alone.
+are the vectors alone, given as those of the data; ``auto`` chooses, as a fit does. ``--speed`` is of both encoders
+alone.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +45,6 @@ def vectors(pairs: Pairs, matrix: ImageMatrix, sentences: np.ndarray | None) -> 
     return Pairs.from_arrays(
         pairs.captions, features=np.asarray(matrix.array), image_index=pairs.image_index, text_vectors=sentences
     )
-
-
-def transliterated(pairs: Pairs, share: float) -> Pairs:
-    """The pairs, so many of their captions with a Cyrillic letter for each Latin one."""
-    letters = str.maketrans("abcdefghijklmnopqrstuvwxyz", "абцдефгхийклмнопярстувшъыз")
-    chosen = np.random.default_rng(0).random(len(pairs)) < share
-    captions = [c.lower().translate(letters) if t else c for c, t in zip(pairs.captions, chosen, strict=True)]
-    return replace(pairs, captions=captions)
 
 
 def runs(
@@ -139,7 +129,6 @@ def main() -> None:
     parser.add_argument("--captions", type=int, nargs="+", default=[1], help="of each row")
     parser.add_argument("--noise", type=float, nargs="+", default=[0.4])
     parser.add_argument("--kinds", nargs="+", default=KINDS[:3], choices=KINDS)
-    parser.add_argument("--foreign", type=float, default=0, help="share of the captions")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-test", type=int, default=500)
     parser.add_argument("--speed", action="store_true", help="of the encoders only")
@@ -158,8 +147,6 @@ def main() -> None:
     for size in options.sizes:
         for captions in options.captions:
             pairs = whole.select(first_captions(whole, size, captions))
-            if options.foreign:
-                pairs = transliterated(pairs, options.foreign)
             for noise in options.noise:
                 for line in runs(pairs, test, frozen, noise, tuple(options.kinds), options.seed):
                     print(f"| {size} | {captions} {line}", flush=True)

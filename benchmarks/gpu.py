@@ -12,8 +12,7 @@ of the GPU, and the floor of a training epoch, which is
     + features read, and parameters, gradients and moments read and written / bytes/s of a copy,
 
 both measured first, in the precision that the trainer takes. The goals are an epoch of CRCL within 3 times the floor
-with VSE infinity, within 5 times with SGR. Then the scoring of 10,000,000 pairs of vectors against
-the bank. Where there is no GPU it says so, and ends.
+with VSE infinity, within 5 times with SGR. Where there is no GPU it says so, and ends.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from cleanpairs import load_pairs
 from cleanpairs.core.errors import CleanpairsError
 from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.tokenizer import pack
-from cleanpairs.scoring import Bank, Embeddings
 
 LEFT_OUT = {"clip-score": "trains nothing"}
 GOALS = {("crcl", "vse_inf"): 3.0, ("crcl", "sgr"): 5.0}  # times the floor
@@ -138,22 +136,6 @@ def train(name: str, backbone: str, data: Path, args: argparse.Namespace, rates:
     )
 
 
-def scoring(device: torch.device, pairs: int, dim: int) -> str:
-    rng = np.random.default_rng(0)
-
-    def unit(n: int) -> Embeddings:
-        x = rng.standard_normal((n, dim), np.float32)
-        return Embeddings(x / np.linalg.norm(x, axis=1, keepdims=True))
-
-    groups = np.arange(1016)
-    bank = Bank(unit(1016), unit(1016), groups, groups, tau=0.05, device=str(device))
-    images, texts = unit(65_536), unit(65_536)
-    other = np.arange(65_536) + 5000
-    seconds = elapsed(device, lambda: bank(images, texts, other, other), 3)
-    took = pairs * seconds / len(images)
-    return f"{len(images) / seconds:,.0f} pairs/s: {pairs:,} pairs in {took:.0f} s ({len(images):,} timed)"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=",".join(METHODS))
@@ -163,7 +145,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--score", type=int, default=10_000_000, help="pairs to score")
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
     parser.add_argument("--work", type=Path, default=Path("bench-gpu"))
     args = parser.parse_args()
@@ -181,7 +162,6 @@ def main() -> None:
             except (CleanpairsError, RuntimeError) as error:  # one that fails does not cost the others
                 told = f"failed: {error}"
             print(f"{backbone:<8} {method:<10} {told}", flush=True)
-    print(f"score    {scoring(args.device, args.score, args.dim)}")
 
 
 if __name__ == "__main__":

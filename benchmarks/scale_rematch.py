@@ -3,7 +3,7 @@
 An embedding folder, 512 halves a side: one part of wrong pairs, all different, whose captions stand a hundredth of it
 further on, and nine of right ones, which are three files, each of them three times (links): right pairs take part in no
 search but for the best 100,000. Each number of rows is planned from files of its own, which are removed when it is
-measured; by several workers the smallest is killed in its searches and gone on with.
+measured.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def write_part(folder: Path, part: int, first: int, block: int, dim: int, permut
             writer.write_table(pa.table([paths, captions], schema=schema))
 
 
-def rematch_many(work: Path, sizes: list[int], dim: int, share: float, workers: int) -> None:
+def rematch_many(work: Path, sizes: list[int], dim: int, share: float) -> None:
     """Cost, recall and what is found at each number of rows; exponents of time and memory."""
     few, run, plan = work / f"few-{dim}", work / f"run-{dim}", work / "plan-many.parquet"
     if not (run / "model").exists():
@@ -87,23 +87,8 @@ def rematch_many(work: Path, sizes: list[int], dim: int, share: float, workers: 
         shutil.rmtree(data, ignore_errors=True)
         _, wrong = write_folder(data, n, dim, share)
         options = ("--threshold", 0.8, "--repairs", "plausible", "--out", plan, "--overwrite")
-        options += ("--workers", workers)
-        found = command("rematch", run, data, *options)
-        costs[n] = found
-        tell(plan, wrong, found)
-        if n == min(sizes) and workers > 1:
-            whole, parts = plan.read_bytes(), plan.with_name(plan.name + ".parts")
-            plan.unlink()
-            answered = parts / "search-0" / "manifest.json"
-            first = command(
-                "rematch", run, data, *options, kill=lambda a=answered: a.exists() and a.read_text().count("number") > 0
-            )
-            second = command("rematch", run, data, *options)
-            print(
-                f"rematch killed in its first search ({first.cpu:.0f} CPU s); gone on with: {second.cpu:.0f} CPU s; "
-                f"same bytes {plan.read_bytes() == whole}, left behind: {parts.exists()}",
-                flush=True,
-            )
+        costs[n] = command("rematch", run, data, *options)
+        tell(plan, wrong, costs[n])
         shutil.rmtree(data)
     if len(costs) < 2:
         return

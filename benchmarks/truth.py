@@ -4,15 +4,14 @@
 
 DATA_DIR holds ``{photos,fashion,stamps,emoji}_train.parquet``, ``webcaptions.parquet`` and ``clipart_precomp``, as far
 as they are asked for; photos-1 are the photographs with the first of their captions, titles-N the first N titles.
-Captions are exchanged at random, or ``--kind`` says how. Every finished row goes to OUT, and a second call goes on
-where the first stopped.
+Captions are exchanged at random. Every finished row goes to OUT, and a second call goes on where the first stopped.
 
 The targets: above every probability at most 1.5 times the share of mismatched pairs that the scores say, and .005;
 expected calibration error at most .03, of fewer than 1,000 pairs .05; max_wrong kept within 1.5 times; the interval of
 the noise rate holds it, and is narrower than .1 for 8,000 pairs; the repaired export (`--repairs probable`) at most .02
 dirtier than the kept part, the expected calibration error of its repairs' confidence at most .05, and at least nine
 tenths of the right repairs that the best threshold by the truth allows ("possible": on the confidence of the plausible
-ones, for .02). ``--absent`` takes away that share of the mismatched rows, so that their captions cannot be found.
+ones, for .02).
 """
 
 from __future__ import annotations
@@ -86,24 +85,19 @@ def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
     return sum(len(b) * abs(probability[b].mean() - right[b].mean()) for b in bins if len(b)) / len(probability)
 
 
-def row(
-    folder: Path, corpus: str, rate: float, seed: int, kind: str, absent: float, changes: dict[str, Any]
-) -> dict[str, Any]:
+def row(folder: Path, corpus: str, rate: float, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
     """One fit, judged by the truth."""
     clean, settings = read(folder, corpus)
-    noise = inject_noise(clean, rate, seed=seed, kind=kind)
+    noise = inject_noise(clean, rate, seed=seed)
     begun = time.process_time()
     model = Auto(backbone="mlp", random_state=seed, require_dependence=False, **settings, **changes)
     noisy = apply_noise(clean, noise)
-    gone = np.random.default_rng(seed).permutation(np.flatnonzero(noise.mismatched))
-    left = np.setdiff1d(np.arange(len(clean)), gone[: round(absent * len(gone))])
-    noisy = noisy.select(left) if absent else noisy
     model.fit(noisy)
     known = np.isfinite(model.correspondence_)
-    w, wrong = model.correspondence_[known].astype(float), noise.mismatched[left][known]
+    w, wrong = model.correspondence_[known].astype(float), noise.mismatched[known]
     low, high = model.noise_rate_interval_
     found: dict[str, Any] = {
-        "corpus": corpus, "noise": rate, "seed": seed, "kind": kind, "pairs": int(known.sum()),
+        "corpus": corpus, "noise": rate, "seed": seed, "pairs": int(known.sum()),
         "mismatched": float(wrong.mean()), "rate": model.noise_rate_, "low": low, "high": high,
         "auroc": detection(w, wrong, 0.5).auroc if wrong.any() else None, "error": calibration_error(w, ~wrong),
         "seconds": time.process_time() - begun,
@@ -136,7 +130,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     head += [f"w > {a}: said / is" for a in ABOVE] + [f"max_wrong {m}: is, of oracle's" for m in WRONG] + ["CPU s"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
-        cells = [r["corpus"], f"{r['noise']:g}" + ("" if r["kind"] == "uniform" else f" {r['kind']}"), str(r["seed"])]
+        cells = [r["corpus"], f"{r['noise']:g}", str(r["seed"])]
         cells.append(f"{r['rate']:.3f} [{r['low']:.3f}, {r['high']:.3f}]" if r["rate"] == r["rate"] else "undetermined")
         cells += ["-" if r["auroc"] is None else f"{r['auroc']:.3f}", f"{r['error']:.3f}"]
         for level in ABOVE:
@@ -156,8 +150,7 @@ def repair_table(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
         f = r["repairs"]
-        noise = f"{r['noise']:g}" + (f", {r['absent']:g} absent" if r["absent"] else "")
-        cells = [r["corpus"], noise, str(r["seed"]), f"{f['came']:.3f}", f"{f['kept']:.3f}"]
+        cells = [r["corpus"], f"{r['noise']:g}", str(r["seed"]), f"{f['came']:.3f}", f"{f['kept']:.3f}"]
         for name in ("probable", "plausible"):
             count, right, share = f[name]
             error = f[f"{name} error"]
@@ -173,8 +166,6 @@ def main() -> None:
     parser.add_argument("--corpora", default="photos,photos-1,titles-20000,titles-2000,clipart,web")
     parser.add_argument("--noise", default="0,0.05,0.2,0.4,0.6,0.8")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--kind", default="uniform", help="of the noise, as of `cleanpairs bench`")
-    parser.add_argument("--absent", type=float, default=0.0, help="share of the mismatched rows to take away")
     parser.add_argument("--planted", type=float, default=0.1, help="share of the pairs")
     parser.add_argument("--out", type=Path, default=Path("runs/truth.jsonl"))
     args = parser.parse_args()
@@ -184,13 +175,10 @@ def main() -> None:
     for corpus in args.corpora.split(","):
         for rate in map(float, args.noise.split(",")):
             for seed in range(args.seeds):
-                key = {
-                    "corpus": corpus, "noise": rate, "seed": seed, "kind": args.kind, "planted": args.planted,
-                    "absent": args.absent,
-                }  # fmt: skip
+                key = {"corpus": corpus, "noise": rate, "seed": seed, "planted": args.planted}
                 found = next((r for r in done if all(r.get(k) == v for k, v in key.items())), None)
                 if found is None:
-                    found = row(args.data, corpus, rate, seed, args.kind, args.absent, {"planted": args.planted}) | key
+                    found = row(args.data, corpus, rate, seed, {"planted": args.planted}) | key
                     with args.out.open("a") as file:
                         file.write(json.dumps(found) + "\n")
                 rows.append(found)

@@ -1,11 +1,9 @@
 """Vectors of both sides: auto and clip-score beside the cosine, CSLS, negCLIPLoss and LEMoN, on real sets made worse.
 
     OMP_NUM_THREADS=1 python benchmarks/vectors.py DIR [--names mini] [--kinds plain,hubbed] [--noise 0,0.4,near]
-    OMP_NUM_THREADS=1 python benchmarks/vectors.py --scale 1000000 --work TMP
 
 DIR holds NAME_image.npy and NAME_text.npy (n, d). Where it has a CSV named like the first letters of NAME with a column
-``label`` (true, out-of-context, miscaptioned: VERITE), the set is its true pairs, each image and each caption once; the
-labels are judged too, as single pairs against the vectors of the true ones.
+``label`` (true, out-of-context, miscaptioned: VERITE), the set is its true pairs, each image and each caption once.
 
 kinds: plain; noisy (noise added to the vectors of both sides); hubbed (images near to all captions, each to another
 degree); rotated (the captions turned: no common space); mixed (half of it turned). noise: a share of captions that
@@ -18,9 +16,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import resource
-import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +23,7 @@ from sklearn.metrics import roc_auc_score
 
 from cleanpairs import Auto, Pairs
 from cleanpairs.methods.clip_score import ClipScore
-from cleanpairs.ops.mapped import release
 from cleanpairs.ops.normalised_similarity import TAU, VectorPairs, cosines
-from cleanpairs.ops.search import top_k
 
 
 def normalised_similarity(
@@ -160,55 +153,6 @@ def judged(x: np.ndarray, t: np.ndarray, at: np.ndarray, epochs: int) -> dict[st
     return out
 
 
-def by_people(x: np.ndarray, t: np.ndarray, labels: np.ndarray, name: str) -> None:
-    """True against each kind of false pair, as single pairs against a background of the true ones."""
-    true = np.flatnonzero(labels == "true")
-    some = true[np.intersect1d(once(x[true]), once(t[true]))]
-    groups = [np.unique(v.round(3), axis=0, return_inverse=True)[1].ravel() for v in (x, t)]
-    background = VectorPairs(x[some], t[some], groups[0][some], groups[1][some])
-    scores = {"cosine": (x * t).sum(1)} | {
-        kind: normalised_similarity(x, t, *groups, kind=kind, background=background) for kind in ("csls", "softmax")
-    }
-    for label in ("out-of-context", "miscaptioned"):
-        chosen = np.concatenate([true, np.flatnonzero(labels == label)])
-        figures = "  ".join(f"{k} {1 - area(s[chosen], labels[chosen] != 'true'):.3f}" for k, s in scores.items())
-        print(f"| {name}: true against {label}, single pairs, AUROC | {figures} |", flush=True)
-
-
-def scale(n: int, work: Path, d: int = 512) -> None:
-    """Normalised scores of n synthetic pairs beside the two searches alone."""
-    rng = np.random.default_rng(0)
-    sides = [np.lib.format.open_memmap(work / f"{s}.npy", "w+", np.float16, (n, d)) for s in ("image", "text")]
-    topics = rng.normal(size=(max(64, n // 200), d)).astype(np.float32)
-    for start in range(0, n, 10_000):
-        z = topics[rng.integers(0, len(topics), min(10_000, n - start))]
-        z = z + 0.7 * rng.normal(size=z.shape).astype(np.float32)
-        for side in sides:
-            side[start : start + 10_000] = unit(z + 0.7 * rng.normal(size=z.shape).astype(np.float32))
-        release(*sides)  # what is written is not what scoring takes
-    begin = time.process_time()
-    for a, b in (sides, sides[::-1]):
-        top_k(a, b, 32)
-    search = time.process_time() - begin
-    begin = time.process_time()
-    score = normalised_similarity(*sides)
-    took = time.process_time() - begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(
-        f"{n} pairs x {d}: search alone {search:.0f} s, scores {took:.0f} s ({took / search:.2f}), peak {peak:.2f} GiB"
-    )
-    some = rng.choice(n, 200, replace=False)
-    logs = [np.array([_exact(a[i], b) for i in some]) for a, b in (sides, sides[::-1])]
-    own = np.einsum("ij,ij->i", sides[0][some].astype(np.float32), sides[1][some].astype(np.float32))
-    print(f"largest error of 200: {np.abs(own - (logs[0] + logs[1]) / 2 - score[some]).max():.2e}")
-
-
-def _exact(query: np.ndarray, bank: np.ndarray, tau: float = 0.01) -> float:
-    parts = [query.astype(np.float32) @ bank[s : s + 50_000].astype(np.float32).T for s in range(0, len(bank), 50_000)]
-    s = np.concatenate(parts).astype(np.float64)
-    return float(tau * np.log(np.exp((s - s.max()) / tau).sum()) + s.max())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dir", type=Path, nargs="?")
@@ -223,16 +167,10 @@ def main() -> None:
         default=12,
         help="of auto; 0: without auto. What is settled by similarity does not depend on it",
     )
-    parser.add_argument("--scale", type=int)
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()))
     args = parser.parse_args()
-    if args.scale:
-        scale(args.scale, args.work)
-        return
     columns: list[str] = []
     for name, (x0, t0, labels) in real(args.dir, args.names).items():
         if labels is not None:
-            by_people(x0, t0, labels, name)
             true = labels == "true"
             x0, t0 = x0[true], t0[true]
             kept = np.intersect1d(once(x0), once(t0))

@@ -1,14 +1,13 @@
 """``cleanpairs fit`` and ``export ids.npy`` on N pairs of CLIP-like vectors, beside the plain score in the same run.
 
-    OMP_NUM_THREADS=2 python benchmarks/vectors_at_scale.py 1000000 DIR [--noise 0.3] [--repair] [--exact] [--profile]
+    OMP_NUM_THREADS=2 python benchmarks/vectors_at_scale.py 1000000 DIR [--noise 0.3] [--repair] [--exact]
 
 DIR gets an embedding folder of clip-retrieval (512 halves a side, in shards of 250,000) whose captions rotate by the
 share ``--noise``. The plain score is negCLIPLoss in numpy: a background of 4,096 pairs, blocks of float32. Printed: CPU
 seconds, seconds by the clock and VmHWM of each process, the ratio of fit and export to the plain score, the area under
 the ROC curve of both, and the error of the noise rate. ``--repair`` goes on with ``rematch`` and ``export`` by
 defaults, and prints the share of right repairs, and their mean probability, with the calibration error over ten bins.
-``--exact`` also compares all pairs with each other, which takes
-quadratic time. ``--profile`` prints where the CPU time of ``fit`` goes.
+``--exact`` also compares all pairs with each other, which takes quadratic time.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,23 +30,22 @@ DIM, SHARD, BLOCK = 512, 250_000, 8192
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU seconds and seconds by the clock; bytes of all processes, each at its peak; whether it was killed."""
+    """CPU seconds and seconds by the clock; bytes of all processes, each at its peak."""
 
     cpu: float
     wall: float
     peak: int
-    killed: bool = False
 
     def __str__(self) -> str:
         return f"{self.cpu:.1f} CPU s, {self.wall:.1f} s by the clock, VmHWM {self.peak / 2**20:,.0f} MiB"
 
 
-def command(*args: object, kill: Callable[[], bool] = lambda: False) -> Cost:
-    """What a command of cleanpairs costs; ``kill()`` is asked now and then whether to kill all its processes."""
-    return measured("-m", "cleanpairs", *args, kill=kill)
+def command(*args: object) -> Cost:
+    """What a command of cleanpairs costs."""
+    return measured("-m", "cleanpairs", *args)
 
 
-def measured(*args: object, kill: Callable[[], bool] = lambda: False) -> Cost:
+def measured(*args: object) -> Cost:
     """What Python with these arguments costs, in processes of its own, looked up ten times a second."""
     began = time.monotonic()
     process = subprocess.Popen(
@@ -56,23 +53,19 @@ def measured(*args: object, kill: Callable[[], bool] = lambda: False) -> Cost:
         start_new_session=True,
     )  # fmt: skip
     used: dict[int, tuple[float, int]] = {}
-    killed = False
     try:
         while process.poll() is None:
             for pid in family(process.pid):
                 used[pid] = tuple(map(max, usage(pid), used.get(pid, (0.0, 0))))  # type: ignore[assignment]
-            if not killed and kill():
-                os.killpg(process.pid, signal.SIGKILL)
-                killed = True
             time.sleep(0.1)
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         raise
     _, errors = process.communicate()
-    if process.returncode and not killed:
+    if process.returncode:
         sys.exit(f"{' '.join(map(str, args))}\n{errors}")
     cpu, peak = (sum(values) for values in zip(*used.values(), strict=True))
-    return Cost(cpu, time.monotonic() - began, int(peak), killed)
+    return Cost(cpu, time.monotonic() - began, int(peak))
 
 
 def usage(pid: int) -> tuple[float, int]:
@@ -215,7 +208,6 @@ def main() -> None:
     parser.add_argument("--noise", type=float, default=0.3)
     parser.add_argument("--repair", action="store_true")
     parser.add_argument("--exact", action="store_true")
-    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     folder: Path = args.dir / f"embeddings-{args.n}-{args.noise:g}"
@@ -242,13 +234,6 @@ def main() -> None:
         repair(folder, run, args.dir / "clean.parquet")
     if args.exact:
         exact(folder)
-    if args.profile:
-        code = (
-            "import atexit, cProfile, pstats, time; p = cProfile.Profile(time.process_time); "
-            "atexit.register(lambda: pstats.Stats(p).sort_stats('tottime').print_stats(45)); "
-            "p.enable(); from cleanpairs.cli import main; main()"
-        )
-        subprocess.run([sys.executable, "-c", code, "fit", folder, "--out", run, "--overwrite", "--quiet"], check=False)
 
 
 if __name__ == "__main__":

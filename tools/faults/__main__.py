@@ -21,10 +21,10 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a fork keeps one thread
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from faults import ends, losses, strangers, trainings
+from faults import ends, losses, strangers
 from faults.cases import CASES, Case, build, prepare
 from faults.changes import try_changes
-from faults.figures import THRESHOLDS, Figure, account, measure_memory
+from faults.figures import THRESHOLDS, Figure, account, limits, measure_memory
 from faults.forked import in_children, warm
 from faults.full_disk import FullDisk, mount_works, try_full_disk
 from faults.injection import FAULTS, Tally, strace_works, try_case
@@ -153,12 +153,8 @@ def all_parts(given: argparse.Namespace, scratch: Path) -> Parts:
     parts |= {
         "races": lambda folder: figure(losses.try_races(2 if quick else 10, base, folder)),
         "stored": lambda folder: figure(strangers.stored(base, folder, quick=quick)),
-        "addresses": lambda folder: figure(strangers.addresses(2 if quick else 40)),
         "left behind": lambda folder: figure(strangers.left_behind(base, folder, quick=quick)),
-        "caches": lambda folder: figure(trainings.caches(base, folder, quick=quick)),
-        "modes": lambda folder: figure(trainings.modes(base, quick=quick)),
-        "threads": lambda folder: figure(trainings.threads(base, folder, quick=quick)),
-        "limits": lambda folder: figure(trainings.limits(base, folder, quick=quick)),
+        "limits": lambda folder: figure(limits(base, folder, quick=quick)),
         "memory": lambda folder: figure(measure_memory(folder, 64 if quick else 600)),
         "account": lambda folder: figure(account(base, folder, ("0.02",) if quick else THRESHOLDS)),
     }

@@ -1,8 +1,11 @@
-"""Two more figures: exports whose rows do not add up, and commands that hold more memory than their cap."""
+"""More figures: exports whose rows do not add up, commands over their cap of memory, or with few threads to start."""
 
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +13,16 @@ from pathlib import Path
 from faults.cases import copy
 from faults.forked import in_child, run_command
 
-__all__ = ["THRESHOLDS", "Figure", "account", "measure_memory"]
+__all__ = ["THRESHOLDS", "Figure", "account", "limits", "measure_memory"]
 
 ROOM = 2**30  # bytes that a command may take beyond what it begins with: the least that --memory-cap takes
 THRESHOLDS = ("0", "0.012", "0.02", "0.03", "0.05", "1")
 SCORES = ("0", "0.5", "1")
 FORMATS = (("out.parquet", ""), ("shards", "--format webdataset --shard-size 7"), ("stored", "--format datasets"))
+FIT = (
+    "--method infonce --batch-size 16 --device cpu --epochs 1 --set dim=8 --set dim_word=4 --set image_size=32 "
+    "--set require_dependence=false --quiet --out run --overwrite"
+)
 
 
 @dataclass(frozen=True)
@@ -89,3 +96,32 @@ def measure_memory(scratch: Path, megabytes: int = 600) -> Figure:
             problems.append(f"{name} held {held / 2**20:.0f} MiB and ended with {done.code}: {done.err.strip()[-200:]}")
     name = f"commands over a memory cap of 1 GiB more ({megabytes} MB in one row group: {', '.join(said)})"
     return Figure(name, len(said), problems)
+
+
+def limits(base: Path, folder: Path, *, quick: bool = False) -> Figure:
+    """Commands of a user who may start few threads and processes: they end well, or with 6 and a sentence."""
+    work = copy(base, folder / "work")
+    for path in [work, *work.rglob("*")]:
+        path.chmod(0o777)
+    env = {**os.environ, "CLEANPAIRS_CACHE": str(work / ".cache"), "HOME": str(work), "TMPDIR": str(work)}
+    env["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    problems, tried = [], 0
+    for told, openmp, most in itertools.product(
+        (f"fit data.parquet {FIT}", "inspect data.parquet"),
+        ("", "1")[: 1 if quick else 2],
+        (2, 12) if quick else (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16),
+    ):
+        argv = ["bash", "-c", f"ulimit -u {most} && exec {sys.executable} -m cleanpairs {told}"]
+        if os.geteuid() == 0:  # whom the limit does not hold for
+            caps = [f"--{kind}-caps=+dac_override,+dac_read_search" for kind in ("inh", "ambient")]
+            argv = ["setpriv", "--reuid=54321", "--clear-groups", *caps, *argv]
+        done = subprocess.run(
+            argv, cwd=work, env=env | {"OMP_NUM_THREADS": openmp}, capture_output=True, text=True, check=False
+        )
+        tried += 1
+        if done.returncode != 0 and not (done.returncode == 6 and done.stderr.startswith("Error [limit]")):
+            problems.append(
+                f"`{told.split()[0]}`, {most} processes, OMP_NUM_THREADS={openmp}: exit code {done.returncode}: "
+                f"{done.stderr.strip()[-200:]}"
+            )
+    return Figure("commands that may start few threads and processes, and do not say so", tried, problems)

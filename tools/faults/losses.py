@@ -1,4 +1,4 @@
-"""What must never be lost: inputs, files that nobody named, labels given by hand, a good run; and two writers at once.
+"""What must never be lost: files that nobody named, labels given by hand, a good run; and several writers at once.
 
 Each trial is one command in a copy of a prepared folder. It has to end with the exit code that is documented, and every
 file that was there has to be there afterwards, with what it held.
@@ -11,7 +11,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from faults.cases import SETTINGS, copy, digest, leftovers
@@ -30,8 +29,7 @@ Make = Callable[[Path], None]
 @dataclass(frozen=True)
 class Loss:
     """One command: ``kind``: its row of the table; ``make``: what is laid out for it; ``codes``: how it may end;
-    ``changed``: what it may write where it ends with 0; ``holds``: outputs that another process holds meanwhile;
-    ``modes``: the permissions that files have in the end.
+    ``changed``: what it may write where it ends with 0.
     """
 
     kind: str
@@ -39,69 +37,11 @@ class Loss:
     make: Make = lambda work: None
     codes: tuple[int, ...] = (EXISTS,)
     changed: tuple[str, ...] = ()
-    holds: tuple[str, ...] = ()
-    modes: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> str:
         """The command."""
         return " ".join(self.argv)
-
-
-# -- inputs as outputs ------------------------------------------------------------------------------------------------
-
-# A command with the place of its output, and what it reads.
-READS = {
-    "fit data.parquet --val clean.parquet --out OUT": ("data.parquet", "clean.parquet"),
-    "fit folder --out OUT": ("folder", "folder/a.parquet", "folder/new"),
-    "score run folder --out OUT": ("folder/a.parquet", "folder/new.parquet", "run/scores.parquet", "data.parquet"),
-    "score run fold*/*.parquet --out OUT": ("folder/a.parquet", "folder/new.parquet", "run/run.json"),
-    "rematch run clean.parquet --out OUT": (
-        "clean.parquet",
-        "run/recipe.yaml",
-        "run/model/config.json",
-        "data.parquet",
-    ),
-    "export run --repaired OUT": ("data.parquet", "run/scores.parquet", "run"),
-    "export run --repaired new --dropped OUT": ("data.parquet", "run/model/model.safetensors"),
-    "export run --repaired new --ledger OUT": ("data.parquet", "run/model/bank.safetensors"),
-    "export run --repaired new.parquet --card OUT": ("data.parquet", "run/metrics.jsonl"),
-    "export --plan plan.csv --repaired OUT": ("plan.csv", "data.parquet"),
-    "export --plan plan.csv --repaired new --dropped OUT": ("plan.csv", "data.parquet"),
-    "report run --out OUT": ("data.parquet", "run/run.json", "run/scores.parquet", "run"),
-    "report run --truth clean.parquet --out OUT": ("clean.parquet",),
-    "audit run --out OUT": ("run", "run/model", "data.parquet"),
-    "diff kept.parquet --out OUT": ("kept.parquet", "kept.parquet.ledger.parquet", "kept.parquet.manifest.json"),
-    "restore kept.parquet --out OUT": ("kept.parquet", "kept.parquet.ledger.parquet", "kept.parquet.manifest.json"),
-    "corrupt clean.parquet --noise 0.4 --out OUT": ("clean.parquet",),
-    "corrupt folder --noise 0.4 --out OUT": ("folder", "folder/a.parquet", "folder/new.parquet"),
-    "bench clean.parquet --methods infonce --noise 0.4 --out OUT": ("clean.parquet", "."),
-}
-NO_OVERWRITE = ("bench",)
-
-
-def _spelled(name: str) -> Iterator[tuple[str, Make]]:
-    """An output by which ``name`` would be lost: itself, around a corner, by a linked folder, by a hard link."""
-    yield name, lambda work: None
-    yield f"run/../{name}", lambda work: None
-    yield f"around/{name}", lambda work: (work / "around").symlink_to(".")
-    yield "hard", lambda work: _hard(work, name)
-
-
-def _hard(work: Path, name: str) -> None:
-    if (work / name).is_file():
-        os.link(work / name, work / "hard")
-    else:  # a folder has one name only: the other is a link
-        (work / "hard").symlink_to(name)
-
-
-def _inputs() -> Iterator[Loss]:
-    for told, names in READS.items():
-        for name in names:
-            for output, make in _spelled(name):
-                words = tuple(told.replace("OUT", output).split())
-                more = () if words[0] in NO_OVERWRITE else ("--overwrite",)
-                yield Loss("outputs that are, hold, or lie in an input", (*words, *more), make)
 
 
 # -- files that nobody named ------------------------------------------------------------------------------------------
@@ -182,17 +122,6 @@ def _foreign() -> Iterator[Loss]:
         yield Loss(kind, _words(f"{export} shards --format webdataset {again}"), _put(f"shards/{name}"))
 
 
-# -- two writers ------------------------------------------------------------------------------------------------------
-
-
-def _held() -> Iterator[Loss]:
-    kind = "outputs that another process is writing"
-    for told in (" ".join(REFIT), *READS, "demo --out OUT"):
-        words = _words(told.replace("OUT", "held"))
-        more = () if words[0] in (*NO_OVERWRITE, "demo") or "--overwrite" in words else ("--overwrite",)
-        yield Loss(kind, (*words, *more), holds=("held", "run"))
-
-
 # -- a run that is replaced -------------------------------------------------------------------------------------------
 
 
@@ -229,37 +158,13 @@ def _switched() -> Iterator[Loss]:
         yield Loss(kind, REFIT, _unwritable, (4,))
 
 
-# -- permissions ------------------------------------------------------------------------------------------------------
-
-
-def _permitted() -> Iterator[Loss]:
-    for told in (
-        "score run data.parquet --out OUT", "rematch run --out OUT", "export run --repaired OUT --format parquet",
-        "export run --repaired new.parquet --dropped OUT", "export run --repaired new.parquet --card OUT",
-        "corrupt clean.parquet --noise 0.4 --out OUT", "report run --out OUT", "restore kept.parquet --out OUT",
-        "diff kept.parquet --out OUT",
-    ):  # fmt: skip
-        for mode in (0o600, 0o664):
-            name = {"diff": "old.csv", "report": "old.html"}.get(told.split()[0], "old.parquet")
-            words = (*_words(told.replace("OUT", name)), "--overwrite")
-            kind = "permissions of outputs that are replaced"
-            yield Loss(kind, words, partial(_with_mode, mode, name), (0,), (name, "run"), modes=((name, mode),))
-
-
-def _with_mode(mode: int, name: str, work: Path) -> None:
-    (work / name).write_text("old")
-    (work / name).chmod(mode)
-
-
-LOSSES: tuple[Loss, ...] = (*_inputs(), *_foreign(), *_held(), *_switched(), *_permitted())
+LOSSES: tuple[Loss, ...] = (*_foreign(), *_switched())
 
 
 def _moved(base: Path, work: Path) -> Path:
     """A copy of the prepared folder, with more to lose, whose run and plan go back to the data in it."""
     copy(base, work)
     (work / "labels.csv").write_text(LABELS)
-    (work / "folder").mkdir()
-    shutil.copy(work / "data.parquet", work / "folder" / "a.parquet")
     for name in ("run/run.json", "run/recipe.yaml", "plan.csv"):
         file = work / name
         file.write_text(file.read_text().replace(str(base), str(work)))
@@ -281,14 +186,8 @@ def try_loss(loss: Loss, base: Path, work: Path) -> list[str]:
     _moved(base, work)
     loss.make(work)
     before = _state(work, loss.changed)
-    go, holder = _hold(work, loss.holds) if loss.holds else (-1, 0)
-    try:
-        outcome = run_command(loss.argv, work)
-        after = _state(work, loss.changed)
-    finally:
-        if holder:
-            os.close(go)
-            os.waitpid(holder, 0)
+    outcome = run_command(loss.argv, work)
+    after = _state(work, loss.changed)
     problems = []
     if outcome.code not in loss.codes or outcome.hung:
         problems.append(
@@ -300,32 +199,8 @@ def try_loss(loss: Loss, base: Path, work: Path) -> list[str]:
         problems.append(f"lost or changed: {', '.join(lost[:5])}")
     if outcome.code and (new := sorted(after.keys() - before.keys())):
         problems.append(f"left: {', '.join(new[:5])}")
-    problems += [f"{n} has mode {m:o}" for n, w in loss.modes if (m := (work / n).stat().st_mode & 0o777) != w]
-    if loss.holds and f"process {holder} on " not in outcome.err:
-        problems.append("it does not say who writes")
     problems += [f"left behind: {name}" for name in leftovers(work) if not name.startswith(".tmp")]
     return problems
-
-
-def _hold(work: Path, outputs: Sequence[str]) -> tuple[int, int]:
-    """Another process that holds outputs until the number that comes first is closed; and its own."""
-    here, there = os.pipe()
-    ready, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        from cleanpairs.data.locks import output_lock
-
-        os.close(there)
-        os.chdir(work)
-        with output_lock(outputs):
-            os.write(tell, b"x")
-            os.read(here, 1)
-        os._exit(0)
-    for number in (here, tell):
-        os.close(number)
-    os.read(ready, 1)
-    os.close(ready)
-    return there, child
 
 
 def try_races(times: int, base: Path, scratch: Path) -> Figure:

@@ -5,11 +5,9 @@ Each class has controls, in which the same is followed because it was asked for:
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -24,7 +22,7 @@ from faults.cases import age, copy, leftovers
 from faults.figures import Figure
 from faults.forked import begin_command, in_child, run_command
 
-__all__ = ["addresses", "left_behind", "modules", "stored"]
+__all__ = ["left_behind", "modules", "stored"]
 
 TRUST = "--trust-stored-paths"
 STARTERS = {  # commands that start children, in a folder with data.parquet, run and plan.parquet
@@ -283,45 +281,6 @@ def _asked(listener: socket.socket) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-# -- addresses --------------------------------------------------------------------------------------------------------
-
-NETWORKS = ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10",
-            "0.0.0.0/8", "192.0.0.0/24", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32")  # fmt: skip
-FORMS: dict[str, Callable[[int], int]] = {
-    "mapped": lambda v: 0xFFFF << 32 | v,
-    "compatible": lambda v: v,
-    "translated": lambda v: 0xFFFF << 48 | v,
-    "NAT64": lambda v: 0x64FF9B << 96 | v,
-    "NAT64, local": lambda v: 0x64FF9B0001 << 80 | v,
-    "6to4": lambda v: 0x2002 << 112 | v << 80 | 1,
-    "Teredo server": lambda v: 0x20010000 << 96 | v << 64 | 0xF7F7F7F7,
-    "Teredo client": lambda v: 0x20010000 << 96 | 0x08080808 << 64 | (v ^ 0xFFFFFFFF),
-    "ISATAP": lambda v: 0x26000001 << 96 | 0x5EFE << 32 | v,
-    "ISATAP, universal": lambda v: 0x26000001 << 96 | 0x02005EFE << 32 | v,
-}
-
-
-def addresses(count: int = 40) -> Figure:
-    """Addresses of this machine, of local networks and of clouds' insides, in every form that embeds them."""
-    from cleanpairs.data.formats.remote import is_public
-
-    rng, problems, tried = random.Random(0), [], 0
-    for network in map(ipaddress.IPv4Network, NETWORKS):
-        for _ in range(count):
-            v4 = network[rng.randrange(network.num_addresses)]
-            forms = {"itself": str(v4)} | {
-                name: str(ipaddress.IPv6Address(form(int(v4)))) for name, form in FORMS.items()
-            }
-            for name, address in forms.items():
-                tried += 1
-                if is_public(address):
-                    problems.append(f"{name} of {v4}: {address} is taken for public")
-    wrong = [a for a in ("8.8.8.8", "2606:4700::1111", "64:ff9b::8.8.8.8", "::ffff:8.8.8.8") if not is_public(a)]
-    problems += [f"control: {address} is taken for private" for address in wrong]
-    name = f"addresses of {len(NETWORKS)} networks that are not the internet's, in {len(FORMS) + 1} forms, taken for it"
-    return Figure(name, tried, problems)
 
 
 # -- left behind ------------------------------------------------------------------------------------------------------
