@@ -1,6 +1,6 @@
 """Nine languages: tokens are sane, equal texts are grouped whatever their form, and a small fit learns from each.
 
-``nouns.tsv`` holds forty nouns in nine languages. The package ``emoji`` brings CLDR's names of emoji in seven of them.
+``nouns.tsv`` holds forty nouns in nine languages.
 """
 
 import itertools
