@@ -19,10 +19,10 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
 from cleanpairs.core.regular import error_text, read_bytes, reading
+from cleanpairs.data.formats.file_names import IMAGES
 from cleanpairs.data.text import NOT_FINITE, content_hash
 from cleanpairs.ops.mapped import blocks
 
-IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")  # endings
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 
 

@@ -23,7 +23,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file, open_regular, reading
 from cleanpairs.data.captions import Faults, caption_column
 from cleanpairs.data.columns import USUAL_NAMES, is_score, number_of
-from cleanpairs.data.images import IMAGES
+from cleanpairs.data.formats.file_names import IMAGES
 
 ENDINGS = (".csv", ".tsv", ".token", ".jsonl", ".ndjson")
 MAX_FIELD = 16 * 2**20  # characters of a field of CSV, bytes of a line of JSON
