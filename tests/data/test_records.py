@@ -60,9 +60,9 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
         # quotes are characters of a TSV, unless its fields are quoted as a whole
         ("a.tsv", table('"a', 'b 24"', '"c" d', 'e "f"', delimiter="\t"), ['"a', 'b 24"', '"c" d', 'e "f"'], []),
         ("a.tsv", table("a", '"b', delimiter="\t"), ["a", '"b'], []),
-        ("a.tsv", table('"hello"', "b", delimiter="\t"), ['"hello"', "b"], []),
-        ("a.tsv", table('"a, b"', "c, d", delimiter="\t"), ['"a, b"', "c, d"], []),
-        ("a.tsv", table('"a, b"', "c", delimiter="\t"), ["a, b", "c"], []),
+        ("a.tsv", table('"hello"', "b", delimiter="\t"), ["hello", "b"], []),
+        ("a.tsv", table('"a, b"', 'c 5", d', delimiter="\t"), ["a, b", 'c 5", d'], []),
+        ("a.tsv", table('"hello"', '"a" b', delimiter="\t"), ['"hello"', '"a" b'], []),
         ("a.tsv", table('"a ""b"" c"', "d", '"x\ty"', '"two\nlines"', delimiter="\t"), ['a "b" c', "d", "x\ty",
          "two\nlines"], []),
         ("a.tsv", b'"image"\t"caption"\n"0.png"\t"a"\n"1.png"\t"b"\n', ["a", "b"], []),
