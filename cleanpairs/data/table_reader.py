@@ -133,10 +133,6 @@ class TableReader(ABC):
         """What the rows from ``first`` on (n,) are called where they have no key: their numbers."""
         return row_numbers(first, n)
 
-    def total(self, source: Source) -> int:
-        """Rows of the input, with those of other splits."""
-        return source.n_rows
-
     def _wanted(self, source: Source) -> list[str]:
         needed = dict.fromkeys(source.columns.values())
         if "features" in source.columns:
