@@ -317,10 +317,6 @@ def load_rows(
         first += batch.n_rows
     images, texts = encoded or ImageSource(source.n_rows), arrays["text_features"]
     rows, position, groups = map(np.concatenate, indices.values())
-    twice = meant_twice(named, source.image_root)
-    for pair in np.flatnonzero(np.isin(rows, list(twice))).tolist():
-        if pair not in reasons or concerns_caption(reasons[pair]):
-            reasons[pair] = twice[int(rows[pair])]
     return Pairs(
         captions=captions,
         image_index=rows.copy(),
@@ -330,10 +326,18 @@ def load_rows(
         images=images if arrays["features"] is None else images.with_vectors(arrays["features"]),
         image_group=groups,
         text_group=text_groups(captions) if "text" in source.columns or texts is None else vector_groups(texts),
-        reasons=dict(sorted(reasons.items())),
+        reasons=_with_row_faults(reasons, rows, meant_twice(named, source.image_root)),
         source=source,
         true_mismatch=np.array(mismatch, bool) if truth else None,
         true_key=true_key if truth else None,
         text_vectors=texts,
         precomputed_scores={name: np.concatenate(parts) for name, parts in scores.items()},
     )
+
+
+def _with_row_faults(reasons: dict[int, str], rows: np.ndarray, faults: Mapping[int, str]) -> dict[int, str]:
+    """The ``reasons`` of pairs, and ``faults`` of their ``rows`` (N,), which come before reasons of the captions."""
+    for pair in np.flatnonzero(np.isin(rows, list(faults))).tolist():
+        if pair not in reasons or concerns_caption(reasons[pair]):
+            reasons[pair] = faults[int(rows[pair])]
+    return dict(sorted(reasons.items()))
