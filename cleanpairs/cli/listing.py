@@ -140,8 +140,7 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
 
 def _lines(summary: dict[str, Any], decode: str, width: int) -> Iterator[str]:
     yield from _files(summary, width)
-    others = summary["rows_of_all_splits"] - summary["rows"] if "split" in summary["options"] else 0
-    yield f"\nrows         {summary['rows']:,}{f'  (and {others:,} of other splits)' if others else ''}"
+    yield f"\nrows         {summary['rows']:,}"
     repeat = f"{summary['duplicate_pairs']:,} repeat another"
     yield f"pairs        {summary['pairs']:,}  ({summary['quarantined']:,} quarantined, {repeat})"
     yield f"images       {summary['images']:,}  ({summary['distinct_images']:,} distinct)"

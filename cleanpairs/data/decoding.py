@@ -90,7 +90,6 @@ class Decoder(AbstractContextManager["Decoder"]):
     def __init__(self, preparation: Preparation, workers: int) -> None:
         self.preparation, self.workers = preparation, workers
         self.seconds, self.memory = float(limit("decode_seconds") or 0), limit("decode_memory")
-        self.lost = 0  # workers that died or hung
         self._all: list[_Worker] = []
         self._closed = False
         self._executor = ThreadPoolExecutor(workers, "decode") if workers and not memory_is_capped() else None
@@ -135,7 +134,6 @@ class Decoder(AbstractContextManager["Decoder"]):
                 self._own.worker = worker
                 return worker.ask(data, self.seconds)
             except _LostError as lost:
-                self.lost += 1
                 worker.bury()
                 self._own.worker = None
                 why = str(lost)
@@ -153,7 +151,6 @@ class Decoder(AbstractContextManager["Decoder"]):
             except ResourceError:
                 if not again or self._closed:
                     raise
-                self.lost += 1
         return worker
 
 

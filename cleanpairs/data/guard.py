@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from cleanpairs.core.errors import DataError, OutputExistsError
-from cleanpairs.data.formats.file_names import expand_braces
+from cleanpairs.data.formats.file_names import IMAGES, expand_braces
 from cleanpairs.data.label_rows import label_rows
 
 PathLike = str | os.PathLike[str]
@@ -47,8 +47,7 @@ def data_inputs(data: object, options: Mapping[str, object] | None) -> Iterator[
     if root is None and str(data) in paths[:1] and os.path.isfile(paths[0]):
         root = os.path.dirname(os.path.abspath(paths[0]))
     if isinstance(root, str | os.PathLike):
-        images = (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-        yield Input(root, lambda p: p.suffix.lower() in images and os.path.lexists(Path(root, p)), False)
+        yield Input(root, lambda p: p.suffix.lower() in IMAGES and os.path.lexists(Path(root, p)), False)
 
 
 def refuse_inputs(outputs: Iterable[PathLike], inputs: Iterable[PathLike | Input]) -> None:

@@ -19,10 +19,10 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
 from cleanpairs.core.regular import error_text, read_bytes, reading
+from cleanpairs.data.formats.file_names import IMAGES
 from cleanpairs.data.text import NOT_FINITE, content_hash
 from cleanpairs.ops.mapped import blocks
 
-IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")  # endings
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 
 
@@ -172,6 +172,49 @@ def cell_bytes(value: Any, root: Path, beside: Path | None = None) -> bytes:
         if file.stat().st_size > (most := limit("image_bytes")):
             raise DataError(f"{name} is larger than {most} bytes")
         return read_bytes(file)
+
+
+def named_file(value: Any, read: bool = False) -> str | None:
+    """The path of the file that one cell of an image column names. None where the cell holds the image, or none.
+
+    ``read``: the cell also holds what was read of that file.
+    """
+    if isinstance(value, list):
+        value = value[0] if len(value) == 1 else None
+    if isinstance(value, dict):
+        value = value.get("path") if read or value.get("bytes") is None else None
+    return value if isinstance(value, str) and value and embedded(value) is None else None
+
+
+def meant_twice(named: Mapping[int, tuple[str, str]], root: str | None) -> dict[int, str]:
+    """Row -> why it is unusable: its path is not there, ends in the name of a file, and another path means it too.
+
+    ``named``: row -> the path of its image, and the folder of the table that names it. ``root`` as of
+    :func:`resolve_path`, None for that folder.
+    """
+
+    def there(path: str, folder: str) -> str | None:
+        places = (os.path.join(base, path) for base in (root or folder, folder))
+        return next((place for place in places if "\0" not in path and os.path.exists(place)), None)
+
+    places = {each: there(*each) for each in set(named.values())}
+    if all(places.values()):
+        return {}
+    paths: dict[str, set[str]] = {}  # file -> all that means it
+    guessed: dict[tuple[str, str], str] = {}
+    for (path, folder), place in places.items():
+        plain = path if place else re.sub(r"#\d+$|\|.*", "", path)
+        place = place or there(plain, folder)
+        with suppress(DataError):
+            file = os.path.realpath(place or resolve_path(plain, Path(root or folder), Path(folder)))
+            paths.setdefault(file, set()).add(plain)
+            if not place:
+                guessed[path, folder] = file
+    return {
+        row: "{!r} and {!r} end in the name of one file".format(*sorted(paths[guessed[each]])[:2])
+        for row, each in named.items()
+        if each in guessed and len(paths[guessed[each]]) > 1
+    }
 
 
 def embedded(text: str) -> bytes | None:

@@ -12,7 +12,7 @@ from cleanpairs.data.filters import FILTERS, chosen_filters, is_usual
 from cleanpairs.data.formats.remote import bytes_of, location
 from cleanpairs.data.images import ImageSource, image_header
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.readers import iter_tables, reader_of
+from cleanpairs.data.readers import iter_tables
 
 Found = dict[str, Any]
 
@@ -51,7 +51,6 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
         "fingerprint": source.fingerprint,
         "columns": [{"name": f.name, "type": str(f.type), "role": role.get(f.name)} for f in schema],
         "rows": source.n_rows,
-        "rows_of_all_splits": source.n_rows if source.kind == "memory" else reader_of(source).total(source),
         "pairs": len(pairs),
         "images": len(pairs.images),
         "distinct_images": len(np.unique(pairs.image_group)),

@@ -23,15 +23,13 @@ from cleanpairs.core.regular import reading
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.captions import caption_column, is_listed
 from cleanpairs.data.columns import USUAL_NAMES, is_text
-from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.image_paths import LOOK_AT
-from cleanpairs.data.images import IMAGES
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.rows import Rows, row_numbers
 from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read_cached, write_cached
-from cleanpairs.data.table_reader import load_rows
+from cleanpairs.data.table_reader import chosen_split, load_rows
 from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables
 from cleanpairs.ops.columns import flat_type, taken
@@ -69,20 +67,10 @@ def sniff(data: str) -> str:
         raise DataError(f"{data} has several files of captions ({', '.join(names[:10])}): give one of them")
     if not Path(data).is_dir():
         raise DataError(f"{data} is neither a regular file nor a directory")
-    endings = {p.suffix.lower() for p in Path(data).iterdir() if p.is_file()}
-    near = ""
-    if ".npy" in endings:
-        near = f"; arrays of vectors are named themselves: '{data}/*.npy' (docs/clip_vectors.md)"
-    elif images := sorted(endings & set(IMAGES)):
-        near = f"; its *{images[0]} have no captions: name them in a captions.csv (file_name,caption)"
-    elif any(True for ending in (".tar.gz", ".tgz") for _ in files_below(Path(data), ending)):
-        near = "; its tars are compressed: unpack them (gunzip) first"
-    elif tar := next(files_below(Path(data), ".tar"), None):
-        near = f"; its tars lie below: '{tar.parent}/*.tar'"
     raise DataError(
         f"{data} is a directory without any known input: no *.parquet, no *.tar, no state.json of `datasets`, no .csv, "
         f".tsv or .jsonl, no N.jpg with N.txt or N.caption, no img_emb/ of clip-retrieval, no {{split}}_ims.npy with "
-        f"{{split}}_caps.txt{near}"
+        f"{{split}}_caps.txt; name arrays of vectors as '{data}/*.npy', and unpack tars: see docs/inputs.md"
     )
 
 
@@ -350,17 +338,14 @@ def _with_captions(data: Any, text: str | None) -> Any:
 
 def as_dataset(data: Any, split: str | None = None) -> Any:
     """The ``datasets.Dataset`` or ``IterableDataset`` that ``data``, or its ``split``, is or can be made. None where it
-    is neither. Raises DataError: `datasets` cannot make columns of it. ConfigError: there is no such split.
+    is neither. Raises DataError: `datasets` cannot make columns of it, or there is no such split.
     """
     if not isinstance(data, Mapping | list) and not type(data).__module__.startswith("datasets"):
         return None
     import datasets
 
     if isinstance(data, datasets.DatasetDict | datasets.IterableDatasetDict):
-        name = split or ("train" if "train" in data else next(iter(data), ""))
-        if name not in data:
-            raise ConfigError(f"there is no split {name!r} (splits: {', '.join(data) or 'none'})")
-        return data[name]
+        return data[chosen_split(split, list(data), f"the {type(data).__name__}")]
     if isinstance(data, datasets.Dataset | datasets.IterableDataset):
         return data
     if isinstance(data, list) and (odd := [row for row in data if not isinstance(row, Mapping)]):

@@ -1,5 +1,6 @@
 """One batch of input rows, converted: captions, keys, vectors, hashes, and what is wrong with each row."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.captions import Faults
 from cleanpairs.data.columns import score_columns
-from cleanpairs.data.images import cell_bytes, comparable_vectors, image_cells, vector_groups
+from cleanpairs.data.images import cell_bytes, comparable_vectors, image_cells, named_file, vector_groups
 from cleanpairs.data.text import NO_DOWNLOAD, NOT_UTF8, content_hash, text_groups, unusable_captions
 from cleanpairs.ops.columns import decoded, grouped, is_list, list_lengths, readable, taken
 
@@ -25,17 +26,22 @@ class Rows:
     """Input rows in a batch, and the file that they are from.
 
     Some rows are unusable: ``faults`` is row of the batch -> reason. Some have an unusable caption: ``caption_faults``.
+    ``read``: the cells of images hold what was read of the files that they name.
     """
 
     path: str
     batch: pa.RecordBatch
     faults: Mapping[int, str] = field(default_factory=dict)
     caption_faults: Faults = field(default_factory=dict)
+    read: bool = False
 
 
 @dataclass
 class RowBatch:
-    """n input rows as k pairs. ``row`` counts within the batch. ``faults``: pair (within the batch) -> reason."""
+    """n input rows as k pairs. ``row`` counts within the batch. ``faults``: pair (within the batch) -> reason.
+
+    ``named``: row (within the batch) -> the path of its image, and the folder of the table that names it.
+    """
 
     n_rows: int
     captions: pa.Array  # (k,) string, no nulls
@@ -49,6 +55,7 @@ class RowBatch:
     true_mismatch: list[bool] | None = None
     true_key: list[str] | None = None
     precomputed_scores: dict[str, np.ndarray] = field(default_factory=dict)  # column -> (k,) float32, NaN where missing
+    named: dict[int, tuple[str, str]] = field(default_factory=dict)
     captioned: bool = True  # else the captions are empty, and known by their vectors alone
 
     @property
@@ -135,14 +142,15 @@ def convert(
     def column(name: str | None) -> pa.Array | None:
         return batch.column(name) if name is not None and name in batch.schema.names else None
 
-    n, vectors, groups = len(batch), None, np.empty(0, np.int64)
+    n, vectors, groups, named = len(batch), None, np.empty(0, np.int64), dict[int, tuple[str, str]]()
     if "features" in columns:
         vectors, row_faults = vectors_of(batch.column(columns["features"]), shapes["features"])
         groups = vector_groups(vectors) if hash_vectors else groups
     else:
-        groups, row_faults = _image_hashes(
-            image_cells(batch.column(columns["image"])), rows.path, image_root, first_row
-        )
+        cells = image_cells(batch.column(columns["image"]))
+        groups, row_faults = _image_hashes(cells, rows.path, image_root, first_row)
+        paths = enumerate(named_file(cell, rows.read) for cell in cells)
+        named = {i: (path, os.path.dirname(rows.path)) for i, path in paths if path is not None}
     row_faults |= rows.faults
     if row_faults and (status := column("status")) is not None:
         why = column("error_message")
@@ -152,7 +160,7 @@ def convert(
     captions, keys = column(columns.get("text")), column(columns.get("key"))
     names = row_numbers(first_row, n) if names is None else names
     pairs = _pairs(n, captions, names, keys, row_faults, rows.caption_faults)
-    out = RowBatch(n, *pairs, image_group=groups, vectors=vectors, captioned=captions is not None)
+    out = RowBatch(n, *pairs, image_group=groups, vectors=vectors, named=named, captioned=captions is not None)
 
     def own(cells: list[Any]) -> list[Any]:  # of each pair: its row's, or its own in the row's list
         at = ((cells[i], k) for i, k in zip(out.row.tolist(), out.position.tolist(), strict=True))

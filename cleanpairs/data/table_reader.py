@@ -20,12 +20,12 @@ from cleanpairs.data.captions import caption_cell, is_listed
 from cleanpairs.data.columns import check_truth, find_columns, is_text, score_columns
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.image_paths import LOOK_AT, with_images
-from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, rows_by_file, vector_groups
+from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, meant_twice, rows_by_file, vector_groups
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import BATCH_BYTES, common_schema, count_rows, group_sizes, iter_batches, parquet_files
 from cleanpairs.data.rows import RowBatch, Rows, Shape, convert, row_numbers, texts_of, vector_shape
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
-from cleanpairs.data.text import NOT_FINITE, text_groups
+from cleanpairs.data.text import NOT_FINITE, concerns_caption, text_groups
 from cleanpairs.ops.columns import is_list
 from cleanpairs.ops.mapped import mapped_array, release
 
@@ -132,10 +132,6 @@ class TableReader(ABC):
     def names(self, source: Source, first: int, n: int) -> pa.Array:
         """What the rows from ``first`` on (n,) are called where they have no key: their numbers."""
         return row_numbers(first, n)
-
-    def total(self, source: Source) -> int:
-        """Rows of the input, with those of other splits."""
-        return source.n_rows
 
     def _wanted(self, source: Source) -> list[str]:
         needed = dict.fromkeys(source.columns.values())
@@ -294,6 +290,7 @@ def load_rows(
     mismatch: list[bool] = []
     true_key: list[str] = []
     reasons: dict[int, str] = {}
+    named: dict[int, tuple[str, str]] = {}
     indices = {name: [np.empty(0, np.int64)] for name in ("row", "position", "image_group")}
     scores = {name: [np.empty(0, np.float32)] for name in score_columns(source.columns)}
     for batch in batches:
@@ -307,6 +304,7 @@ def load_rows(
                 whole[first : first + len(block)] = block
                 release(whole)
         reasons |= {len(captions) + pair: why for pair, why in batch.faults.items()}
+        named |= {first + row: each for row, each in batch.named.items()}
         captions += batch.captions.to_pylist()
         keys += batch.keys.to_pylist()
         truth |= batch.true_mismatch is not None
@@ -328,10 +326,18 @@ def load_rows(
         images=images if arrays["features"] is None else images.with_vectors(arrays["features"]),
         image_group=groups,
         text_group=text_groups(captions) if "text" in source.columns or texts is None else vector_groups(texts),
-        reasons=reasons,
+        reasons=_with_row_faults(reasons, rows, meant_twice(named, source.image_root)),
         source=source,
         true_mismatch=np.array(mismatch, bool) if truth else None,
         true_key=true_key if truth else None,
         text_vectors=texts,
         precomputed_scores={name: np.concatenate(parts) for name, parts in scores.items()},
     )
+
+
+def _with_row_faults(reasons: dict[int, str], rows: np.ndarray, faults: Mapping[int, str]) -> dict[int, str]:
+    """The ``reasons`` of pairs, and ``faults`` of their ``rows`` (N,), which come before reasons of the captions."""
+    for pair in np.flatnonzero(np.isin(rows, list(faults))).tolist():
+        if pair not in reasons or concerns_caption(reasons[pair]):
+            reasons[pair] = faults[int(rows[pair])]
+    return dict(sorted(reasons.items()))

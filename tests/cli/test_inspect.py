@@ -132,11 +132,7 @@ def test_what_is_not_recognised(command: Command, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("of no use")
     code, _, err = command(tmp_path)
     assert code == 3 and "without any known input: no *.parquet, no *.tar" in err
-    np.save(tmp_path / "image.npy", np.eye(3, dtype=np.float32))
-    assert f"{{split}}_caps.txt; arrays of vectors are named themselves: '{tmp_path}/*.npy'" in command(tmp_path)[2]
-    (tmp_path / "image.npy").unlink()
-    (tmp_path / "a.PNG").write_bytes(b"")
-    assert "its *.png have no captions: name them in a captions.csv (file_name,caption)" in command(tmp_path)[2]
+    assert "see docs/inputs.md" in err
     assert command(tmp_path / "nothing")[0] == 3
     assert "neither a regular file nor a directory" in command("/dev/null")[2]
     assert "has no name" in command("")[2]

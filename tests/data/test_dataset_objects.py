@@ -55,8 +55,10 @@ def test_every_kind_of_object_is_the_same_corpus(dataset: datasets.Dataset) -> N
     assert load_pairs(dataset).source.fingerprint == first.source.fingerprint
     assert load_pairs(both, split="test").captions == ["a picture 0"]
     assert load_pairs(dataset.select([4, 2])).captions == ["a picture 4", "a picture 2"]
-    with pytest.raises(ConfigError, match=r"no split 'val' \(splits: test, train\)"):
+    with pytest.raises(DataError, match=r"the DatasetDict has no split 'val' \(splits: test, train\)"):
         load_pairs(both, split="val")
+    with pytest.raises(DataError, match=r"no split 'train' \(splits: test, val\)"):
+        load_pairs(datasets.DatasetDict({"test": dataset, "val": dataset}))
     with pytest.raises(DataError, match="the data cannot be taken as a table"):
         load_pairs({"caption": ["a"], "image": [b"", b""]})
 

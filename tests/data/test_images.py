@@ -5,14 +5,17 @@ import itertools
 import struct
 import warnings
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data import read_image
+from cleanpairs.data.formats.file_names import IMAGES
+from cleanpairs.data.guard import data_inputs, refuse_inputs
 from cleanpairs.data.images import image_header, vector_groups
 
 
@@ -158,6 +161,14 @@ def png_header(width: int, height: int) -> bytes:
 def test_bombs_and_what_is_no_image_are_refused(data: bytes, what: str) -> None:
     with pytest.raises(DataError, match=what):
         read_image(data)
+
+
+def test_no_output_replaces_an_image_that_a_table_may_name(tmp_path: Path) -> None:
+    for ending in IMAGES:
+        (image := tmp_path / f"a{ending}").write_bytes(b"")
+        with pytest.raises(OutputExistsError, match="lies in the input"):
+            refuse_inputs([image], data_inputs(None, {"image_root": tmp_path}))
+        refuse_inputs([tmp_path / f"new{ending}"], data_inputs(None, {"image_root": tmp_path}))
 
 
 def test_equal_vectors_are_one_group_and_others_are_not() -> None:

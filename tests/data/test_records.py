@@ -60,9 +60,9 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
         # quotes are characters of a TSV, unless its fields are quoted as a whole
         ("a.tsv", table('"a', 'b 24"', '"c" d', 'e "f"', delimiter="\t"), ['"a', 'b 24"', '"c" d', 'e "f"'], []),
         ("a.tsv", table("a", '"b', delimiter="\t"), ["a", '"b'], []),
-        ("a.tsv", table('"hello"', "b", delimiter="\t"), ['"hello"', "b"], []),
-        ("a.tsv", table('"a, b"', "c, d", delimiter="\t"), ['"a, b"', "c, d"], []),
-        ("a.tsv", table('"a, b"', "c", delimiter="\t"), ["a, b", "c"], []),
+        ("a.tsv", table('"hello"', "b", delimiter="\t"), ["hello", "b"], []),
+        ("a.tsv", table('"a, b"', 'c 5", d', delimiter="\t"), ["a, b", 'c 5", d'], []),
+        ("a.tsv", table('"hello"', '"a" b', delimiter="\t"), ['"hello"', '"a" b'], []),
         ("a.tsv", table('"a ""b"" c"', "d", '"x\ty"', '"two\nlines"', delimiter="\t"), ['a "b" c', "d", "x\ty",
          "two\nlines"], []),
         ("a.tsv", b'"image"\t"caption"\n"0.png"\t"a"\n"1.png"\t"b"\n', ["a", "b"], []),
@@ -247,6 +247,9 @@ IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
         ({"image": ["https://a/0.png"] * 2, "image_path": ["0.png", "1.png"], "caption": ["a", "b"]}, ["a", "b"], ""),
         ({"image": [["0.png"], ["1.png"]], "caption": ["a", "b"]}, ["a", "b"], ""),
         ({"image": ["/mnt/x/0.png", "/mnt/x/1.png"], "caption": ["a", "b"]}, ["a", "b"], ""),
+        ({"image": ["/mnt/x/0.png", "/mnt/y/0.png", "1.png"], "caption": ["a", "b", "c"]}, ["c"], ""),
+        ({"image": [{"bytes": b, "path": f"{i}/0.png"} for i, b in enumerate(BYTES)], "caption": ["a", "b"]},
+         ["a", "b"], ""),
         ({"image": BYTES, "caption": [1, 2]}, [], "'caption' is int64, not text, or a list of text"),
         ({"image": BYTES, "caption": [{"en": "a"}] * 2}, [], "'caption' is struct<en: string>, not text"),
         ({"image": [[1, 2], [3]], "caption": ["a", "b"]}, [], "'image' is list<.*int64>, not bytes"),
@@ -273,6 +276,21 @@ def test_columns_of_parquet_and_of_objects(
         assert all(
             pairs.images.read([int(pairs.image_index[i])])[0] for i in range(len(pairs)) if i not in pairs.reasons
         )
+
+
+def test_two_paths_that_mean_one_file(tmp_path: Path) -> None:
+    """The path that is there stays. One that only ends in its name is a guess. Each table has a folder of its own."""
+    write_images(tmp_path / "one", ["0.png", "1.png", "2.png"])
+    write_images(tmp_path / "other", ["0.png"])
+    paths = ["/mnt/x/0.png", "0.png", "/mnt/x/1.png", "/mnt/x/1.png", "/mnt/y/2.png"]
+    images = pa.array([{"bytes": None, "path": path} for path in paths], IMAGE)
+    table = pa.table({"image": images, "caption": [None, *"bcde"]})
+    pq.write_table(table, tmp_path / "one" / "a.parquet")
+    pairs = load_pairs(tmp_path / "one" / "a.parquet")
+    assert pairs.reasons == {0: "'/mnt/x/0.png' and '0.png' end in the name of one file"}
+    pq.write_table(table.slice(1), tmp_path / "one" / "a.parquet")
+    pq.write_table(pa.table({"image": images[:1], "caption": ["a"]}), tmp_path / "other" / "a.parquet")
+    assert not load_pairs(f"{tmp_path}/*/a.parquet").reasons
 
 
 @pytest.mark.parametrize("kind", ["frame", "dict", "list"])

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFile
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.core.hub import without_hub
 from cleanpairs.data import load_pairs, open_source
 from cleanpairs.data.formats import remote
@@ -142,6 +142,17 @@ def test_errors_of_a_file_system_name_the_url(
     monkeypatch.setattr(MemoryFile, "read", refused, raising=False)
     with pytest.raises(DataError, match=r"^memory://bucket/b.parquet cannot be read.*no credentials"):
         load_pairs("memory://bucket/b.parquet", allow_urls=True)
+
+
+def test_a_full_disk_is_no_fault_of_the_url(bucket: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.pipe("/bucket/a.csv", b"image,caption\n")
+
+    def opened(*_: object) -> object:
+        return open("/dev/full", "wb", buffering=0)
+
+    monkeypatch.setattr(remote, "open", opened, raising=False)
+    with pytest.raises(OutputError, match=r"a\.csv cannot be written: No space left on device"):
+        fetch("memory://bucket/a.csv", True)
 
 
 def test_a_file_of_a_stranger_does_not_stand_for_a_url(bucket: fsspec.AbstractFileSystem, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import reading
 
+IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")  # endings
+
 
 def expand_braces(pattern: str, most: int = 1_000_000) -> list[str]:
     """``a{00..02}.tar`` and ``{x,y}.tar`` spelt out, in order. Raises DataError: it means more than ``most`` names."""

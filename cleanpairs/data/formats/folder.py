@@ -10,12 +10,9 @@ Karpathy's ``dataset_*.json`` has ``images`` alone, each with ``filename``, ``sp
 Either way a row is an image with its list of captions.
 """
 
-import os
-import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -33,7 +30,7 @@ from cleanpairs.data.captions import captions_of
 from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.records import ENDINGS, file_kind, read_records
 from cleanpairs.data.image_paths import found_root, with_images
-from cleanpairs.data.images import embedded, encoded_bytes, resolve_path
+from cleanpairs.data.images import encoded_bytes, named_file
 from cleanpairs.data.rows import Rows
 from cleanpairs.data.source import Source, fingerprint_of
 from cleanpairs.data.table_reader import IMAGE_TYPE, TableReader, bounded, chosen_split, record_batch
@@ -107,7 +104,7 @@ class ListingReader(TableReader):
             values = dict(zip(part.schema.names, part.columns, strict=True)) | ({} if name is None else {name: images})
             why = {i - first: fault for i, fault in listing.faults.items() if first <= i < last}
             spoilt = {(i - first, k): fault for (i, k), fault in listing.caption_faults.items() if first <= i < last}
-            yield Rows(file, record_batch(schema, values, columns), why, spoilt)
+            yield Rows(file, record_batch(schema, values, columns), why, spoilt, name is not None)
             first = last
 
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
@@ -157,19 +154,12 @@ class FolderReader(ListingReader):
 
     def listing(self, source: Source) -> Listing:
         """The records of the file, or of a split of it."""
-        columns, options = source.columns, source.options
-        about = (options.get("encoding"), options.get("split"), source.image_root)
-        return _listing(source.paths[0], *about, columns.get("text"), columns.get("image"))
-
-    def total(self, source: Source) -> int:
-        """See :class:`TableReader`."""
-        return len(read_records(source.paths[0], source.options.get("encoding"), source.columns.get("text")).table)
+        path, columns, options = source.paths[0], source.columns, source.options
+        return _listing(path, options.get("encoding"), options.get("split"), columns.get("text"), columns.get("image"))
 
 
 @cached_by_file(2)
-def _listing(
-    path: str, encoding: str | None, split: str | None, root: str | None, text: str | None, image: str | None
-) -> Listing:
+def _listing(path: str, encoding: str | None, split: str | None, text: str | None, image: str | None) -> Listing:
     table, faults, captions = read_records(path, encoding, text)
     listing = _of_split(Listing(table, faults, captions.get(text or "", {})), split)
     table = listing.table
@@ -178,11 +168,7 @@ def _listing(
         pa.types.is_string(kind) or (pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
     ):
         return listing
-    cells = [cell.get("path") if isinstance(cell, dict) else cell for cell in table[image].to_pylist()]
-    paths = [cell if cell and embedded(cell) is None else None for cell in cells]
-    return listing._replace(
-        faults={**_one_file_twice(paths, root or str(Path(path).parent)), **listing.faults}, keys=_file_keys(paths)
-    )
+    return listing._replace(keys=_file_keys([named_file(cell, True) for cell in table[image].to_pylist()]))
 
 
 def _file_keys(paths: Sequence[str | None]) -> list[str | None]:
@@ -193,29 +179,6 @@ def _file_keys(paths: Sequence[str | None]) -> list[str | None]:
         keys.append(path if path is None or counts[path] == 1 else f"{path}#{seen[path]}")
         seen[path] += 1
     return keys
-
-
-def _one_file_twice(paths: Sequence[str | None], root: str) -> dict[int, str]:
-    """Why rows are unusable whose paths, of another machine or folder, end in one file though they differ."""
-
-    def is_here(path: str) -> bool:
-        return os.path.exists(os.path.join(root, path))
-
-    distinct = {path for path in paths if path and "\0" not in path}
-    names = {path: path if is_here(path) else re.sub(r"#\d+$|\|.*", "", path) for path in distinct}
-    away: dict[str, str] = {}
-    for name in {name for name in names.values() if not is_here(name)}:
-        with suppress(DataError):
-            away[name] = str(resolve_path(name, Path(root)))
-    named: dict[str, set[str]] = {}
-    for name in set(names.values()) if away else ():
-        named.setdefault(away.get(name) or os.path.realpath(os.path.join(root, name)), set()).add(name)
-    faults = {
-        name: "{!r} and {!r} end in the name of one file".format(*sorted(named[file])[:2])
-        for name, file in away.items()
-        if len(named[file]) > 1
-    }
-    return {i: faults[names[path]] for i, path in enumerate(paths) if path and names.get(path) in faults}
 
 
 def _checked_split(split: str | None, splits: Sequence[str | None], where: str) -> str | None:
@@ -260,20 +223,11 @@ class CaptionJsonReader(ListingReader):
 
     def listing(self, source: Source) -> Listing:
         """``key``, ``image``, ``captions``."""
-        whole = self._whole(source)
-        listing = _of_split(whole, source.options.get("split"))
-        return listing._replace(table=listing.table.drop_columns("split"))
-
-    def total(self, source: Source) -> int:
-        """See :class:`TableReader`."""
-        return len(self._whole(source).table)
-
-    @staticmethod
-    def _whole(source: Source) -> Listing:
         whole = _captioned(source.paths[0])
         if whole is None:
             raise DataError(f"{source.paths[0]} is not the file of captions that it was")
-        return whole
+        listing = _of_split(whole, source.options.get("split"))
+        return listing._replace(table=listing.table.drop_columns("split"))
 
 
 @cached_by_file(2)

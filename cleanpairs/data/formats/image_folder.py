@@ -24,11 +24,10 @@ from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import cached_by_file, open_regular, read_json, reading
 from cleanpairs.data.captions import caption_column, caption_field
 from cleanpairs.data.columns import is_bytes
-from cleanpairs.data.formats.file_names import files_below
+from cleanpairs.data.formats.file_names import IMAGES, files_below
 from cleanpairs.data.formats.folder import Listing, ListingReader, annotation_files
 from cleanpairs.data.formats.records import undecodable
-from cleanpairs.data.formats.webdataset import CAPTIONS
-from cleanpairs.data.images import IMAGES
+from cleanpairs.data.formats.webdataset import CAPTIONS, sidecar_keys, sidecar_rows
 from cleanpairs.data.parquet_io import common_schema, input_table, parquet_files
 from cleanpairs.data.rows import texts_of
 from cleanpairs.data.source import Source, copied
@@ -182,18 +181,24 @@ def _of_shards(files: list[Path]) -> tuple[pa.Table, str]:
     name = fresh_names(["file_name"], common_schema([str(file) for file in files]).names).get("file_name", "file_name")
     for file in files:
         table, folder = input_table(str(file)), file.with_suffix("")
+        keys = sidecar_keys(table)
+        table = table.set_column(table.column_names.index("key"), "key", keys)
         images = {p.stem: f"{folder.name}/{p.name}" for p in sorted(folder.glob("*")) if _is_image(p)}
-        kind = table["key"].type
-        if pa.types.is_integer(kind):  # it has lost the zeros before it
-            images = {str(int(key)): path for key, path in images.items() if re.fullmatch("[0-9]{1,18}", key)}
-        keys = [str(key) for key in texts_of(table["key"].combine_chunks())]
-        paths = [images.pop(key, None) for key in keys]
-        named = zip(keys, paths, strict=True)
-        faults = [None if path else f"{folder.name} has no image of the key {key!r}" for key, path in named]
-        strange = pa.table({"key": pa.array(images, pa.string()).cast(kind)})
-        rows = pa.concat_tables([table, strange], promote_options="default")
-        paths += images.values()
-        faults += [f"{file.name} has no row of the key {key!r}" for key in images]
+        paths: list[str | None] = [None] * len(table)
+        strange: dict[str, str] = {}
+        for (key, path), row in zip(images.items(), sidecar_rows(list(images), table).to_pylist(), strict=True):
+            if row is None or paths[row] is not None:
+                strange[key] = path
+            else:
+                paths[row] = path
+        named = zip(texts_of(keys), paths, strict=True)
+        faults = [None if path else f"{folder.name} has no image of the key {str(key)!r}" for key, path in named]
+        own: list[Any] = list(strange)
+        if pa.types.is_integer(keys.type):
+            own = [int(key) if re.fullmatch("[0-9]{1,18}", key) else None for key in strange]
+        rows = pa.concat_tables([table, pa.table({"key": pa.array(own, keys.type)})], promote_options="default")
+        paths += strange.values()
+        faults += [f"{file.name} has no row of the key {key!r}" for key in strange]
         rows = rows.append_column(name, pa.array(paths, pa.string()))
         tables.append(rows.append_column(FAULT, pa.array(faults, pa.string())))
     return pa.concat_tables(tables, promote_options="permissive"), name

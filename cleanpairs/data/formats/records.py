@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedReader, BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +23,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file, open_regular, reading
 from cleanpairs.data.captions import Faults, caption_column
 from cleanpairs.data.columns import USUAL_NAMES, is_score, number_of
-from cleanpairs.data.images import IMAGES
+from cleanpairs.data.formats.file_names import IMAGES
 
 ENDINGS = (".csv", ".tsv", ".token", ".jsonl", ".ndjson")
 MAX_FIELD = 16 * 2**20  # characters of a field of CSV, bytes of a line of JSON
@@ -171,8 +171,8 @@ def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))  # the module's own is 128 KiB for all of the process
     quoted = delimiter in ",;"
     if not quoted:
-        with suppress(UnicodeError), _opened_text(path, encoding) as file:
-            quoted = _is_quoted(file.read(), delimiter)
+        with _opened_text(path, encoding) as file:
+            quoted = _is_quoted(file, head)
     with _opened_text(path, encoding) as file:
         quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
         reader = csv.reader(file, delimiter=delimiter, strict=True, quoting=quoting, skipinitialspace=head.spaced)
@@ -219,38 +219,23 @@ def _run_on(path: str, first: int, last: int) -> DataError:
     )
 
 
-def _is_quoted(text: str, delimiter: str) -> bool:
+def _is_quoted(file: TextIO, head: _Head) -> bool:
     """Whether quotes mark the fields of a file, as in CSV, and are no characters.
 
-    They do where all fields in quotes are closed, no other field has a quote, and the fields in quotes are those that
-    need them, or those of whole columns.
+    They do where all that are opened are closed at the end of a field, and no field holds what looks like rows.
     """
-    if '"' not in text:
-        return False
-    field = re.compile(rf'(?:"([^"]*(?:""[^"]*)*)"|([^"\r\n{delimiter}]*))([{delimiter}]|\r\n|\r|\n|\Z)')
-    at, row, fields, before = 0, 0, list[str](), list[str]()
-    needless, for_commas, bare, bare_commas = set[int](), set[int](), set[int](), False
-    while at < len(text):
-        match = field.match(text, at)
-        if match is None:
-            return False
-        inside, plain, end = match.groups()
-        if row and inside is not None:
-            kinds = (needless, for_commas)["," in inside]
-            kinds |= set() if re.search(rf'["\r\n{delimiter}]', inside) else {len(fields)}
-        elif row and plain:
-            bare.add(len(fields))
-            bare_commas |= "," in plain
-        fields.append(plain if inside is None else inside.replace('""', '"'))
-        if end != delimiter:
-            if any(map(_BREAK.search, fields)):
-                if _holds_rows(fields, before or fields, delimiter):
-                    return False
-            elif row:
+    reader = csv.reader(file, delimiter=head.delimiter, strict=True, skipinitialspace=head.spaced)
+    before: list[str] = []  # the last row of one line
+    with suppress(csv.Error, UnicodeError):
+        if not head.is_row:
+            next(reader, None)
+        for fields in reader:
+            if not any(map(_BREAK.search, fields)):
                 before = fields
-            row, fields = row + 1, []
-        at = match.end()
-    return bare.isdisjoint(needless | (for_commas if bare_commas else set()))
+            elif _holds_rows(fields, before or fields, head.delimiter):
+                return False
+        return True
+    return False
 
 
 def _holds_rows(fields: Sequence[str], row: Sequence[str], delimiter: str) -> bool:

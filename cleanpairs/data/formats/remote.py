@@ -15,13 +15,12 @@ import ipaddress
 import json
 import os
 import re
-import shutil
 import socket
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from cleanpairs.core.errors import ConfigError, DataError
@@ -37,11 +36,11 @@ NOTE = ".source"  # behind the name of a file: where it is from
 
 
 class _Remote(NamedTuple):
-    """One file: its mark, how it is copied into an open file, and what stands for it where it is not."""
+    """One file: its mark, what it holds, piece by piece, and what stands for it where it is not copied."""
 
     url: str
     mark: str
-    copy: Callable[[BinaryIO], None]
+    pieces: Callable[[], Iterator[bytes]]
     instead: bytes | None = None
 
 
@@ -105,13 +104,15 @@ def _update(target: Path, remote: _Remote) -> None:
     if target.exists() and remote.mark and _noted(note) == {**recorded, "sha256": digest_of(target).hex()}:
         return
     note.unlink(missing_ok=True)
-    with (
-        staged_file(target, overwrite=True) as staged,
-        open(staged, "wb") as out,
-        reading(remote.url, "fetched", Exception),
-    ):
-        remote.copy(out) if remote.instead is None else out.write(remote.instead)
+    with staged_file(target, overwrite=True) as staged, open(staged, "wb") as out:
+        out.writelines(_fetched(remote) if remote.instead is None else [remote.instead])
     write_cached(note, json.dumps({**recorded, "sha256": digest_of(target).hex()}).encode())
+
+
+def _fetched(remote: _Remote) -> Iterator[bytes]:
+    """What a file holds. DataError where it cannot be fetched, and not where a piece of it cannot be written."""
+    with reading(remote.url, "fetched", Exception):
+        yield from remote.pieces()
 
 
 def _noted(note: Path) -> dict[str, Any]:
@@ -142,14 +143,14 @@ def _others(url: str) -> list[_Remote]:
 
 
 def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
-    def copy(out: BinaryIO) -> None:
+    def pieces() -> Iterator[bytes]:
         with system.open(path, "rb") as file:
-            shutil.copyfileobj(file, out, 1 << 20)
+            yield from iter(lambda: file.read(1 << 20), b"")
 
     about = system.info(path)
     own, mark = f"{url.split('://', 1)[0]}://{path.lstrip('/')}", _mark_of(about)
     what = json.dumps({"in place": {"url": own, "path": path, "size": about["size"], "mark": mark}}) + "\n"
-    return _Remote(own, mark, copy, what.encode() if mark and path.endswith(".parquet") else None)
+    return _Remote(own, mark, pieces, what.encode() if mark and path.endswith(".parquet") else None)
 
 
 def _mark_of(about: dict[str, Any]) -> str:
@@ -257,14 +258,17 @@ def _http(url: str, timeout: float = 60.0) -> list[_Remote]:
         request = urllib.request.Request(url, method=method, headers={"User-Agent": "cleanpairs"})
         return opener.open(request, timeout=timeout)
 
-    def copy(out: BinaryIO) -> None:
+    def pieces() -> Iterator[bytes]:
+        came = 0
         with opened("GET") as answer:
-            shutil.copyfileobj(answer, out, 1 << 20)
+            for piece in iter(lambda: answer.read(1 << 20), b""):
+                came += len(piece)
+                yield piece
             length = answer.headers.get("Content-Length")
-        if length is not None and out.tell() != int(length):
-            raise OSError(f"it was cut short: {out.tell()} of {length} bytes came")
+        if length is not None and came != int(length):
+            raise OSError(f"it was cut short: {came} of {length} bytes came")
 
     headers: list[str | None] = [None, None]
     with suppress(OSError, http.client.HTTPException, ValueError), opened("HEAD") as answer:  # GET says what is wrong
         headers = [answer.headers.get(name) for name in ("ETag", "Last-Modified", "Content-Length")]
-    return [_Remote(url, "|".join(map(str, headers)) if any(headers[:2]) else "", copy)]
+    return [_Remote(url, "|".join(map(str, headers)) if any(headers[:2]) else "", pieces)]

@@ -31,8 +31,8 @@ from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with, cached_by_file, open_regular, reading
 from cleanpairs.data.captions import caption_cell, caption_field, is_listed
 from cleanpairs.data.columns import is_score, number_of
-from cleanpairs.data.formats.file_names import expand_files, files_below
-from cleanpairs.data.images import IMAGES, ImageSource
+from cleanpairs.data.formats.file_names import IMAGES, expand_files, files_below
+from cleanpairs.data.images import ImageSource
 from cleanpairs.data.parquet_io import common_schema, input_table
 from cleanpairs.data.rows import Rows
 from cleanpairs.data.source import Source
@@ -354,13 +354,13 @@ def _rows(tar: str) -> list[Sample]:
     samples, table = read_index(tar), _beside(tar, ["key"])
     if table is None:
         return samples
-    at = _places([sample.key for sample in samples], table)
+    at = sidecar_rows([sample.key for sample in samples], table)
     if samples and at.null_count == len(samples) and len(table):
         raise DataError(
             f"{_sidecar(tar)} has none of the keys of {tar}: {str(table['key'][0])!r} there, {samples[0].key!r} here; "
             "move it away, or give it the tar's keys"
         )
-    left = taken(_keys_of(table), np.setdiff1d(np.arange(len(table)), at.drop_null().to_numpy()))
+    left = taken(sidecar_keys(table), np.setdiff1d(np.arange(len(table)), at.drop_null().to_numpy()))
     return [*samples, *(Sample(str(key), {}, "the tar has no sample of this key") for key in left.to_pylist())]
 
 
@@ -368,12 +368,12 @@ def _beside(tar: str, columns: list[str] | None = None) -> pa.Table | None:
     """The Parquet file beside a tar, or its ``columns``."""
     path = _sidecar(tar)
     table = None if path is None else input_table(path, columns)
-    if table is not None and len((keys := _keys_of(table).drop_null()).unique()) != len(keys):
+    if table is not None and len((keys := sidecar_keys(table).drop_null()).unique()) != len(keys):
         raise DataError(f"{path} has a key more than once: its rows cannot be joined to the samples of {tar}")
     return table
 
 
-def _keys_of(table: pa.Table) -> pa.Array:
+def sidecar_keys(table: pa.Table) -> pa.Array:
     """The column ``key`` of a sidecar: texts, or whole numbers, which pandas makes floats where one is missing."""
     column, kind = one_array(table["key"]), table["key"].type
     return column.cast(
@@ -381,12 +381,12 @@ def _keys_of(table: pa.Table) -> pa.Array:
     )
 
 
-def _places(keys: Sequence[str], table: pa.Table) -> pa.Array:
+def sidecar_rows(keys: Sequence[str], table: pa.Table) -> pa.Array:
     """The row of each key in the column ``key``, null where there is none. Numbers have lost the zeros before them.
 
     Where no key is there, the names without their folders are looked for.
     """
-    own_keys = _keys_of(table)
+    own_keys = sidecar_keys(table)
     for names in keys, [key.rpartition("/")[2] for key in keys]:
         wanted: list[Any] = list(names)
         if pa.types.is_integer(own_keys.type):
@@ -399,7 +399,7 @@ def _places(keys: Sequence[str], table: pa.Table) -> pa.Array:
 
 def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | None, lists: bool) -> None:
     """Add the columns ``fields`` of a sidecar to those of samples, by their keys. Null where it has no such row."""
-    at = None if table is None else _places(values["key"], table)
+    at = None if table is None else sidecar_rows(values["key"], table)
     for field in fields:
         if field.name not in values:
             count = len(values["key"])
