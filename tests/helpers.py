@@ -8,7 +8,10 @@ import itertools
 import pickle
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +128,34 @@ def embedding_folder(
             np.save(folder / "text_emb" / f"text_emb_{part}.npy", texts[first:last])
         pq.write_table(table[first:last], folder / "metadata" / f"metadata_{part}.parquet", **options)
     return folder
+
+
+class Handler(BaseHTTPRequestHandler):
+    """What answers a request to a server of :func:`serving`; nothing is logged."""
+
+    def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *about: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(handler: type[Handler]) -> Iterator[str]:
+    """The address of a server in a thread, whose requests the class answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 class InParts:
