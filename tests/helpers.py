@@ -2,11 +2,15 @@
 
 import ast
 import atexit
+import csv
 import functools
 import io
 import itertools
+import os
 import pickle
 import shutil
+import signal
+import tarfile
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,9 +97,7 @@ def meta_set() -> str:
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     pairs = corpus(40, seed=11)
-    np.save(folder / "train_ims.npy", pairs.images.array())
-    (folder / "train_caps.txt").write_text("\n".join(pairs.captions) + "\n", encoding="utf-8")
-    return str(folder)
+    return str(research(folder, pairs.images.array(), pairs.captions))
 
 
 def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bool = False, **more: Any) -> Path:
@@ -108,6 +110,30 @@ def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bo
         columns |= {"true_mismatch": [i < wrong for i in range(n)], "true_key": rotated(keys, wrong)}
     pq.write_table(pa.table(columns), path)
     return path
+
+
+def research(folder: Path, images: np.ndarray, captions: Iterable[str], split: str = "train") -> Path:
+    """A folder in the research layout: an array of the images' vectors, and a line a caption."""
+    folder.mkdir(exist_ok=True)
+    np.save(folder / f"{split}_ims.npy", images)
+    (folder / f"{split}_caps.txt").write_text("".join(f"{c}\n" for c in captions), encoding="utf-8")
+    return folder
+
+
+def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:
+    """A tar with files of these names and contents."""
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def csv_rows(path: str | Path) -> list[dict[str, str]]:
+    """The rows of a CSV file as a spreadsheet reads it, with its byte order mark."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def embedding_folder(
@@ -128,6 +154,18 @@ def embedding_folder(
             np.save(folder / "text_emb" / f"text_emb_{part}.npy", texts[first:last])
         pq.write_table(table[first:last], folder / "metadata" / f"metadata_{part}.parquet", **options)
     return folder
+
+
+class StopAt:
+    """Counts the steps of a training as its ``on_step``, and sends this process a signal after so many."""
+
+    def __init__(self, step: int | None = None, number: int = signal.SIGINT) -> None:
+        self.step, self.number, self.seen = step, number, 0
+
+    def __call__(self, done: int, total: int, loss: float) -> None:
+        self.seen += 1
+        if self.seen == self.step:
+            os.kill(os.getpid(), self.number)
 
 
 class Handler(BaseHTTPRequestHandler):

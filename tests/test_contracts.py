@@ -4,8 +4,6 @@ import copy
 import inspect
 import itertools
 import json
-import os
-import signal
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -27,7 +25,7 @@ from cleanpairs.methods.crcl import ActiveComplementaryLoss
 from cleanpairs.methods.decl import EvidentialLoss
 from cleanpairs.methods.rcl import ComplementaryLoss
 from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE, TripletLoss
-from tests.helpers import TINY, WORDS, corpus, meta_set
+from tests.helpers import TINY, WORDS, StopAt, corpus, meta_set
 
 FITTED = {"epochs": 8}  # enough to know something about pairs never seen
 
@@ -403,18 +401,10 @@ def test_five_captions_an_image(method: Any) -> None:
 
 def test_a_resumed_fit_is_the_same(trained: Any, tmp_path: Path) -> None:
     """It is cut behind the split, in the middle of an epoch."""
-    pairs, steps, stop = corpus(40), 0, -1
-
-    def count(done: int, total: int, loss: float) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == stop:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    whole = tiny(trained).fit(pairs, on_step=count)
-    steps, stop = 0, steps // 2 + 2
+    pairs, counted = corpus(40), StopAt()
+    whole = tiny(trained).fit(pairs, on_step=counted)
     with pytest.raises(KeyboardInterrupt):
-        tiny(trained).fit(pairs, run_dir=tmp_path, on_step=count)
+        tiny(trained).fit(pairs, run_dir=tmp_path, on_step=StopAt(counted.seen // 2 + 2))
     resumed = tiny(trained).fit(pairs, run_dir=tmp_path, resume=True)
     np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
     np.testing.assert_array_equal(resumed.score_pairs(pairs), whole.score_pairs(pairs))

@@ -20,7 +20,7 @@ import cleanpairs.cli
 import cleanpairs.cli.listing
 from cleanpairs.cli.terminal import guard_std_streams, safe
 from cleanpairs.core.errors import OutputError
-from tests.helpers import calls_of
+from tests.helpers import calls_of, research
 
 from .conftest import Command
 
@@ -50,8 +50,7 @@ def test_data_that_is_no_file(command: Command, tmp_path: Path, name: str) -> No
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     if name.startswith("precomp"):
-        np.save(path.parent / "train_ims.npy", np.ones((2, 3, 4), np.float32))
-        (path.parent / "train_caps.txt").write_text("a\nb\n")
+        research(path.parent, np.ones((2, 3, 4), np.float32), "ab")
         path.unlink()
     os.mkfifo(path)
     code, _, err = command("inspect", name if path.parent == tmp_path else path.parent.name)

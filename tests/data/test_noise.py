@@ -16,6 +16,7 @@ from cleanpairs.data import Pairs, load_pairs, normalise_text
 from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise, load_noise_file, load_truth
 from cleanpairs.repair.plan import truth_after
 from tests.helpers import picture as png
+from tests.helpers import research
 
 ALL = (
     "within:c", "shift", "shift:3", "collapse", "collapse:4", "partial", "partial:0.2", "partial:1", "copied",
@@ -117,12 +118,9 @@ def test_lists_and_what_is_not_utf8_stay_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_corrupted_research_directory(tmp_path: Path) -> None:
-    data, out = tmp_path / "data", tmp_path / "out.parquet"
-    data.mkdir()
-    rng = np.random.default_rng(0)
+    rng, out = np.random.default_rng(0), tmp_path / "out.parquet"
     vectors = rng.normal(size=(30, 2, 3)).astype(np.float32)
-    np.save(data / "train_ims.npy", vectors)
-    (data / "train_caps.txt").write_text("".join(f"train {i}\n" for i in range(150)))
+    data = research(tmp_path / "data", vectors, [f"train {i}" for i in range(150)])
     order = rng.permutation(150)
     np.save(data / "noise.npy", order)
     noise = corrupt(data, None, out=out, noise_file=data / "noise.npy")

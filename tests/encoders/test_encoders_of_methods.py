@@ -1,9 +1,7 @@
 """Methods on pretrained networks: frozen with a head, tuned; text alone; any module; vectors of both sides."""
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.methods.clip_score import ClipScore
+from tests.helpers import StopAt
 
 TINY = {
     "epochs": 1, "refine_epochs": (), "freeze": 1, "warmup": 1, "batch_size": 16, "eval_group_size": 16,
@@ -149,14 +148,9 @@ def test_tuned_towers_begin_as_the_model_learn_and_come_back(
 def test_an_interrupted_lora_goes_on_to_the_same(tiny_clip: Path, colored: Path, tmp_path: Path) -> None:
     pairs = load_pairs(colored).select(np.arange(40))
     whole = tiny(CRCL, encoder=tiny_clip, tune="lora", epochs=2).fit(pairs)
-
-    def stop(done: int, total: int, loss: float) -> None:
-        if done == 40 + 16:
-            os.kill(os.getpid(), signal.SIGINT)
-
     model = tiny(CRCL, encoder=tiny_clip, tune="lora", epochs=2)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(pairs, run_dir=tmp_path, on_step=stop)
+        model.fit(pairs, run_dir=tmp_path, on_step=StopAt(4))  # behind the first step of the second epoch
     model.fit(pairs, run_dir=tmp_path, resume=True)
     np.testing.assert_array_equal(model.correspondence_, whole.correspondence_)
     file = tmp_path / "checkpoints" / "last.safetensors"

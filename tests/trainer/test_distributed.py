@@ -23,17 +23,20 @@ WORKER = Path(__file__).with_name("distributed_worker.py")
 CASES = ["crcl", "crcl-sgr", "crcl-mlp-4", "repair", "l2rm", "auto", "infonce"]
 
 
+def free_port() -> str:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
 def start(out: Path, cases: list[str], world: int) -> None:
     """Run the worker in this process, or in ``world`` of them, whose tracebacks fail the test."""
     if world == 1:
         out.mkdir(exist_ok=True)
         worker().main(out, cases)
         return
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
     out.mkdir(exist_ok=True)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     env |= {"WORLD_SIZE": str(world)}
     command = [sys.executable, str(WORKER), str(out), *cases]
     running = [
@@ -131,10 +134,7 @@ def test_torchrun_fits_and_the_first_process_reports(
 ) -> None:
     """The command line under its launcher; one process goes on with its run, which is complete, and finds the same."""
     write_corpus(tmp_path / "pairs.parquet", 80)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
     fit = "-m cleanpairs fit pairs.parquet --method crcl --backbone mlp --epochs 2 --out run --json".split()
     more = ["--set", "method.refine_epochs=[1]", "--batch-size", "16", "--set", "micro_batch=4"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
