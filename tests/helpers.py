@@ -4,6 +4,7 @@ import ast
 import atexit
 import csv
 import functools
+import inspect
 import io
 import itertools
 import os
@@ -39,6 +40,12 @@ TINY = {
 WORDS = [f"word{k}" for k in range(24)]
 
 
+def sized(method: Any, **settings: Any) -> Any:
+    """A method with those of the settings that it knows."""
+    known = inspect.signature(method).parameters
+    return method(**{name: value for name, value in settings.items() if name in known})
+
+
 @functools.cache
 def tree_of(path: Path) -> ast.Module:
     """The syntax tree of a file: several tests sweep all files of the package."""
@@ -59,16 +66,36 @@ def calls_of(path: Path) -> list[tuple[str, ast.Call]]:
     return found
 
 
+def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
+    """An image as a file of it holds it."""
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
 def picture(number: int, form: str = "PNG", size: tuple[int, int] = (8, 8)) -> bytes:
     """An encoded image of one colour, another one for each of 65,536 numbers."""
-    out = io.BytesIO()
-    Image.new("RGB", size, (number * 37 % 256, number * 91 % 256, number // 256)).save(out, form)
-    return out.getvalue()
+    return encoded(Image.new("RGB", size, (number * 37 % 256, number * 91 % 256, number // 256)), form)
 
 
 def unit(x: np.ndarray) -> np.ndarray:
     """Rows as unit vectors, float32."""
     return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True), np.float32)
+
+
+def cone(
+    n: int, wrong: float, *, dim: int = 64, spread: float = 0.7, hubs: float = 0.0, seed: int = 0
+) -> tuple[np.ndarray, ...]:
+    """Vectors in a cone with topics, captions of which some rotate, the captions' numbers, and which are wrong."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, dim)) * np.exp(-np.arange(dim) / 20) * 2
+    z += rng.normal(size=(20, dim))[rng.integers(0, 20, n)]
+    images, texts = (z + spread * rng.normal(size=z.shape) + shift for shift in (0.8, -0.8))
+    images = unit(images) + hubs * rng.exponential(size=(n, 1)) * unit(texts).mean(axis=0)
+    at = np.arange(n)
+    moved = rng.permutation(n)[: round(wrong * n)]
+    at[moved] = np.roll(moved, 1)
+    return unit(images), unit(texts)[at], at, at != np.arange(n)
 
 
 def sentences(n: int, seed: int = 0, words: Sequence[str] = WORDS) -> tuple[list[str], np.ndarray]:

@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.cli import COMMANDS, cli, main
+from cleanpairs.cli import COMMANDS, cli
 from cleanpairs.cli.options import Share, Whole
 from cleanpairs.data import source
+from tests.conftest import Command, code_of
 from tests.helpers import csv_rows
 from tests.helpers import write_corpus as write_words
-
-from .conftest import Command
 
 N, WRONG = 150, 30
 SMALL = (
@@ -120,10 +119,8 @@ def test_an_error_of_ours_has_no_traceback_unless_asked(
     done = command("fit", "data.parquet")
     assert done.code == 1 and "bug" in done.err and "division by zero" in done.err
     for options, variable in ((["--debug"], "0"), ([], "1")):
-        monkeypatch.setattr(sys, "argv", ["cleanpairs", *options, "fit", "data.parquet"])
         monkeypatch.setenv("CLEANPAIRS_DEBUG", variable)
-        with pytest.raises(SystemExit):
-            main()
+        assert code_of(*options, "fit", "data.parquet") == 1
         assert "Traceback" in capfd.readouterr().err
 
 

@@ -20,9 +20,8 @@ import pytest
 from cleanpairs import CRCL, load_pairs
 from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.review.log import DecisionLog
+from tests.conftest import Command
 from tests.helpers import csv_rows
-
-from .conftest import Command
 
 N = 96
 TRUST = "--trust-stored-paths"

@@ -16,9 +16,8 @@ import pytest
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, load_pairs, remember_user_path
 from cleanpairs.data.inspection import inspect_pairs
+from tests.conftest import Command
 from tests.helpers import embedding_folder, picture, research
-
-from .conftest import Command
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from cleanpairs.cli import COMMANDS, cli
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, written_and_read
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.repair.plan import METADATA_KEY, PLAN_SCHEMA
+from tests.conftest import Command
 from tests.data.test_atomic import held_by_another
-
-from .conftest import Command
 
 # Options that take text which is no path: names, columns, numbers in words.
 WORDS = {

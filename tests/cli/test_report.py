@@ -18,9 +18,8 @@ from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.data import load_pairs
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.estimators.persistence import FORMAT
+from tests.conftest import Command
 from tests.helpers import csv_rows, picture, plan_of
-
-from .conftest import Command
 
 N = 120
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.cli import main
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError
+from tests.conftest import Command
 from tests.helpers import write_corpus
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
@@ -129,9 +129,7 @@ def test_a_launcher_says_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_torchrun_fits_and_the_first_process_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_torchrun_fits_and_the_first_process_reports(tmp_path: Path, command: Command) -> None:
     """The command line under its launcher; one process goes on with its run, which is complete, and finds the same."""
     write_corpus(tmp_path / "pairs.parquet", 80)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
@@ -146,7 +144,4 @@ def test_torchrun_fits_and_the_first_process_reports(
     assert info["status"] == "complete" and info["processes"] == 2
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
     assert pq.read_table(tmp_path / "run" / "scores.parquet").num_rows == 80
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["cleanpairs", "fit", "--resume", "--out", "run", "--json"])
-    main()
-    assert json.loads(capfd.readouterr().out)["histogram"] == found["histogram"]
+    assert json.loads(command("fit", "--resume", "--out", "run", "--json").out)["histogram"] == found["histogram"]
