@@ -1,6 +1,5 @@
 """Tiny random CLIPs and SigLIPs, written as transformers writes them; and a corpus of pictures for them."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+
+from tests.helpers import encoded
 
 WORDS = "a photo of the red cat dog and boat .".split()
 LENGTH = 16  # tokens that the tiny models take
@@ -104,9 +105,7 @@ def picture(top: str, bottom: str, size: int = 40) -> bytes:
     image = Image.new("RGB", (size, size + 4), top)
     image.paste(bottom, (0, size // 2, size, size + 4))
     image.paste("white", (0, 0, size // 4, size // 4))  # else some would show one colour
-    out = io.BytesIO()
-    image.save(out, "PNG")
-    return out.getvalue()
+    return encoded(image)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.methods.clip_score import ClipScore
-from tests.helpers import StopAt
+from tests.helpers import StopAt, sized
 
 TINY = {
     "epochs": 1, "refine_epochs": (), "freeze": 1, "warmup": 1, "batch_size": 16, "eval_group_size": 16,
@@ -28,8 +28,7 @@ TINY = {
 
 def tiny(method: Any, **changes: Any) -> Any:
     """A method at a size that trains in a moment."""
-    known = method().get_params()
-    return method(**{k: v for k, v in {**TINY, **changes}.items() if k in known})
+    return sized(method, **{**TINY, **changes})
 
 
 # -- tune=head ------------------------------------------------------------------------------------------------------

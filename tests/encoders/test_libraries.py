@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -119,13 +117,9 @@ def test_what_cannot_be_loaded_says_why(sentence_models: dict[str, Path], tmp_pa
         load_encoder(str(folder))
 
 
-def test_an_encoder_of_captions_and_vectors_of_another_width(sentence_models: dict[str, Path], tmp_path: Path) -> None:
+def test_an_encoder_of_captions(sentence_models: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match=r"takes text and no images: .*--set text_encoder="):
         load_encoder(str(sentence_models["text"]))
-    table = pa.table({"image_features": [[0.5] * 7] * 8, "caption": [f"a cat {k}" for k in range(8)]})
-    pq.write_table(table, tmp_path / "narrow.parquet")
-    with pytest.raises(DataError, match="makes one vector of 24 dimensions of an image, and this data has vectors"):
-        ClipScore(model=sentence_models["clip"], image_encoder="features").fit(tmp_path / "narrow.parquet")
 
 
 def test_a_model_of_open_clip(tmp_path: Path) -> None:
