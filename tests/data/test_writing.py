@@ -1,5 +1,6 @@
 """Written Parquet: checksums, bounded row groups, the image feature, no partial file that passes for whole."""
 
+import io
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from cleanpairs import load_pairs
 from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.data import ParquetSink, table_reader, writing
 from cleanpairs.data.parquet_io import iter_batches
-from tests.helpers import encoded
 
 FLAT = pa.schema([("a", pa.int64()), ("text", pa.string())], metadata={"note": "kept"})
 
@@ -131,12 +131,13 @@ def test_a_full_disk() -> None:
 
 @pytest.mark.parametrize("path_type", [pa.string(), pa.null()])
 def test_images_and_other_features_open_in_datasets(tmp_path: Path, path_type: pa.DataType) -> None:
-    red = encoded(Image.new("RGB", (5, 4), "red"))
+    stream = io.BytesIO()
+    Image.new("RGB", (5, 4), "red").save(stream, "PNG")
     noted = datasets.Features({"label": datasets.ClassLabel(names=["no", "yes"]), "gone": datasets.Value("string")})
     info = {b"huggingface": writing.json.dumps({"info": {"features": noted.to_dict()}}).encode()}
     image = pa.struct([("bytes", pa.binary()), ("path", path_type)])
     schema = pa.schema([("image", image), ("caption", pa.string()), ("label", pa.int64())], metadata=info)
-    row = {"image": {"bytes": red, "path": None}, "caption": "a", "label": 1}
+    row = {"image": {"bytes": stream.getvalue(), "path": None}, "caption": "a", "label": 1}
     path = tmp_path / "out.parquet"
     with ParquetSink(path, schema) as sink:
         sink.write(pa.RecordBatch.from_pylist([row], schema=schema))
