@@ -18,6 +18,7 @@ from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.methods.clip_score import ClipScore
+from tests.encoders.conftest import made, save_bert
 from tests.helpers import StopAt, sized
 
 TINY = {
@@ -211,20 +212,7 @@ def test_a_model_that_has_changed_or_gone_is_noticed(tiny_clip: Path, colored: P
 @pytest.fixture(scope="session")
 def sentence_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT as sentence-transformers keeps one."""
-    from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    path = tmp_path_factory.mktemp("bert")
-    letters = [chr(k) for k in range(97, 123)]
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + a for a in letters)]
-    BertTokenizerFast(vocab={token: k for k, token in enumerate(tokens)}).save_pretrained(path)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        BertModel(
-            BertConfig(
-                vocab_size=len(tokens), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-                intermediate_size=48, max_position_embeddings=40,
-            )
-        ).save_pretrained(path)  # fmt: skip
+    path = made(tmp_path_factory.mktemp("bert"), save_bert)
     (path / "1_Pooling").mkdir()
     pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
     (path / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")

@@ -15,6 +15,7 @@ from cleanpairs import CRCL, ClipScore
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
+from tests.encoders.conftest import save_bert
 
 pytest.importorskip("transformers")
 
@@ -54,7 +55,6 @@ def sentence_models(tiny_models: dict[str, Path], tmp_path_factory: pytest.TempP
     """A CLIP in a directory below, and a BERT with mean pooling, as sentence-transformers writes them."""
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     from sentence_transformers.base.modules import Transformer
-    from transformers import BertConfig, BertModel, BertTokenizerFast
 
     root = tmp_path_factory.mktemp("st")
     library.SentenceTransformer(modules=[Transformer(str(tiny_models["clip"]))]).save_pretrained(str(root / "below"))
@@ -65,10 +65,7 @@ def sentence_models(tiny_models: dict[str, Path], tmp_path_factory: pytest.TempP
     edit_modules(root / "clip", path="0_CLIP")
     tokenizer = root / "clip" / "0_CLIP" / "tokenizer_config.json"  # released models say how long a caption may be
     tokenizer.write_text(json.dumps({**json.loads(tokenizer.read_text()), "model_max_length": 16}), encoding="utf-8")
-    ids = {token: k for k, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat"])}
-    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    BertModel(BertConfig(vocab_size=7, **size)).save_pretrained(root / "bert")
-    BertTokenizerFast(vocab=ids).save_pretrained(root / "bert")
+    save_bert(root / "bert")
     library.SentenceTransformer(str(root / "bert")).save_pretrained(str(root / "text"))
     return {"clip": root / "clip", "text": root / "text"}
 

@@ -29,7 +29,7 @@ from cleanpairs import (
     write_report,
 )  # fmt: skip
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
-from tests.helpers import sentences, sized
+from tests.helpers import sentences
 
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 16, "dim_word": 8, "batch_size": 16, "epochs": 3, "eval_group_size": 16, "device": "cpu",
@@ -43,8 +43,9 @@ def frame() -> pd.DataFrame:
     return pd.DataFrame({"image_features": list(features), "caption": captions})
 
 
-def model(**more: Any) -> Any:
-    return sized(InfoNCE, **SMALL | more)
+def model(**more: Any) -> InfoNCE:
+    known = InfoNCE().get_params()
+    return InfoNCE(**{k: v for k, v in (SMALL | more).items() if k in known})
 
 
 def test_seeds_are_drawn_anew_by_each_fit_and_change_no_parameter(frame: pd.DataFrame) -> None:
