@@ -1,10 +1,11 @@
 """What every test gets: a cache directory of its own; no sentence encoder and no decoding process, unless asked for."""
 
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -51,6 +52,65 @@ def sentence_encoder(request: pytest.FixtureRequest) -> Iterator[None]:
         encoders._shipped.cache_clear()
         yield
     encoders._shipped.cache_clear()
+
+
+def code_of(*argv: Any) -> int:
+    """The exit code of ``cleanpairs``, called in this process, in the working directory."""
+    from cleanpairs.cli import main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
+        try:
+            main()
+        except SystemExit as stop:
+            return stop.code or 0
+        finally:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+    return 0
+
+
+class Done(NamedTuple):
+    """What a command left: exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def in_process(capfd: pytest.CaptureFixture[str]) -> Command:
+    """Calls ``cleanpairs`` in this process, in the working directory; no traceback."""
+
+    def call(*argv: Any) -> Done:
+        code = code_of(*argv)
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err, err
+        return Done(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Command) -> Command:
+    """``in_process``, in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return in_process
+
+
+@pytest.fixture
+def output_of(in_process: Command) -> Callable[..., str]:
+    """What ``in_process`` prints; the command must succeed."""
+
+    def call(*argv: Any) -> str:
+        code, out, err = in_process(*argv)
+        assert code == 0, (argv, err)
+        return out
+
+    return call
 
 
 @pytest.fixture(scope="session")

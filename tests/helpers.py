@@ -2,13 +2,21 @@
 
 import ast
 import atexit
+import csv
 import functools
+import inspect
 import io
 import itertools
+import os
 import pickle
 import shutil
+import signal
+import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +40,12 @@ TINY = {
 WORDS = [f"word{k}" for k in range(24)]
 
 
+def sized(method: Any, **settings: Any) -> Any:
+    """A method with those of the settings that it knows."""
+    known = inspect.signature(method).parameters
+    return method(**{name: value for name, value in settings.items() if name in known})
+
+
 @functools.cache
 def tree_of(path: Path) -> ast.Module:
     """The syntax tree of a file: several tests sweep all files of the package."""
@@ -52,16 +66,36 @@ def calls_of(path: Path) -> list[tuple[str, ast.Call]]:
     return found
 
 
+def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
+    """An image as a file of it holds it."""
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
 def picture(number: int, form: str = "PNG", size: tuple[int, int] = (8, 8)) -> bytes:
     """An encoded image of one colour, another one for each of 65,536 numbers."""
-    out = io.BytesIO()
-    Image.new("RGB", size, (number * 37 % 256, number * 91 % 256, number // 256)).save(out, form)
-    return out.getvalue()
+    return encoded(Image.new("RGB", size, (number * 37 % 256, number * 91 % 256, number // 256)), form)
 
 
 def unit(x: np.ndarray) -> np.ndarray:
     """Rows as unit vectors, float32."""
     return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True), np.float32)
+
+
+def cone(
+    n: int, wrong: float, *, dim: int = 64, spread: float = 0.7, hubs: float = 0.0, seed: int = 0
+) -> tuple[np.ndarray, ...]:
+    """Vectors in a cone with topics, captions of which some rotate, the captions' numbers, and which are wrong."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, dim)) * np.exp(-np.arange(dim) / 20) * 2
+    z += rng.normal(size=(20, dim))[rng.integers(0, 20, n)]
+    images, texts = (z + spread * rng.normal(size=z.shape) + shift for shift in (0.8, -0.8))
+    images = unit(images) + hubs * rng.exponential(size=(n, 1)) * unit(texts).mean(axis=0)
+    at = np.arange(n)
+    moved = rng.permutation(n)[: round(wrong * n)]
+    at[moved] = np.roll(moved, 1)
+    return unit(images), unit(texts)[at], at, at != np.arange(n)
 
 
 def sentences(n: int, seed: int = 0, words: Sequence[str] = WORDS) -> tuple[list[str], np.ndarray]:
@@ -90,9 +124,7 @@ def meta_set() -> str:
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     pairs = corpus(40, seed=11)
-    np.save(folder / "train_ims.npy", pairs.images.array())
-    (folder / "train_caps.txt").write_text("\n".join(pairs.captions) + "\n", encoding="utf-8")
-    return str(folder)
+    return str(research(folder, pairs.images.array(), pairs.captions))
 
 
 def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bool = False, **more: Any) -> Path:
@@ -105,6 +137,30 @@ def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bo
         columns |= {"true_mismatch": [i < wrong for i in range(n)], "true_key": rotated(keys, wrong)}
     pq.write_table(pa.table(columns), path)
     return path
+
+
+def research(folder: Path, images: np.ndarray, captions: Iterable[str], split: str = "train") -> Path:
+    """A folder in the research layout: an array of the images' vectors, and a line a caption."""
+    folder.mkdir(exist_ok=True)
+    np.save(folder / f"{split}_ims.npy", images)
+    (folder / f"{split}_caps.txt").write_text("".join(f"{c}\n" for c in captions), encoding="utf-8")
+    return folder
+
+
+def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:
+    """A tar with files of these names and contents."""
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def csv_rows(path: str | Path) -> list[dict[str, str]]:
+    """The rows of a CSV file as a spreadsheet reads it, with its byte order mark."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def embedding_folder(
@@ -125,6 +181,46 @@ def embedding_folder(
             np.save(folder / "text_emb" / f"text_emb_{part}.npy", texts[first:last])
         pq.write_table(table[first:last], folder / "metadata" / f"metadata_{part}.parquet", **options)
     return folder
+
+
+class StopAt:
+    """Counts the steps of a training as its ``on_step``, and sends this process a signal after so many."""
+
+    def __init__(self, step: int | None = None, number: int = signal.SIGINT) -> None:
+        self.step, self.number, self.seen = step, number, 0
+
+    def __call__(self, done: int, total: int, loss: float) -> None:
+        self.seen += 1
+        if self.seen == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """What answers a request to a server of :func:`serving`; nothing is logged."""
+
+    def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *about: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(handler: type[Handler]) -> Iterator[str]:
+    """The address of a server in a thread, whose requests the class answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 class InParts:

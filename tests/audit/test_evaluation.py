@@ -26,7 +26,7 @@ from cleanpairs.audit.sample import stratum_of
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.data.pairs import Pairs
-from tests.helpers import picture
+from tests.helpers import csv_rows, picture
 
 
 def corpus(n: int = 6_000, noise: float = 0.4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -256,11 +256,6 @@ def drawn_labels(scores: np.ndarray) -> AuditSample:
     return draw_sample(scores, N, threshold=0.3)
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def save(path: Path, table: list[dict[str, str]], delimiter: str = ",", encoding: str = "utf-8") -> Path:
     with open(path, "w", encoding=encoding, newline="") as file:
         writer = csv.DictWriter(file, list(table[0]), delimiter=delimiter)
@@ -273,7 +268,7 @@ def test_the_csv(tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample) -> Non
     folder = write_labels(tmp_path / "audit", drawn_labels, pairs).parent
     assert (folder / "labels.csv").read_bytes().startswith(b"\xef\xbb\xbf")
     assert len(list(folder.glob("images/*.jpg"))) == N - 1
-    found = {int(r["pair_id"]): r for r in rows(folder / "labels.csv")}
+    found = {int(r["pair_id"]): r for r in csv_rows(folder / "labels.csv")}
     assert len(found) == N and all(r["matched"] == "" for r in found.values())
     assert [found[i]["caption"] for i in (3, 4, 5)] == ["'=1+1", "'-2 degrees", "''quoted'"]
     assert found[6]["key"] == "'=HYPERLINK(1)"
@@ -330,7 +325,7 @@ MEANS = [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, np.nan, np.nan, np.nan, 1, 0]
 def test_there_and_back(
     tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, scores: np.ndarray, delimiter: str, encoding: str
 ) -> None:
-    table = rows(write_labels(tmp_path / "audit", drawn_labels, pairs))
+    table = csv_rows(write_labels(tmp_path / "audit", drawn_labels, pairs))
     for k, row in enumerate(table):
         row["matched"] = WORDS[k % len(WORDS)]
     got = read_labels(save(tmp_path / "l.csv", table, delimiter, encoding), keys=pairs.keys, correspondence=scores)
@@ -341,7 +336,7 @@ def test_there_and_back(
 
 def test_what_a_spreadsheet_does(tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, scores: np.ndarray) -> None:
     """Sorts, drops rows and columns, adds its own, eats zeros and digits of keys, leaves empty lines."""
-    table = sorted(rows(write_labels(tmp_path / "audit", drawn_labels, pairs)), key=lambda r: r["caption"])[3:]
+    table = sorted(csv_rows(write_labels(tmp_path / "audit", drawn_labels, pairs)), key=lambda r: r["caption"])[3:]
     mangled = {"007": "7", "12345678901234567": "1.23457E+16"}
     table = [
         {"note": "", "Matched": "1", "pair_id": r["pair_id"] + ".0", "key": mangled.get(r["key"], r["key"]),
@@ -359,9 +354,9 @@ def test_an_update_keeps_the_sample_and_has_the_labels(
     tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, scores: np.ndarray
 ) -> None:
     path = write_labels(tmp_path / "audit", drawn_labels, pairs)
-    before = rows(path)
+    before = csv_rows(path)
     update_labels(path, replace(drawn_labels, matched=np.where(np.arange(N) < 2, [1.0, 0.0] * (N // 2), np.nan)), pairs)
-    assert [row | {"matched": ""} for row in rows(path)] == before and len(list(path.parent.iterdir())) == 2
+    assert [row | {"matched": ""} for row in csv_rows(path)] == before and len(list(path.parent.iterdir())) == 2
     np.testing.assert_array_equal(read_labels(path, keys=pairs.keys, correspondence=scores).matched[:3], [1, 0, np.nan])
 
 
@@ -382,7 +377,7 @@ def test_an_update_keeps_the_sample_and_has_the_labels(
 def test_errors_name_line_and_column(
     tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, scores: np.ndarray, change: Any, words: list[str]
 ) -> None:
-    table = rows(write_labels(tmp_path / "audit", drawn_labels, pairs))
+    table = csv_rows(write_labels(tmp_path / "audit", drawn_labels, pairs))
     order = np.argsort(drawn_labels.pair_id)[::-1]
     table = [table[k] for k in order]  # the first rows have high scores
     change(table)

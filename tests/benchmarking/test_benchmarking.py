@@ -1,6 +1,5 @@
 """The benchmark: settings, log, cells, tables, and that a second call goes on where the first stopped."""
 
-import csv
 import importlib
 import io
 import sys
@@ -22,7 +21,7 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, Re
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import Noise, apply_noise, inject_noise, noise_of
 from cleanpairs.scoring.evaluate import detection
-from tests.helpers import picture, write_corpus
+from tests.helpers import csv_rows, picture, write_corpus
 
 SMALL = "epochs=2 dim=8 dim_word=8 batch_size=8 eval_group_size=8 device=cpu lr=0.01 tau=0.1".split()
 CRCL = [*SMALL, "crcl.refine_epochs=[1]", "crcl.freeze=1"]
@@ -389,8 +388,7 @@ def test_mean_and_spread_by_hand(tmp_path: Path) -> None:
 def test_the_csv_reads_back_and_holds_no_formula(data: Path) -> None:
     np.save(data.parent / "=cmd.npy", np.roll(np.arange(32), 1))
     result = run_bench(bench(data, methods="infonce", noise_files=(str(data.parent / "=cmd.npy"),)))
-    with (Path(result.out) / "table.csv").open(encoding="utf-8-sig", newline="") as file:
-        (read,) = csv.DictReader(file)
+    (read,) = csv_rows(Path(result.out) / "table.csv")
     assert read["noise"] == "'=cmd" and float(read["rsum"]) == result.rows[0]["rsum"]
 
 

@@ -12,9 +12,8 @@ import pytest
 from cleanpairs.benchmarking import bench
 from cleanpairs.data import load_pairs
 from cleanpairs.data.noise import inject_noise
+from tests.conftest import Command
 from tests.helpers import write_corpus
-
-from .conftest import Command
 
 SMALL = "--set epochs=2 --set dim=8 --set dim_word=8 --set batch_size=8 --set eval_group_size=8 --set lr=0.01".split()
 CRCL = "--set refine_epochs=[1] --set freeze=1".split()

@@ -1,6 +1,5 @@
 """The commands end to end: exit codes, messages, JSON, signals."""
 
-import csv
 import hashlib
 import io
 import json
@@ -19,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.cli import COMMANDS, cli, main
+from cleanpairs.cli import COMMANDS, cli
 from cleanpairs.cli.options import Share, Whole
 from cleanpairs.data import source
+from tests.conftest import Command, code_of
+from tests.helpers import csv_rows
 from tests.helpers import write_corpus as write_words
-
-from .conftest import Command
 
 N, WRONG = 150, 30
 SMALL = (
@@ -120,10 +119,8 @@ def test_an_error_of_ours_has_no_traceback_unless_asked(
     done = command("fit", "data.parquet")
     assert done.code == 1 and "bug" in done.err and "division by zero" in done.err
     for options, variable in ((["--debug"], "0"), ([], "1")):
-        monkeypatch.setattr(sys, "argv", ["cleanpairs", *options, "fit", "data.parquet"])
         monkeypatch.setenv("CLEANPAIRS_DEBUG", variable)
-        with pytest.raises(SystemExit):
-            main()
+        assert code_of(*options, "fit", "data.parquet") == 1
         assert "Traceback" in capfd.readouterr().err
 
 
@@ -164,8 +161,7 @@ def test_end_to_end(command: Command, data: Path) -> None:
     assert fit["flagged"] == int((y < fit["threshold"]).sum())
     why = table["why"].to_pylist()
     assert {i for i in range(N) if why[i]} == set(np.argsort(y, kind="stable")[: fit["flagged"] + 100].tolist())
-    with open(run / "issues.csv", encoding="utf-8-sig", newline="") as file:
-        first = next(csv.DictReader(file))
+    first = csv_rows(run / "issues.csv")[0]
     worst = int(np.argmin(y))
     assert (first["issue"], int(first["pair_id"]), first["why"]) == ("doubtful", worst, why[worst])
     assert fit["worst"].startswith(f"pair {worst}, key k{worst}, correspondence ") and fit["issues"]["doubtful"] == N
@@ -287,8 +283,7 @@ def test_what_filters_drop_is_in_the_ledger_with_its_reason(command: Command, da
     aside = {line["pair_id"]: line["reason"].split(":")[0] for line in ledger if line["action"] == "quarantine"}
     assert aside == {100: "filter language", 101: "filter mojibake", 102: "filter caption_length"}
     assert not {100, 101, 102} & {line["source_pair_id"] for line in ledger}
-    with open("run/issues.csv", encoding="utf-8-sig", newline="") as file:
-        said = [row for row in csv.DictReader(file) if row["issue"] == "uninformative"]
+    said = [row for row in csv_rows("run/issues.csv") if row["issue"] == "uninformative"]
     assert [int(row["pair_id"]) for row in said] == [100, 101, 102]
 
 

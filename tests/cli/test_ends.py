@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ import cleanpairs.cli
 import cleanpairs.cli.listing
 from cleanpairs.cli.terminal import guard_std_streams, safe
 from cleanpairs.core.errors import OutputError
-from tests.helpers import calls_of
-
-from .conftest import Command
+from tests.conftest import Command, code_of
+from tests.helpers import calls_of, research
 
 EVIL = "a\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\u2066\r\nError"
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -50,8 +49,7 @@ def test_data_that_is_no_file(command: Command, tmp_path: Path, name: str) -> No
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     if name.startswith("precomp"):
-        np.save(path.parent / "train_ims.npy", np.ones((2, 3, 4), np.float32))
-        (path.parent / "train_caps.txt").write_text("a\nb\n")
+        research(path.parent, np.ones((2, 3, 4), np.float32), "ab")
         path.unlink()
     os.mkfifo(path)
     code, _, err = command("inspect", name if path.parent == tmp_path else path.parent.name)
@@ -96,9 +94,7 @@ def test_nothing_printed_is_obeyed(
     monkeypatch.chdir(tmp_path)
     evil = pa.array([f"{EVIL}{k}" for k in range(8)])
     pq.write_table(table().drop_columns(["caption"]).append_column(EVIL, evil), tmp_path / "n.parquet")
-    monkeypatch.setattr(sys, "argv", ["cleanpairs", *argv])
-    with suppress(SystemExit):
-        cleanpairs.cli.main()
+    code_of(*argv)
     out, err = capfd.readouterr()
     assert out + err and not OBEYED.search(out + err)
     assert argv[0] == "--debug" or err.count("\n") <= 2  # a line break in a name makes no line of its own

@@ -1,6 +1,5 @@
 """``cleanpairs explain`` and ``cleanpairs worst`` on a run of 96 pairs of four topics, a sixth of them mismatched."""
 
-import csv
 import json
 import os
 import shutil
@@ -21,8 +20,8 @@ import pytest
 from cleanpairs import CRCL, load_pairs
 from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.review.log import DecisionLog
-
-from .conftest import Command
+from tests.conftest import Command
+from tests.helpers import csv_rows
 
 N = 96
 TRUST = "--trust-stored-paths"
@@ -138,8 +137,7 @@ def test_the_list_goes_to_a_spreadsheet(command: Command, run: Path) -> None:
     code, out, err = command("worst", run, "--n", 90, "--out", "issues.csv", TRUST)
     assert code == 0, err
     assert out.startswith("doubtful:\n    1  0.010  pair 0, key k000") and "\x1b" not in out
-    with Path("issues.csv").open(encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows("issues.csv")
     worst = [row for row in rows if row["issue"] == "doubtful"]
     assert [int(row["pair_id"]) for row in worst[:16]] == list(range(16)) and all(row["why"] for row in worst)
     assert all(row["caption"][:1] != "=" for row in rows)
@@ -300,6 +298,6 @@ def test_it_serves_until_ctrl_c_and_ends_with_the_result(run: Path, tmp_path: Pa
         assert out.startswith("2 pairs decided -> ") and (run / "review" / "plan.parquet").exists()
     else:
         assert f"2 of {N} drawn" in out and (run / "audit" / "result.json").exists()
-        with (run / "audit" / "labels.csv").open(encoding="utf-8-sig", newline="") as file:
-            labels = {int(row["pair_id"]): row["matched"] for row in csv.DictReader(file) if row["matched"]}
+        answers = csv_rows(run / "audit" / "labels.csv")
+        labels = {int(row["pair_id"]): row["matched"] for row in answers if row["matched"]}
         assert labels == {first: "0", last: "1"}

@@ -1,6 +1,5 @@
 """``cleanpairs restore``: the command around :func:`cleanpairs.export.restore_export`."""
 
-import csv
 import json
 import os
 import re
@@ -22,8 +21,8 @@ from cleanpairs.data import ParquetSink, load_pairs
 from cleanpairs.export import diff_export, export_pairs
 from cleanpairs.repair.actions import REASONS
 from cleanpairs.repair.plan import RepairPlan
+from tests.helpers import csv_rows, plan_of
 from tests.helpers import picture as png
-from tests.helpers import plan_of
 
 
 @pytest.fixture
@@ -194,9 +193,8 @@ def test_json_and_csv_have_all_of_it(diff: Callable[..., Result], tmp_path: Path
 
     result = diff("out.parquet", "--out", "changes.csv")
     assert result.stdout == "7 changes -> changes.csv\n"
-    with open("changes.csv", encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["before"] for row in rows] == [f"'{c}" if c.startswith("=") else c for c in CAPTIONS[:7]]
+    before = [row["before"] for row in csv_rows("changes.csv")]
+    assert before == [f"'{c}" if c.startswith("=") else c for c in CAPTIONS[:7]]
     again = diff("out.parquet", "--out", "changes.csv")
     assert isinstance(again.exception, OutputExistsError)
     assert diff("out.parquet", "--out", "changes.csv", "--overwrite", "--limit", "1").exit_code == 0

@@ -19,8 +19,6 @@ from cleanpairs.datasets import clipart_path
 from tests.data.test_counts import WRITERS as OTHERS
 from tests.data.test_counts import Row, texts
 
-from .conftest import Command
-
 N = 40
 FIT = (
     "--set image_size=32 --epochs 1 --batch-size 16 --device cpu --seed 1 --quiet --set dim=16 --method crcl "
@@ -78,18 +76,12 @@ WRITERS = [*OTHERS, as_lance, as_url, as_jsonl]
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Command) -> Callable[..., str]:
-    """Calls ``cleanpairs`` in this process, in an empty working directory; it must succeed."""
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output_of: Callable[..., str]) -> Callable[..., str]:
+    """``output_of``, in an empty working directory."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     datasets.disable_progress_bars()
-
-    def call(*argv: Any) -> str:
-        code, out, err = in_process(*argv)
-        assert code == 0, err
-        return out
-
-    return call
+    return output_of
 
 
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__.removeprefix("as_"))

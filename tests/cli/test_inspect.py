@@ -16,9 +16,8 @@ import pytest
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, load_pairs, remember_user_path
 from cleanpairs.data.inspection import inspect_pairs
-from tests.helpers import embedding_folder, picture
-
-from .conftest import Command
+from tests.conftest import Command
+from tests.helpers import embedding_folder, picture, research
 
 
 @pytest.fixture
@@ -154,8 +153,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_research_layout_is_one_whatever_lies_beside_it(command: Command, folder: Path) -> None:
-    np.save(folder / "train_ims.npy", np.eye(4, dtype=np.float32))
-    (folder / "train_caps.txt").write_text("a\nb\nc\nd\n")
+    research(folder, np.eye(4, dtype=np.float32), "abcd")
     (folder / "notes.jsonl").write_text('{"image": "0.jpg", "caption": "a dog"}\n')
     code, out, err = command(folder)
     assert code == 0, err
@@ -310,8 +308,7 @@ def test_the_data_is_no_validation_and_data_without_a_pair_is_named(in_process: 
     code, _, err = in_process("fit", folder / "in.csv", "--out", run)
     assert code == 3 and "in.csv holds no pair" in err
     for split, n in (("train", 4), ("dev", 2)):
-        np.save(folder / f"{split}_ims.npy", np.eye(4, dtype=np.float32)[:n])
-        (folder / f"{split}_caps.txt").write_text("a\n" * n)
+        research(folder, np.eye(4, dtype=np.float32)[:n], "a" * n, split)
     code, _, err = in_process("fit", folder, "--val", folder, "--out", run)
     assert code == 2 and "is the training data" in err and "the dev split is read then" in err
 

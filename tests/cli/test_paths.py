@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,8 @@ from cleanpairs.cli import COMMANDS, cli
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, written_and_read
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.repair.plan import METADATA_KEY, PLAN_SCHEMA
-
-from .conftest import Command
+from tests.conftest import Command
+from tests.data.test_atomic import held_by_another
 
 # Options that take text which is no path: names, columns, numbers in words.
 WORDS = {
@@ -182,11 +180,7 @@ def test_the_data_of_a_run_is_kept_by_what_reads_the_run(here: Path, in_process:
 
 def test_one_writer_at_a_time_in_every_command(here: Path, in_process: Command) -> None:
     outputs = sorted({(name, out) for name, out, _ in PAIRS})
-    code = "import sys, cleanpairs.data.locks as own\nwith own.output_lock(sys.argv[1:]):\n print(flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, "held", "run/audit"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout is not None and other.stdout.readline() == "\n"
+    with held_by_another(Path("held"), Path("run/audit")) as other:
         before = state(here)
         for name, out in outputs:
             ended, _, err = in_process(*argv(name, out, "", "held", ""))
@@ -194,7 +188,6 @@ def test_one_writer_at_a_time_in_every_command(here: Path, in_process: Command) 
         ended, _, err = in_process("audit", "run")
         assert ended == 5 and f"written by process {other.pid} on " in err
         assert state(here) == before
-        other.communicate("\n")
 
 
 def test_images_beside_a_table_are_kept(here: Path, in_process: Command) -> None:

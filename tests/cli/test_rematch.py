@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.cli import main
 from cleanpairs.repair.plan import RepairPlan
+from tests.conftest import code_of
 from tests.helpers import corpus, plan_of, write_corpus
 from tests.repair.test_chat import answered, completion, lines_of, seen_by
 from tests.repair.test_endpoint import good, serving
@@ -36,8 +35,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--set", "dim=32", "--set", "dropout=0.1", "--set", "refine_epochs=[4]", "--set", "lr=0.005", "--set",
             "eval_group_size=32", "--set", "tau=0.1",
         ]  # fmt: skip
-        patch.setattr(sys, "argv", ["cleanpairs", *argv])
-        main()
+        assert code_of(*argv) == 0
     return home
 
 
@@ -214,8 +212,7 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sets = ["image_size=32", "dim=8", "refine_epochs=[1]", "freeze=1", "eval_group_size=8"]
         fit = ["fit", "data.parquet", "--method", "crcl", "--backbone", "mlp", "--epochs", "1", "--batch-size", "8"]
         argv = [*fit, "--out", "run", "--device", "cpu", "--quiet", *(w for s in sets for w in ("--set", s))]
-        patch.setattr(sys, "argv", ["cleanpairs", *argv])
-        main()
+        assert code_of(*argv) == 0
     return home
 
 

@@ -18,9 +18,8 @@ from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.data import load_pairs
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.estimators.persistence import FORMAT
-from tests.helpers import picture, plan_of
-
-from .conftest import Command
+from tests.conftest import Command
+from tests.helpers import csv_rows, picture, plan_of
 
 N = 120
 
@@ -144,8 +143,7 @@ def made(tmp_path: Path) -> Run:
 
 
 def fill(path: Path, wrong: Callable[[int], bool] = lambda i: i < 160) -> None:
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        table = list(csv.DictReader(file))
+    table = csv_rows(path)
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(table[0]))
         writer.writeheader()

@@ -22,8 +22,7 @@ from cleanpairs.core import errors
 from cleanpairs.core.plain import plain
 from cleanpairs.core.recipe import find_recipes
 from cleanpairs.core.registry import BACKBONES, METHODS
-
-from .conftest import Command
+from tests.conftest import Command
 
 COMPLETE_VARIABLE = "_CLEANPAIRS_COMPLETE"  # by it a shell asks, as click's scripts do
 

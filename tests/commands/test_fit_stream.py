@@ -20,25 +20,19 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.engine.local import LocalEngine
 from cleanpairs.repair.settings import RepairSettings
-from tests.helpers import embedding_folder
+from tests.helpers import cone, embedding_folder
 
 N, D = 3000, 48
 
 
 def embeddings(folder: Path, *, spoilt: bool = False, displaced: range = range(0)) -> np.ndarray:
     """A folder of clip-retrieval in three shards, of whose captions three tenths rotate; whose caption each row has."""
-    rng = np.random.default_rng(0)
-    z = rng.normal(size=(N, D)) * np.exp(-np.arange(D) / 20) * 2 + rng.normal(size=(20, D))[rng.integers(0, 20, N)]
-    images, texts = (
-        (x := z + 0.7 * rng.normal(size=z.shape) + shift) / np.linalg.norm(x, axis=1)[:, None] for shift in (0.8, -0.8)
-    )
-    at, moved = np.arange(N), rng.permutation(N)[: N * 3 // 10]
-    at[moved] = np.roll(moved, 1)
-    at[displaced] = np.roll(at[displaced], 1)
+    images, texts, at, _ = cone(N, 0.3, dim=D)
+    at[displaced], texts[displaced] = np.roll(at[displaced], 1), np.roll(texts[displaced], 1, axis=0)
     if spoilt:
         images[7], images[1500], texts[at == 2900] = 0, np.nan, np.inf
     table = pa.table({"uid": [f"{i:032x}" for i in range(N)], "caption": [f"a caption, the {i}th" for i in at]})
-    embedding_folder(folder, images.astype(np.float16), texts[at].astype(np.float16), table, cuts=(1000, 2000))
+    embedding_folder(folder, images.astype(np.float16), texts.astype(np.float16), table, cuts=(1000, 2000))
     return at
 
 

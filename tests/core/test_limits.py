@@ -1,7 +1,6 @@
 """Limits: what the environment may say, and that each one acts."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from cleanpairs import load_pairs
-from cleanpairs.cli import cli, main
+from cleanpairs.cli import cli
 from cleanpairs.core.errors import ConfigError, DataError, ResourceError
 from cleanpairs.core.limits import LIMITS, limit, parse_bytes
 from cleanpairs.core.regular import reading
 from cleanpairs.data import read_image
 from cleanpairs.features import image_matrix
+from tests.conftest import code_of
 from tests.helpers import picture
 
 
@@ -104,17 +104,10 @@ def test_a_lack_of_memory_is_code_6(
     def fails(**_: object) -> None:
         raise error
 
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(sys, "argv", ["cleanpairs", "methods"])
     monkeypatch.setattr(cli, "main", fails)
     for cap, remedy in (("3GB", "--memory-cap (CLEANPAIRS_MEMORY), which is 3GB"), (None, "give the machine more")):
         monkeypatch.setenv("CLEANPAIRS_MEMORY", cap) if cap else monkeypatch.delenv("CLEANPAIRS_MEMORY")
-        try:
-            with pytest.raises(SystemExit) as stop:
-                main()
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        assert stop.value.code == 6
+        assert code_of("methods") == 6
         assert "Error [limit]" in (said := capsys.readouterr().err)
         assert remedy in said and f"({str(error) or 'it was refused'})" in said
 

@@ -25,7 +25,7 @@ from cleanpairs.correspondence.calibration import noise_rate_by_tails
 from cleanpairs.correspondence.similarity import SimilarityModel, _near, similarity_agreement
 from cleanpairs.ops import normalised_similarity
 from cleanpairs.ops.normalised_similarity import VectorPairs, cosines
-from tests.helpers import unit
+from tests.helpers import cone, unit
 
 
 def corpus(n: int, rate: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -271,18 +271,6 @@ def test_loose_captions_and_pairs_that_stand_out_are_told_from_mismatched_ones()
 
 
 # -- Evidence of vectors of one space, on corpora whose truth is known: what it finds, and when it has no --
-
-
-def cone(n: int, wrong: float, *, spread: float = 0.7, hubs: float = 0.0, seed: int = 0) -> tuple[np.ndarray, ...]:
-    """Vectors in a cone with topics, captions of which some rotate, the captions' numbers, and which are wrong."""
-    rng = np.random.default_rng(seed)
-    z = rng.normal(size=(n, 64)) * np.exp(-np.arange(64) / 20) * 2 + rng.normal(size=(20, 64))[rng.integers(0, 20, n)]
-    images, texts = (z + spread * rng.normal(size=z.shape) + shift for shift in (0.8, -0.8))
-    images = unit(images) + hubs * rng.exponential(size=(n, 1)) * unit(texts).mean(axis=0)
-    at = np.arange(n)
-    moved = rng.permutation(n)[: round(wrong * n)]
-    at[moved] = np.roll(moved, 1)
-    return unit(images), unit(texts)[at], at, at != np.arange(n)
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.1, 0.4, 0.6])

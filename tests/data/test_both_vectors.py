@@ -1,5 +1,6 @@
 """Vectors of both sides that the data brings: taken without an option, with captions or without, from end to end."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from cleanpairs.cli import cli
-from cleanpairs.commands.run import Run
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
 from cleanpairs.data import Pairs, iter_tables, load_pairs
 from cleanpairs.data.inspection import inspect_pairs
@@ -36,13 +34,6 @@ def table(**more: Any) -> pa.Table:
     kind = pa.list_(pa.float32(), D)
     columns = {"image_emb": pa.array(list(image), kind), "text_emb": pa.array(list(text), kind)}
     return pa.table({"uid": [f"{i:032x}" for i in range(N)], **columns, **more})
-
-
-def run(*arguments: str) -> str:
-    """The output of a command that must succeed."""
-    result = CliRunner().invoke(cli, list(arguments))
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 @pytest.mark.parametrize(
@@ -177,14 +168,16 @@ def test_which_captions_are_taken() -> None:
         ClipScore().fit(Pairs.from_arrays(both.captions, image_vectors=image))
 
 
-def test_from_vectors_without_captions_to_the_list_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_vectors_without_captions_to_the_list_of_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output_of: Callable[..., str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     pq.write_table(table(), "clean.parquet")
-    run("corrupt", "clean.parquet", "--noise", "0.3", "--out", "data.parquet")
-    assert "of the data, both sides" in run("fit", "data.parquet", "--method", "infonce", "--set", "epochs=2")
-    run("score", "data.parquet", "--out", "scores.parquet")
-    run("rematch", "--repairs", "plausible", "--out", "plan.parquet")
-    run("export", "--plan", "plan.parquet", "--repaired", "out.parquet", "--dropped", "dropped.parquet")
+    output_of("corrupt", "clean.parquet", "--noise", "0.3", "--out", "data.parquet")
+    assert "of the data, both sides" in output_of("fit", "data.parquet", "--method", "infonce", "--set", "epochs=2")
+    output_of("score", "data.parquet", "--out", "scores.parquet")
+    output_of("rematch", "--repairs", "plausible", "--out", "plan.parquet")
+    output_of("export", "--plan", "plan.parquet", "--repaired", "out.parquet", "--dropped", "dropped.parquet")
     plan = pq.read_table("plan.parquet").to_pylist()
     given = load_pairs("data.parquet").text_vectors
     donor_values = [p for p in plan if p["action"] == "rematch_text"]
@@ -192,22 +185,12 @@ def test_from_vectors_without_captions_to_the_list_of_ids(tmp_path: Path, monkey
     rows = {row["uid"]: row["text_emb"] for row in pq.read_table("out.parquet").to_pylist()}
     for pair in donor_values:
         np.testing.assert_array_equal(rows[pair["key"]], given[pair["donor_pair_id"]])
-    run("restore", "out.parquet", "--out", "back.parquet")
+    output_of("restore", "out.parquet", "--out", "back.parquet")
     assert pq.read_table("back.parquet").equals(pq.read_table("data.parquet"))
-    run("report", "--out", "report.html")
-    run("export", "--repaired", "ids.npy")
+    output_of("report", "--out", "report.html")
+    output_of("export", "--repaired", "ids.npy")
     kept = {tuple(int(p["key"][k : k + 16], 16) for k in (0, 16)) for p in plan if p["action"] == "keep"}
     assert {tuple(map(int, uid)) for uid in np.load("ids.npy")} == kept
-    wrong = load_pairs("data.parquet").true_mismatch
-    assert wrong is not None
-    answers = "".join(f"{i},{int(not wrong[i])}\n" for i in range(0, N, 2))
-    Path("answers.csv").write_text(f"pair_id,matched\n{answers}")
-    run("review", "--calibrate", "--labels", "answers.csv")
-    run("export", "--repaired", "answered.npy")
-    fitted = Run.open("runs/latest")
-    answered = fitted.answered()
-    assert answered is not None and answered.threshold != fitted.info["result"]["threshold"]
-    assert len(np.load("answered.npy")) == (answered.correspondence >= answered.threshold).sum()
 
 
 def arrays(folder: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -284,16 +267,19 @@ def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
         load_pairs(tmp_path / "a.parquet", text_vectors="txt_emb")
 
 
-def test_several_arrays_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_arrays_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output_of: Callable[..., str]
+) -> None:
     arrays(tmp_path)
     pq.write_table(table().select(["uid"]), tmp_path / "rows.parquet")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     images = [f"image_{k}.npy" for k in (9, 10, 11)]
     texts = ["--column", "text-vectors=text_0.npy", "--column", "text-vectors=text_1.npy"]
-    run("fit", *images, *texts, *"--column captions=rows.parquet --method infonce --set epochs=1 --out run".split())
+    more = "--column captions=rows.parquet --method infonce --set epochs=1 --out run"
+    output_of("fit", *images, *texts, *more.split())
     monkeypatch.chdir(tmp_path / "elsewhere")
-    run("export", "../run", "--repaired", "out.parquet")
+    output_of("export", "../run", "--repaired", "out.parquet")
     assert set(pq.read_table("out.parquet")["uid"].to_pylist()) <= set(table()["uid"].to_pylist())
 
 

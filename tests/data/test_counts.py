@@ -1,8 +1,6 @@
 """Whatever lies in an input, each of its rows is a pair or is set aside with a reason: none is lost, none is made."""
 
-import io
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleanpairs.data import Pairs, iter_tables, load_pairs
-from tests.helpers import embedding_folder, picture
+from tests.helpers import embedding_folder, picture, research, write_tar
 
 FAULTS = ("no image", "no caption", "empty image", "blank caption", "not UTF-8", "NUL")
 Row = tuple[str, bytes | None, bytes | None]  # what is wrong, image, caption
@@ -30,13 +28,10 @@ def row(number: int, fault: str) -> Row:
 
 def as_tar(root: Path, rows: list[Row]) -> Path:
     """Of a failed download nothing is in the tar, and a row in the Parquet file beside it."""
-    with tarfile.open(root / "0.tar", "w") as tar:
-        for i, (_, image, caption) in enumerate(rows):
-            for ending, content in (("png", image), ("txt", caption)):
-                if content is not None:
-                    info = tarfile.TarInfo(f"{i:04d}.{ending}")
-                    info.size = len(content)
-                    tar.addfile(info, io.BytesIO(content))
+    members = list[tuple[str, bytes | None]]()
+    for i, (_, image, caption) in enumerate(rows):
+        members += [(f"{i:04d}.png", image), (f"{i:04d}.txt", caption)]
+    write_tar(root / "0.tar", [(name, content) for name, content in members if content is not None])
     pq.write_table(pa.table({"key": [f"{i:04d}" for i in range(len(rows))]}), root / "0.parquet")
     return root
 
@@ -99,10 +94,8 @@ def as_arrays(root: Path, rows: list[Row]) -> Path:
 
 
 def as_research(root: Path, rows: list[Row]) -> Path:
-    np.save(root / "train_ims.npy", vectors(rows))
     lines = [(caption or b"").decode("utf-8", "replace").strip() for _, _, caption in rows]
-    (root / "train_caps.txt").write_text("".join(line + "\n" for line in lines))
-    return root
+    return research(root, vectors(rows), lines)
 
 
 def as_csv(root: Path, rows: list[Row]) -> Path:

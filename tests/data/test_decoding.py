@@ -19,6 +19,7 @@ from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.report.plots import plot_pairs
 from tests.data.decoders import CRASH, FILL, HANG, ONCE
+from tests.helpers import encoded
 
 DECODING = True  # see conftest.py
 FAULTY = "tests.data.decoders:faulty"
@@ -27,9 +28,7 @@ FAULTY = "tests.data.decoders:faulty"
 def picture(width: int, height: int = 9, form: str = "PNG") -> bytes:
     """A picture with noise on it, encoded."""
     pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, form)
-    return out.getvalue()
+    return encoded(Image.fromarray(pixels), form)
 
 
 def decode(decoder: Decoder, images: Sequence[bytes | None], size: int = 4) -> list[DecodedBatch]:
@@ -103,15 +102,14 @@ def test_the_memory_of_a_worker_is_limited(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_bomb_of_pixels_does_not_reach_the_memory_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = io.BytesIO()
-    Image.new("RGB", (9000, 9000)).save(out, "PNG")
+    bomb = encoded(Image.new("RGB", (9000, 9000)))
     monkeypatch.setenv("CLEANPAIRS_DECODE_MEMORY", str(2**28))
     with Decoder(PIXELS, 1) as decoder:
-        (batch,) = decode(decoder, [out.getvalue(), picture(10)])
+        (batch,) = decode(decoder, [bomb, picture(10)])
         assert "9000x9000 pixels, more than 64000000" in batch.failures[0]
         monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "100000000")
     with Decoder(PIXELS, 1) as decoder:
-        (batch,) = decode(decoder, [out.getvalue(), picture(10)])
+        (batch,) = decode(decoder, [bomb, picture(10)])
     assert "cannot be decoded" in batch.failures[0]
     assert batch.rows.tolist() == [1]
 

@@ -1,7 +1,6 @@
 """Near duplicates: what is linked, what is not, and what becomes of the groups."""
 
 import gc
-import io
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from cleanpairs.data import Pairs, duplicates, load_pairs
 from cleanpairs.data.duplicates import flat_images, group_near_duplicates, image_signatures, near_duplicate_groups
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters, filter_reasons
 from cleanpairs.data.images import encoded_list
+from tests.helpers import encoded
 
 
 def picture(seed: int, size: int = 160) -> Image.Image:
@@ -30,12 +30,6 @@ def picture(seed: int, size: int = 160) -> Image.Image:
         w, h = rng.integers(size // 8, size // 2, 2).tolist()
         draw.ellipse((x, y, x + w, y + h), fill=tuple(rng.integers(0, 256, 3).tolist()))
     return image
-
-
-def encoded(image: Image.Image, kind: str = "PNG", **options: int) -> bytes:
-    out = io.BytesIO()
-    image.save(out, kind, **options)
-    return out.getvalue()
 
 
 def copies(image: Image.Image) -> list[bytes]:
@@ -174,9 +168,7 @@ def test_captions(caption: str, names: set[str]) -> None:
 def grainy(width: int, height: int, seed: int | None) -> bytes:
     grain = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     image = Image.new("RGB", (1, 1), (9, 80, 200)) if seed is None else Image.fromarray(grain)
-    buffer = io.BytesIO()
-    image.resize((width, height)).save(buffer, format="PNG")
-    return buffer.getvalue()
+    return encoded(image.resize((width, height)))
 
 
 def test_images() -> None:

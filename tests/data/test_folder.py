@@ -118,36 +118,6 @@ def test_lines_that_cannot_be_used_are_set_aside_with_their_number(folder: Path)
     assert table_of(pairs)["image"][6].as_py()["bytes"] is None
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("in.csv", b"", "no header"),
-        ("in.csv", b"\n", "no header"),
-        ("in.csv", b"image,image\n", "'image' more than once"),
-        ("in.csv", "image,caption\n".encode("utf-16")[:-1], "cannot be read as UTF-16"),
-        ("in.csv", b"\x89PNG\r\n\x1a\n\0\0", "no header"),
-        (
-            "in.csv",
-            b'image,caption\n0.png,fine\n1.png,"b\n2.png,b\n',
-            r"in\.csv, line 3: a quoted field is not clo",
-        ),
-        ("in.csv", b"image,caption\n0.png," + b"x" * 2**25 + b"\n", r"line 2: .*longer than"),
-        ("in.csv", b"image,caption\nnowhere.png,a\n", "none of the first 1 images .*'nowhere.png'.*--image-root"),
-        ("in.csv", b"image,caption,true_mismatch\n0.png,a,maybe\n", "true_mismatch cannot be read as true or.*: .*may"),
-        ("in.jsonl", b"{\n", "line 1 is no JSON"),
-        ("in.jsonl", b"[1]\n", "line 1 is no JSON object"),
-        ("in.jsonl", b"\xff\xfe{}\n", "cannot be read as UTF-16"),
-        ("in.jsonl", b"\x80{}\n", "line 1 is not UTF-8"),
-        ("in.jsonl", b'{"image": "0.png", "caption": "' + b"x" * 2**25 + b'"}\n', "line 1: it is longer than"),
-        ("in.jsonl", b"", "no column of captions"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_refused(folder: Path, name: str, content: bytes, words: str) -> None:
-    (folder / name).write_bytes(content)
-    with pytest.raises(DataError, match=words):
-        load_pairs(folder / name)
-
-
 def test_the_truth_in_a_csv_and_a_folder_with_several_files(folder: Path) -> None:
     rows = "image,caption,true_mismatch,true_key\n0.png,a,True,1\n1.png,b,False,0\n2.png,c,,2\n"
     for name in ("a.csv", "b.csv"):

@@ -1,6 +1,5 @@
 """Decoding: every mode comes out right, and nothing bad comes out at all."""
 
-import io
 import itertools
 import struct
 import warnings
@@ -17,12 +16,7 @@ from cleanpairs.data import read_image
 from cleanpairs.data.formats.file_names import IMAGES
 from cleanpairs.data.guard import data_inputs, refuse_inputs
 from cleanpairs.data.images import image_header, vector_groups
-
-
-def encode(image: Image.Image, form: str, **options: Any) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, form, **options)
-    return stream.getvalue()
+from tests.helpers import encoded as encode
 
 
 def near(image: Any, colour: tuple[int, int, int], tolerance: int = 12) -> bool:

@@ -1,8 +1,6 @@
 """Pairs: built from arrays, selected from, with other captions, with their truth."""
 
-import io
 import pickle
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import load_truth
 from cleanpairs.data.text import normalise_text, text_groups
 from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, characters, words
-from tests.helpers import picture
+from tests.helpers import picture, write_tar
 
 
 def some() -> Pairs:
@@ -245,11 +243,8 @@ def test_a_mask_is_of_all_pairs() -> None:
 def test_pairs_go_to_another_process(kind: str, tmp_path: Path) -> None:
     rows = [{"image": picture(i), "caption": f"caption {i}"} for i in range(3)]
     if kind == "tar":
-        with tarfile.open(tmp_path / "0.tar", "w") as tar:
-            for i, row in enumerate(rows):
-                for name, data in ((f"{i}.png", row["image"]), (f"{i}.txt", str(row["caption"]).encode())):
-                    (member := tarfile.TarInfo(name)).size = len(data)
-                    tar.addfile(member, io.BytesIO(data))
+        images, captions = [(f"{i}.png", picture(i)) for i in range(3)], [(f"{i}.txt", b"caption") for i in range(3)]
+        write_tar(tmp_path / "0.tar", images + captions)
     pairs = {
         "memory": lambda: Pairs.from_arrays(["a", "b", "c"], images=[row["image"] for row in rows]),
         "parquet": lambda: load_pairs(rows), "tar": lambda: load_pairs(tmp_path),

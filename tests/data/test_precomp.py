@@ -9,14 +9,12 @@ import pytest
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import fingerprint_of, iter_tables, load_pairs
+from tests import helpers
 
 
 def research(folder: Path, images: np.ndarray, per_image: int = 1, split: str = "train") -> Path:
-    folder.mkdir(exist_ok=True)
-    np.save(folder / f"{split}_ims.npy", images)
     captions = [f"{split} {i}.{k}" for i in range(len(images)) for k in range(per_image)]
-    (folder / f"{split}_caps.txt").write_text("".join(c + "\n" for c in captions))
-    return folder
+    return helpers.research(folder, images, captions, split)
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (6, 3, 4)])

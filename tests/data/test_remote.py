@@ -2,9 +2,7 @@
 
 import io
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import fsspec
@@ -21,6 +19,7 @@ from cleanpairs.data.formats import remote
 from cleanpairs.data.formats.remote import fetch, is_public, is_url
 from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.data.readers import iter_tables
+from tests.helpers import Handler, serving
 
 
 def parquet(*captions: str) -> bytes:
@@ -183,41 +182,28 @@ def test_what_is_a_path() -> None:
 # -- HTTP -------------------------------------------------------------------------------------------------------------
 
 
-class _Server(BaseHTTPRequestHandler):
+class _Server(Handler):
     asked: list[str] = []  # noqa: RUF012
 
     def do_GET(self) -> None:
         self.asked.append(f"{self.command} {self.path}")
         if self.path.startswith("/to/"):
-            self.send_response(302)
-            self.send_header("Location", self.path.removeprefix("/to/"))
-            self.end_headers()
+            self.answer(302, {"Location": self.path.removeprefix("/to/")}, b"")
         elif self.path in ("/a.parquet", "/short.parquet"):
             body = parquet("a")
-            self.send_response(200)
-            self.send_header("ETag", '"1"')
-            self.send_header("Content-Length", str(len(body) + (self.path == "/short.parquet") * 9))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
+            told = len(body) + (self.path == "/short.parquet") * 9
+            self.answer(200, {"ETag": '"1"', "Content-Length": str(told)}, body)
         else:
             self.send_error(404)
 
-    do_HEAD = do_GET  # noqa: N815
-
-    def log_message(self, *args: object) -> None:
-        pass
+    do_HEAD = do_GET
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
     _Server.asked = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{http.server_port}"
-        http.shutdown()
-        thread.join()
+    with serving(_Server) as url:
+        yield url
 
 
 def test_this_machine_is_never_asked(server: str) -> None:
@@ -284,12 +270,9 @@ def test_a_protocol_that_is_not_one_of_ours() -> None:
 # -- Parquet of a dataset on the hub is read where it lies, by ranges, from a small hub of the test's own --
 
 
-class Hub(BaseHTTPRequestHandler):
+class Hub(Handler):
     files: dict[str, bytes]
     sent: int
-
-    def log_message(self, *args: object) -> None:
-        pass
 
     def do_GET(self) -> None:
         path = self.path.split("?")[0]
@@ -298,7 +281,7 @@ class Hub(BaseHTTPRequestHandler):
             first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
             part = data[first : last + 1]
             type(self).sent += len(part)
-            return self.answer(part, 206)
+            return self.answer(206, {}, part)
         found = [
             {"type": "file", "path": name, "size": len(data), "oid": f"{len(data):040}"}
             for name, data in self.files.items()
@@ -306,32 +289,21 @@ class Hub(BaseHTTPRequestHandler):
         if path.endswith("/tree/main"):
             found = [{"type": "directory", "path": "data", "oid": "0" * 40}]
         if "/tree/" in path:
-            return self.answer(found)
-        return self.answer({"id": "me/big", "sha": "0" * 40, "siblings": []} if "me/big" in path else None)
+            return self.tell(found)
+        return self.tell({"id": "me/big", "sha": "0" * 40, "siblings": []} if "me/big" in path else None)
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer([])
+        self.tell([])
 
-    def answer(self, value: object, status: int = 200) -> None:
-        raw = value if isinstance(value, bytes) else json.dumps(value).encode()
-        self.send_response(404 if value is None else status)
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
+    def tell(self, value: object) -> None:
+        self.answer(404 if value is None else 200, {}, json.dumps(value).encode())
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Hub]]:
     from huggingface_hub import HfFileSystem
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_address[1]}"
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
-    template = "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", url + template)
     HfFileSystem.clear_instance_cache()
     rng, Hub.files, Hub.sent = np.random.default_rng(0), {}, 0
     for k in range(2):
@@ -339,11 +311,12 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Hub]]:
         table = pa.table({"caption": [f"text {k} {i}" for i in range(20)], "image": images})
         pq.write_table(table, tmp_path / "part.parquet", compression="none")
         Hub.files[f"data/train-{k}.parquet"] = (tmp_path / "part.parquet").read_bytes()
-    yield Hub
+    with serving(Hub) as url:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        template = "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", url + template)
+        yield Hub
     HfFileSystem.clear_instance_cache()
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 @pytest.mark.parametrize("name", ["hf://me/big/data/*.parquet", "hf://datasets/me/big/data/train-{0,1}.parquet"])

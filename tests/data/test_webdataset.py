@@ -17,20 +17,11 @@ import webdataset
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
-from tests.helpers import picture
+from tests.helpers import picture, write_tar
 
 
 def jpeg(number: int, kind: str = "JPEG") -> bytes:
     return picture(number, kind)
-
-
-def write_tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return path
 
 
 def sample(key: str, number: int, caption: str | None = None, **fields: Any) -> list[tuple[str, bytes]]:

@@ -5,14 +5,12 @@ The tutorial takes all pictures: it shows a noise rate, which is undetermined fo
 
 import re
 import shlex
-import sys
 from collections.abc import Callable
 
 import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import Auto, datasets
-from cleanpairs.cli import main
 
 ROWS = 600
 EPOCHS = {"label_epochs": 2, "epochs": 3, "image_size": 96}  # of auto: one for the threshold after those for labels
@@ -40,21 +38,9 @@ def fewer_pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a line of a page, with further arguments; what it prints."""
-
-    def printed(line: str, more: list[str] | None = None) -> str:
-        monkeypatch.setattr(sys, "argv", shlex.split(line) + (more or []))
-        code: object = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code
-        out, err = capfd.readouterr()
-        assert not code and "Error" not in err, (line, err)
-        return out
-
-    return printed
+def run(output_of: Callable[..., str]) -> Callable[[str], str]:
+    """Runs a line of a page, which begins with ``cleanpairs``; what it prints."""
+    return lambda line: output_of(*shlex.split(line)[1:])
 
 
 @pytest.fixture

@@ -1,19 +1,16 @@
 """docs/tutorial.md, block by block: what it runs runs, and what it shows is what is printed, but for the figures."""
 
 import re
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from cleanpairs.cli import cli
+from tests.data.test_both_vectors import N, arrays, table
 from tests.helpers import embedding_folder
 
 from .conftest import fewer_repairs
@@ -98,40 +95,29 @@ def test_the_walkthrough_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, r
 VECTORS = Path(__file__).parents[2] / "docs" / "clip_vectors.md"
 BENCH = "--seeds 1 --set crcl.epochs=1 --set crcl.refine_epochs=[]"
 SHORT = {"fit": "--set epochs=2 --set label_epochs=2", "bench": BENCH}
-N, D = 110, 8
 
 
 def files(folder: Path) -> None:
     """What the page's commands name; a part of it in the store that stands for S3."""
-    rng = np.random.default_rng(0)
-    image = rng.normal(size=(N, D)).astype(np.float32)
-    text = (image + 0.3 * rng.normal(size=(N, D))).astype(np.float32)
-    rows = pa.table({"uid": [f"{i:032x}" for i in range(N)], "caption": [f"caption {i}" for i in range(N)]})
-    kind = pa.list_(pa.float32(), D)
-    whole = rows.append_column("image_emb", pa.array(list(image), kind))
-    pq.write_table(whole.append_column("text_emb", pa.array(list(text), kind)), folder / "data.parquet")
+    image, text = arrays(folder)
+    whole = table(caption=[f"caption {i}" for i in range(N)])
+    rows = whole.select(["uid", "caption"])
+    pq.write_table(whole, folder / "data.parquet")
     pq.write_table(rows, folder / "rows.parquet")
-    np.save(folder / "image.npy", image)
-    np.save(folder / "text.npy", text)
-    for part, (first, last) in enumerate([(0, 40), (40, N)]):
-        np.save(folder / f"image_{part}.npy", image[first:last])
-        np.save(folder / f"text_{part}.npy", text[first:last])
     embedding_folder(folder / "embeddings", image, text, rows, cuts=(40,))
     fsspec.filesystem("memory").put(f"{folder}/embeddings/", "/bucket/", recursive=True)
 
 
-def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., str]) -> None:
     monkeypatch.chdir(tmp_path)
     files(tmp_path)
     page = VECTORS.read_text(encoding="utf-8")
-    commands = re.findall(r"^    cleanpairs (.*)$", page, flags=re.MULTILINE)
+    commands = re.findall(r"^    (cleanpairs (\w+).*)$", page, flags=re.MULTILINE)
     assert len(commands) >= 10
-    for command in commands:
-        words = shlex.split(command.replace("s3://", "memory://"))
-        result = CliRunner().invoke(cli, words + shlex.split(SHORT.get(words[0], "")))
-        assert result.exit_code == 0, (command, result.output, result.exception)
-        if words[0] == "fit":
-            assert "of the data, both sides" in result.output, command
+    for line, name in commands:
+        out = run(f"{line.replace('s3://', 'memory://')} {SHORT.get(name, '')}")
+        if name == "fit":
+            assert "of the data, both sides" in out, line
     kept = pq.read_table("clean.parquet").to_pylist()
     ids = {f"{a:016x}{b:016x}" for a, b in np.load("ids.npy").tolist()}
     assert ids == {row["uid"] for row in kept if row["action"] == "keep"} and len(ids) > N / 2

@@ -1,6 +1,6 @@
 """Tiny random CLIPs and SigLIPs, written as transformers writes them; and a corpus of pictures for them."""
 
-import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+
+from tests.helpers import encoded
 
 WORDS = "a photo of the red cat dog and boat .".split()
 LENGTH = 16  # tokens that the tiny models take
@@ -75,6 +77,15 @@ def save_siglip(folder: Path, kind: str = "Siglip", size: dict[str, int] | None 
     SiglipImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
 
 
+def save_bert(folder: Path) -> None:
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    letters = [chr(k) for k in range(97, 123)]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + a for a in letters)]
+    BertTokenizerFast(vocab={token: k for k, token in enumerate(tokens)}).save_pretrained(folder)
+    BertModel(BertConfig(vocab_size=len(tokens), **tower(), max_position_embeddings=40)).save_pretrained(folder)
+
+
 def tower() -> dict[str, int]:
     return {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -82,17 +93,19 @@ def tower() -> dict[str, int]:
 SAVE = {"clip": save_clip, "siglip": save_siglip, "metaclip_2": save_metaclip_2, "siglip2": save_siglip2}
 
 
+def made(folder: Path, save: Callable[[Path], None]) -> Path:
+    """The folder with a model in it, whose random weights are always the same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        save(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Kind -> directory."""
     pytest.importorskip("transformers")
-    made = {}
-    with torch.random.fork_rng(devices=[]):
-        for kind, save in SAVE.items():
-            torch.manual_seed(0)
-            made[kind] = tmp_path_factory.mktemp(kind)
-            save(made[kind])
-    return made
+    return {kind: made(tmp_path_factory.mktemp(kind), save) for kind, save in SAVE.items()}
 
 
 @pytest.fixture(scope="session")
@@ -104,9 +117,7 @@ def picture(top: str, bottom: str, size: int = 40) -> bytes:
     image = Image.new("RGB", (size, size + 4), top)
     image.paste(bottom, (0, size // 2, size, size + 4))
     image.paste("white", (0, 0, size // 4, size // 4))  # else some would show one colour
-    out = io.BytesIO()
-    image.save(out, "PNG")
-    return out.getvalue()
+    return encoded(image)
 
 
 @pytest.fixture(scope="session")

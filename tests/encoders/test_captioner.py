@@ -10,7 +10,7 @@ from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.pretrained import Captioner, Matcher
-from tests.encoders.conftest import tower
+from tests.encoders.conftest import made, tower
 
 WORDS = "a photo of the red cat dog and boat".split()
 
@@ -65,13 +65,7 @@ SAVE = {"vit": save_vit_gpt2, "blip": save_blip}
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = {}
-    with torch.random.fork_rng(devices=[]):
-        for kind, save in SAVE.items():
-            torch.manual_seed(0)
-            made[kind] = tmp_path_factory.mktemp(kind)
-            save(made[kind])
-    return made
+    return {kind: made(tmp_path_factory.mktemp(kind), save) for kind, save in SAVE.items()}
 
 
 def pictures(n: int) -> list[Image.Image]:

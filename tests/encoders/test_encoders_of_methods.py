@@ -1,9 +1,7 @@
 """Methods on pretrained networks: frozen with a head, tuned; text alone; any module; vectors of both sides."""
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,8 @@ from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.methods.clip_score import ClipScore
+from tests.encoders.conftest import made, save_bert
+from tests.helpers import StopAt, sized
 
 TINY = {
     "epochs": 1, "refine_epochs": (), "freeze": 1, "warmup": 1, "batch_size": 16, "eval_group_size": 16,
@@ -29,8 +29,7 @@ TINY = {
 
 def tiny(method: Any, **changes: Any) -> Any:
     """A method at a size that trains in a moment."""
-    known = method().get_params()
-    return method(**{k: v for k, v in {**TINY, **changes}.items() if k in known})
+    return sized(method, **{**TINY, **changes})
 
 
 # -- tune=head ------------------------------------------------------------------------------------------------------
@@ -149,14 +148,9 @@ def test_tuned_towers_begin_as_the_model_learn_and_come_back(
 def test_an_interrupted_lora_goes_on_to_the_same(tiny_clip: Path, colored: Path, tmp_path: Path) -> None:
     pairs = load_pairs(colored).select(np.arange(40))
     whole = tiny(CRCL, encoder=tiny_clip, tune="lora", epochs=2).fit(pairs)
-
-    def stop(done: int, total: int, loss: float) -> None:
-        if done == 40 + 16:
-            os.kill(os.getpid(), signal.SIGINT)
-
     model = tiny(CRCL, encoder=tiny_clip, tune="lora", epochs=2)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(pairs, run_dir=tmp_path, on_step=stop)
+        model.fit(pairs, run_dir=tmp_path, on_step=StopAt(4))  # behind the first step of the second epoch
     model.fit(pairs, run_dir=tmp_path, resume=True)
     np.testing.assert_array_equal(model.correspondence_, whole.correspondence_)
     file = tmp_path / "checkpoints" / "last.safetensors"
@@ -218,20 +212,7 @@ def test_a_model_that_has_changed_or_gone_is_noticed(tiny_clip: Path, colored: P
 @pytest.fixture(scope="session")
 def sentence_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT as sentence-transformers keeps one."""
-    from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    path = tmp_path_factory.mktemp("bert")
-    letters = [chr(k) for k in range(97, 123)]
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + a for a in letters)]
-    BertTokenizerFast(vocab={token: k for k, token in enumerate(tokens)}).save_pretrained(path)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        BertModel(
-            BertConfig(
-                vocab_size=len(tokens), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-                intermediate_size=48, max_position_embeddings=40,
-            )
-        ).save_pretrained(path)  # fmt: skip
+    path = made(tmp_path_factory.mktemp("bert"), save_bert)
     (path / "1_Pooling").mkdir()
     pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
     (path / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")

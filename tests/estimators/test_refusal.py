@@ -1,6 +1,5 @@
 """Where nothing tells wrong pairs from right ones, a fit is refused with code 7, and nothing is dropped."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import Pairs, load_pairs
-from cleanpairs.cli import main
 from cleanpairs.core.errors import DataError, RefusedError
 from cleanpairs.core.registry import METHODS
 from tests import helpers
+from tests.conftest import Command
 
 SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 16, "dim_word": 8, "epochs": 2, "batch_size": 32, "eval_group_size": 16,
+    "backbone": "mlp", "dim": 16, "dim_word": 8, "epochs": 2, "refine_epochs": (1,), "batch_size": 32,
+    "eval_group_size": 16,
 }  # fmt: skip
 
 
@@ -29,10 +29,7 @@ def corpus(n: int, wrong: float = 0.0, seed: int = 0) -> Pairs:
 
 
 def method(name: str, **changes: Any) -> Any:
-    extra: dict[str, Any] = {"crcl": {"refine_epochs": (1,)}}.get(name, {})
-    if name == "mscn":
-        extra = {"meta": corpus(40, seed=9)}
-    return METHODS.load(name)(**{**SMALL, **extra, **changes})
+    return helpers.sized(METHODS.load(name), **SMALL | changes)
 
 
 @pytest.mark.parametrize("name", ["auto", "crcl", "infonce"])
@@ -122,22 +119,11 @@ def test_where_images_were_looked_for_that_are_missing(tmp_path: Path) -> None:
             method("crcl", max_bad_share=most).fit(pairs)
 
 
-def test_the_command_line_refuses_with_code_7_and_leaves_nothing_to_export(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_refuses_with_code_7_and_leaves_nothing_to_export(tmp_path: Path, command: Command) -> None:
     pairs = corpus(200, wrong=1.0)
     table = pa.table({"caption": pairs.captions, "image_features": list(pairs.images.array()[:, 0])})
     pq.write_table(table, tmp_path / "shuffled.parquet")
-    monkeypatch.chdir(tmp_path)
-    fit, export = (
-        "fit shuffled.parquet --backbone mlp --epochs 2 --out run --quiet",
-        "export run --repaired out.parquet",
-    )
-    for argv, code in ((fit, 7), (export, 3)):
-        monkeypatch.setattr(sys, "argv", ["cleanpairs", *argv.split()])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert stop.value.code == code
-    said = capfd.readouterr().err
-    assert "Error [refused]" in said and "no pair is dropped" in said
+    code, _, err = command(*"fit shuffled.parquet --backbone mlp --epochs 2 --out run --quiet".split())
+    assert code == 7 and "Error [refused]" in err and "no pair is dropped" in err
+    assert command("export", "run", "--repaired", "out.parquet").code == 3
     assert not (tmp_path / "out.parquet").exists()

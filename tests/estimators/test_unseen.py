@@ -1,7 +1,6 @@
 """Pairs that a model has not seen have a threshold of their own: by random pairs among them."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import Auto, InfoNCE, Pairs, load_pairs
-from cleanpairs.cli import main
 from cleanpairs.commands.ray_data import ScorePairs
 from cleanpairs.commands.score import score_stream
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.estimators.null_threshold import BLOCK, BLOCKS, spread_blocks
+from tests.conftest import Command
 
 WORDS = [f"word{k}" for k in range(40)]
 
@@ -90,9 +89,7 @@ def test_runs_are_spread_over_all_rows() -> None:
     assert runs[0].start == 0 and runs[-1].stop == 1_000_000
 
 
-def test_a_stream_has_the_threshold_of_the_whole(
-    model: Auto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stream_has_the_threshold_of_the_whole(model: Auto, tmp_path: Path, command: Command) -> None:
     captions, features = rows(500, 5)
     moved = np.r_[np.roll(np.arange(150), 1), np.arange(150, 500)]
     table = pa.table({"caption": [captions[k] for k in moved], "image_features": list(features)})
@@ -105,11 +102,8 @@ def test_a_stream_has_the_threshold_of_the_whole(
     assert found.noise_rate is not None and found.noise_rate.low < 0.3 < found.noise_rate.high
     result = {"pairs": 300, "flagged": 0, "threshold": model.threshold_}
     (tmp_path / "run" / "run.json").write_text(json.dumps({"status": "complete", "result": result}))
-    paths = [str(tmp_path / name) for name in ("run", "data.parquet")]
-    monkeypatch.setattr(sys, "argv", ["cleanpairs", "score", *paths, "--out", str(tmp_path / "again.parquet")])
-    main()
-    said = capsys.readouterr()
-    assert "threshold: by random pairs of this data" in said.out and "mismatched: 0." in said.out and not said.err
+    code, out, err = command("score", "run", "data.parquet", "--out", "again.parquet")
+    assert code == 0 and "threshold: by random pairs of this data" in out and "mismatched: 0." in out and not err
     scored = ScorePairs(tmp_path / "run", threshold=found.threshold)(table)
     assert sum(scored["is_mismatch"].to_pylist()) == found.flagged
 

@@ -2,10 +2,9 @@
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,75 +19,62 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.export import CardFacts, export_pairs, push_export
 from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.pushing import check_push, model_card, push_files, push_model
+from tests import helpers
 
 from .conftest import named
 
 
-class Hub(ThreadingHTTPServer):
+@dataclass
+class Hub:
     """A hub: repositories as {(kind, name): {path: bytes}}; ``refuse`` is a status to answer everything with."""
 
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.repos: dict[tuple[str, str], dict[str, bytes]] = {}
-        self.private: dict[str, bool] = {}
-        self.tokens: set[str | None] = set()
-        self.commits: list[list[str]] = []
-        self.refuse = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+    url: str = ""
+    repos: dict[tuple[str, str], dict[str, bytes]] = field(default_factory=dict)
+    private: dict[str, bool] = field(default_factory=dict)
+    tokens: set[str | None] = field(default_factory=set)
+    commits: list[list[str]] = field(default_factory=list)
+    refuse: int = 0
 
 
 def home(kind: str) -> str:
     return "/datasets" if kind == "dataset" else ""
 
 
-class Handler(BaseHTTPRequestHandler):
-    server: Hub
+class Handler(helpers.Handler):
+    hub: Hub
 
-    def log_message(self, *args: Any) -> None:
-        pass
-
-    def answer(self, value: Any, status: int = 200) -> None:
-        raw = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
+    def tell(self, value: Any, status: int = 200) -> None:
+        self.answer(status, {"Content-Type": "application/json"}, json.dumps(value).encode())
 
     def do_GET(self) -> None:
         _, _, kinds, owner, name, *_ = self.path.split("?")[0].split("/")
-        files = self.server.repos.get((kinds[:-1], f"{owner}/{name}"))
-        if self.server.refuse or files is None:
-            return self.answer({"error": "no"}, self.server.refuse or 404)
-        return self.answer([{"type": "file", "path": p, "size": len(b), "oid": "0" * 40} for p, b in files.items()])
+        files = self.hub.repos.get((kinds[:-1], f"{owner}/{name}"))
+        if self.hub.refuse or files is None:
+            return self.tell({"error": "no"}, self.hub.refuse or 404)
+        return self.tell([{"type": "file", "path": p, "size": len(b), "oid": "0" * 40} for p, b in files.items()])
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.tokens.add(self.headers.get("Authorization"))
-        if self.server.refuse:
-            return self.answer({"error": "no"}, self.server.refuse)
+        self.hub.tokens.add(self.headers.get("Authorization"))
+        if self.hub.refuse:
+            return self.tell({"error": "no"}, self.hub.refuse)
         if self.path == "/api/repos/create":
             asked = json.loads(body)
             kind, name = asked.get("type") or "model", f"{asked['organization']}/{asked['name']}"
-            if (kind, name) in self.server.repos:
-                return self.answer({"error": "exists", "url": f"{self.server.url}{home(kind)}/{name}"}, 409)
-            self.server.repos[kind, name] = {".gitattributes": b""}
-            self.server.private[name] = asked.get("private", asked.get("visibility") == "private")
-            return self.answer({"url": f"{self.server.url}{home(kind)}/{name}"})
+            if (kind, name) in self.hub.repos:
+                return self.tell({"error": "exists", "url": f"{self.hub.url}{home(kind)}/{name}"}, 409)
+            self.hub.repos[kind, name] = {".gitattributes": b""}
+            self.hub.private[name] = asked.get("private", asked.get("visibility") == "private")
+            return self.tell({"url": f"{self.hub.url}{home(kind)}/{name}"})
         if self.path == "/api/validate-yaml":
             header = json.loads(body)["content"].split("---\n")[1]
             assert yaml.safe_load(header)["license"]
-            return self.answer({"errors": [], "warnings": []})
+            return self.tell({"errors": [], "warnings": []})
         _, _, kinds, owner, name, action, _ = self.path.split("?")[0].split("/")
-        files = self.server.repos[kinds[:-1], f"{owner}/{name}"]
+        files = self.hub.repos[kinds[:-1], f"{owner}/{name}"]
         if action == "preupload":
             told = [{"path": f["path"], "uploadMode": "regular"} for f in json.loads(body)["files"]]
-            return self.answer({"files": [f | {"shouldIgnore": False, "oid": None} for f in told]})
+            return self.tell({"files": [f | {"shouldIgnore": False, "oid": None} for f in told]})
         assert action == "commit"
         lines = [json.loads(line) for line in body.decode().splitlines()]
         for line in lines:
@@ -96,10 +82,10 @@ class Handler(BaseHTTPRequestHandler):
                 files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
             elif line["key"] == "deletedFile":
                 del files[line["value"]["path"]]
-        self.server.commits.append([line["key"] for line in lines])
-        return self.answer(
+        self.hub.commits.append([line["key"] for line in lines])
+        return self.tell(
             {
-                "commitUrl": f"{self.server.url}{home(kinds[:-1])}/{owner}/{name}/commit/{'0' * 40}",
+                "commitUrl": f"{self.hub.url}{home(kinds[:-1])}/{owner}/{name}/commit/{'0' * 40}",
                 "commitOid": "0" * 40,
                 "success": True,
             }
@@ -109,14 +95,10 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setenv("HF_TOKEN", "hf_ours")
-    server = Hub()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    Handler.hub = Hub()
+    with helpers.serving(Handler) as Handler.hub.url:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", Handler.hub.url)
+        yield Handler.hub
 
 
 def test_a_webdataset_goes_up_and_its_successor_replaces_it(
@@ -224,11 +206,11 @@ def test_a_hub_that_refuses(hub: Hub, status: int, error: type[Exception], words
         push_files("me/x", {"a": b""}, kind="model", message="m")
 
 
-def test_no_network_no_token_and_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network_no_token_and_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    hub.shutdown()
-    hub.server_close()
+    monkeypatch.setenv("HF_TOKEN", "hf_ours")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # discard: nobody listens
     with pytest.raises(OutputError, match=r"cannot be pushed.*whole on disk.*cleanpairs push"):
         push_files("me/x", {"a": b""}, kind="model", message="m")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

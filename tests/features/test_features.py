@@ -13,15 +13,14 @@ from cleanpairs import CRCL, load_pairs
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0
 from cleanpairs.features import image_matrix, resolve_image_encoder
+from tests.helpers import encoded
 
 SMALL = {"dim": 16, "dim_word": 8, "epochs": 1, "refine_epochs": (), "freeze": 1, "batch_size": 8, "image_size": 32}
 
 
 def picture(seed: int, size: int = 40) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 255, (size, size, 3), dtype=np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "PNG")
-    return out.getvalue()
+    return encoded(Image.fromarray(pixels))
 
 
 def written(path: Path, images: list[bytes | None]) -> Path:

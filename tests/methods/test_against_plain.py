@@ -5,7 +5,6 @@ of meaning. The thresholds are what InfoNCE and the triplet reach in the same ru
 these, is better at a higher temperature and rate, and not in their settings; MSCN has a clean meta set beside.
 """
 
-import inspect
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs.core.registry import METHODS
+from tests.helpers import sized
 from tests.methods.conftest import SMALL, corpus
 
 N, WRONG = 160, 64
@@ -21,9 +21,7 @@ TRAINED = {**SMALL, "epochs": 10, "lr": 8e-3, "dropout": 0.1, "classes": 32}
 
 def fitted(name: str, **changes: Any) -> float:
     """The AUROC of the method's correspondence."""
-    kind = METHODS.load(name)
-    settings = {k: v for k, v in {**TRAINED, **changes}.items() if k in inspect.signature(kind).parameters}
-    model = kind(**settings).fit(corpus(N, WRONG, names=1, noise=2.0))
+    model = sized(METHODS.load(name), **TRAINED | changes).fit(corpus(N, WRONG, names=1, noise=2.0))
     return float(roc_auc_score(np.arange(N) < WRONG, -model.correspondence_))
 
 

@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from cleanpairs.repair.chat import ChatSettings, ChatWriter
 from cleanpairs.repair.endpoint import Endpoint
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.recaption import recaption
+from tests import helpers
 from tests.repair.test_chat import completion, seen_by
 from tests.repair.test_recaption import by_colour, corpus
 
@@ -31,31 +31,17 @@ def serving(reply: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[str
     """The address of a server, and the (path, key) of what it was asked. ``reply`` is given the request's number."""
     asked: list[Any] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(helpers.Handler):
         def do_POST(self) -> None:
             asked.append((self.path, self.headers.get("Authorization")))
             found = reply(len(asked), json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             if found is None:
                 self.close_connection = True
-                return
-            status, headers, body = found
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
+            else:
+                self.answer(*found)
 
-        def log_message(self, *about: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/v1", asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with helpers.serving(Handler) as url:
+        yield f"{url}/v1", asked
 
 
 def run(url: str, cache: Path | None = None, n: int = 12, **how: Any) -> tuple[RepairPlan, ChatWriter]:

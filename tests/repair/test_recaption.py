@@ -1,6 +1,5 @@
 """Captions written for dropped pairs: used only where the scorer likes them better, and not over and over."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +15,13 @@ from cleanpairs.data.images import encoded_list
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.recaption import recaption
 from tests.encoders.test_captioner import save_vit_gpt2
-from tests.helpers import plan_of
+from tests.helpers import encoded, plan_of
 
 COLOURS = {"red": (200, 30, 30), "green": (30, 180, 30), "blue": (30, 30, 200)}
 
 
 def png(colour: str, side: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (side, side), COLOURS[colour]).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(Image.new("RGB", (side, side), COLOURS[colour]))
 
 
 class Namer:

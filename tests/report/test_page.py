@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import io
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -21,6 +20,7 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.report import write_report
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.page import MAX_BYTES
+from tests.helpers import encoded
 
 from .conftest import plan_of, png
 
@@ -251,11 +251,7 @@ def test_many_pairs_are_a_page_of_ten_megabytes_at_most(tmp_path: Path) -> None:
     n, m = 40_000, 400
     rng = np.random.default_rng(0)
     noise = [rng.integers(0, 256, (160, 160, 3), dtype=np.uint8) for _ in range(8)]  # hardly compresses
-    images: list[bytes | None] = []
-    for i in range(m):
-        buffer = io.BytesIO()
-        Image.fromarray(np.roll(noise[i % 8], i, axis=0)).save(buffer, format="JPEG", quality=95)
-        images.append(buffer.getvalue())
+    images = [encoded(Image.fromarray(np.roll(noise[i % 8], i, axis=0)), "JPEG", quality=95) for i in range(m)]
     index = rng.integers(0, m, n)
     captions = [f"caption {i} of a large corpus" for i in range(n)]
     small = Pairs.from_arrays(captions[:m], images=images)

@@ -14,13 +14,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.cli import main
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError
+from tests.conftest import Command
 from tests.helpers import write_corpus
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 CASES = ["crcl", "crcl-sgr", "crcl-mlp-4", "repair", "l2rm", "auto", "infonce"]
+
+
+def free_port() -> str:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
 
 
 def start(out: Path, cases: list[str], world: int) -> None:
@@ -29,11 +35,8 @@ def start(out: Path, cases: list[str], world: int) -> None:
         out.mkdir(exist_ok=True)
         worker().main(out, cases)
         return
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
     out.mkdir(exist_ok=True)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     env |= {"WORLD_SIZE": str(world)}
     command = [sys.executable, str(WORKER), str(out), *cases]
     running = [
@@ -126,15 +129,10 @@ def test_a_launcher_says_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_torchrun_fits_and_the_first_process_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_torchrun_fits_and_the_first_process_reports(tmp_path: Path, command: Command) -> None:
     """The command line under its launcher; one process goes on with its run, which is complete, and finds the same."""
     write_corpus(tmp_path / "pairs.parquet", 80)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
     fit = "-m cleanpairs fit pairs.parquet --method crcl --backbone mlp --epochs 2 --out run --json".split()
     more = ["--set", "method.refine_epochs=[1]", "--batch-size", "16", "--set", "micro_batch=4"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -146,7 +144,4 @@ def test_torchrun_fits_and_the_first_process_reports(
     assert info["status"] == "complete" and info["processes"] == 2
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
     assert pq.read_table(tmp_path / "run" / "scores.parquet").num_rows == 80
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["cleanpairs", "fit", "--resume", "--out", "run", "--json"])
-    main()
-    assert json.loads(capfd.readouterr().out)["histogram"] == found["histogram"]
+    assert json.loads(command("fit", "--resume", "--out", "run", "--json").out)["histogram"] == found["histogram"]

@@ -32,6 +32,7 @@ from cleanpairs.trainer import (
 from cleanpairs.trainer.context import random_batches
 from cleanpairs.trainer.loop import Checkpoint
 from cleanpairs.trainer.strategy import Objective
+from tests.helpers import StopAt
 
 WORDS = "red blue green cat dog bird big small old new".split()
 SETTINGS = TrainingSettings(batch_size=8, lr=2e-3, eval_group_size=8, label_rounds=2, bucket=2, seed=3)
@@ -85,18 +86,6 @@ def assert_same(a: Trained, b: Trained) -> None:
     assert a.best_val_rsum == b.best_val_rsum
     timeless = [[{k: v for k, v in line.items() if "second" not in k} for line in t.history] for t in (a, b)]
     assert timeless[0] == timeless[1]
-
-
-class StopAt:
-    """Sends this process a signal after some steps."""
-
-    def __init__(self, step: int, number: int = signal.SIGINT) -> None:
-        self.step, self.number, self.seen = step, number, 0
-
-    def __call__(self, done: int, total: int, loss: float) -> None:
-        self.seen += 1
-        if self.seen == self.step:
-            os.kill(os.getpid(), self.number)
 
 
 @pytest.fixture(scope="module")
