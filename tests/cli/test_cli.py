@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -257,19 +256,6 @@ def test_an_export_opens_its_parquet_few_times(
     assert command("verify", "run").code == command("verify", "out.parquet").code == 0
 
 
-def test_runs_and_plans_of_before_have_no_sentences(command: Command, data: Path) -> None:
-    assert command("fit", data, "--out", "run", *SMALL).code == 0
-    assert command("rematch", "run", "--out", "new.parquet").code == 0
-    plan = pq.read_table("new.parquet")
-    pq.write_table(plan.drop_columns("why"), "plan.parquet")
-    pq.write_table(pq.read_table("run/scores.parquet").select([0, 1, 2, 3, 4]), "run/scores.parquet")
-    for k, argv in enumerate((["run"], ["--plan", "plan.parquet", "--trust-stored-paths"])):
-        done = command("export", *argv, "--repaired", f"{k}.parquet")
-        assert done.code == 0, done.err
-        assert pq.read_table(f"{k}.parquet.ledger.parquet")["why"].null_count == N
-    assert command("report", "run", "--trust-stored-paths").code == 0
-
-
 def test_what_filters_drop_is_in_the_ledger_with_its_reason(command: Command, data: Path) -> None:
     table = pq.read_table(data)
     captions = table["caption"].to_pylist()
@@ -410,21 +396,6 @@ def test_resume_with_data_goes_on_with_the_latest_run(command: Command, data: Pa
     for more in ([], ["--resume"]):
         assert command("fit", data, "--quiet", *more, *SMALL).code == 0
     assert len([p for p in Path("runs").iterdir() if not p.is_symlink()]) == 1
-
-
-def test_resume_in_another_folder_says_where_it_was_begun(command: Command, data: Path, monkeypatch: Any) -> None:
-    assert command("fit", data.name, "--quiet", "--out", "run", *SMALL, "--set", "epochs=1").code == 0
-    Path("elsewhere").mkdir()
-    monkeypatch.chdir("elsewhere")
-    done = command("fit", "--resume", "--out", "../run")
-    assert done.code == 2 and f"was begun on {data.name} in another folder" in done.err
-    monkeypatch.chdir(done.err.rpartition("cd ")[2].strip())
-    assert command("fit", "--quiet", "--resume", "--out", "run").code == 0
-    Path("moved").mkdir()
-    Path("run").rename("moved/run")
-    data.rename(f"moved/{data.name}")
-    monkeypatch.chdir("moved")  # run and data together
-    assert command("fit", "--quiet", "--resume", "--out", "run").code == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
