@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -23,7 +22,7 @@ from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, Outp
 from cleanpairs.core.parameters import check_number, check_whole
 from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import Silent
-from cleanpairs.core.regular import read_bytes, reading, writing
+from cleanpairs.core.regular import read_lines, writing
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.data.locks import output_lock
@@ -33,6 +32,9 @@ from cleanpairs.repair.actions import acted
 from cleanpairs.repair.editing import write_csv
 from cleanpairs.repair.plan import wrong_in_output
 from cleanpairs.scoring.evaluate import detection
+
+_TEXTS = ("cell", "method", "noise", "per", "data", "settings_digest", "status")
+_ROW: dict[str, Any] = dict.fromkeys(_TEXTS, str) | {"rate": float | int, "limit": int | None}  # what each row has
 
 
 @dataclass(frozen=True)
@@ -84,34 +86,19 @@ class BenchResult:
         return {**vars(self), "summary": summarise(self.rows).to_dict("records")}
 
 
-class BenchLog:
-    """``bench.jsonl`` of a directory: one JSON line a cell, synced, so that a kill costs the cell that was running."""
+def _read_log(path: Path) -> list[dict[str, Any]]:
+    """The rows of ``bench.jsonl``, a cell each. DataError names a line that is none."""
+    rows = read_lines(path)
+    for number, row in enumerate(rows, start=1):
+        has = row if isinstance(row, dict) else {}
+        kinds = _ROW if has.get("status") == "ok" else _ROW | {"error": str}
+        if not all(isinstance(has.get(key, ...), kind) for key, kind in kinds.items()):
+            raise DataError(f"{path}, line {number}, is no row of a benchmark: remove the line, or the file")
+    return rows
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """All whole lines, in order. DataError for one that is no JSON object."""
-        if not self.path.exists():
-            return []
-        with reading(self.path):
-            raw = read_bytes(self.path)
-        rows: list[dict[str, Any]] = []
-        for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), start=1):
-            with suppress(ValueError, RecursionError):
-                rows.append(json.loads(line))
-            if len(rows) < number or not isinstance(rows[-1], dict):
-                raise DataError(f"{self.path}, line {number}, is no row of a benchmark: remove the line, or the file")
-        return rows
-
-    def append(self, row: dict[str, Any]) -> None:
-        """One row, on the disk when this returns. Numbers that are not finite become null."""
-        text = json.dumps(plain(row, repr), allow_nan=False) + "\n"
-        with self.path.open("ab") as file:
-            file.truncate(read_bytes(self.path).rfind(b"\n") + 1)
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
+def _write_log(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 @dataclass(frozen=True)
@@ -146,21 +133,22 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
         settings, notes = [s for s in settings if not s.missing], notes + lacking
     notes += splits.notes
     levels = _noise_levels(bench, splits.train)
-    log, folder = BenchLog(bench.directory / "bench.jsonl"), bench.directory
+    log, folder = bench.directory / "bench.jsonl", bench.directory
     refuse_inputs([folder], [given for given in (bench.data, bench.val, bench.test, *bench.noise_files) if given])
     for name in ("table.md", "table.csv", "plot.png"):
-        if os.path.lexists(folder / name) and not log.path.exists():
+        if os.path.lexists(folder / name) and not log.exists():
             raise OutputExistsError(f"{folder} holds {name}, and no bench.jsonl: name another directory")
     with output_lock([folder]):
-        with writing(log.path):
+        logged = _read_log(log)
+        with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            log.path.open("ab").close()
+        _write_log(log, logged)  # fails now, not after the first fit, where it cannot be written
         for note in notes:
             progress.note(note)
         # All methods of a noise and seed before the next: what is there can be compared.
         cells = list(product(levels, range(bench.seeds), settings))
-        first_error = _run_cells(bench, log, cells, splits, progress)
-        rows = _latest(log.rows(), splits.digest, bench.limit, {s.method: s.digest for s in settings})
+        first_error = _run_cells(bench, logged, cells, splits, progress)
+        rows = _latest(logged, splits.digest, bench.limit, {s.method: s.digest for s in settings})
         title = Path(bench.data.rstrip("/")).name
         write_whole(folder / "table.md", to_markdown(rows, title, notes))
         with staged_file(folder / "table.csv", overwrite=True) as staged:
@@ -173,10 +161,14 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
 
 
 def _run_cells(
-    bench: Bench, log: BenchLog, cells: Sequence[tuple[_NoiseLevel, int, MethodSettings]], splits: Splits, progress: Any
+    bench: Bench,
+    logged: list[dict[str, Any]],
+    cells: Sequence[tuple[_NoiseLevel, int, MethodSettings]],
+    splits: Splits,
+    progress: Any,
 ) -> CleanpairsError | None:
-    """Run and log what is left. Returns the first error of a cell."""
-    done = {row["cell"]: row for row in log.rows() if row.get("status") == "ok"}
+    """Run what is left, and write the log with a row more after each cell. Returns the first error of a cell."""
+    done = {row["cell"]: row for row in logged if row["status"] == "ok"}
     first_error: CleanpairsError | None = None
     for at, (level, seed, method) in enumerate(cells, start=1):
         row: dict[str, Any] = {
@@ -202,7 +194,8 @@ def _run_cells(
         except CleanpairsError as error:
             first_error = first_error or error
             row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-        log.append(row)
+        logged.append(plain(row, repr))  # numbers that are not finite become null
+        _write_log(bench.directory / "bench.jsonl", logged)
         progress.cell(at, len(cells), row, done_before=False)
     return first_error
 

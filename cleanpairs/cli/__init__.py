@@ -61,7 +61,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Shell": {
         "doctor": ("cleanpairs.cli.diff", "Check the installation, and say what mends it."),
-        "completion": ("cleanpairs.cli.listing", "Print the completion script of a shell."),
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}

@@ -119,10 +119,4 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
         given["out"] = None
     chosen = f"{out}/recipe.yaml" if own else options["recipe"]
     recipe = Recipe.resolve(chosen, overrides=options["overrides"], options=given)
-    if own:
-        train = str(recipe.data.train)  # the recipe's paths are relative
-        data = str((Run(Path(str(out))).info.get("input") or {}).get("data"))
-        if data.endswith(f"/{train}") and Path(data).exists() and not Path(train).exists():
-            folder = shlex.quote(data.removesuffix(f"/{train}"))
-            raise ConfigError(f"{out} was begun on {train} in another folder, where its paths start: cd {folder}")
     return recipe, out if own or recipe.output.out is None else None, bool(own and not asked("trust-stored-paths"))

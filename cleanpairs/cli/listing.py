@@ -1,6 +1,5 @@
-"""What there is to see: ``cleanpairs inspect``, ``methods``, ``recipes`` and ``demo``, and ``completion``."""
+"""What there is to see: ``cleanpairs inspect``, ``methods``, ``recipes`` and ``demo``."""
 
-import os
 import resource
 import shutil
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import get_completion_class
 
 from cleanpairs.cli.options import (
     PathsCommand,
@@ -83,25 +81,6 @@ def demo(out: str) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     text = f"\n{result['seconds']:.0f} s, {peak:,.0f} MB at the peak"
     print_result({**result, "peak_mb": round(peak), "out": out}, text)
-
-
-@click.command()
-@click.argument("shell", required=False, type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(ctx: click.Context, shell: str | None) -> None:
-    """Print the completion script of a shell (by default, that of $SHELL).
-
-    \b
-    bash  eval "$(cleanpairs completion bash)"    in ~/.bashrc
-    zsh   eval "$(cleanpairs completion zsh)"     in ~/.zshrc, after compinit
-    fish  cleanpairs completion fish | source     in ~/.config/fish/config.fish
-    """  # noqa: D301
-    name = shell or Path(os.environ.get("SHELL", "")).name
-    if name not in ("bash", "zsh", "fish"):
-        raise click.UsageError(f"say for which shell: bash, zsh, fish ($SHELL is {name or 'not set'})")
-    script = get_completion_class(name)
-    assert script is not None  # click has a class for each
-    echo(script(ctx.find_root().command, {}, "cleanpairs", "_CLEANPAIRS_COMPLETE").source())
 
 
 @click.command(cls=PathsCommand)

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.core.parameters import is_share
-from cleanpairs.core.regular import read_json, read_text, reading, sha256_of, writing
+from cleanpairs.core.regular import read_json, read_lines, reading, sha256_of, writing
 from cleanpairs.data import ParquetSink, load_source, open_recorded, staged_file
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.guard import holds, refuse_foreign, refuse_labels
@@ -289,9 +289,7 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """One dict an epoch. DataError where the file cannot be read."""
-        file = self.path / "metrics.jsonl"
-        with reading(file, "read", ValueError, RecursionError):
-            return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
+        return read_lines(self.path / "metrics.jsonl")
 
     def scores(self) -> Scores:
         """The scores, calibrated by the answers where there are enough. DataError as :meth:`fitted_scores`."""

@@ -125,6 +125,17 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
     return data
 
 
+def read_lines(path: Path) -> list[Any]:
+    """The values of a file of JSON lines, none where it is missing. DataError names the line that cannot be read."""
+    with reading(path):
+        lines = read_bytes(path).splitlines() if path.exists() else []
+    values = []
+    for number, line in enumerate(lines, start=1):
+        with reading(f"{path}, line {number},", "read as JSON", ValueError, RecursionError):
+            values.append(json.loads(line))
+    return values
+
+
 def cached_by_file(most: int) -> Callable[[F], F]:
     """A decorator that keeps the last ``most`` results of a function of a file and hashable arguments. The function
     runs again only if the file's size or time of change is another. Raises DataError: the file cannot be looked at.

@@ -369,8 +369,6 @@ def refuse_edited(path: Path) -> None:
 
 def _typed(table: pa.Table, first: int = 0) -> pa.Table:
     """Rows of a plan, from pair ``first`` on, with its columns and types, in order. Raises DataError."""
-    for name in {"why", "captions"} - set(table.column_names):  # plans of before
-        table = table.append_column(name, pa.nulls(len(table), PLAN_SCHEMA.field(name).type))
     missing = [name for name in PLAN_SCHEMA.names if name not in table.column_names]
     if missing:
         raise DataError(f"a repair plan needs the columns {', '.join(missing)}; found {', '.join(table.column_names)}")

@@ -93,7 +93,7 @@ def _verify_run(path: Path, findings: Verification) -> None:
         findings.notes.append(
             f"the run is {info['status']}, not complete: `cleanpairs fit --resume --out {quote(str(path))}` goes on"
         )
-    for name, digest in (info.get("files") or {}).items():  # an earlier version noted none
+    for name, digest in (info.get("files") or {}).items():  # a run that did not finish has none
         file = path / name
         if _there(file, True, findings, "run.json lists it"):
             with findings.section(f"{name}: SHA-256", file):

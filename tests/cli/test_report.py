@@ -4,7 +4,6 @@ import csv
 import json
 import os
 from collections.abc import Callable
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +73,6 @@ def test_what_labels_say_is_shown(command: Command, run: Run, tmp_path: Path) ->
     assert command("report", run.path) == (0, "written: report.html\n", "")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "What the labels say" in page and "20 of 20 drawn pairs were labelled" in page and "0.3 (this run)" in page
-
-
-def test_similar_pairs_stand_beside_the_interval(command: Command, run: Run) -> None:
-    info = run.info
-    result = {**info["result"], "noise_rate_interval": [0.25, 0.37], "noise_rate_bound": 0.71}
-    run.write_info({**info, "result": result})
-    assert command("report", run.path, "--out", "r.html")[0] == 0
-    assert "25.0% to 71.0% of the pairs are mismatched" in unescape(Path("r.html").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("displaced", ["<odd>", ["<odd>"], [{"pair_id": 3, "why": "Rows 4 to 9."}, 7]])
@@ -205,15 +196,6 @@ def test_thresholds_without_labels(command: Command, made: Run) -> None:
     (made.path / "model" / "config.json").write_text(json.dumps({"format": FORMAT, "calibration": {"theta": "none"}}))
     code, _, err = command("audit", made.path, "--thresholds")
     assert code == 3 and "calibration" in err
-
-
-def test_labels_of_another_run(command: Command, made: Run) -> None:
-    assert command("audit", made.path, "--n", 10)[0] == 0
-    fill(made.path / "audit" / "labels.csv")
-    y = made.scores().correspondence
-    write_scores(made.path / "scores.parquet", [f"x{i}" for i in range(M)], y, 0.2, {M - 1: "x"})
-    code, _, err = command("audit", made.path, "--labels", made.path / "audit" / "labels.csv")
-    assert code == 3 and "line 2, column key" in err and "another run" in err
 
 
 @pytest.mark.parametrize(

@@ -121,15 +121,6 @@ def test_commands_options_and_names_are_completed() -> None:
     assert offered("fit", "--backbone", "") == list(BACKBONES)
     assert offered("fit", "--recipe", "crcl-") == [name for name in find_recipes() if name.startswith("crcl-")] != []
     assert offered("fit", "--device", "c") == ["cpu", "cuda"]
-    assert offered("completion", "") == ["bash", "zsh", "fish"]
-
-
-def test_the_shell_is_found_by_its_variable(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHELL", "/usr/bin/fish")
-    assert "fish_complete" in command("completion")[1]
-    monkeypatch.setenv("SHELL", "/bin/tcsh")
-    code, out, err = command("completion")
-    assert code == 2 and out == "" and "bash, zsh, fish" in err and "tcsh" in err
 
 
 def test_a_shell_asks_the_program_itself() -> None:
@@ -201,12 +192,11 @@ def strictly(text: str) -> Any:
 
 
 def test_every_command_that_prints_a_result_has_json() -> None:
-    without = {"completion"}
     context = click.Context(cli)
     for name in COMMANDS:
         command = cli.get_command(context, name)
         options = {option for parameter in command.params for option in parameter.opts}
-        assert ("--json" in options) == (name not in without), name
+        assert "--json" in options, name
 
 
 def test_lists_as_json(command: Command) -> None:

@@ -12,7 +12,6 @@ from cleanpairs import ClipScore, InfoNCE, load_pairs
 from cleanpairs.commands import score as streaming_module
 from cleanpairs.commands.score import ScoreResult
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
-from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.engine import Partition, make_engine, run_partitions
 from tests.helpers import embedding_folder
 
@@ -116,31 +115,6 @@ def test_partitions_score_as_a_whole(
     assert table.drop(["correspondence"]).equals(whole.drop(["correspondence"]))
     np.testing.assert_allclose(*(t["correspondence"].to_pandas() for t in (table, whole)), rtol=1e-5)
     assert table["pair_id"].to_pylist() == list(range(result.pairs)) and result.quarantined > 4
-
-
-def test_a_job_that_was_interrupted_goes_on(
-    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved = model.save_pretrained(tmp_path / "model")
-    score_stream(saved, many, tmp_path / "whole.parquet")
-    out, seen = tmp_path / "scores.parquet", []
-    inner = ParquetReader.iter_range
-
-    def until_the_third(self: ParquetReader, source: Any, first: int, rows: int, batch: int, **options: Any) -> Any:
-        seen.append(first)
-        if len(seen) == 3:
-            raise KeyboardInterrupt
-        return inner(self, source, first, rows, batch, **options)
-
-    monkeypatch.setattr(ParquetReader, "iter_range", until_the_third)
-    with pytest.raises(KeyboardInterrupt):
-        score_stream(saved, many, out)
-    parts = tmp_path / "scores.parquet.parts"
-    assert not out.exists() and sorted(p.name for p in parts.glob("part-*")) == ["part-000000", "part-000001"]
-    score_stream(saved, many, out)
-    assert seen[3] == seen[2] and len(set(seen)) == len(seen) - 1  # the third again, the first two not
-    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
-    assert not parts.exists()
 
 
 def test_parts_of_another_model_are_not_mixed_in(

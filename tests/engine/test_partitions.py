@@ -1,6 +1,5 @@
 """Cuts: every row once, in order, at row groups where these are small."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,19 +14,6 @@ def test_every_row_is_in_one_partition(groups: list[int], target: int, data: st.
     assert [r for p in cut for r in range(p.first, p.first + p.rows)] == list(range(rows))
     assert all(p.rows >= 1 for p in cut)
     assert all(p.rows < 3 * target + 1 for p in cut)
-
-
-@pytest.mark.parametrize(
-    ("groups", "rows", "sizes"),
-    [
-        ([0], 0, []),
-        ([10] * 5, 25, [20, 5]),
-        ([60], 60, [15, 15, 15, 15]),
-        ([3, 60, 3], 66, [3, 15, 15, 15, 15, 3]),
-    ],
-)
-def test_cuts(groups: list[int], rows: int, sizes: list[int]) -> None:
-    assert [p.rows for p in plan_partitions(groups, rows, target=15)] == sizes
 
 
 def test_names_sort_as_numbers_do() -> None:

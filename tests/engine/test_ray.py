@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -28,6 +26,7 @@ from cleanpairs.engine.ray import RayEngine
 from cleanpairs.export import writing
 from cleanpairs.ops import search
 from cleanpairs.repair.settings import RepairSettings
+from tests.commands.test_rematch import write
 
 pytestmark = [
     pytest.mark.cluster,
@@ -36,7 +35,6 @@ pytestmark = [
 
 PARTITIONS = plan_partitions([10] * 5, 45, target=10)
 WHOLE = " ".join(str(r * r) for r in range(45))
-DIM = 16
 
 
 @pytest.fixture(scope="module")
@@ -87,24 +85,6 @@ def kill_a_worker() -> int:
     return int(newest.pid)
 
 
-def write(path: Path, n: int) -> Path:
-    """Pairs of like vectors, two in five of them permuted; a caption and a vector are missing."""
-    rng = np.random.default_rng(0)
-    centre = rng.normal(size=(n, DIM))
-    image, text = (centre + 0.3 * rng.normal(size=(n, DIM)) for _ in range(2))
-    order = np.arange(n)
-    order[: 2 * n // 5] = rng.permutation(2 * n // 5)
-    captions = [f"a text of number {i}" for i in order]
-    captions[3], image[5, 0] = "", np.nan
-    sides = [
-        pa.FixedSizeListArray.from_arrays(pa.array(x.astype(np.float16).ravel()), DIM) for x in (image, text[order])
-    ]
-    columns = {"key": [f"k{i}" for i in range(n)], "caption": captions}
-    table = pa.table({**columns, "image_features": sides[0], "text_features": sides[1]})
-    pq.write_table(table, path, row_group_size=n // 6)
-    return path
-
-
 @pytest.mark.usefixtures("cluster")
 def test_score_rematch_and_export_are_those_of_one_process_though_workers_die(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: list[int]
@@ -112,7 +92,7 @@ def test_score_rematch_and_export_are_those_of_one_process_though_workers_die(
     works = (scoring.ScoreWork, "partition_rows", 50), (writing.ExportWork, "partition_rows", 50)
     for module, name, rows in (*works, (search, "_FLAT_BLOCK", 20)):
         monkeypatch.setattr(module, name, rows)
-    data = write(tmp_path / "data.parquet", 300)
+    data = write(tmp_path / "data.parquet", 300, wrong=0.4)
     options = {"train": str(data), "method": "clip-score", "device": "cpu"}
     recipe = Recipe.resolve(None, overrides=["text_encoder=features", "require_dependence=false"], options=options)
     fit_run(recipe, out=tmp_path / "run", latest=False)
