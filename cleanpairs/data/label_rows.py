@@ -1,12 +1,13 @@
 """Rows of a CSV with labels given by hand, as spreadsheets leave it."""
 
 import csv
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import check_regular, reading
+from cleanpairs.core.regular import open_regular, reading
 
 COLUMNS = ("pair_id", "key", "stratum", "matched")  # that are read
 
@@ -17,11 +18,9 @@ def label_rows(path: Path, columns: Sequence[str], errors: str = "strict") -> It
     ``errors`` says what happens to bytes that are no text, as `bytes.decode` has it. Raises DataError: the file cannot
     be read, or is no such CSV.
     """
-    with reading(f"the labels {path}"):
-        check_regular(path)
-        with path.open("rb") as file:
-            encoding = "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-        with path.open(encoding=encoding, errors=errors, newline="") as lines:
+    with reading(f"the labels {path}"), open_regular(path) as file:
+        encoding = "utf-16" if file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        with io.TextIOWrapper(file, encoding, errors, newline="") as lines:
             try:
                 yield from _rows(path, lines, columns)
             except UnicodeDecodeError as error:
