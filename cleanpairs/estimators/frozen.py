@@ -4,6 +4,7 @@ A method adds one hook, :meth:`FrozenScorer.score`. What its scores mean, the nu
 pairs. The threshold, the noise rate and the probability follow from it.
 """
 
+import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -537,7 +538,7 @@ class FrozenScorer(PairScorer):
             if images.ndim == 4:
                 return np.asarray(self._model.encode_images(pictures_of(images)))
             check_vectors(images, self._model)
-        vectors = unit_rows(images.reshape(len(images), -1))
+        vectors = unit_rows(images.reshape(len(images), math.prod(images.shape[1:])))
         self._check_size(vectors)
         return vectors
 
