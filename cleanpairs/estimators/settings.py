@@ -345,9 +345,6 @@ class FitSettings(Estimator):
     micro_batch : int, optional
         Pairs that go through the towers at once, where a batch is too large for memory.
 
-    compile : bool
-        Compile the towers with ``torch.compile``. If that fails, they run uncompiled.
-
     tau : float
         Temperature of the matching probability.
 
@@ -368,7 +365,6 @@ class FitSettings(Estimator):
     grad_clip: float = number(2.0, above=0)
     batch_size: int = whole(64, 2)
     micro_batch: int | None = whole(None, 2, none=True)
-    compile: bool = False
     tau: float = number(0.07, above=0)
     exclude_duplicates: bool = True
     precision: str = choice("auto", "fp32", "bf16")
