@@ -127,10 +127,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         super()._validate()
         owner = self.method_name
         BACKBONES[self.backbone]  # an unknown one raises
-        for name in ("encoder", "text_encoder"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
-                raise ConfigError(f"{name} of {owner} must be a directory, a name on the hub or None, found {value!r}")
         if re.fullmatch(r"head|lora|full|blocks:[1-9]\d{0,3}", str(self.tune)) is None:
             raise ConfigError(f"tune of {owner} must be head, lora, blocks:N or full, found {self.tune!r}")
         if self.tune != "head" and self.encoder is None:

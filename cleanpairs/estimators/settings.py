@@ -152,6 +152,12 @@ def _check_seed(owner: str, name: str, value: Any) -> None:
         check_whole(owner, name, value, 0, most=LARGEST_SEED, none=True)
 
 
+def check_model(owner: str, name: str, value: Any) -> None:
+    """A directory, a name on the hub, or None."""
+    if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
+        raise ConfigError(f"{name} of {owner} must be a directory, a name on the hub or None, found {value!r}")
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class EncoderSettings(Estimator):
     """What reads the images and the captions.
@@ -175,9 +181,9 @@ class EncoderSettings(Estimator):
 
     _section: ClassVar[str] = "backbone"
 
-    encoder: str | Path | None = None
+    encoder: str | Path | None = field(default=None, metadata={"check": check_model})
     image_encoder: Any = "auto"  # a name, or a torch module
-    text_encoder: str | Path | None = None
+    text_encoder: str | Path | None = field(default=None, metadata={"check": check_model})
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

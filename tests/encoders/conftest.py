@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -107,6 +108,12 @@ def picture(top: str, bottom: str, size: int = 40) -> bytes:
     out = io.BytesIO()
     image.save(out, "PNG")
     return out.getvalue()
+
+
+def pictures(n: int = 5) -> list[Image.Image]:
+    """Noise, each in a size of its own."""
+    rng, sizes = np.random.default_rng(0), [(50, 70), (70, 50), (32, 32), (20, 33), (97, 41)]
+    return [Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in sizes[:n]]
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.pretrained import Captioner, Matcher
-from tests.encoders.conftest import tower
+from tests.encoders.conftest import pictures, tower
 
 WORDS = "a photo of the red cat dog and boat".split()
 
@@ -72,11 +71,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             made[kind] = tmp_path_factory.mktemp(kind)
             save(made[kind])
     return made
-
-
-def pictures(n: int) -> list[Image.Image]:
-    rng = np.random.default_rng(0)
-    return [Image.fromarray(rng.integers(0, 256, (40 + k, 50, 3), dtype=np.uint8)) for k in range(n)]
 
 
 @pytest.mark.parametrize("kind", list(SAVE))
