@@ -66,6 +66,12 @@ def test_no_image_is_no_vector(frame: pd.DataFrame) -> None:
         assert fitted.encode_images(np.empty((0, 16), np.float32)).shape == (0, 16)
 
 
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match="'cuda' is not available"):
+        model(device="cuda").validate()
+
+
 def test_failed_images_cost_one_pass_over_the_pairs() -> None:
     """One pass for each of them took minutes, where a folder of many images was missing."""
 
