@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
+from torch import nn
 
 _one = threading.RLock()
 _callers: list[torch.dtype] = []  # the default type as it was, once for each who computes in float32 now
@@ -38,6 +39,18 @@ def own_modes() -> Iterator[None]:
         if torch.get_default_device().type != "cpu":  # this mode costs time in every call
             modes.enter_context(torch.device("cpu"))
         yield
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode. Then each of its parts is in the mode that it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.plain import plain_text
 from cleanpairs.core.regular import error_text, read_json, sha256_of
 from cleanpairs.encoders.image_transform import ImageTransform
-from cleanpairs.encoders.model_files import INSTALL, FrozenPair, download, need_device, settings_of
+from cleanpairs.encoders.model_files import INSTALL, FrozenPair, download, settings_of
 from cleanpairs.encoders.pretrained import MODELS, PretrainedCLIP
 
 OPEN_CLIP = "open_clip:"
@@ -31,10 +31,9 @@ def load_encoder(name: str, device: str = "cpu", *, revision: str | None = None)
 
     ``name``: ``open_clip:MODEL/PRETRAINED``, a directory or a name on the Hugging Face hub. ``revision``: branch, tag
     or commit there.
-    Raises ConfigError: a package or the device is missing, the model is of another kind or needs code of its own.
+    Raises ConfigError: a package is missing, the model is of another kind or needs code of its own.
     DataError: there is no such model, or its files are missing, damaged or pickled.
     """
-    need_device(device)
     if name.startswith(OPEN_CLIP):
         return OpenCLIP(name, device, revision)
     folder = Path(name) if Path(name).is_dir() else download(name, revision, (MODULES,))

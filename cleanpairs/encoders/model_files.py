@@ -130,12 +130,6 @@ class FrozenPair(FrozenImages):
         raise NotImplementedError
 
 
-def need_device(device: str) -> None:
-    """ConfigError where it is a GPU and there is none."""
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device {device!r} is not available here: use device='cpu'")
-
-
 def settings_of(file: Path) -> dict[str, Any]:
     """The JSON of a file that need not be there."""
     return read_object(file, PRETRAINED) if file.exists() else {}

@@ -8,6 +8,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.torch_state import evaluating
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import FrozenImages
 
@@ -56,10 +57,6 @@ class ModuleEncoder(FrozenImages):
 
     def vectors(self, x: Tensor) -> Tensor:
         """(n, *shape) of what ``prepare`` makes of n images."""
-        training = self.module.training
-        self.module.eval().to(self.device)
-        try:
+        with evaluating(self.module.to(self.device)):
             vectors: Tensor = self.module(x.to(self.device))
-        finally:
-            self.module.train(training)
         return vectors

@@ -47,13 +47,12 @@ class PretrainedCLIP(files.FrozenPair):
     - ``temperature``: the model's own logit of a pair is the cosine over it. Of SigLIP with a bias
     - ``fingerprint``: SHA-256 over the files that determine the vectors
 
-    Raises ConfigError: transformers is missing, or a kind of model other than CLIP and SigLIP, or the device is not
-    there. DataError: there is no such model, or its files are missing, damaged or pickled.
+    Raises ConfigError: transformers is missing, or a kind of model other than CLIP and SigLIP. DataError: there is no
+    such model, or its files are missing, damaged or pickled.
     """
 
     def __init__(self, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> None:
         self.name, self.device = str(name_or_path), torch.device(device)
-        files.need_device(device)
         folder, self.model_type = files.folder_and_kind(
             self.name, revision, MODELS, "only {known} can be used: name a CLIP or SigLIP model, like "
             "openai/clip-vit-large-patch14, or a model of sentence-transformers",

@@ -8,13 +8,11 @@ So work is cut into even blocks, and a batch is filled up to :data:`LEAST` rows.
 from collections.abc import Callable
 
 import numpy as np
-import torch
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.base import DualEncoder, input_dim
 from cleanpairs.features import Captions
-from cleanpairs.ops.matching import as_floats
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Bank, Embeddings, embed_images, embed_texts
 
@@ -98,7 +96,14 @@ class VectorScorer(RowScorer):
 
     pictures : bool
         Whether the rows have pictures too. Their near duplicates are one image.
+
+    Attributes
+    ----------
+    judge : callable or None
+        What scores VectorPairs in place of the bank.
     """
+
+    judge: Callable[[VectorPairs], np.ndarray] | None = None
 
     def __init__(
         self, network: DualEncoder, bank: Bank, tokenizer: Captions, *, text_vectors: bool, pictures: bool = False
@@ -107,6 +112,8 @@ class VectorScorer(RowScorer):
         self.compares_vectors = not network.local and not pictures
 
     def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
+        if self.judge is not None:
+            return self.judge(VectorPairs(images.vectors, texts.vectors, *groups))
         return np.asarray(self.bank(images, texts, *groups))
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
@@ -128,31 +135,6 @@ class VectorScorer(RowScorer):
         images = embed_images(network, vectors, device=self.bank.device, batch_size=_even(len(vectors)))
         texts = embed_texts(network, tokens, device=self.bank.device, batch_size=_even(len(tokens)))
         return images.take(batch.row), texts.take(np.arange(n))
-
-
-class SpaceScorer(RowScorer):
-    """Vectors of ``dim`` dimensions, of both sides and of one space, which ``judge`` scores."""
-
-    def __init__(self, dim: int, judge: Callable[[VectorPairs], np.ndarray]) -> None:
-        self.dim, self.judge = dim, judge
-
-    def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
-        return self.judge(VectorPairs(images.vectors, texts.vectors, *groups))
-
-    def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
-        """See :class:`RowScorer`. DataError where the vectors have another size than the model's."""
-        assert batch.vectors is not None and batch.text_vectors is not None
-        for what, vectors in (("image", batch.vectors), ("caption", batch.text_vectors)):
-            if len(vectors) and vectors.shape[-1] != self.dim:
-                size = f"{data} has {vectors.shape[-1]}"
-                raise DataError(f"the model takes {what} vectors of {self.dim} dimensions, {size}")
-        images, texts = (torch.from_numpy(as_floats(x)) for x in (batch.vectors, batch.text_vectors))
-        images = images[:, 0] if images.shape[1] == 1 else images.mean(dim=1)
-        for side in (images, texts):
-            length = torch.linalg.vector_norm(side, dim=-1, keepdim=True)
-            side /= length.clamp_min(1e-8)  # as l2_normalise does in memory, to the last bit
-            side.masked_fill_(~length.isfinite(), 0)
-        return Embeddings(images.numpy()).take(batch.row), Embeddings(texts.numpy())
 
 
 def _even(n: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from torch import nn
 
+import cleanpairs
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.parameters import check_choice
@@ -126,10 +127,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         super()._validate()
         owner = self.method_name
         BACKBONES[self.backbone]  # an unknown one raises
-        for name in ("encoder", "text_encoder"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
-                raise ConfigError(f"{name} of {owner} must be a directory, a name on the hub or None, found {value!r}")
         if re.fullmatch(r"head|lora|full|blocks:[1-9]\d{0,3}", str(self.tune)) is None:
             raise ConfigError(f"tune of {owner} must be head, lora, blocks:N or full, found {self.tune!r}")
         if self.tune != "head" and self.encoder is None:
@@ -241,7 +238,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _checkpoint(self, pairs: Pairs, run_dir: Path) -> Checkpoint:
         settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v) and k != "random_state")
-        key = f"{pairs.source.fingerprint}:{settings!r}:{self._encoders.to_dict()!r}:{self.random_state_}"
+        code = cleanpairs.__version__, self.method_name
+        key = f"{code}:{pairs.source.fingerprint}:{settings!r}:{self._encoders.to_dict()!r}:{self.random_state_}"
         return Checkpoint(run_dir / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
 
     def _finish(self, networks: Any, fit: Fit) -> None:
@@ -430,10 +428,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             Unit vectors.
         """
         self._fitted()
+        if isinstance(images, np.ndarray) and images.ndim == 4 and len(images):
+            images = {"image": pictures_of(images), "caption": [""] * len(images)}
         if isinstance(images, np.ndarray):
-            frozen = self._encoders.image or (None if self._encoders.tuned else self._encoders.joint)
-            if images.ndim == 4 and frozen is not None:
-                images = frozen.encode_images(pictures_of(images))
             array = images[:, None, :] if images.ndim == 2 else images
         else:
             array = self._images(load_pairs(images)).array

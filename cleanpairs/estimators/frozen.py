@@ -4,8 +4,9 @@ A method adds one hook, :meth:`FrozenScorer.score`. What its scores mean, the nu
 pairs. The threshold, the noise rate and the probability follow from it.
 """
 
+import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -28,6 +29,7 @@ from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.encoders import GIVEN, Encoders, check_vectors, refuse_without_captions, resolved
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
+from cleanpairs.estimators.settings import check_model
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
@@ -262,7 +264,7 @@ class FrozenScorer(PairScorer):
     needs_training: ClassVar[bool] = False
     _background_pairs: ClassVar[int] = 4096  # pairs of the background
 
-    model: str | Path | None = None
+    model: str | Path | None = field(default=None, metadata={"check": check_model})
     revision: str | None = None
     quantile: float | None = number(None, least=0, below=1, also=(None,))
 
@@ -320,23 +322,12 @@ class FrozenScorer(PairScorer):
         self._probability: ScoreProbability | None = None  # what scores by the background mean
 
     def _validate(self) -> None:
-        super()._validate()
-        check_choice(self.method_name, "image_encoder", self.image_encoder, ("auto", "features"))
         if self.text_encoder is not None:
             check_choice(self.method_name, "text_encoder", self.text_encoder, (GIVEN,))
-        for name in ("model", "encoder"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
-                raise self._no_model(name)
+        super()._validate()
+        check_choice(self.method_name, "image_encoder", self.image_encoder, ("auto", "features"))
         if self._model_name is not None and self.text_encoder == GIVEN:
             raise ConfigError(f"{self.method_name} takes a model or text_encoder='features', and found several")
-
-    def _no_model(self, name: str = "model") -> ConfigError:
-        return ConfigError(
-            f"{name} of {self.method_name} must be a directory or a name on the hub, like "
-            f"openai/clip-vit-large-patch14, found {getattr(self, name)!r}; none is needed where the data brings "
-            "vectors of both sides"
-        )
 
     def _source(self, name: str | Path | None) -> FrozenPair | GivenVectors:
         """What makes the vectors: the model of a name, or the data."""
@@ -424,7 +415,10 @@ class FrozenScorer(PairScorer):
         elif pairs.has_both_vectors:
             self._text_encoder, self._captions = GIVEN, "vectors of the data, both sides"
         elif self.text_encoder is None and model.correspondence(pairs) is None:
-            raise self._no_model()
+            raise ConfigError(
+                f"model of {self.method_name} must be a directory or a name on the hub, like "
+                "openai/clip-vit-large-patch14, found None; none is needed where the data brings vectors of both sides"
+            )
         return model
 
     def _given_correspondence(self, pairs: Pairs) -> np.ndarray | None:
@@ -537,7 +531,7 @@ class FrozenScorer(PairScorer):
             if images.ndim == 4:
                 return np.asarray(self._model.encode_images(pictures_of(images)))
             check_vectors(images, self._model)
-        vectors = unit_rows(images.reshape(len(images), -1))
+        vectors = unit_rows(images.reshape(len(images), math.prod(images.shape[1:])))
         self._check_size(vectors)
         return vectors
 

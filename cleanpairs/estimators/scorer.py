@@ -469,10 +469,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self.random_state_ = int(np.random.default_rng(given).integers(2**31)) if drawn else int(given)
 
     def _quarantine(self, pairs: Pairs, matrix: ImageMatrix) -> dict[int, str]:
-        reasons = dict(pairs.reasons)
-        for image, reason in matrix.failures.items():
-            for pair in np.flatnonzero(pairs.image_index == image):
-                reasons.setdefault(int(pair), reason)
+        reasons, failures, index = dict(pairs.reasons), matrix.failures, pairs.image_index
+        for pair in np.flatnonzero(np.isin(index, list(failures))).tolist():
+            reasons.setdefault(pair, failures[int(index[pair])])
         said_nothing = filter_reasons(pairs, self.drop, pictures=self.near_duplicates)
         return dict(sorted({**said_nothing, **reasons}.items()))
 

@@ -152,6 +152,12 @@ def _check_seed(owner: str, name: str, value: Any) -> None:
         check_whole(owner, name, value, 0, most=LARGEST_SEED, none=True)
 
 
+def check_model(owner: str, name: str, value: Any) -> None:
+    """A directory, a name on the hub, or None."""
+    if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
+        raise ConfigError(f"{name} of {owner} must be a directory, a name on the hub or None, found {value!r}")
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class EncoderSettings(Estimator):
     """What reads the images and the captions.
@@ -175,9 +181,9 @@ class EncoderSettings(Estimator):
 
     _section: ClassVar[str] = "backbone"
 
-    encoder: str | Path | None = None
+    encoder: str | Path | None = field(default=None, metadata={"check": check_model})
     image_encoder: Any = "auto"  # a name, or a torch module
-    text_encoder: str | Path | None = None
+    text_encoder: str | Path | None = field(default=None, metadata={"check": check_model})
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -345,9 +351,6 @@ class FitSettings(Estimator):
     micro_batch : int, optional
         Pairs that go through the towers at once, where a batch is too large for memory.
 
-    compile : bool
-        Compile the towers with ``torch.compile``. If that fails, they run uncompiled.
-
     tau : float
         Temperature of the matching probability.
 
@@ -368,7 +371,6 @@ class FitSettings(Estimator):
     grad_clip: float = number(2.0, above=0)
     batch_size: int = whole(64, 2)
     micro_batch: int | None = whole(None, 2, none=True)
-    compile: bool = False
     tau: float = number(0.07, above=0)
     exclude_duplicates: bool = True
     precision: str = choice("auto", "fp32", "bf16")

@@ -28,7 +28,7 @@ from cleanpairs.encoders.ensemble import Ensemble, members_of
 from cleanpairs.encoders.joint_head import JointSpace
 from cleanpairs.encoders.linear import Linear
 from cleanpairs.estimators import Embedded, PairCleaner
-from cleanpairs.estimators.batches import RowScorer, SpaceScorer
+from cleanpairs.estimators.batches import RowScorer, VectorScorer
 from cleanpairs.estimators.cleaner import Fit
 from cleanpairs.estimators.encoders import AUTO, GIVEN
 from cleanpairs.estimators.persistence import Saved, Stored
@@ -185,9 +185,6 @@ class Auto(PairCleaner):
     micro_batch : int, optional
         Pairs that go through the towers at once, where a batch is too large for memory.
 
-    compile : bool
-        Compile the towers with ``torch.compile``. If that fails, they run uncompiled.
-
     tau : float
         Temperature of the matching probability.
 
@@ -241,7 +238,9 @@ class Auto(PairCleaner):
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         known = super()._row_scorer(roles)
-        return known if self._similarity is None or known is None else SpaceScorer(self.model_.dim, self._similarity)
+        if isinstance(known, VectorScorer):
+            known.judge = self._similarity
+        return known
 
     def _fits_sample(self, roles: Set[str]) -> bool:
         given = self.encoder is None and self.text_encoder in (None, AUTO, GIVEN)

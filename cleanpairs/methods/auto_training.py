@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from cleanpairs.core.errors import DataError
 from cleanpairs.correspondence.agreement import normalised_agreement, similarity_to_neighbours
 from cleanpairs.correspondence.calibration import Calibration, calibrate, noise_rate, positions
 from cleanpairs.correspondence.mixture import split_in_two
@@ -368,8 +367,6 @@ class AutoTraining(TrainingStrategy):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See :class:`cleanpairs.trainer.TrainingStrategy`."""
-        if "rank_weight" not in state or len(state["scores"]) != len(self.w):
-            raise DataError("the checkpoint is of another version of cleanpairs; start again with --overwrite")
         super().load_state(state)
         known = {k.removeprefix("calibration_"): v for k, v in state.items() if k.startswith("calibration_")}
         self.calibration = Calibration.from_dict(known) if known else None

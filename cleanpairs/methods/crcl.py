@@ -255,9 +255,6 @@ class CRCL(PairCleaner):
     micro_batch : int, optional
         Pairs that go through the towers at once, where a batch is too large for memory.
 
-    compile : bool
-        Compile the towers with ``torch.compile``. If that fails, they run uncompiled.
-
     tau : float
         Temperature of the matching probability.
 

@@ -1,7 +1,5 @@
 """MSCN: meta similarity correction network (Han et al., CVPR 2023). See docs/methods/others.md."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +9,7 @@ from torch import Tensor, nn
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.parameters import number, whole
+from cleanpairs.core.torch_state import evaluating
 from cleanpairs.data import load_pairs
 from cleanpairs.encoders.base import State, take_state
 from cleanpairs.encoders.tokenizer import pack
@@ -117,7 +116,7 @@ class _Correcting(Splitting):
         eta = float(self.method.lookahead * size / norm)
         ahead = {k: (p - eta * g).requires_grad_() for (k, p), g in zip(start.items(), slopes, strict=True)}
         meta = self.meta_inputs(view, seed)
-        with _evaluating(model):  # dropout would drown a finite difference
+        with evaluating(model):  # dropout would drown a finite difference
             value = self.smooth_loss(view, model, ahead, meta).mean()
             back = torch.autograd.grad(value, list(ahead.values()), materialize_grads=True)
             v = dict(zip(ahead, back, strict=True))
@@ -149,22 +148,12 @@ class _Correcting(Splitting):
         head: Any = view.networks[network].head
         model: Any = view.networks[network].model
         images, tokens, _ = self.meta_inputs(view, seed)
-        with _evaluating(model), torch.no_grad():
+        with evaluating(model), torch.no_grad():
             z_image, z_text = model(images, None, tokens)
             wrong = take_state(z_text, torch.arange(len(images), device=view.device).roll(1))
         p = torch.cat([head(self.vectors(model, z_image, texts)) for texts in (z_text, wrong)])
         target = torch.tensor([1.0, 0.0], device=p.device).repeat_interleave(len(images))
         return nn.functional.binary_cross_entropy(p.float().clamp(1e-6, 1 - 1e-6), target)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode for a while, also where a step fails, and is tried again in parts."""
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train()
 
 
 class _Similarity(nn.Module):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cleanpairs.core.parameters import number, whole
+from cleanpairs.core.torch_state import evaluating
 from cleanpairs.methods.splitting import Splitting, WarmupCleaner
 from cleanpairs.objectives import InfoNCELoss
 from cleanpairs.ops.search import top_k
@@ -92,13 +93,12 @@ class _PreAware(Splitting):
     @torch.no_grad()
     def bank_losses(self, view: EpochContext, banks: np.ndarray) -> Tensor:
         model = view.networks[0].model
-        model.eval()
         losses = []
-        for rows in banks:
-            states = view.encode(0, rows, image=True), view.encode(0, rows, image=False)
-            S = view.similarity(model, *states)
-            losses.append(self.objective(S, torch.ones(len(rows), device=S.device), view.duplicates(rows, rows)))
-        model.train()
+        with evaluating(model):
+            for rows in banks:
+                states = view.encode(0, rows, image=True), view.encode(0, rows, image=False)
+                S = view.similarity(model, *states)
+                losses.append(self.objective(S, torch.ones(len(rows), device=S.device), view.duplicates(rows, rows)))
         return torch.stack(losses)
 
 

@@ -28,7 +28,7 @@ from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts
 from cleanpairs.core.regular import reading
-from cleanpairs.core.torch_state import own_modes, seeded
+from cleanpairs.core.torch_state import evaluating, own_modes, seeded
 from cleanpairs.data.arrays import read_tensors, write_tensors
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.encoders.base import DualEncoder
@@ -66,19 +66,12 @@ class TrainingState:
     partial: dict[str, Any] | None
 
     def load_optimizer(self, optimizer: Any, network: int = 0) -> None:
-        """Put the moments of one network back into ``optimizer``. DataError where its weights are others."""
+        """Put the moments of one network back into ``optimizer``."""
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in self.optimizer.items():
             owner, number, key = name.split(".", 2)
             if int(owner) == network:
                 state.setdefault(int(number), {})[key] = value
-        weights = [p for group in optimizer.param_groups for p in group["params"]]
-        for at, found in state.items():
-            if at >= len(weights) or any(m.dim() and m.shape != weights[at].shape for m in found.values()):
-                raise DataError(
-                    "the checkpoint is of a network with other weights, as of another version of cleanpairs; "
-                    "start again with --overwrite"
-                )
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
 
@@ -135,8 +128,8 @@ class Checkpoint:
                 raise TypeError("its history and its labels are not what was written")
         if fingerprint != self.fingerprint:
             raise DataError(
-                f"the checkpoint {self.path} belongs to other data or settings; resume with the same ones, "
-                "or start again with --overwrite"
+                f"the checkpoint {self.path} belongs to other data or settings, or to another version of cleanpairs; "
+                "resume with the same ones, or start again with --overwrite"
             )
         found: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
         for name, value in {**tensors, **plain}.items():
@@ -283,9 +276,6 @@ class Trainer:
             for x in (*network.parameters(), *network.buffers()) if distributed.world_size() > 1 else ():
                 torch.distributed.broadcast(x.data, 0)
             network.to(s.device)
-            if s.compile:
-                torch._dynamo.config.suppress_errors = True  # what cannot be compiled runs as it is
-                network.model.compile(dynamic=True)  # captions have many lengths
             networks.append(network)
             self.optimizers.append(optimizer)
         self.view = EpochContext(self.data, s, networks, self.held)
@@ -480,15 +470,13 @@ class Trainer:
         """Mean cosine of any two images, and captions, of a sample under one network. 0 where there is only one."""
         view, data, model = self.view, self.data, self.view.networks[network].model
         rows = np.random.default_rng(view.seed(11, network)).permutation(len(data))[:64]
-        training = model.training
-        model.eval()
         found = []
-        for group, image in ((data.image_group, True), (data.text_group, False)):
-            distinct = rows[np.unique(group[rows], return_index=True)[1]]
-            k = len(distinct)
-            z = model.vector(view.encode(network, distinct, image=image)).float()  # (k, E)
-            found.append((float(z.sum(dim=0).square().sum()) - k) / (k * (k - 1)) if k > 1 else 0.0)
-        model.train(training)
+        with evaluating(model):
+            for group, image in ((data.image_group, True), (data.text_group, False)):
+                distinct = rows[np.unique(group[rows], return_index=True)[1]]
+                k = len(distinct)
+                z = model.vector(view.encode(network, distinct, image=image)).float()  # (k, E)
+                found.append((float(z.sum(dim=0).square().sum()) - k) / (k * (k - 1)) if k > 1 else 0.0)
         return found
 
     def _same_labels(self) -> None:

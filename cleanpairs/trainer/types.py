@@ -60,7 +60,6 @@ class TrainingSettings:
     seed: int = 0
     checkpoint_seconds: float = 20.0
     micro_batch: int | None = None
-    compile: bool = False
 
 
 @dataclass(frozen=True)

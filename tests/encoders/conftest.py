@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -118,6 +119,12 @@ def picture(top: str, bottom: str, size: int = 40) -> bytes:
     image.paste(bottom, (0, size // 2, size, size + 4))
     image.paste("white", (0, 0, size // 4, size // 4))  # else some would show one colour
     return encoded(image)
+
+
+def pictures(n: int = 5) -> list[Image.Image]:
+    """Noise, each in a size of its own."""
+    rng, sizes = np.random.default_rng(0), [(50, 70), (70, 50), (32, 32), (20, 33), (97, 41)]
+    return [Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in sizes[:n]]
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.pretrained import Captioner, Matcher
-from tests.encoders.conftest import made, tower
+from tests.encoders.conftest import made, pictures, tower
 
 WORDS = "a photo of the red cat dog and boat".split()
 
@@ -66,11 +65,6 @@ SAVE = {"vit": save_vit_gpt2, "blip": save_blip}
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: made(tmp_path_factory.mktemp(kind), save) for kind, save in SAVE.items()}
-
-
-def pictures(n: int) -> list[Image.Image]:
-    rng = np.random.default_rng(0)
-    return [Image.fromarray(rng.integers(0, 256, (40 + k, 50, 3), dtype=np.uint8)) for k in range(n)]
 
 
 @pytest.mark.parametrize("kind", list(SAVE))

@@ -1,5 +1,6 @@
 """Methods on pretrained networks: frozen with a head, tuned; text alone; any module; vectors of both sides."""
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from PIL import Image
 from torch import Tensor, nn
 
 from cleanpairs import CRCL, Pairs, load_pairs
@@ -322,8 +324,9 @@ class Means(nn.Module):
 @pytest.mark.parametrize("flat", [False, True])
 def test_any_module_as_image_encoder(colored: Path, tmp_path: Path, flat: bool) -> None:
     pairs, module = load_pairs(colored), Means(flat=flat)
+    module.pool.eval()
     model = tiny(CRCL, image_encoder=module, dim=32, dim_word=16, epochs=30, lr=3e-3).fit(pairs)
-    assert module.training and module.scale.requires_grad  # as it was given
+    assert module.training and not module.pool.training and module.scale.requires_grad  # as it was given
     assert model.evaluate(pairs).rsum > 200 and list(model.quarantined_) == [60]
     scores = model.score_pairs(pairs)
     model.save_pretrained(tmp_path / "model")
@@ -362,6 +365,17 @@ def test_a_module_with_a_transform_of_its_own(colored: Path) -> None:
     assert vectors.shape == (2, 8)
     whole = [np.full((3, 20, 30), 255, np.uint8), np.zeros((3, 9, 8), np.uint8)]  # as workers send them
     assert ModuleEncoder(Means(flat=True), small).encode_pixels(whole).mean(axis=1).tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("tune", ["", "head", "lora"])
+def test_pixels_become_what_pictures_become(tiny_clip: Path, colored: Path, tune: str) -> None:
+    pairs = load_pairs(colored).select(np.arange(20))
+    encoder = {"encoder": tiny_clip, "tune": tune} if tune else {}
+    model = tiny(CRCL, dim=8, dim_word=4, **encoder).fit(pairs)
+    pictures = [Image.open(io.BytesIO(data or b"")) for data in pairs.images.read(range(5))]
+    pixels = np.stack([np.asarray(picture.convert("RGB")) for picture in pictures]).transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(model.encode_images(pixels), model.encode_images(pairs)[:5], atol=1e-6)
+    assert model.encode_images(pixels[:0]).shape == (0, model.model_.dim)
 
 
 def test_modules_that_make_something_else() -> None:

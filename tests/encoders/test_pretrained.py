@@ -14,8 +14,9 @@ from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.image_transform import MAX_ASPECT, ImageTransform
+from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from tests.encoders.conftest import LENGTH, WORDS
+from tests.encoders.conftest import LENGTH, SAVE, WORDS, pictures
 
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
@@ -46,12 +47,6 @@ def broken(tiny_clip: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_clip, tmp_path / "model"))
 
 
-def pictures() -> list[Image.Image]:
-    rng = np.random.default_rng(0)
-    sizes = [(50, 70), (70, 50), (32, 32), (20, 33), (97, 41)]
-    return [Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in sizes]
-
-
 def captions(n: int = 12) -> list[str]:
     rng = np.random.default_rng(1)
     return [" ".join(rng.choice(WORDS, rng.integers(1, 4))) for _ in range(n)]
@@ -67,27 +62,34 @@ def edit(file: Path, **changes: Any) -> None:
 def processor(folder: Path) -> Any:
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
 
     kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
-    return {"clip": CLIPImageProcessorPil, "siglip": SiglipImageProcessorPil}[kind].from_pretrained(folder)
+    known = {"siglip": SiglipImageProcessorPil, "siglip2": Siglip2ImageProcessorPil}
+    return known.get(kind, CLIPImageProcessorPil).from_pretrained(folder)
 
 
-def test_the_same_logits_as_transformers(folder: Path, encoder: PretrainedCLIP) -> None:
+@pytest.mark.parametrize("kind", list(SAVE))
+def test_the_same_logits_as_transformers(tiny_models: dict[str, Path], kind: str) -> None:
     """Its own whole model, of its own tokens and pixels: cosine, scale and bias are ours."""
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
-    model = AutoModel.from_pretrained(folder).eval()
-    padding = "max_length" if encoder.model_type == "siglip" else True
-    tokens = AutoTokenizer.from_pretrained(folder)(
-        captions(), padding=padding, truncation=True, max_length=LENGTH, return_tensors="pt"
+    folder, siglip, texts = tiny_models[kind], kind.startswith("siglip"), [*captions(), ""]
+    model, padding = AutoModel.from_pretrained(folder).eval(), "max_length" if siglip else True
+    reader = PreTrainedTokenizerFast if kind == "siglip2" else AutoTokenizer  # which takes it for Gemma's
+    tokens = reader.from_pretrained(folder)(
+        texts, padding=padding, truncation=True, max_length=LENGTH, return_tensors="pt"
     )
-    mask = {} if encoder.model_type == "siglip" else {"attention_mask": tokens["attention_mask"]}
-    pixels = processor(folder)(pictures(), return_tensors="pt")["pixel_values"]
+    inputs = {name: tokens[name] for name in (["input_ids"] if siglip else ["input_ids", "attention_mask"])}
     with torch.inference_mode():
-        expected = model(input_ids=tokens["input_ids"], pixel_values=pixels, **mask).logits_per_image  # (5, 12)
-    cosine = encoder.encode_images(pictures()) @ encoder.encode_texts(captions()).T
-    bias = float(model.logit_bias.detach()) if encoder.model_type == "siglip" else 0.0
+        expected = model(**inputs, **processor(folder)(pictures(), return_tensors="pt")).logits_per_image  # (5, 13)
+    encoder = load_encoder(str(folder))
+    cosine = encoder.encode_images(pictures()) @ encoder.encode_texts(texts).T
+    bias = float(model.logit_bias.detach()) if siglip else 0.0
     np.testing.assert_allclose(cosine / encoder.temperature + bias, expected.numpy(), atol=2e-5)
+    if encoder.prepare is not None:  # workers hand over whole pictures
+        arrays = [np.asarray(image).transpose(2, 0, 1) for image in pictures()]
+        np.testing.assert_allclose(encoder.encode_pixels(arrays), encoder.encode_images(pictures()), atol=1e-6)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -312,9 +314,3 @@ def test_from_the_hub_only_data_is_asked_for(folder: Path, monkeypatch: pytest.M
     encoder = PretrainedCLIP("someone/model", revision="v1")
     assert encoder.name == asked["name"] == "someone/model" and asked["revision"] == "v1"
     assert not [p for p in asked["allow_patterns"] if p.endswith((".bin", ".py", ".pt", ".h5", "*"))]
-
-
-def test_a_device_that_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="'cuda' is not available"):
-        PretrainedCLIP(folder, device="cuda")

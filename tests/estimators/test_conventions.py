@@ -1,5 +1,6 @@
 """scikit-learn's conventions: flags, scores, seeds, a Pipeline, a GridSearchCV, the HTML."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from cleanpairs import (
     Auto,
     ClipScore,
     InfoNCE,
+    Pairs,
     PairScorer,
     apply_noise,
     detection,
@@ -29,6 +31,7 @@ from cleanpairs import (
     write_report,
 )  # fmt: skip
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.features import ImageMatrix
 from tests.helpers import sentences
 
 SMALL: dict[str, Any] = {
@@ -55,6 +58,54 @@ def test_seeds_are_drawn_anew_by_each_fit_and_change_no_parameter(frame: pd.Data
     assert fitted[0].random_state_ == fitted[1].random_state_ and isinstance(fitted[2].random_state_, int)
     np.testing.assert_array_equal(fitted[0].correspondence_, fitted[1].correspondence_)
     assert fitted[2].fit(frame).random_state is None
+
+
+def test_no_image_is_no_vector(frame: pd.DataFrame) -> None:
+    given = frame.assign(text_features=frame["image_features"])
+    for fitted in (model().fit(frame), ClipScore(device="cpu", require_dependence=False).fit(given)):
+        assert fitted.encode_images(np.empty((0, 16), np.float32)).shape == (0, 16)
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match="'cuda' is not available"):
+        model(device="cuda").validate()
+
+
+def test_failed_images_cost_one_pass_over_the_pairs() -> None:
+    """One pass for each of them took minutes, where a folder of many images was missing."""
+
+    class Index(np.ndarray):
+        passes = 0
+
+        def __eq__(self, other: object) -> Any:
+            type(self).passes += 1
+            return super().__eq__(other)
+
+    index = np.repeat(np.arange(40), 5)
+    pairs = Pairs.from_arrays(["a"] * 200, features=np.ones((40, 2), np.float32), image_index=index)
+    pairs.reasons[4] = "known already"
+    watched = replace(pairs, image_index=index.view(Index))
+    missing = ImageMatrix(np.ones((40, 1, 2)), {k: f"no image {k}" for k in range(30)}, "pretrained", None)
+    found = model()._quarantine(watched, missing)
+    assert found == {i: "known already" if i == 4 else f"no image {i // 5}" for i in range(150)}
+    assert Index.passes <= 1
+
+
+def test_a_checkpoint_of_another_version_or_method_is_refused(
+    frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its network may have other shapes."""
+
+    class Other(InfoNCE):
+        method_name = "other"
+
+    model().fit(frame, run_dir=tmp_path)
+    with pytest.raises(DataError, match=r"another version of cleanpairs.*--overwrite"):
+        Other(**model().get_params()).fit(frame, run_dir=tmp_path, resume=True)
+    monkeypatch.setattr("cleanpairs.__version__", "0.0.9")
+    with pytest.raises(DataError, match=r"another version of cleanpairs.*--overwrite"):
+        model().fit(frame, run_dir=tmp_path, resume=True)
 
 
 def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:

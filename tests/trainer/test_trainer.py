@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cleanpairs.core.errors import DataError, RefusedError, ResourceError
-from cleanpairs.core.interrupt import Interrupts, Terminated
+from cleanpairs.core.interrupt import Interrupts
 from cleanpairs.encoders.backbone import VSEInf
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.methods.crcl import ActiveComplementaryLoss, MomentumCorrection
@@ -55,8 +55,8 @@ def corpus(n: int = 44, regions: int = 3, seed: int = 0) -> tuple[TrainingData, 
     return TrainingData(array, tokenizer.encode(captions), ids, ids, text_group.astype(np.int64)), tokenizer
 
 
-def builder(tokenizer: Tokenizer) -> Callable[[], VSEInf]:
-    return lambda: VSEInf(len(tokenizer), 16, dim=16, dim_word=8)
+def builder(tokenizer: Tokenizer, model: type[VSEInf] = VSEInf) -> Callable[[], VSEInf]:
+    return lambda: model(len(tokenizer), 16, dim=16, dim_word=8)
 
 
 def validate(model: Any) -> float:
@@ -66,14 +66,17 @@ def validate(model: Any) -> float:
 
 
 def train(
-    checkpoint: Checkpoint | None = None, *, resume: bool = False, with_val: bool = True, label_pass: str = "eval",
-    **watched: Any,
+    checkpoint: Checkpoint | None = None, *, objective: Objective | None = None, model: type[VSEInf] = VSEInf,
+    procedure: type[SingleNetwork] = SingleNetwork, label_pass: str = "eval", stages: list[TrainingStage] = STAGES,
+    settings: TrainingSettings = SETTINGS, resume: bool = False, **watched: Any,
 ) -> Trained:  # fmt: skip
+    """Of 44 pairs, which messages name from 5000 on."""
     data, tokenizer = corpus()
+    data = replace(data, pair_id=np.arange(len(data)) + 5000)
     labels = MomentumCorrection(len(data), freeze=1, guard=False)
-    procedure = SingleNetwork(ActiveComplementaryLoss(tau=0.1), labels, label_pass=label_pass)
-    trainer = Trainer(SETTINGS, checkpoint=checkpoint, **watched)
-    return trainer.fit(data, STAGES, procedure, builder(tokenizer), validate if with_val else None, resume)
+    strategy = procedure(objective or ActiveComplementaryLoss(tau=0.1), labels, label_pass=label_pass)
+    trainer = Trainer(settings, checkpoint=checkpoint, **watched)
+    return trainer.fit(data, stages, strategy, builder(tokenizer, model), validate, resume)
 
 
 def assert_same(a: Trained, b: Trained) -> None:
@@ -126,18 +129,6 @@ def test_a_signal_between_two_epochs_stops_too(epoch: int, tmp_path: Path, unint
     assert_same(train(Checkpoint(tmp_path, "f"), resume=True), uninterrupted["eval"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signals_are_told_apart(tmp_path: Path, number: int) -> None:
-    before = signal.signal(number, signal.SIG_DFL)  # under nohup SIGHUP is ignored
-    try:
-        with pytest.raises(Terminated) as found:
-            train(Checkpoint(tmp_path, "f"), on_step=StopAt(2, number))
-    finally:
-        signal.signal(number, before)
-    assert found.value.number == number
-    assert Checkpoint(tmp_path, "f").path.exists()
-
-
 def test_handlers_are_put_back_and_a_second_sigint_does_not_wait() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with Interrupts() as interrupts:
@@ -173,7 +164,7 @@ def test_resuming_nothing_or_a_finished_training(tmp_path: Path, uninterrupted: 
 
 @pytest.mark.parametrize("keep", [0, 7, 0.5, -1])
 def test_a_truncated_checkpoint_is_named(keep: float, tmp_path: Path) -> None:
-    train(Checkpoint(tmp_path, "f"), with_val=False)
+    train(Checkpoint(tmp_path, "f"))
     file = tmp_path / "last.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole[: int(len(whole) * keep) if keep == 0.5 else int(keep)])
@@ -201,24 +192,17 @@ class Faulty:
         return loss * float("nan") if bad else loss
 
 
-def train_with(objective: Objective, first_id: int = 0) -> Trained:
-    data, tokenizer = corpus()
-    data = replace(data, pair_id=np.arange(len(data)) + first_id)
-    procedure = SingleNetwork(objective, Averaged(len(data)))
-    return Trainer(SETTINGS).fit(data, [TrainingStage(3)], procedure, builder(tokenizer))
-
-
 @pytest.mark.parametrize("gradient", [False, True], ids=["loss", "gradient"])
 def test_ten_in_a_row_are_refused(gradient: bool) -> None:
     with pytest.raises(RefusedError, match=r"10 steps in a row.*pairs \(pair_id\) 50\d\d, 50\d\d"):
-        train_with(Faulty(set(range(3, 3 + MAX_NON_FINITE)), gradient), first_id=5000)
-    train_with(Faulty({*range(MAX_NON_FINITE - 1), *range(MAX_NON_FINITE, MAX_NON_FINITE + 4)}, gradient))
+        train(objective=Faulty(set(range(3, 3 + MAX_NON_FINITE)), gradient))
+    train(objective=Faulty({*range(MAX_NON_FINITE - 1), *range(MAX_NON_FINITE, MAX_NON_FINITE + 4)}, gradient))
 
 
 @pytest.mark.parametrize("gradient", [False, True], ids=["loss", "gradient"])
 def test_outcomes_may_be_read_some_steps_later(gradient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: none is read within the step, and the training is the same."""
-    at_once = train_with(Faulty({2, 6, 7}, gradient))
+    at_once = train(objective=Faulty({2, 6, 7}, gradient))
     assert all(bool(torch.isfinite(value.float()).all()) for value in at_once.model.state_dict().values())
     assert at_once.history[-1]["skipped_steps"] == 3 and np.isfinite(at_once.values).all()
     assert all(np.isfinite(line["loss"]) for line in at_once.history)
@@ -230,10 +214,10 @@ def test_outcomes_may_be_read_some_steps_later(gradient: bool, monkeypatch: pyte
 
     monkeypatch.setattr(Trainer, "_read", reading)
     monkeypatch.setitem(loop.READ_EVERY, "cpu", 4)
-    assert_same(train_with(Faulty({2, 6, 7}, gradient)), at_once)
-    assert unread == [4, 2] * 3  # 6 steps an epoch
+    assert_same(train(objective=Faulty({2, 6, 7}, gradient)), at_once)
+    assert unread == [4, 2] * 5  # 6 steps an epoch
     with pytest.raises(RefusedError, match=r"10 steps in a row.*pairs"):
-        train_with(Faulty(set(range(3, 3 + MAX_NON_FINITE)), gradient))
+        train(objective=Faulty(set(range(3, 3 + MAX_NON_FINITE)), gradient))
 
 
 def test_the_mean_loss_is_of_the_steps_that_were_taken() -> None:
@@ -241,7 +225,7 @@ def test_the_mean_loss_is_of_the_steps_that_were_taken() -> None:
         def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
             return super().__call__(S, labels, excluded) * 0 + 7
 
-    assert train_with(Seven({1})).history[0]["loss"] == pytest.approx(7.0)
+    assert train(objective=Seven({1})).history[0]["loss"] == pytest.approx(7.0)
 
 
 # -- epochs ---------------------------------------------------------------------------------------------------------
@@ -303,25 +287,12 @@ class Whole(SingleNetwork):
     needs_whole_graph = True
 
 
-def fitted(
-    procedure: type[SingleNetwork] = SingleNetwork, model: type[VSEInf] = VSEInf, *,
-    checkpoint: Checkpoint | None = None, resume: bool = False, stages: list[TrainingStage] = STAGES,
-    on_step: Any = None, settings: TrainingSettings = SETTINGS,
-) -> Trained:  # fmt: skip
-    data, tokenizer = corpus()
-    labels = MomentumCorrection(len(data), freeze=1, guard=False)
-    return Trainer(settings, checkpoint=checkpoint, on_step=on_step).fit(
-        data, stages, procedure(ActiveComplementaryLoss(tau=0.1), labels),
-        lambda: model(len(tokenizer), 16, dim=16, dim_word=8), None, resume,
-    )  # fmt: skip
-
-
 def test_a_batch_that_does_not_fit_is_computed_in_pieces_with_the_loss_of_the_whole() -> None:
-    trained = fitted(model=OutOfMemory)
+    trained = train(model=OutOfMemory)
     assert {line["micro_batch"] for line in trained.history} == {4}  # of batches of 8
     assert "in pieces of 4 pairs" in trained.history[-1]["note"]
-    assert_same(*(replace(t, history=[]) for t in (trained, fitted(settings=replace(SETTINGS, micro_batch=4)))))
-    plain = fitted().history
+    assert_same(*(replace(t, history=[]) for t in (trained, train(settings=replace(SETTINGS, micro_batch=4)))))
+    plain = train().history
     assert {(line["micro_batch"], line["note"]) for line in plain} == {(None, None)}
 
 
@@ -331,7 +302,7 @@ def test_a_device_that_does_not_hold_a_piece_is_a_limit(procedure: type[SingleNe
         most = 3
 
     with pytest.raises(ResourceError, match=rf"does not hold {held} pairs of a batch \(CUDA out of memory\..*GiB\.\)"):
-        fitted(procedure, Tiny)
+        train(procedure=procedure, model=Tiny)
 
 
 class Diverging(SingleNetwork):
@@ -379,8 +350,8 @@ OFTEN = replace(SETTINGS, checkpoint_seconds=0.0)
 
 @pytest.mark.parametrize(("kind", "kept"), [(Diverging, True), (Exploding, False)])
 def test_a_training_that_diverges_goes_back_once(kind: type[Diverging], kept: bool, tmp_path: Path) -> None:
-    fitted(checkpoint=Checkpoint(tmp_path, "f"))  # of an earlier training, and not what to go back to
-    trained = fitted(kind, stages=LONG, checkpoint=Checkpoint(tmp_path, "f") if kept else None, settings=OFTEN)
+    train(Checkpoint(tmp_path, "f"))  # of an earlier training, and not what to go back to
+    trained = train(procedure=kind, stages=LONG, checkpoint=Checkpoint(tmp_path, "f") if kept else None, settings=OFTEN)
     assert [(h["stage"], h["epoch"]) for h in trained.history] == [(1, 1), (2, 1), (2, 2), (2, 3)]
     fallbacks = [h["fallbacks"] for h in trained.history]
     assert fallbacks == ([0, 0, 1, 1] if kept else [1, 1, 1, 1])
@@ -388,7 +359,7 @@ def test_a_training_that_diverges_goes_back_once(kind: type[Diverging], kept: bo
     assert max(h["loss"] for h in trained.history) < 100
     assert "after a divergence at half the learning rate" in trained.history[-1]["note"]
     if not kept:  # nothing of the first attempt is left, and all its labels are
-        at_half_the_rate = fitted(stages=LONG, settings=replace(OFTEN, lr=SETTINGS.lr / 2))
+        at_half_the_rate = train(stages=LONG, settings=replace(OFTEN, lr=SETTINGS.lr / 2))
         assert_same(replace(trained, history=[]), replace(at_half_the_rate, history=[]))
 
 
@@ -397,17 +368,17 @@ def test_a_training_that_diverges_twice_is_refused(kind: type[Diverging], tmp_pa
     hopeless = type("Hopeless", (kind,), {"times": 2})
     words = "images are one point" if kind is Diverging else "mean loss of epoch 2 of stage 2"
     with pytest.raises(RefusedError, match=f"diverged again at half the learning rate: .*{words}.*lower lr"):
-        fitted(hopeless, checkpoint=Checkpoint(tmp_path, "f"), settings=OFTEN)
+        train(Checkpoint(tmp_path, "f"), procedure=hopeless, settings=OFTEN)
     kept = Checkpoint(tmp_path, "f").load()
     assert kept is not None and kept.position == (2, 2, 0)  # the beginning of that epoch
 
 
 def test_a_run_that_went_back_is_resumed_at_its_rate(tmp_path: Path) -> None:
-    whole = fitted(Exploding, stages=LONG, checkpoint=Checkpoint(tmp_path / "a", "f"), settings=OFTEN)
+    whole = train(procedure=Exploding, stages=LONG, checkpoint=Checkpoint(tmp_path / "a", "f"), settings=OFTEN)
     keep = Checkpoint(tmp_path / "b", "f")
     with pytest.raises(KeyboardInterrupt):  # 6 + 6 steps, 6 that diverge, and 2 of the same epoch at half the rate
-        fitted(Exploding, stages=LONG, checkpoint=keep, settings=OFTEN, on_step=StopAt(20))
-    again = fitted(stages=LONG, checkpoint=keep, settings=OFTEN, resume=True)
+        train(procedure=Exploding, stages=LONG, checkpoint=keep, settings=OFTEN, on_step=StopAt(20))
+    again = train(stages=LONG, checkpoint=keep, settings=OFTEN, resume=True)
     assert_same(again, whole)
 
 

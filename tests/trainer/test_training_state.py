@@ -10,7 +10,7 @@ import torch
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.arrays import write_tensors
-from cleanpairs.trainer.loop import Checkpoint, Position, TrainingState, moments
+from cleanpairs.trainer.loop import Checkpoint, Position, TrainingState
 
 HEAD: dict[str, Any] = {
     "fingerprint": "f", "position": [1, 2, 3], "best_rsum": None, "history": [], "plain": {}, "partial": False,
@@ -32,24 +32,6 @@ def test_it_is_read_back(tmp_path: Path) -> None:
     assert found is not None and found.position == Position(1, 2, 3) and found.best_rsum == 1.5
     assert torch.equal(found.model["weight"], layer.weight) and found.labels["y"].tolist() == [0, 1, 2]
     assert (found.labels["k"], found.partial, found.best, found.history) == (5, None, None, [{"epoch": 1}])
-
-
-def test_moments_of_a_network_with_other_weights(tmp_path: Path) -> None:
-    """As of an earlier version, whose network has a layer less."""
-    layer = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.Adam(layer.parameters())
-    layer(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    state = Checkpoint(tmp_path, "f")
-    at = Position(1, 2, 3)
-    state.save(TrainingState(at, layer.state_dict(), moments([optimizer]), {}, None, None, [], None))
-    found = state.load()
-    again = torch.optim.Adam(layer.parameters())
-    found.load_optimizer(again)
-    assert torch.equal(again.state_dict()["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"])
-    for other in (torch.nn.Linear(2, 3), torch.nn.Linear(2, 2, bias=False)):
-        with pytest.raises(DataError, match=r"other weights.*--overwrite"):
-            found.load_optimizer(torch.optim.Adam(other.parameters()))
 
 
 @pytest.mark.parametrize(
