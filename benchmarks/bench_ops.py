@@ -65,7 +65,7 @@ def papers_solver(cost: Tensor, reg: float, xi: float = 1.0) -> Tensor:
 
 def ours(cost: Tensor, reg: float) -> Tensor:
     diagonal = torch.eye(len(cost), dtype=torch.bool)
-    return partial_transport(cost, mass=MASS, reg=reg, forbidden=diagonal).plan
+    return partial_transport(cost, mass=MASS, reg=reg, forbidden=diagonal)
 
 
 def exact_plan(cost: Tensor, reg: float) -> np.ndarray:

@@ -36,10 +36,11 @@ from cleanpairs.features import ImageMatrix
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.search import top_k
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
+from cleanpairs.repair.decisions import RepairProbability
 from cleanpairs.repair.displaced import misplaced, moves_of
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.plan_input import PlanInput
-from cleanpairs.repair.planning import RepairJudge, judged_pairs, plan_repairs
+from cleanpairs.repair.planning import judged_pairs, plan_repairs, repair_probability
 from cleanpairs.repair.settings import RepairSettings, changed
 from cleanpairs.scoring import Bank, Embeddings, Encoded, matrix, trusted_rows
 from cleanpairs.scoring.evaluate import Recall, recall, recall_folds, recall_of_similarity
@@ -773,8 +774,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     def _judge(
         self, given: PlanInput, settings: RepairSettings, embed: Callable[[np.ndarray], Embedded], *, fitted: bool,
         unseen: UnseenThreshold | None,
-    ) -> RepairJudge | None:  # fmt: skip
-        """What tells how likely the repairs of pairs are right, of which ``embed`` embeds some rows.
+    ) -> RepairProbability | None:  # fmt: skip
+        """How likely the repairs of pairs are right, of which ``embed`` embeds some rows.
 
         ``fitted``: they are those of ``fit``. ``unseen``: what the scores of others tell. None where neither is so, and
         the scores of other pairs are no probabilities.
@@ -789,7 +790,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         if not self._knows_space:
             if matched is None and self.calibration_ is None:
                 return None
-            return RepairJudge(self._pair_probability(embed(rows), y, threshold), rows, matched)
+            found = self._pair_probability(embed(rows), y, threshold)
+            return repair_probability(given, settings, found, rows, matched)
         # The vectors of the pairs to be repaired are at hand already.
         wrong, groups = np.isin(rows, given.mismatched), (given.image_group[rows], given.text_group[rows])
         if wrong.all():
@@ -800,13 +802,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         text[wrong], text[~wrong] = given.text_row[:R], len(given.z_text) + np.arange(len(embedded.texts))
         images = VectorRows([given.z_image, embedded.images.vectors], image)
         texts = VectorRows([given.z_text, embedded.texts.vectors], text)
-        return RepairJudge(
-            PairProbability(
-                images, texts, np.arange(len(rows)), *groups, y, threshold, joint=(images, texts),
-                seed=self.random_state_,
-            ),
-            rows,
-        )  # fmt: skip
+        found = PairProbability(
+            images, texts, np.arange(len(rows)), *groups, y, threshold, joint=(images, texts), seed=self.random_state_
+        )
+        return repair_probability(given, settings, found, rows)
 
     def own_threshold(self, pairs: Any) -> UnseenThreshold | None:
         """The threshold of :meth:`score_pairs` for pairs that the model has not seen.

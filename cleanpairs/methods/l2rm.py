@@ -91,7 +91,7 @@ class _Rematching(Splitting):
             cost = self.costs(view, S.detach()).clamp_min(1e-10)
             diagonal = torch.eye(len(S), dtype=torch.bool, device=S.device) if self.method.masked else None
             m = self.method
-            plan = partial_transport(cost, mass=m.mass, reg=m.transport_reg, forbidden=diagonal).plan.to(S.dtype)
+            plan = partial_transport(cost, mass=m.mass, reg=m.transport_reg, forbidden=diagonal).to(S.dtype)
         loss = loss + self.method.rematch_weight * self.rematching(S, plan).mean()
         if self.method.cost == "learned" and len(clean.rows) == len(noisy.rows):
             loss = loss + self.cost_loss(view, clean, noisy)
@@ -347,7 +347,7 @@ class L2RM(SplittingCleaner):
             S = torch.from_numpy(kept[asking] @ given[showing].T)
             cost = (weight * S + bias).clamp_min(1e-10)
             own = torch.from_numpy(asking[:, None] == showing[None, :])
-            plan = partial_transport(cost, mass=self.rematch_mass, reg=self.transport_reg, forbidden=own).plan
+            plan = partial_transport(cost, mass=self.rematch_mass, reg=self.transport_reg, forbidden=own)
             best = plan.topk(min(k, plan.shape[1]), dim=1)
             moved = best.values > 0
             return TopK(

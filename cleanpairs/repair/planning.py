@@ -62,19 +62,6 @@ BoundScorer = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], EdgeSco
 
 
 @dataclass(frozen=True)
-class RepairJudge:
-    """What the probabilities of repairs come from.
-
-    ``probability`` knows ``pairs`` (k,) of the N, rising, by their place. ``matched``: makes a probability of the
-    correspondence, where it is none.
-    """
-
-    probability: PairProbability | None
-    pairs: np.ndarray
-    matched: Callable[[np.ndarray], np.ndarray] | None = None
-
-
-@dataclass(frozen=True)
 class Planned:
     """A plan that is decided, and whose rows are not made yet. ``head``: the plan without them."""
 
@@ -203,7 +190,7 @@ def plan_repairs(
     *,
     fingerprint: str,
     temperature: float = 0.07,
-    judge: RepairJudge | None = None,
+    judge: RepairProbability | None = None,
     donor_search: DonorSearch | None = None,
     neighbour_search: NeighbourSearch = top_k,
     most_edges: int = 1 << 25,
@@ -212,7 +199,7 @@ def plan_repairs(
 
     - ``given`` PlanInput: N pairs. ``scorer``: of their vectors. ``settings``: those of ``given``
     - ``fingerprint``: of the input. ``temperature``: of the model's softmax, above 0
-    - ``judge``: what the repairs' probabilities come from. Without it none is probable
+    - ``judge``: tells how likely the repairs are right. Without it none is probable
     - ``donor_search`` callable: a method's own way to look for donors, by the numbers of pairs
     - ``neighbour_search`` callable: does the searches by cosine, as :func:`cleanpairs.ops.search.top_k`
     - ``most_edges``: candidate edges in memory, of some 55 bytes. So many mismatched pairs that there would be more get
@@ -230,8 +217,8 @@ def plan_repairs(
         paper = half_replacing if settings.strategy == "half-replace" else pseudo_captioning
         donor_search = paper(given.z_image[given.image_row], given.z_text[given.text_row])
     search = partial(candidate_edges, corpus, settings, donor_search, neighbour_search)
-    make_scorer, known = partial(_edge_scorer, given, scorer), _probability(given, judge, settings)
-    repairs, shares, searches = decide_repairs(corpus, make_scorer, settings, temperature, search, known)
+    make_scorer = partial(_edge_scorer, given, scorer)
+    repairs, shares, searches = decide_repairs(corpus, make_scorer, settings, temperature, search, judge)
     repaired = repairs["donor"] >= 0
     repairs["donor"][repaired] = given.concerned[repairs["donor"][repaired]]
     for name in ("pair", "donor"):
@@ -294,6 +281,29 @@ def judged_pairs(
     return np.sort(np.concatenate([wrong, right]))
 
 
+def repair_probability(
+    given: PlanInput,
+    settings: RepairSettings,
+    found: PairProbability | None,
+    pairs: np.ndarray,
+    matched: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> RepairProbability | None:
+    """How likely repairs are right, by what was ``found`` of ``pairs`` (k,) of the N, rising. None without it.
+
+    ``matched``: makes a probability of the correspondence, where it is none.
+    """
+    if found is None or not found.judged:
+        return None
+    place = np.searchsorted(pairs, given.mismatched)  # of those of them that may be asked about
+
+    def of_pairs(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
+        return found.probability(place[image_of], place[text_of])
+
+    right = given.undecided[given.undecided >= settings.resolved_threshold]
+    right = right if matched is None else matched(right)
+    return RepairProbability(of_pairs, len(right), float((1 - right).sum()))
+
+
 def _edge_scorer(given: PlanInput, scorer: BoundScorer) -> EdgeScorer:
     """The scores of pairs by their places among those concerned."""
     kept = given.concerned
@@ -316,20 +326,6 @@ def _edge_scorer(given: PlanInput, scorer: BoundScorer) -> EdgeScorer:
         return found
 
     return score
-
-
-def _probability(given: PlanInput, judge: RepairJudge | None, settings: RepairSettings) -> RepairProbability | None:
-    found = None if judge is None else judge.probability
-    if judge is None or found is None or not found.judged:
-        return None
-    place = np.searchsorted(judge.pairs, given.mismatched)  # of those of them that may be asked about
-
-    def of_pairs(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
-        return found.probability(place[image_of], place[text_of])
-
-    right = given.undecided[given.undecided >= settings.resolved_threshold]
-    right = right if judge.matched is None else judge.matched(right)
-    return RepairProbability(of_pairs, len(right), float((1 - right).sum()))
 
 
 def _by_pair(search: DonorSearch, kept: np.ndarray, *where: Any) -> TopK | None:

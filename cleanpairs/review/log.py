@@ -41,9 +41,6 @@ class Decision:
     caption : str, optional
         The caption that was typed.
 
-    asked : bool
-        It is a single pair, not found by its words. The answer is a label for pairs with such a score.
-
     drawn : bool
         It was chosen only by its score, which was hidden. The answer is a label of an audit or a calibration.
 
@@ -56,7 +53,6 @@ class Decision:
     action: str
     donor: int | None = None
     caption: str | None = None
-    asked: bool = False
     drawn: bool = False
     time: str = ""
 
@@ -135,7 +131,7 @@ class DecisionLog:
         current = self.labels()
         for i, label in labels.items():
             if i not in current or current[i] is not label:
-                self.decide([i], {True: "keep", False: "drop", None: "unsure"}[label], asked=True, drawn=True)
+                self.decide([i], {True: "keep", False: "drop", None: "unsure"}[label], drawn=True)
 
     def undo(self, name: str) -> Decision | None:
         """Take back the decision of that name. None where no such decision holds."""

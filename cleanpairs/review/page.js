@@ -119,7 +119,7 @@ async function act(work) {
 async function answer(action, more) {
   if (!shown) return;
   const pair = shown.pair;
-  const made = await ask("decide", { pair, action, words: $("words").value, ...more });
+  const made = await ask("decide", { pair, action, ...more });
   undoable.push([made.name, pair]);
   answered.add(pair);
   progress();

@@ -113,8 +113,8 @@ class LabelServer:
         queue = {"total": total, "pairs": shown.tolist(), "answered": answered.tolist()}
         return queue if self.session.blind else queue | self.session.rate()
 
-    def _answer(self, pair: int, action: str, words: str = "", **about: Any) -> dict[str, Any]:
-        return {"name": self.session.answer(pair, action, words=str(words), **about).name}
+    def _answer(self, pair: int, action: str, **about: Any) -> dict[str, Any]:
+        return {"name": self.session.answer(pair, action, **about).name}
 
     def _answer_all(self, action: str, alike: int | None = None, show: str = "", words: str = "") -> dict[str, Any]:
         """Of all pairs with the caption of one, or of all that are listed."""

@@ -74,7 +74,7 @@ class Session:
             self.known = np.isin(np.arange(len(pairs)), sample.pair_id)
             for i, label in zip(sample.pair_id.tolist(), sample.matched.tolist(), strict=True):  # of a spreadsheet
                 if np.isfinite(label) and not any(made.drawn for made in log.about(i)):
-                    log.decide([i], "keep" if label else "drop", asked=True, drawn=True)
+                    log.decide([i], "keep" if label else "drop", drawn=True)
         self.answered = np.zeros(len(pairs), bool)
         self._note(log.decided())
 
@@ -216,9 +216,7 @@ class Session:
 
     # -- answers
 
-    def answer(
-        self, pair: int, action: str, *, donor: int | None = None, caption: str | None = None, words: str = ""
-    ) -> Decision:
+    def answer(self, pair: int, action: str, *, donor: int | None = None, caption: str | None = None) -> Decision:
         """Write the answer about one pair.
 
         Parameters
@@ -234,9 +232,6 @@ class Session:
 
         caption : str, optional
             The typed caption ("recaption").
-
-        words : str
-            The words by which the pair was found. Such an answer is no label for other pairs.
 
         Raises
         ------
@@ -256,8 +251,7 @@ class Session:
             raise ConfigError("a caption has 1 to 10,000 characters")
         elif not is_text(caption):
             raise ConfigError("the caption holds half of a character (a lone surrogate), or a NUL: type it anew")
-        about = {"asked": not words.strip(), "drawn": self.blind}
-        made = self.log.decide([i], action, donor=donor, caption=caption, **about)
+        made = self.log.decide([i], action, donor=donor, caption=caption, drawn=self.blind)
         self._note(made.pairs)
         return made
 

@@ -209,7 +209,7 @@ def opened(run: Path) -> DecisionLog:
 def test_decisions_become_a_plan_and_stay_with_the_run(command: Command, run: Path) -> None:
     log = opened(run)
     for i in range(16):
-        log.decide([i], "keep" if i % 4 == 0 else "drop", asked=True)
+        log.decide([i], "keep" if i % 4 == 0 else "drop")
     log.decide([30], "recaption", caption="by hand")
     code, out, err = command("review", run, "--write", "--json", TRUST)
     assert code == 0, err
@@ -217,7 +217,7 @@ def test_decisions_become_a_plan_and_stay_with_the_run(command: Command, run: Pa
     assert written["decided"] == 17
     code, _, err = command("export", "--plan", written["plan"], "--repaired", "out.parquet", "--json", TRUST)
     assert code == 0, err
-    log.decide([31], "keep", asked=True)
+    log.decide([31], "keep")
     code, out, err = command("review", run, "--write", "--json", TRUST)  # reviewing goes on
     assert code == 0 and json.loads(out)["decided"] == 18, err
     code, _, err = command("fit", "out.parquet", "--out", run, "--overwrite")

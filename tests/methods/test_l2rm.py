@@ -89,7 +89,7 @@ def test_the_loss_is_the_pairs_and_the_rematching_on_the_plan(changes: dict[str,
     clean, noisy = parts(view, np.arange(8), np.arange(24, 31))  # of unlike sizes: the cost net does not learn
     S, masked, mass = noisy.similarity(), changes.get("masked", True), changes.get("mass", 0.2)
     forbidden = torch.eye(7, dtype=torch.bool) if masked else None
-    plan = partial_transport((1 - S.detach()).relu(), mass=mass, reg=0.05, forbidden=forbidden).plan.to(S.dtype)
+    plan = partial_transport((1 - S.detach()).relu(), mass=mass, reg=0.05, forbidden=forbidden).to(S.dtype)
     assert bool(plan.diagonal().any()) is not masked and float(plan.sum()) == pytest.approx(mass, rel=0.2)
     rematching = RematchingLoss(0.1, changes.get("divergence", "symmetric"))
     expected = procedure.pair_loss(clean, torch.ones(8)) + 0.3 * rematching(S, plan).mean()

@@ -19,30 +19,6 @@ def push(memory: FeatureMemory, *rows: int) -> None:
     memory.push(torch.from_numpy(images), torch.from_numpy(texts), r)
 
 
-def check(memory: FeatureMemory, rows: list[int]) -> None:
-    """The memory holds just these, in whatever order, and what it says of one pair belongs together."""
-    held = memory.held()
-    assert len(memory) == len(held.rows) == len(rows)
-    assert sorted(held.rows.tolist()) == sorted(rows)
-    if rows:
-        images, texts = features(held.rows)
-        np.testing.assert_array_equal(held.images, images)
-        np.testing.assert_array_equal(held.texts, texts)
-
-
-def test_any_pushes_are_those_of_a_list() -> None:
-    rng = np.random.default_rng(0)
-    for size in (1, 2, 7):
-        held: list[int] = []
-        memory, following = FeatureMemory(size), 0
-        for n in rng.integers(0, 2 * size + 1, 30):
-            rows = list(range(following, following + n))
-            following += n
-            push(memory, *rows)
-            held = (held + rows)[-size:]
-            check(memory, held)
-
-
 @pytest.mark.parametrize("held", [[], [30, 10, 20], [40, 50, 20, 10], [3, 5, 3]])
 def test_places_are_those_of_the_entries(held: list[int]) -> None:
     asked = [20, 5, 30, 3, 99, 20, 40]
@@ -55,8 +31,12 @@ def test_places_are_those_of_the_entries(held: list[int]) -> None:
 def test_what_is_remembered_lies_on_the_device() -> None:
     """No second device is needed: ``meta`` has shapes and no values. A state that goes on comes from the CPU."""
     memory, known = FeatureMemory(3, "meta"), FeatureMemory(3)
-    push(known, 1, 2)
+    push(known, 9)
     memory.load_state(known.state())
-    push(memory, 3, 4)
+    for held in (memory, known):
+        push(held, 7, 8, 0, 1, 2)  # more than there is room for
+        push(held, 3, 4)
     assert memory.held().images.device.type == memory.held().texts.device.type == "meta"
-    assert memory.held().rows.tolist() == [4, 2, 3]
+    assert memory.held().rows.tolist() == known.held().rows.tolist() == [2, 3, 4]
+    for found, expected in zip(known.held()[:2], features(np.array([2, 3, 4])), strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -1,21 +1,13 @@
-"""The margin of a label, and the prediction of NCR, whose public code gives the same values."""
+"""The prediction of NCR, whose public code gives the same values."""
 
 import pytest
 import torch
 
-from cleanpairs.objectives import TripletLoss, pair_loss_mean, prediction, soft_margin
+from cleanpairs.objectives import TripletLoss, pair_loss_mean, prediction
 from tests.objectives.conftest import S4, batch
 
 # NCR's public code on them
 EVAL_LOSS = [0.0, 0.0975, 0.3175, 0.0175]
-
-
-def test_soft_margin() -> None:
-    y = torch.tensor([0.0, 0.3, 0.5, 1.0], dtype=torch.float64)
-    want = [0.2 * (10**v - 1) / 9 for v in y.tolist()]
-    assert soft_margin(y).tolist() == pytest.approx(want)
-    assert soft_margin(y)[0] == 0 and float(soft_margin(y)[-1]) == pytest.approx(0.2)
-    assert float(soft_margin(torch.tensor(0.5), margin=1.0, curve=4.0)) == pytest.approx(1 / 3)
 
 
 def test_values_of_ncr() -> None:

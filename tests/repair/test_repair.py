@@ -13,8 +13,8 @@ from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.data import Pairs
 from cleanpairs.repair.plan import RepairPlan, part_sources, truth_after
 from cleanpairs.repair.plan_input import PlanInput
-from cleanpairs.repair.planning import RepairJudge
 from cleanpairs.repair.planning import plan_repairs as plan_with
+from cleanpairs.repair.planning import repair_probability
 from cleanpairs.repair.settings import RepairSettings
 from tests.helpers import unit
 
@@ -41,13 +41,14 @@ def plan_repairs(
 ) -> RepairPlan:  # fmt: skip
     """What fits best, right or near, unless another setting is asked for."""
     chosen = RepairSettings(**{"repairs": "plausible", **changes}).resolved(0.5)
+    problem = PlanInput.of(pairs, correspondence, z_image, z_text, chosen)
     return plan_with(
-        PlanInput.of(pairs, correspondence, z_image, z_text, chosen),
+        problem,
         Scorer(function, z_image, z_text),
         chosen,
         fingerprint=pairs.source.fingerprint,
         temperature=temperature,
-        judge=None if evidence is None else RepairJudge(evidence, np.arange(len(pairs))),
+        judge=repair_probability(problem, chosen, evidence, np.arange(len(pairs))),
         most_edges=most_edges,
     ).plan()
 

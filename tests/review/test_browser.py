@@ -54,10 +54,8 @@ def test_by_keyboard_and_where_it_is_left_it_goes_on(tab: Any, case: Case, tmp_p
     tab.run("document.getElementById('editor').requestSubmit()")
     tab.until(f"!busy && !{PLACE}.includes('pair {third},')")
     log.refresh()
-    held = {i: (made.action, made.asked, made.caption) for i, made in log.decided().items()}
-    assert held == {
-        first: ("drop", True, None), second: ("keep", True, None), third: ("recaption", True, "typed by hand"),
-    }  # fmt: skip
+    held = {i: (made.action, made.caption) for i, made in log.decided().items()}
+    assert held == {first: ("drop", None), second: ("keep", None), third: ("recaption", "typed by hand")}
     press(tab, "z")
     assert shown(tab) == third
     press(tab, "1")  # the nearest caption of another pair

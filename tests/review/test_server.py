@@ -116,7 +116,7 @@ def test_queues_and_questions(client: Client) -> None:
                 b'{"pair": 119, "action": "keep"}', b"[" * 90_000, b'{"pair": Infinity, "action": "drop"}',
                 b'{"pair": 1e999, "action": "drop"}', b'{"pair": 1, "action": "rematch_text", "donor": -Infinity}',
                 b'{"pair": 1, "action": "recaption", "caption": "a\\ud800b"}', b'{"pair": true, "action": "drop"}',
-                b'{"pair": 1, "action": "drop", "words": 5, "donor": [1], "odd": 1}',
+                b'{"pair": 1, "action": "drop", "donor": [1], "odd": 1}',
                 b'{"pair": 120, "action": "keep"}', b'{"pair": -1, "action": "keep"}',
                 b'{"pair": 1, "action": "quarantine"}', b'{"pair": 1, "action": "rematch_text"}',
                 b'{"pair": 1, "action": "rematch_text", "donor": 1}',
