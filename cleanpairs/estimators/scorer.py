@@ -355,6 +355,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         away = misplaced(row, image_group, text_group, found)
         moves = moves_of(row, text_group, found, self.quarantined_)
         self.correspondence_ = self.correspondence_ * ~away
+        if self.threshold is None and not self.threshold_ and away.any():  # no other pair was worse than another
+            self.threshold_ = float(np.min(self.correspondence_, where=self.correspondence_ > 0, initial=0.5))
         usable, (low, high) = np.isfinite(self.correspondence_), self.noise_rate_interval_
         least, surely = float(away[usable].mean()), float(moves["confidence"][away[moves["pair"]]].sum() / usable.sum())
         self.noise_rate_, self.noise_rate_bound_ = max(self.noise_rate_, least), max(self.noise_rate_bound_, least)

@@ -210,3 +210,14 @@ def test_a_caption_that_stands_at_another_row_of_its_image_is_not_mismatched(
     rematch_run(Run.open(tmp_path / "run"), tmp_path / "plan.parquet", RepairSettings(), streamed_from=streamed_from)
     plan = RepairPlan.load(tmp_path / "plan.parquet")
     assert own(plan).mean() > 0.9 and not plan.summary().dropped > 10
+
+
+def test_displaced_rows_are_flagged_where_a_few_pairs_have_no_other_evidence(tmp_path: Path) -> None:
+    """Of 40 rows, whose captions all stand a row down, no pair is known to be worse than another but by the rule."""
+    write(tmp_path / "data.parquet", n=40, first=0, last=40, distance=1)
+    recipe = Recipe.resolve(None, options={"train": str(tmp_path / "data.parquet"), "seed": 0})
+    result = fit_run(recipe, out=tmp_path / "run", latest=False)
+    (block,) = result["displaced"]
+    assert result["flagged"] == 40 and 0 < result["threshold"] <= 0.5, block
+    rematch_run(Run.open(tmp_path / "run"), tmp_path / "plan.parquet", RepairSettings())
+    assert "keep" not in RepairPlan.load(tmp_path / "plan.parquet").table["action"].to_pylist()
