@@ -73,9 +73,10 @@ class StreamedFit:
         blocks = [{"pair_id": block.first, "why": str(block)} for block in displaced.blocks]
         if blocks:
             where = self.source, 0, len(table), ScoreWork.batch_rows
-            read = reader_of(self.source).iter_range(*where, hash_vectors=False)
-            text_group = np.concatenate([batch.text_group for batch in read])
-            moves = estimator._judge_displaced(np.arange(len(table)), text_group, displaced)
+            read = reader_of(self.source).iter_range(*where)
+            sides = zip(*((batch.image_group[batch.row], batch.text_group) for batch in read), strict=True)
+            image_group, text_group = map(np.concatenate, sides)
+            moves = estimator._judge_displaced(np.arange(len(table)), image_group, text_group, displaced)
             columns = table["key"].to_pylist(), estimator.correspondence_, estimator.threshold_, estimator.quarantined_
             write_scores(scores, *columns, {}, moves)
         estimator.save_pretrained(model, overwrite=True)

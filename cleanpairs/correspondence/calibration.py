@@ -203,6 +203,8 @@ class Calibration:
         """
         n, slack = len(matched), 1.5 if len(self.theta) == 3 else 1.0
         counts = np.unique(np.linspace(min(LEAST, n), n, 400).astype(int))
+        best = np.sort(-np.asarray(matched))
+        counts = np.unique(np.searchsorted(best, best[counts - 1], side="right"))  # of equal ones all are kept
         for count, share in zip(counts[::-1].tolist(), self.shares(matched, counts)[::-1], strict=True):
             if share.value <= most and share.high <= slack * most:
                 return int(count)
@@ -632,9 +634,10 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
         return f"By {result['answers']:,} answers{second} about {rate:.1%} of the pairs are mismatched{within}."
     if better is not None and better < 0.4:
         text = (
-            f"Captions of this corpus say little about their pictures: {better:.0%} of the pairs fit better than 19 of "
+            f"Captions of this corpus say little about their pictures: {better:.0%} of the pairs that do not look "
+            "mismatched fit better than 19 of 20 random ones."
         )
-        return f"{text}20 random ones. The others are loose, and how many are mismatched cannot be told."
+        return f"{text} The others are loose, and how many are mismatched cannot be told."
     if rate is None:
         most = "" if bound is None else f" They are at most {bound:.1%}."
         return f"How many pairs are mismatched cannot be told from the scores.{most}"

@@ -61,8 +61,8 @@ def edited(pairs: Pairs, rate: float, rng: np.random.Generator, least: float = 0
         if len(out) == round(rate * len(pairs)):
             break
         said, found = words[i], []
-        for at, (left, right) in enumerate(zip(["", *said], [*said[1:], ""], strict=False)):
-            if said[at] in content[i] and count[said[at]] >= enough:
+        for at, (left, word, right) in enumerate(zip(["", *said], said, [*said[1:], ""], strict=False)):
+            if word in content[i] and count[word] >= enough:
                 there = {w: min(n, before[right][w]) for w, n in behind[left].items() if count[w] >= enough}
                 others = {w: n for w, n in there.items() if n and w not in own[int(pairs.pair_image_group[i])]}
                 found += [(at, others)] if others else []

@@ -73,15 +73,22 @@ def independence_of(
 def order_that_fits(
     images: np.ndarray, texts: TokenTable | np.ndarray, image_index: np.ndarray, *groups: np.ndarray, seed: int = 0
 ) -> str:
-    """A sentence on the other order of all captions, up to five images away or reversed, in which pairs fit.
+    """A sentence on the other order of all captions, shifted or reversed, in which pairs fit. Up to five images are
+    tried, and more while they fit better.
 
     The parameters are those of :func:`independence_of`.
     """
     least_z = 4.0  # of eleven orders
-    for k in (1, -1, 2, -2, 3, -3, 4, -4, 5, -5):
+
+    def fit(k: int) -> float:
         rows = np.flatnonzero((image_index >= k) & (image_index < len(images) + k))
         some = texts.take(rows) if isinstance(texts, TokenTable) else texts[rows]
-        if len(rows) and independence_of(images, some, image_index[rows] - k, *(g[rows] for g in groups)).z >= least_z:
+        return independence_of(images, some, image_index[rows] - k, *(g[rows] for g in groups)).z if len(rows) else 0.0
+
+    for k in (1, -1, 2, -2, 3, -3, 4, -4, 5, -5):
+        if (z := fit(k)) >= least_z:
+            while (further := fit(k + int(np.sign(k)))) > z:  # of rows of one image, many fit before all do
+                k, z = k + int(np.sign(k)), further
             return str(DisplacedBlock(0, len(images) - 1, k)) + " Move the captions, and fit again."
     if independence_of(images, texts, len(images) - 1 - image_index, *groups, seed=seed).z >= least_z:
         return "The captions fit in reversed order. Reverse one side, and fit again."

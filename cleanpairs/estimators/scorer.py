@@ -345,16 +345,21 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """Take over the correspondence (N,) of all pairs of which those of ``fit`` were a sample."""
         self.correspondence_, self.standing_out_ = correspondence, np.empty(0, np.int64)
 
-    def _judge_displaced(self, row: np.ndarray, text_group: np.ndarray, found: Displacement) -> np.ndarray:
+    def _judge_displaced(
+        self, row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement
+    ) -> np.ndarray:
         """The moves of the pairs of ``fit``, as of :func:`cleanpairs.repair.displaced.moves_of`.
 
-        Pairs of displaced rows are mismatched from now on, and their share is the least noise rate. Its interval does
-        not begin below the expected share of those whose own caption is found.
+        Pairs that show another image's caption are mismatched from now on, and their share is the least noise rate. Its
+        interval does not begin below the expected share of those whose own caption is found.
         """
-        away, moves = misplaced(row, text_group, found), moves_of(row, text_group, found, self.quarantined_)
+        away = misplaced(row, image_group, text_group, found)
+        moves = moves_of(row, text_group, found, self.quarantined_)
         self.correspondence_ = self.correspondence_ * ~away
+        if self.threshold is None and not self.threshold_ and away.any():  # no other pair was worse than another
+            self.threshold_ = float(np.min(self.correspondence_, where=self.correspondence_ > 0, initial=0.5))
         usable, (low, high) = np.isfinite(self.correspondence_), self.noise_rate_interval_
-        least, surely = float(away[usable].mean()), float(moves["confidence"].sum() / usable.sum())
+        least, surely = float(away[usable].mean()), float(moves["confidence"][away[moves["pair"]]].sum() / usable.sum())
         self.noise_rate_, self.noise_rate_bound_ = max(self.noise_rate_, least), max(self.noise_rate_bound_, least)
         self.noise_rate_interval_ = max(low, surely), max(high, least)
         return moves
@@ -755,9 +760,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         usable = replace(embedded.pairs, reasons=embedded.quarantined)
         moves = None
         if chosen.displaced:
-            displaced = usable.row, usable.text_group, embedded.displaced_rows(correspondence)
-            moves = moves_of(*displaced, embedded.quarantined)
-            correspondence = correspondence * ~misplaced(*displaced)
+            row, image, text = usable.row, usable.pair_image_group, usable.text_group
+            found = embedded.displaced_rows(correspondence)
+            moves = moves_of(row, text, found, embedded.quarantined)
+            correspondence = correspondence * ~misplaced(row, image, text, found)
         given = PlanInput.of(usable, correspondence, embedded.images.vectors, embedded.texts.vectors, chosen, moves)
         by_method = wanted.strategy == "method"
         plan = plan_repairs(

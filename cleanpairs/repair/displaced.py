@@ -51,13 +51,15 @@ def moves_of(row: np.ndarray, text_group: np.ndarray, found: Displacement, quara
     return np.sort(out[np.unique(out["donor"], return_index=True)[1]], order="pair")
 
 
-def misplaced(row: np.ndarray, text_group: np.ndarray, found: Displacement) -> np.ndarray:
-    """Which pairs of displaced rows show another text than their own, whether or not that is found.
+def misplaced(row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement) -> np.ndarray:
+    """Which pairs of displaced rows show another image's caption, whether or not their own is found.
 
     Parameters
     ----------
     row, text_group, found
         As of :func:`moves_of`.
+    image_group : (N,) int64
+        Equal numbers are one image. Its captions may stand at any of its rows.
 
     Returns
     -------
@@ -65,7 +67,12 @@ def misplaced(row: np.ndarray, text_group: np.ndarray, found: Displacement) -> n
         (N,) bool.
     """
     row, donor = _donors(row, found)
-    return (found.distance[row] != 0) & ~((donor >= 0) & (text_group[donor] == text_group))
+    has = np.flatnonzero(donor >= 0)
+    there = donor[has]
+    right = np.zeros(len(row), bool)
+    right[has[text_group[there] == text_group[has]]] = True
+    right[there[image_group[there] == image_group[has]]] = True  # the caption of another row of their image
+    return (found.distance[row] != 0) & ~right
 
 
 def _donors(row: np.ndarray, found: Displacement) -> tuple[np.ndarray, np.ndarray]:

@@ -328,6 +328,10 @@ def test_an_edit_changes_one_word_to_another_of_its_kind() -> None:
         assert {old.lower(), new.lower()} <= set(colours) or {old, new} <= set(things)
         assert old.isupper() == new.isupper()
     assert not inject_noise(worded(40), 0.5, kind="edited").moved.any()  # no word stands in the place of another
+    captions = ["", "... !!", "a red car", "a blue car"] * 10
+    some = Pairs.from_arrays(captions, features=np.eye(40, dtype=np.float32))
+    rewritten = inject_noise(some, 1.0, kind="edited").rewritten
+    assert {i % 4 for i in rewritten} == {2, 3}  # what has no word stays
 
 
 def test_a_cut_caption_is_its_beginning_and_boilerplate_says_nothing() -> None:

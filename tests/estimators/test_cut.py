@@ -35,6 +35,18 @@ def test_the_kept_are_as_pure_as_asked_and_many(
     assert f"{cut.kept:,} of 6,000" in str(cut) and "interval" in str(cut)
 
 
+@pytest.mark.parametrize("step", [1, 2])
+def test_of_equal_scores_all_are_kept_and_count(step: int) -> None:
+    """Scores on a few levels, as of copied pairs: the kept end with one, and are as pure as asked."""
+    rng = np.random.default_rng(0)
+    score = np.round(np.concatenate([rng.normal(3, 1, 800), rng.normal(0, 1, 200)]) / step)
+    calibration = calibrate(score, np.round(rng.normal(size=400) / step))
+    assert calibration is not None
+    y = 1 - calibration.mismatched(positions(score, score))
+    cut = cut_at(y, calibration, "auto", max_wrong=0.05, keep=None)
+    assert cut.share is not None and cut.share.value <= 0.05 and cut.share.high <= 0.075
+
+
 def test_purity_is_refused_where_it_cannot_be_known(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:
     y, _, calibration = scored
     with pytest.raises(RefusedError, match="no calibrated probabilities"):

@@ -60,6 +60,16 @@ def test_a_refusal_says_whether_another_order_fits(kind: str, order: np.ndarray,
         model.fit(pairs)
 
 
+def test_captions_that_stand_an_image_away_are_said_to_stand_all_of_its_rows_away() -> None:
+    """Of five rows an image: four rows away most captions are right."""
+    vectors = np.repeat(np.random.default_rng(0).normal(size=(60, 16)), 5, axis=0).astype(np.float32)
+    order = np.roll(np.arange(300), 5)
+    pairs = Pairs.from_arrays([f"caption {i}" for i in order], features=vectors, text_vectors=vectors[order])
+    model = METHODS.load("clip-score")(text_encoder="features", image_encoder="features", eval_group_size=16)
+    with pytest.raises(RefusedError, match="Rows 1 to 300: each caption belongs 5 rows up"):
+        model.fit(pairs)
+
+
 @pytest.mark.parametrize("kind", ["rows", "images", "captions"])
 def test_rows_that_are_all_alike_are_refused(kind: str) -> None:
     pairs = corpus(200)
