@@ -31,6 +31,7 @@ from cleanpairs import (
     write_report,
 )  # fmt: skip
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.core.registry import METHODS
 from cleanpairs.features import ImageMatrix
 from tests.helpers import sentences
 
@@ -106,6 +107,16 @@ def test_a_checkpoint_of_another_version_or_method_is_refused(
     monkeypatch.setattr("cleanpairs.__version__", "0.0.9")
     with pytest.raises(DataError, match=r"another version of cleanpairs.*--overwrite"):
         model().fit(frame, run_dir=tmp_path, resume=True)
+
+
+def test_a_fit_does_not_go_on_with_other_pairs_for_validation(frame: pd.DataFrame, tmp_path: Path) -> None:
+    pairs = load_pairs(frame)
+    val = pairs.select(range(24))
+    model(random_state=0).fit(pairs, val=val, run_dir=tmp_path)
+    model(random_state=0).fit(pairs, val=val, run_dir=tmp_path, resume=True)
+    for other in (None, pairs.select(range(24, 48))):
+        with pytest.raises(DataError, match="other data or settings"):
+            model(random_state=0).fit(pairs, val=other, run_dir=tmp_path, resume=True)
 
 
 def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
@@ -203,3 +214,13 @@ def test_scikit_learn_takes_it_for_an_estimator(kind: type) -> None:
         assert kind.__name__ in shown._repr_html_()
     with config_context(display="text"):
         assert estimator._repr_html_() is None  # IPython falls back to the text
+
+
+@pytest.mark.parametrize(
+    "setting", ["auto.backbone", "clip-score.score_column", "clip-score.label_column", "lemon.revision"]
+)
+@pytest.mark.parametrize("value", [["a", "b"], 5])
+def test_a_name_that_is_no_text_is_refused(setting: str, value: Any) -> None:
+    method, _, name = setting.partition(".")
+    with pytest.raises(ConfigError, match=f"{name} of {method} must be text"):
+        METHODS.load(method)(**{name: value}).validate()
