@@ -146,6 +146,8 @@ def test_what_is_not_fitted_or_no_table_says_so(frame: pd.DataFrame) -> None:
         (lambda fitted, frame: fitted.calibrate({0: "no"}), "answer about pair 0 is 'no'"),
         (lambda fitted, frame: fitted.calibrate({0: None}), "no answer"),
         (lambda fitted, frame: fitted.rematch(frame, correspondence=np.full(48, 1.5)), "found 1.5 to 1.5"),
+        (lambda fitted, frame: fitted.rematch(frame, correspondence=np.ones(5)), r"of 48 pairs .* found \(5,\)"),
+        (lambda fitted, frame: fitted.explainer(frame, correspondence=np.ones(50)), r"of 48 pairs .* found \(50,\)"),
         (lambda fitted, frame: fitted.rematch(frame, recaption=lambda *given: []), "a writer has caption"),
         (lambda fitted, frame: model(random_state=np.random.RandomState(0)).fit(frame), "default_rng"),
     ],
@@ -161,6 +163,12 @@ def test_pairs_of_which_nobody_can_say_are_no_answers(frame: pd.DataFrame) -> No
     one.calibrate(answers), other.calibrate({**answers, 4: None})
     np.testing.assert_array_equal(one.correspondence_, other.correspondence_)
     assert one.correspondence_[:4].tolist() == [1, 0, 1, 0] and 0 < one.correspondence_[4] < 1
+
+
+def test_no_pairs_make_an_empty_plan(frame: pd.DataFrame) -> None:
+    fitted = model(random_state=0).fit(frame)
+    none = load_pairs(frame).select([])
+    assert len(fitted.rematch(none).table) == len(fitted.predict(none)) == 0
 
 
 def test_answers_leave_the_threshold_of_other_pairs(frame: pd.DataFrame, tmp_path: Path) -> None:
