@@ -244,12 +244,13 @@ class _Side:
 def _different(
     pairs: Pairs, texts: Callable[[np.ndarray], np.ndarray], *, most_groups: int = 50_000, most_rows: int = 1000
 ) -> Iterator[Found]:
-    """Of several rows that show one image, the caption that is least like one of the others.
+    """Of several rows that show one image, the caption that is least like one of the others. No quarantined pair.
 
     Of the first ``most_groups`` images with several captions, by the first ``most_rows`` of each.
     """
     group = pairs.pair_image_group
     order = np.argsort(group, kind="stable")
+    order = order[~np.isin(order, list(pairs.reasons))]
     starts = np.flatnonzero(np.diff(group[order], prepend=-1)) if len(order) else order
     several = np.ones(len(starts), bool)
     for values in (pairs.row[order], pairs.text_group[order]):

@@ -54,6 +54,13 @@ def limit(name: str) -> Any:
     raise ConfigError(f"{entry.variable} ({entry.what}) must be {words}, found {text!r}")
 
 
+def decoding_limits() -> str:
+    """The limits beyond which an image counts as undecodable, as far as they are moved, as one text."""
+    names = ("pixels", "image_bytes", "decode_seconds", "decode_memory")
+    moved = [f"{name}={limit(name)}" for name in names if limit(name) != LIMITS[name].default]
+    return " ".join(moved + ["alone"] * (limit("decode_workers") == 0))  # without those of time and memory
+
+
 def parse_bytes(text: str, name: str = "a number of bytes") -> int:
     """Bytes of ``4GB``, ``512MiB``, ``1.5g`` or a plain number. MB is a million, MiB 2^20. ConfigError for others."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", text.strip().lower())

@@ -26,6 +26,11 @@ def whole(default: int | None, least: int, **limits: Any) -> Any:
     return field(default=default, metadata={"check": partial(check_whole, least=least, **limits)})
 
 
+def text(default: str | None) -> Any:
+    """A field that holds a text, or None where that is the default."""
+    return field(default=default, metadata={"check": partial(check_text, none=default is None)})
+
+
 def choice(default: str, *others: str) -> Any:
     """A field that holds one of some words, of which the first is the default."""
     return field(default=default, metadata={"check": partial(check_choice, allowed=(default, *others))})
@@ -86,6 +91,12 @@ def check_number(owner: str, name: str, value: Any, *, also: Sequence[Any] = (),
     if not real or not all(fits(value, limit) for _, fits, limit in bounds):
         allowed = "a number " + " and ".join(f"{sign} {limit:g}" for sign, _, limit in bounds)
         _refuse(owner, name, " or ".join([allowed, *(repr(other) for other in also)]), value)
+
+
+def check_text(owner: str, name: str, value: Any, *, none: bool = False) -> None:
+    """Text. None where ``none``."""
+    if not isinstance(value, str) and not (none and value is None):
+        _refuse(owner, name, "text" + " or None" * none, value)
 
 
 def check_choice(owner: str, name: str, value: Any, allowed: Sequence[str]) -> None:

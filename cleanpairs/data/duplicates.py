@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from cleanpairs.core.limits import decoding_limits
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.pairs import Pairs
@@ -169,9 +170,11 @@ def _cached(pairs: Pairs) -> np.ndarray:
     version = 2  # of the signatures
     images = hashlib.sha256(pairs.image_group.tobytes()).hexdigest()  # also of files that the input only names
     file = cache_dir() / "signatures" / f"{pairs.source.fingerprint[:24]}-{images[:16]}-{version}"
-    cached = read_cached(file)
-    if cached is not None and len(cached) == 201 * len(pairs.images):
-        return np.frombuffer(cached, np.uint8).reshape(-1, 201)
+    cached, size, limits = read_cached(file), 201 * len(pairs.images), decoding_limits().encode()
+    if cached is not None and len(cached) >= size:
+        signatures = np.frombuffer(cached[:size], np.uint8).reshape(-1, 201)
+        if cached[size:] == limits or signatures.any(axis=1).all():  # none failed, which other limits might let pass
+            return signatures
     signatures = image_signatures(pairs.images)
-    write_cached(file, signatures.tobytes())
+    write_cached(file, signatures.tobytes() + limits)
     return signatures

@@ -41,6 +41,7 @@ class ImageSource:
         vectors: np.ndarray | None = None,
     ) -> None:
         self._n, self._read, self._stream, self._vectors = n, read, stream, vectors
+        self._hashes: np.ndarray | None = None
         self.kind = "bytes" if vectors is None else "features"
 
     def __len__(self) -> int:
@@ -60,6 +61,14 @@ class ImageSource:
     def read(self, indices: Sequence[int]) -> list[bytes | None]:
         """Encoded images at ``indices``, for thumbnails. None where there is none."""
         return [None] * len(indices) if self._read is None else self._read(indices)
+
+    def hashes(self) -> np.ndarray:
+        """Content hashes (M,) int64 of the encoded images, 0 where there is none. They are read once."""
+        if self._hashes is None:
+            self._hashes = np.zeros(self._n, np.int64)
+            for start, chunk in self.iter_encoded(64):
+                self._hashes[start : start + len(chunk)] = [content_hash(data) if data else 0 for data in chunk]
+        return self._hashes
 
     @property
     def has_encoded(self) -> bool:

@@ -130,7 +130,10 @@ class Pairs:
         if captioned:
             reasons |= {i: fault for i, fault in unusable_captions(captions).items() if i not in reasons}
         text_group = text_groups(captions) if captioned or texts is None else vector_groups(texts)
-        fingerprint = _fingerprint(captions, groups, index, *([] if captioned else [text_group]))
+        known = [] if texts is None else [vector_groups(texts)]
+        for name, values in sorted(scores.items()):
+            known += [np.frombuffer(name.encode("utf-8", "surrogatepass"), np.uint8), values]
+        fingerprint = _fingerprint(captions, groups, index, *known)
         return cls(
             captions=captions,
             image_index=index,

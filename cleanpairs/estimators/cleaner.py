@@ -202,7 +202,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self.validate()
         with own_modes(), distributed.process_group(self._resolved_device()):
             self._begin()
-            pairs = load_pairs(pairs)
+            pairs, val = load_pairs(pairs), None if val is None else load_pairs(val)
             self._refuse_different_processes(pairs)
             with distributed.first_goes_ahead():
                 progress = (on_encode, on_encode_texts) if distributed.rank() == 0 else (None, None)
@@ -212,12 +212,12 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 data = fit.data
                 groups = data.image_group, data.text_group
                 self._independence = self._test_independence(fit.images.array, data.tokens, data.image_index, *groups)
-            checkpoint = None if run_dir is None else self._checkpoint(pairs, Path(run_dir))
+            checkpoint = None if run_dir is None else self._checkpoint(pairs, val, Path(run_dir))
             trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
             self._train(replace(fit, strategy=strategy), strategy, trainer, val, resume)
             return self
 
-    def _train(self, fit: Fit, strategy: TrainingStrategy, trainer: Trainer, val: Any, resume: bool) -> None:
+    def _train(self, fit: Fit, strategy: TrainingStrategy, trainer: Trainer, val: Pairs | None, resume: bool) -> None:
         stages, build = strategy.stages(self._stages()), self._builder(fit)
         if stages:
             trained = trainer.fit(fit.data, stages, strategy, build, self._validator(val), resume)
@@ -236,10 +236,11 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 "train one model, so give all the same; to train one model each, start them without torchrun"
             )
 
-    def _checkpoint(self, pairs: Pairs, run_dir: Path) -> Checkpoint:
+    def _checkpoint(self, pairs: Pairs, val: Pairs | None, run_dir: Path) -> Checkpoint:
         settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v) and k != "random_state")
         code = cleanpairs.__version__, self.method_name
         key = f"{code}:{pairs.source.fingerprint}:{settings!r}:{self._encoders.to_dict()!r}:{self.random_state_}"
+        key += "" if val is None else f":{val.source.fingerprint}"  # by which the best epoch was chosen
         return Checkpoint(run_dir / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
 
     def _finish(self, networks: Any, fit: Fit) -> None:
@@ -337,10 +338,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _load_encoders(self, text_encoder: str | Path | None) -> None:
         self._text_encoder, self._encoders = text_encoder, Encoders.load(self, self._resolved_device(), text_encoder)
 
-    def _validator(self, val: Any) -> Callable[[Any], float] | None:
+    def _validator(self, val: Pairs | None) -> Callable[[Any], float] | None:
         if val is None:
             return None
-        val = load_pairs(val)
         prepared = val, self._images(val), self.tokenizer_.table(val)
         return lambda model: self._recall(model, *prepared).rsum
 

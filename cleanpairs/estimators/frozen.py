@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
-from cleanpairs.core.parameters import check_choice, number
+from cleanpairs.core.parameters import check_choice, number, text
 from cleanpairs.correspondence.calibration import ScoreProbability
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.score_mixture import ScoreMixture
@@ -265,7 +265,7 @@ class FrozenScorer(PairScorer):
     _background_pairs: ClassVar[int] = 4096  # pairs of the background
 
     model: str | Path | None = field(default=None, metadata={"check": check_model})
-    revision: str | None = None
+    revision: str | None = text(None)
     quantile: float | None = number(None, least=0, below=1, also=(None,))
 
     def score(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

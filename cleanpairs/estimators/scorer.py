@@ -114,7 +114,7 @@ class Embedded:
     def _frozen_spaces(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Unit vectors (M, d) and (N, e) before any training. None of pixels, of vectors that are compared, of few."""
         images, texts = self.frozen_images, self.frozen_texts
-        if images is None or texts is None or images.ndim != 3 or len(images) < 20:
+        if images is None or texts is None or images.ndim != 3 or len(images) < 20 or not len(self.pairs):
             return None
         one_space = texts.vectors is not None and images.shape[1:] == (1, texts.vectors.shape[1])
         return None if one_space else frozen_spaces(images, texts, 0)
@@ -752,7 +752,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         wanted = changed(settings, changes)
         embedded, unseen, fitted = self._embed(pairs), None, True
         of_fit = embedded.pairs.source.fingerprint == self._fingerprint
-        if correspondence is None:
+        if correspondence is not None:
+            correspondence = _one_for_each(embedded.pairs, correspondence)
+        else:
             fitted = self._has_scores_of(embedded.pairs.source, len(embedded.pairs))
             correspondence = self.correspondence_ if fitted else self._scores_of(embedded)
             unseen = self._threshold_of(embedded, correspondence)
@@ -885,7 +887,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
             return Explainer(usable, of_some, self.correspondence_, self.threshold_ if cut is None else cut)
         embedded = self._embed(pairs)
-        y = self._scores_of(embedded) if correspondence is None else np.array(correspondence, np.float64)
+        y = self._scores_of(embedded) if correspondence is None else _one_for_each(embedded.pairs, correspondence)
         y[list(embedded.quarantined)] = np.nan
         if cut is None:
             unseen = self._threshold_of(embedded, y) if correspondence is None else None
@@ -1105,6 +1107,15 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
                 f"{path} holds a {type(model).__name__}, not a {cls.__name__}; PairScorer.from_pretrained loads any"
             )
         return model
+
+
+def _one_for_each(pairs: Pairs, correspondence: Any) -> np.ndarray:
+    """A copy (n,) float of the correspondence that is given for n pairs. DataError where it is of others."""
+    y = np.array(correspondence)
+    y = y if y.dtype.kind == "f" else y.astype(np.float64)
+    if y.shape != pairs.shape:
+        raise DataError(f"the correspondence of {len(pairs)} pairs has the shape {pairs.shape}, found {y.shape}")
+    return y
 
 
 def _where(pairs: Pairs, reason: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.parameters import LARGEST_SEED, check_whole, choice, number, whole
+from cleanpairs.core.parameters import LARGEST_SEED, check_whole, choice, number, text, whole
 from cleanpairs.core.registry import nearest
 from cleanpairs.data import load_pairs
 from cleanpairs.encoders.tokenizer import KINDS
@@ -301,7 +301,7 @@ class ModelSettings(EncoderSettings):
 
     _section: ClassVar[str] = "backbone"
 
-    backbone: str = "mlp"
+    backbone: str = text("mlp")
     image_size: int | None = whole(None, 1, none=True)
     image_transform: Any = None
     tune: str = "head"

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.limits import decoding_limits
 from cleanpairs.core.parameters import check_choice
 from cleanpairs.data import Pairs, cache_dir, load_pairs
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
@@ -119,9 +120,13 @@ def _rows(
                 yield batch.start, values, failures
 
     if pairs.source.kind != "memory":
-        # By the images' contents, also of files that the input only names. Whatever captions stand beside them.
-        folder = cache_dir() / "images" / f"{digest(pairs.image_group.tobytes())}-{encoder_key}"
-        return compute_rows(len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress)
+        # By the images' contents, also of files that the input only names. Whatever captions stand beside them. Where
+        # there are vectors too, the groups are theirs.
+        images = pairs.image_group if pairs.images.kind == "bytes" else pairs.images.hashes()
+        folder = cache_dir() / "images" / f"{digest(images.tobytes())}-{encoder_key}"
+        return compute_rows(
+            len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress, limits=decoding_limits()
+        )
     kept = _in_memory.setdefault(pairs.images, {})  # a fit, its scores and repairs share the images' object
     if encoder_key not in kept:
         kept[encoder_key] = compute_rows(len(pairs.images), shape, dtype, chunks, progress=progress)

@@ -37,11 +37,13 @@ def compute_rows(
     *,
     folder: Path | None = None,
     progress: Progress | None = None,
+    limits: str = "",
 ) -> Rows:
     """``n`` rows of ``shape``: out of ``folder``, as far as they are there, else computed. In memory if that is None.
 
     ``chunks(first)`` computes from row ``first`` on, in order. The name of ``folder`` must say all that determines the
-    rows. ``progress(done, total)`` is called after each chunk.
+    rows. ``progress(done, total)`` is called after each chunk. Where rows failed under other ``limits``, these and all
+    behind the first are computed again.
     Raises OutputError: the folder cannot be written: full disk, permissions.
     """
     if folder is None or n == 0:
@@ -53,13 +55,13 @@ def compute_rows(
                 progress(start + len(values), n)
         return array, failures
     head, size = _head(n, shape, dtype), int(np.prod(shape)) * np.dtype(dtype).itemsize
-    state = _intact(folder, head, size)
+    state = _intact(folder, head, size, limits)
     if state.done < n:
         with writing(f"the cache {folder} (CLEANPAIRS_CACHE names another)"):
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "lock").open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # one writer at a time. That of a process that dies is free
-                state = _intact(folder, head, size)
+                state = _intact(folder, head, size, limits)
                 if not state.done:  # another file: this one may be mapped by somebody
                     (folder / "rows.npy").unlink(missing_ok=True)
                 # Plain writes, not a writable map: a full disk is then an error and no crash.
@@ -92,6 +94,7 @@ class _State:
     done: int
     failures: dict[int, str]
     checksums: list[tuple[int, int]]
+    limits: str
     sync_seconds = 5.0
 
 
@@ -103,17 +106,21 @@ def _head(n: int, shape: tuple[int, ...], dtype: Any) -> bytes:
     return head.getvalue()
 
 
-def _intact(folder: Path, head: bytes, size: int) -> _State:
-    """The rows, of ``size`` bytes each, in front of the first that is missing or damaged."""
-    state = _State(0, {}, [])
+def _intact(folder: Path, head: bytes, size: int, limits: str) -> _State:
+    """The rows, of ``size`` bytes each, in front of the first that is missing or damaged, or failed by other limits."""
+    state = _State(0, {}, [], limits)
     note = json.loads(read_cached(folder / "state") or b"{}")
     if note.pop("format", None) != FORMAT:
         return state
+    failures = {int(row): why for row, why in note["failures"].items()}
+    whole = min(failures, default=None) if note.get("limits", "") != limits else None
     with suppress(OSError), open_regular(folder / "rows.npy") as file:
         checksum = 0
         if file.read(len(head)) != head:
             return state
         for done, wanted in note["checksums"]:
+            if whole is not None and done > whole:
+                break
             left = (done - state.done) * size
             while left and (block := file.read(min(left, 1 << 20))):
                 checksum, left = zlib.crc32(block, checksum), left - len(block)
@@ -121,7 +128,7 @@ def _intact(folder: Path, head: bytes, size: int) -> _State:
                 break
             state.done = done
             state.checksums.append((done, wanted))
-    state.failures = {int(row): why for row, why in note["failures"].items() if int(row) < state.done}
+    state.failures = {row: why for row, why in failures.items() if row < state.done}
     return state
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.parameters import choice
+from cleanpairs.core.parameters import choice, text
 from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.estimators.frozen import FrozenScorer, GivenScores, GivenVectors
 from cleanpairs.ops.normalised_similarity import VectorPairs
@@ -39,8 +39,8 @@ class ClipScore(FrozenScorer):
 
     method_name: ClassVar[str] = "clip-score"
 
-    score_column: str | None = None
-    label_column: str | None = None
+    score_column: str | None = text(None)
+    label_column: str | None = text(None)
     normalise: str = choice("background", "csls", "none")
 
     def score(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

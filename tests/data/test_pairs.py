@@ -46,6 +46,18 @@ def test_from_arrays() -> None:
     assert len(Pairs.from_arrays([], features=np.zeros((0, 3)))) == 0
 
 
+def test_pairs_that_differ_in_anything_that_is_scored_have_another_fingerprint() -> None:
+    images, vectors = np.eye(3), np.arange(6.0).reshape(3, 2)
+    given: dict[str, Any] = {"features": images, "text_vectors": vectors, "precomputed_scores": {"a": [0.1, 0.2, 0.3]}}
+    changes: list[dict[str, Any]] = [
+        {}, {"features": images[::-1]}, {"text_vectors": vectors[::-1]}, {"text_vectors": None},
+        {"precomputed_scores": {"a": [0.3, 0.2, 0.1]}}, {"precomputed_scores": {"b": [0.1, 0.2, 0.3]}},
+    ]  # fmt: skip
+    made = [Pairs.from_arrays(list("xyz"), **given | change).source.fingerprint for change in changes]
+    assert len(set(made)) == len(made)
+    assert made[0] == Pairs.from_arrays(list("xyz"), **given).source.fingerprint
+
+
 def test_from_arrays_quarantines_and_leaves_the_callers_array_alone() -> None:
     features = np.array([[1.0, np.nan], [1.0, 2.0]])
     pairs = Pairs.from_arrays(["a", "b", "", "c"], features=features, image_index=[0, 1, 1, 0])

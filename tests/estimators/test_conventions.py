@@ -31,6 +31,7 @@ from cleanpairs import (
     write_report,
 )  # fmt: skip
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.core.registry import METHODS
 from cleanpairs.features import ImageMatrix
 from tests.helpers import sentences
 
@@ -108,6 +109,16 @@ def test_a_checkpoint_of_another_version_or_method_is_refused(
         model().fit(frame, run_dir=tmp_path, resume=True)
 
 
+def test_a_fit_does_not_go_on_with_other_pairs_for_validation(frame: pd.DataFrame, tmp_path: Path) -> None:
+    pairs = load_pairs(frame)
+    val = pairs.select(range(24))
+    model(random_state=0).fit(pairs, val=val, run_dir=tmp_path)
+    model(random_state=0).fit(pairs, val=val, run_dir=tmp_path, resume=True)
+    for other in (None, pairs.select(range(24, 48))):
+        with pytest.raises(DataError, match="other data or settings"):
+            model(random_state=0).fit(pairs, val=other, run_dir=tmp_path, resume=True)
+
+
 def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
     piped = Pipeline([("clean", model(random_state=0))]).fit(frame)
     assert piped.predict(frame).shape == (48,)
@@ -135,6 +146,8 @@ def test_what_is_not_fitted_or_no_table_says_so(frame: pd.DataFrame) -> None:
         (lambda fitted, frame: fitted.calibrate({0: "no"}), "answer about pair 0 is 'no'"),
         (lambda fitted, frame: fitted.calibrate({0: None}), "no answer"),
         (lambda fitted, frame: fitted.rematch(frame, correspondence=np.full(48, 1.5)), "found 1.5 to 1.5"),
+        (lambda fitted, frame: fitted.rematch(frame, correspondence=np.ones(5)), r"of 48 pairs .* found \(5,\)"),
+        (lambda fitted, frame: fitted.explainer(frame, correspondence=np.ones(50)), r"of 48 pairs .* found \(50,\)"),
         (lambda fitted, frame: fitted.rematch(frame, recaption=lambda *given: []), "a writer has caption"),
         (lambda fitted, frame: model(random_state=np.random.RandomState(0)).fit(frame), "default_rng"),
     ],
@@ -150,6 +163,12 @@ def test_pairs_of_which_nobody_can_say_are_no_answers(frame: pd.DataFrame) -> No
     one.calibrate(answers), other.calibrate({**answers, 4: None})
     np.testing.assert_array_equal(one.correspondence_, other.correspondence_)
     assert one.correspondence_[:4].tolist() == [1, 0, 1, 0] and 0 < one.correspondence_[4] < 1
+
+
+def test_no_pairs_make_an_empty_plan(frame: pd.DataFrame) -> None:
+    fitted = model(random_state=0).fit(frame)
+    none = load_pairs(frame).select([])
+    assert len(fitted.rematch(none).table) == len(fitted.predict(none)) == 0
 
 
 def test_answers_leave_the_threshold_of_other_pairs(frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -203,3 +222,13 @@ def test_scikit_learn_takes_it_for_an_estimator(kind: type) -> None:
         assert kind.__name__ in shown._repr_html_()
     with config_context(display="text"):
         assert estimator._repr_html_() is None  # IPython falls back to the text
+
+
+@pytest.mark.parametrize(
+    "setting", ["auto.backbone", "clip-score.score_column", "clip-score.label_column", "lemon.revision"]
+)
+@pytest.mark.parametrize("value", [["a", "b"], 5])
+def test_a_name_that_is_no_text_is_refused(setting: str, value: Any) -> None:
+    method, _, name = setting.partition(".")
+    with pytest.raises(ConfigError, match=f"{name} of {method} must be text"):
+        METHODS.load(method)(**{name: value}).validate()

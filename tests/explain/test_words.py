@@ -140,14 +140,14 @@ def test_issues_are_ranked_however_few_are_flagged() -> None:
     rng = np.random.default_rng(0)
     features = rng.normal(size=(60, 1, 8)).astype(np.float32)
     features[31] = features[30]
-    pairs = replace(
-        Pairs.from_arrays(captions, features=features), reasons={5: "filter blank: the image shows one colour"}
-    )
+    features[[50, 51]] = 0  # as of images that are missing
+    bad = {5: "filter blank: the image shows one colour", 50: "there is no vector", 51: "there is no vector"}
+    pairs = replace(Pairs.from_arrays(captions, features=features), reasons=bad)
     texts = unit(rng.normal(size=(60, 8)))
     texts[31] = -texts[30]
     y = np.linspace(0.6, 0.99, 60)
     y[42] = 0.55
-    y[5] = np.nan
+    y[[5, 50, 51]] = np.nan
     asked = Explainer(pairs, lambda rows: (unit(features[rows, 0]), texts[rows]), y, 0.5)
     table = asked.issues(3)
     found = {issue: [r for r in table.to_pylist() if r["issue"] == issue] for issue in ISSUES}

@@ -61,6 +61,39 @@ def test_an_image_file_that_was_replaced_is_encoded_again(tmp_path: Path) -> Non
     assert np.abs(after[1].astype(float) - before[1]).max() > 0.01
 
 
+def test_pictures_beside_the_same_vectors_are_encoded_again_where_they_changed(tmp_path: Path) -> None:
+    table = pa.table({"image_path": ["a.png", "b.png"], "caption": ["one thing", "another thing"]})
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(1, 9, dtype=np.float32)), 4)
+    pq.write_table(table.append_column("image_features", vectors), tmp_path / "a.parquet")
+    for name, seed in (("a.png", 0), ("b.png", 1)):
+        (tmp_path / name).write_bytes(picture(seed))
+
+    def encode() -> np.ndarray:
+        pairs = load_pairs(tmp_path / "a.parquet")
+        assert pairs.images.kind == "features"
+        return np.array(image_matrix(pairs, "efficientnet_lite0", image_size=32).array)
+
+    before = encode()
+    (tmp_path / "b.png").write_bytes(picture(2))
+    after = encode()
+    np.testing.assert_array_equal(after[0], before[0])
+    assert np.abs(after[1].astype(float) - before[1]).max() > 0.01
+
+
+def test_pictures_that_a_limit_refused_are_read_once_it_is_higher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images: list[bytes | None] = [picture(i, 100 if i == 3 else 40) for i in range(8)]
+    pairs = written(tmp_path / "a.parquet", images)
+    monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "1600")
+    assert list(CRCL(**SMALL).fit(pairs).quarantined_) == [3]
+    monkeypatch.delenv("CLEANPAIRS_MAX_PIXELS")
+    model = CRCL(**SMALL).fit(pairs)
+    assert not model.quarantined_ and np.asarray(image_matrix(pairs, image_size=32).array[3]).any()
+    monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "1600")  # what is encoded stays
+    assert not image_matrix(pairs, image_size=32).failures
+
+
 def test_a_truncated_image_is_quarantined_with_its_reason_and_survives_the_cache(tmp_path: Path) -> None:
     images: list[bytes | None] = [picture(i) for i in range(8)]
     images[3] = images[3][:200]  # type: ignore[index]
