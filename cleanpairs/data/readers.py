@@ -29,7 +29,7 @@ from cleanpairs.data.image_paths import LOOK_AT
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.rows import Rows, row_numbers
 from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read_cached, write_cached
-from cleanpairs.data.table_reader import chosen_split, load_rows
+from cleanpairs.data.table_reader import FAULT, chosen_split, load_rows
 from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables
 from cleanpairs.ops.columns import flat_type, taken
@@ -93,9 +93,9 @@ def open_source(data: str | Path, *, text_column: str | None = None, **options: 
 def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
     """The input as Parquet in the cache directory, with the texts of several columns in one more, and its name.
 
-    Names of rows that are not their numbers get a column, too.
+    Names of rows that are not their numbers get a column, too, and so does what is wrong with a row.
     """
-    digest = sha256("|".join([source.fingerprint, *names]).encode()).hexdigest()
+    digest = sha256("|".join([source.fingerprint, *names, FAULT]).encode()).hexdigest()
     path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
     columns = next(iter(iter_tables(source, 1))).schema.names
     if missing := [name for name in names if name not in columns]:
@@ -115,12 +115,17 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
 
     def joined() -> Iterator[pa.Table]:
         nonlocal first
-        for batch in iter_tables(source):
-            texts = (text_of(batch.column(name), name) for name in names)
+        for rows in reader.some(source, 512, None):
+            n = len(rows.batch)
+            texts = (text_of(rows.batch.column(name), name) for name in names)
             text = pc.binary_join_element_wise(*texts, ". ", null_handling="skip")
-            table = pa.Table.from_batches([batch]).append_column(column, text)
-            yield table.append_column("key", reader.names(source, first, len(batch))) if named else table
-            first += len(batch)
+            faults = {i: why for (i, _), why in rows.caption_faults.items()}
+            # Without a caption in the first column, another may have one.
+            faults |= {i: why for i, why in rows.faults.items() if not why.startswith("there is no caption")}
+            table = pa.Table.from_batches([rows.batch]).append_column(column, text)
+            table = table.append_column(FAULT, pa.array([faults.get(i) for i in range(n)], pa.string()))
+            yield table.append_column("key", reader.names(source, first, n)) if named else table
+            first += n
 
     note = path.with_suffix(".sha256")
     if not path.exists() or read_cached(note) != digest_of(path):
@@ -249,7 +254,11 @@ def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs
         for some in reader.batches(source, batch_rows, columns):
             lo, hi = np.searchsorted(rows, [first, first + len(some.batch)])
             if hi > lo:
-                yield Rows(some.path, taken(some.batch, rows[lo:hi] - first))
+                at = rows[lo:hi] - first
+                place = {row: k for k, row in enumerate(at.tolist())}
+                faults = {place[row]: why for row, why in some.faults.items() if row in place}
+                spoilt = {(place[row], k): why for (row, k), why in some.caption_faults.items() if row in place}
+                yield Rows(some.path, taken(some.batch, at), faults, spoilt)
             first += len(some.batch)
 
     digest = sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()
