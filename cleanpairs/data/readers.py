@@ -1,8 +1,10 @@
 """One door to every kind of input: pairs from a path, and the input's own rows again."""
 
 import codecs
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from itertools import chain, pairwise
@@ -32,7 +34,7 @@ from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read
 from cleanpairs.data.table_reader import FAULT, chosen_split, load_rows
 from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables
-from cleanpairs.ops.columns import flat_type, taken
+from cleanpairs.ops.columns import flat_type, is_list, list_lengths, taken
 
 
 def fitting(data: str) -> Iterator[str]:
@@ -225,10 +227,13 @@ def load_pairs(
     path, options["split"] = _as_parquet(data, split, text_column), None
     try:
         source = open_source(path, **options)
-        name = source.columns.get("image")
+        name, here = source.columns.get("image"), options | {"image_root": image_root or Path.cwd()}
         if image_root is None and name and is_text(flat_type(pq.read_schema(path).field(name).type)):  # paths
-            source = open_source(path, **options | {"image_root": Path.cwd()})
-        return load_source(source)
+            source = open_source(path, **here)
+        pairs = load_source(source)
+        if source.image_root is None and any(why.startswith("the image ") for why in pairs.reasons.values()):
+            pairs = load_source(open_source(path, **here))  # of pictures without their bytes there are paths, too
+        return pairs
     except CleanpairsError as error:  # about the file in the cache: it is to speak of the object, in Python's words
         text = str(error).replace(f"--url_list {path}", "--url_list FILE")
         text = text.replace(str(path), f"the {type(data).__name__}")
@@ -301,7 +306,12 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
         with reading("the DataFrame", "taken as a table", pa.ArrowException, ValueError, TypeError):
             cells = (cell for name in data.columns for cell in data[name].head(100))
             if any(hasattr(cell, "getexif") or getattr(cell, "ndim", 0) == 2 for cell in cells):
-                dataset = as_dataset({name: list(data[name]) for name in data.columns})  # pictures, regions
+                columns = {name: zip(data[name], data[name].isna(), strict=True) for name in data.columns}
+                dataset = as_dataset(
+                    {  # pictures, regions
+                        name: [None if missing else cell for cell, missing in cells] for name, cells in columns.items()
+                    }
+                )
             else:
                 data = pa.Table.from_pandas(data, preserve_index=False)
     elif dataset is None and (hasattr(data, "__arrow_c_stream__") or isinstance(data, pa.RecordBatch)):
@@ -363,7 +373,11 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
             f"{type(odd[0]).__name__}; two lists go as {{'image': images, 'caption': captions}}, files as a glob"
         )
     try:
-        return datasets.Dataset.from_dict(dict(data))  # an empty list holds no rows
+        columns = {  # an empty list holds no rows
+            name: [_kept(cell) for cell in values] if isinstance(values, list | tuple) else values
+            for name, values in dict(data).items()
+        }
+        return datasets.Dataset.from_dict(columns)
     except (pa.ArrowException, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise DataError(
             f"the data cannot be taken as a table: {error}; a dict holds columns, of one value a pair (in Dataset.map: "
@@ -371,24 +385,64 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
         ) from error
 
 
+def _kept(cell: Any) -> Any:
+    """A cell, but a picture without the name of its file where that does not hold it: `datasets` would read the file
+    in place of what was drawn.
+    """
+    name = getattr(cell, "filename", "") if hasattr(cell, "getexif") else ""
+    if not name:
+        return cell
+    from PIL import Image
+
+    with suppress(Exception):  # the file is gone, or another: Pillow raises anything
+        if getattr(cell, "_im", None) is None and Path(name).is_file():  # nothing was done with it
+            return cell
+        with Image.open(name) as file:
+            if (file.mode, file.size, file.getpalette()) == (cell.mode, cell.size, cell.getpalette()) and (
+                file.tobytes() == cell.tobytes()
+            ):
+                return cell
+    return cell.copy()
+
+
 def dataset_tables(dataset: Any) -> Iterator[pa.Table]:
-    """The rows of a dataset, some hundred at once, with the images in them where they are files here."""
+    """The rows of a dataset, some hundred at once, with the images in them where they are files here.
+
+    Raises DataError: its rows do not go together.
+    """
     from datasets.table import embed_table_storage
 
-    features = dataset.features
-    if features is None:  # of a stream
-        features = dataset._resolve_features().features
-    schema = features.arrow_schema
-    for batch in dataset.with_format("arrow").iter(256):
-        table = batch.cast(schema)
-        remote = np.zeros(len(table), dtype=bool)  # what is a URL is not fetched, and set aside
-        for column in table.columns:
-            if pa.types.is_struct(column.type) and column.type.get_field_index("path") >= 0:
-                remote |= ["://" in (path or "") for path in column.combine_chunks().field("path").to_pylist()]
-        ends = [0, *(np.flatnonzero(np.diff(remote)) + 1).tolist(), len(table)]
-        for start, end in pairwise(ends):
-            part = table.slice(start, end - start)
-            yield part if remote[start] else embed_table_storage(part)
+    name = f"the {type(dataset).__name__}"
+    with reading(name, "taken as a table; its features may have to be given", pa.ArrowException):
+        features = dataset.features
+        if features is None:  # of a stream
+            features = dataset._resolve_features().features
+        schema = features.arrow_schema
+        for batch in dataset.with_format("arrow").iter(256):
+            table = batch.cast(schema)
+            apart = np.zeros(len(table), dtype=bool)  # what is a URL is not fetched, what is not there is set aside
+            for column in table.columns:
+                if "struct" in str(column.type):
+                    apart[list(_not_here(column.combine_chunks(), np.arange(len(table))))] = True
+            ends = [0, *(np.flatnonzero(np.diff(apart)) + 1).tolist(), len(table)]
+            for start, end in pairwise(ends):
+                part = table.slice(start, end - start)
+                yield part if apart[start] else embed_table_storage(part)
+
+
+def _not_here(column: pa.Array, rows: np.ndarray) -> Iterator[int]:
+    """The ``rows`` (n,) whose value (n,), or a part of it, names a URL, or what is no file and has no bytes."""
+    if is_list(column.type):
+        yield from _not_here(column.flatten(), np.repeat(rows, list_lengths(column)))
+    elif pa.types.is_struct(column.type):
+        parts = dict(zip([field.name for field in column.type], column.flatten(), strict=True))
+        if {"bytes", "path"} <= parts.keys() and is_text(parts["path"].type):
+            held = parts["bytes"].is_valid().to_pylist()
+            for row, path, there in zip(rows.tolist(), parts["path"].to_pylist(), held, strict=True):
+                if path is not None and ("://" in path or not (there or os.path.isfile(path))):
+                    yield row
+        for part in parts.values():
+            yield from _not_here(part, rows)
 
 
 def iter_tables(
