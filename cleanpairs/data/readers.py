@@ -23,7 +23,7 @@ from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.registry import READERS
 from cleanpairs.core.regular import reading
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.captions import caption_column, is_listed
+from cleanpairs.data.captions import Faults, caption_column, is_listed
 from cleanpairs.data.columns import USUAL_NAMES, is_text
 from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
@@ -34,7 +34,7 @@ from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read
 from cleanpairs.data.table_reader import FAULT, chosen_split, load_rows
 from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables
-from cleanpairs.ops.columns import flat_type, is_list, list_lengths, taken
+from cleanpairs.ops.columns import flat_type, is_list, list_lengths, one_array, taken
 
 
 def fitting(data: str) -> Iterator[str]:
@@ -112,22 +112,15 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
             text = cells.cast(pa.string())
         return pc.if_else(pc.equal(text, ""), None, text)
 
-    reader, first = reader_of(source), 0
-    named = not {"key"} & {*columns, *source.columns} and not reader.names(source, 0, 1).equals(row_numbers(0, 1))
-
     def joined() -> Iterator[pa.Table]:
-        nonlocal first
-        for rows in reader.some(source, 512, None):
-            n = len(rows.batch)
-            texts = (text_of(rows.batch.column(name), name) for name in names)
+        for table, of_rows, of_captions in iter_noted(source):
+            texts = (text_of(one_array(table[name]), name) for name in names)
             text = pc.binary_join_element_wise(*texts, ". ", null_handling="skip")
-            faults = {i: why for (i, _), why in rows.caption_faults.items()}
+            faults = {i: why for (i, _), why in of_captions.items()}
             # Without a caption in the first column, another may have one.
-            faults |= {i: why for i, why in rows.faults.items() if not why.startswith("there is no caption")}
-            table = pa.Table.from_batches([rows.batch]).append_column(column, text)
-            table = table.append_column(FAULT, pa.array([faults.get(i) for i in range(n)], pa.string()))
-            yield table.append_column("key", reader.names(source, first, n)) if named else table
-            first += n
+            faults |= {i: why for i, why in of_rows.items() if not why.startswith("there is no caption")}
+            why = pa.array([faults.get(i) for i in range(len(table))], pa.string())
+            yield table.append_column(column, text).append_column(FAULT, why)
 
     note = path.with_suffix(".sha256")
     if not path.exists() or read_cached(note) != digest_of(path):
@@ -453,3 +446,17 @@ def iter_tables(
         raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")
     for rows in reader_of(source).some(source, batch_rows, columns):
         yield rows.batch
+
+
+def iter_noted(source: Source) -> Iterator[tuple[pa.Table, Mapping[int, str], Faults]]:
+    """As :func:`iter_tables`, with the column ``key`` where rows have names that are not their numbers. With what the
+    reader found wrong with rows of the table, and with captions.
+    """
+    reader, first, n = reader_of(source), 0, source.n_rows
+    named = "key" not in source.columns and not reader.names(source, 0, n).equals(row_numbers(0, n))
+    for rows in reader.some(source, 512, None):
+        table = pa.Table.from_batches([rows.batch])
+        if named and "key" not in table.column_names:
+            table = table.append_column("key", reader.names(source, first, len(table)))
+        yield table, rows.faults, rows.caption_faults
+        first += len(table)
