@@ -221,10 +221,9 @@ def load_pairs(
     try:
         source = open_source(path, **options)
         name, here = source.columns.get("image"), options | {"image_root": image_root or Path.cwd()}
-        if image_root is None and name and is_text(flat_type(pq.read_schema(path).field(name).type)):  # paths
-            source = open_source(path, **here)
-        pairs = load_source(source)
-        if source.image_root is None and any(why.startswith("the image ") for why in pairs.reasons.values()):
+        paths = name and is_text(flat_type(pq.read_schema(path).field(name).type))
+        pairs = load_source(open_source(path, **here) if image_root is None and paths else source)
+        if image_root is None and not paths and any(why.startswith("the image ") for why in pairs.reasons.values()):
             pairs = load_source(open_source(path, **here))  # of pictures without their bytes there are paths, too
         return pairs
     except CleanpairsError as error:  # about the file in the cache: it is to speak of the object, in Python's words

@@ -106,6 +106,8 @@ def test_paths_in_structs_are_of_the_working_directory(
     monkeypatch.chdir(tmp_path)
     pairs = load_pairs(table)
     assert not pairs.reasons and pairs.images.read([0, 1]) == [picture(0), picture(1)]
+    joined = load_pairs(table.append_column("title", [["A", "B"]]), text_column="title,caption")
+    assert not joined.reasons and joined.captions == ["A. a", "B. b"]
     held = table.slice(1)  # of what names no file, the working directory is no matter
     there = load_pairs(held).source.fingerprint
     monkeypatch.chdir("/")
