@@ -58,7 +58,7 @@ def _fits(role: str, kind: pa.DataType) -> bool:
     if role == "text":
         return is_text(inner)
     if role == "key":
-        return is_text(kind) or bool(pa.types.is_integer(kind))
+        return is_text(kind) or _is_number(kind)
     if role in ("features", "text_features"):
         inner = _inner_type(inner) if role == "features" else inner
         return is_list(kind) and bool(pa.types.is_floating(inner))
@@ -89,7 +89,7 @@ def score_columns(columns: Mapping[str, str]) -> list[str]:
 _WANTED = {
     "text": "text, or a list of text",
     "image": "bytes, struct<bytes, path>, or paths",
-    "key": "text or whole numbers",
+    "key": "text or numbers",
     "features": "a list of numbers, or a list of such lists",
     "text_features": "a list of numbers",
 }

@@ -35,9 +35,9 @@ from cleanpairs.data.atomic import staged_directory, staged_file
 from cleanpairs.data.columns import TRUTH, check_truth, score_columns
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
-from cleanpairs.data.readers import iter_tables, load_pairs
+from cleanpairs.data.readers import iter_noted, iter_tables, load_pairs
 from cleanpairs.data.rewriting import boilerplate, copied, edited, of_images, shared_words, truncated
-from cleanpairs.data.text import normalise_text
+from cleanpairs.data.text import concerns_caption, normalise_text, unusable_captions
 from cleanpairs.data.writing import write_tables
 from cleanpairs.ops.columns import one_array, replace_values
 
@@ -365,8 +365,7 @@ def apply_noise(pairs: Any, noise: Noise) -> Pairs:
     """The pairs with their new captions, in memory. A rewritten caption keeps the key of what it was made of."""
     pairs = load_pairs(pairs)
     captions = [noise.rewritten.get(i, pairs.captions[at]) for i, at in enumerate(noise.permutation.tolist())]
-    rewrites = pairs.text_vectors is None or noise.rewritten  # of a text that is new no vector is known
-    moved = pairs.with_captions(captions, of=None if rewrites else noise.permutation)
+    moved = pairs.with_captions(captions, of=None if noise.rewritten else noise.permutation)
     keys = [pairs.keys[i] for i in noise.permutation.tolist()]
     return replace(moved, true_mismatch=noise.mismatched, true_key=keys)
 
@@ -424,21 +423,31 @@ def _write_research(corrupted: Pairs, images: Path, folder: Path) -> None:
 
 
 def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[pa.Table]:
-    """The input's rows with the new captions, their vectors (none where captions were rewritten) and the truth."""
+    """The input's rows with the new captions, their vectors (none where captions were rewritten) and the truth. Without
+    captions that are unusable, where the copy alone would not tell.
+    """
     moved, columns_of = noise.moved, pairs.source.columns
     assert corrupted.true_mismatch is not None and corrupted.true_key is not None
-    given = corrupted.captions, corrupted.true_mismatch.tolist(), corrupted.true_key
+    given = list[str | None](corrupted.captions), corrupted.true_mismatch.tolist(), corrupted.true_key
+    told = unusable_captions(corrupted.captions)
+    spoilt = np.zeros(len(pairs), bool)
+    spoilt[[i for i, why in corrupted.reasons.items() if why.startswith("the caption ") and i not in told]] = True
+    left_out = spoilt & moved
     first = 0
-    for batch in iter_tables(pairs.source):
-        table = pa.Table.from_batches([batch])
+    for table, of_rows, of_captions in iter_noted(pairs.source):
         lost = columns_of.get("text_features") if corrupted.text_vectors is None else None
         table = table.drop_columns([c for c in (*TRUTH, lost) if c in table.column_names])
         lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
+        row = pairs.row[lo:hi] - first
+        left_out[lo:hi] |= spoilt[lo:hi] & np.isin(row, [*of_rows, *(i for i, _ in of_captions)])
+        left_out[lo:hi] |= np.isin(row, [i for i, why in of_rows.items() if not concerns_caption(why)])
+        for i in (np.flatnonzero(left_out[lo:hi]) + lo).tolist():
+            given[0][i] = None
         columns: list[list[Any]] = [c[lo:hi] for c in given]
         if pairs.source.explicit_lists:
             cuts = np.searchsorted(pairs.row[lo:hi], np.arange(first, first + len(table) + 1)).tolist()
             columns = [[c[a:b] for a, b in pairwise(cuts)] for c in columns]
-        changed = np.unique(pairs.row[lo:hi][moved[lo:hi]]) - first
+        changed = np.unique(row[(moved | left_out)[lo:hi]])
         replaced: dict[str, Any] = {}
         if "text" in columns_of:
             replaced[columns_of["text"]] = [columns[0][r] for r in changed.tolist()]

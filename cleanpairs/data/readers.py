@@ -1,8 +1,10 @@
 """One door to every kind of input: pairs from a path, and the input's own rows again."""
 
 import codecs
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from itertools import chain, pairwise
@@ -21,7 +23,7 @@ from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.registry import READERS
 from cleanpairs.core.regular import reading
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.captions import caption_column, is_listed
+from cleanpairs.data.captions import Faults, caption_column, is_listed
 from cleanpairs.data.columns import USUAL_NAMES, is_text
 from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
@@ -29,10 +31,10 @@ from cleanpairs.data.image_paths import LOOK_AT
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.rows import Rows, row_numbers
 from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read_cached, write_cached
-from cleanpairs.data.table_reader import chosen_split, load_rows
+from cleanpairs.data.table_reader import FAULT, chosen_split, load_rows
 from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables
-from cleanpairs.ops.columns import flat_type, taken
+from cleanpairs.ops.columns import flat_type, is_list, list_lengths, one_array, taken
 
 
 def fitting(data: str) -> Iterator[str]:
@@ -93,9 +95,9 @@ def open_source(data: str | Path, *, text_column: str | None = None, **options: 
 def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
     """The input as Parquet in the cache directory, with the texts of several columns in one more, and its name.
 
-    Names of rows that are not their numbers get a column, too.
+    Names of rows that are not their numbers get a column, too, and so does what is wrong with a row.
     """
-    digest = sha256("|".join([source.fingerprint, *names]).encode()).hexdigest()
+    digest = sha256("|".join([source.fingerprint, *names, FAULT]).encode()).hexdigest()
     path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
     columns = next(iter(iter_tables(source, 1))).schema.names
     if missing := [name for name in names if name not in columns]:
@@ -110,17 +112,15 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
             text = cells.cast(pa.string())
         return pc.if_else(pc.equal(text, ""), None, text)
 
-    reader, first = reader_of(source), 0
-    named = not {"key"} & {*columns, *source.columns} and not reader.names(source, 0, 1).equals(row_numbers(0, 1))
-
     def joined() -> Iterator[pa.Table]:
-        nonlocal first
-        for batch in iter_tables(source):
-            texts = (text_of(batch.column(name), name) for name in names)
+        for table, of_rows, of_captions in iter_noted(source):
+            texts = (text_of(one_array(table[name]), name) for name in names)
             text = pc.binary_join_element_wise(*texts, ". ", null_handling="skip")
-            table = pa.Table.from_batches([batch]).append_column(column, text)
-            yield table.append_column("key", reader.names(source, first, len(batch))) if named else table
-            first += len(batch)
+            faults = {i: why for (i, _), why in of_captions.items()}
+            # Without a caption in the first column, another may have one.
+            faults |= {i: why for i, why in of_rows.items() if not why.startswith("there is no caption")}
+            why = pa.array([faults.get(i) for i in range(len(table))], pa.string())
+            yield table.append_column(column, text).append_column(FAULT, why)
 
     note = path.with_suffix(".sha256")
     if not path.exists() or read_cached(note) != digest_of(path):
@@ -220,10 +220,12 @@ def load_pairs(
     path, options["split"] = _as_parquet(data, split, text_column), None
     try:
         source = open_source(path, **options)
-        name = source.columns.get("image")
-        if image_root is None and name and is_text(flat_type(pq.read_schema(path).field(name).type)):  # paths
-            source = open_source(path, **options | {"image_root": Path.cwd()})
-        return load_source(source)
+        name, here = source.columns.get("image"), options | {"image_root": image_root or Path.cwd()}
+        paths = name and is_text(flat_type(pq.read_schema(path).field(name).type))
+        pairs = load_source(open_source(path, **here) if image_root is None and paths else source)
+        if image_root is None and not paths and any(why.startswith("the image ") for why in pairs.reasons.values()):
+            pairs = load_source(open_source(path, **here))  # of pictures without their bytes there are paths, too
+        return pairs
     except CleanpairsError as error:  # about the file in the cache: it is to speak of the object, in Python's words
         text = str(error).replace(f"--url_list {path}", "--url_list FILE")
         text = text.replace(str(path), f"the {type(data).__name__}")
@@ -249,7 +251,11 @@ def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs
         for some in reader.batches(source, batch_rows, columns):
             lo, hi = np.searchsorted(rows, [first, first + len(some.batch)])
             if hi > lo:
-                yield Rows(some.path, taken(some.batch, rows[lo:hi] - first))
+                at = rows[lo:hi] - first
+                place = {row: k for k, row in enumerate(at.tolist())}
+                faults = {place[row]: why for row, why in some.faults.items() if row in place}
+                spoilt = {(place[row], k): why for (row, k), why in some.caption_faults.items() if row in place}
+                yield Rows(some.path, taken(some.batch, at), faults, spoilt)
             first += len(some.batch)
 
     digest = sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()
@@ -292,7 +298,12 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
         with reading("the DataFrame", "taken as a table", pa.ArrowException, ValueError, TypeError):
             cells = (cell for name in data.columns for cell in data[name].head(100))
             if any(hasattr(cell, "getexif") or getattr(cell, "ndim", 0) == 2 for cell in cells):
-                dataset = as_dataset({name: list(data[name]) for name in data.columns})  # pictures, regions
+                columns = {name: zip(data[name], data[name].isna(), strict=True) for name in data.columns}
+                dataset = as_dataset(
+                    {  # pictures, regions
+                        name: [None if missing else cell for cell, missing in cells] for name, cells in columns.items()
+                    }
+                )
             else:
                 data = pa.Table.from_pandas(data, preserve_index=False)
     elif dataset is None and (hasattr(data, "__arrow_c_stream__") or isinstance(data, pa.RecordBatch)):
@@ -354,7 +365,11 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
             f"{type(odd[0]).__name__}; two lists go as {{'image': images, 'caption': captions}}, files as a glob"
         )
     try:
-        return datasets.Dataset.from_dict(dict(data))  # an empty list holds no rows
+        columns = {  # an empty list holds no rows
+            name: [_kept(cell) for cell in values] if isinstance(values, list | tuple) else values
+            for name, values in dict(data).items()
+        }
+        return datasets.Dataset.from_dict(columns)
     except (pa.ArrowException, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise DataError(
             f"the data cannot be taken as a table: {error}; a dict holds columns, of one value a pair (in Dataset.map: "
@@ -362,24 +377,64 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
         ) from error
 
 
+def _kept(cell: Any) -> Any:
+    """A cell, but a picture without the name of its file where that does not hold it: `datasets` would read the file
+    in place of what was drawn.
+    """
+    name = getattr(cell, "filename", "") if hasattr(cell, "getexif") else ""
+    if not name:
+        return cell
+    from PIL import Image
+
+    with suppress(Exception):  # the file is gone, or another: Pillow raises anything
+        if getattr(cell, "_im", None) is None and Path(name).is_file():  # nothing was done with it
+            return cell
+        with Image.open(name) as file:
+            if (file.mode, file.size, file.getpalette()) == (cell.mode, cell.size, cell.getpalette()) and (
+                file.tobytes() == cell.tobytes()
+            ):
+                return cell
+    return cell.copy()
+
+
 def dataset_tables(dataset: Any) -> Iterator[pa.Table]:
-    """The rows of a dataset, some hundred at once, with the images in them where they are files here."""
+    """The rows of a dataset, some hundred at once, with the images in them where they are files here.
+
+    Raises DataError: its rows do not go together.
+    """
     from datasets.table import embed_table_storage
 
-    features = dataset.features
-    if features is None:  # of a stream
-        features = dataset._resolve_features().features
-    schema = features.arrow_schema
-    for batch in dataset.with_format("arrow").iter(256):
-        table = batch.cast(schema)
-        remote = np.zeros(len(table), dtype=bool)  # what is a URL is not fetched, and set aside
-        for column in table.columns:
-            if pa.types.is_struct(column.type) and column.type.get_field_index("path") >= 0:
-                remote |= ["://" in (path or "") for path in column.combine_chunks().field("path").to_pylist()]
-        ends = [0, *(np.flatnonzero(np.diff(remote)) + 1).tolist(), len(table)]
-        for start, end in pairwise(ends):
-            part = table.slice(start, end - start)
-            yield part if remote[start] else embed_table_storage(part)
+    name = f"the {type(dataset).__name__}"
+    with reading(name, "taken as a table; its features may have to be given", pa.ArrowException):
+        features = dataset.features
+        if features is None:  # of a stream
+            features = dataset._resolve_features().features
+        schema = features.arrow_schema
+        for batch in dataset.with_format("arrow").iter(256):
+            table = batch.cast(schema)
+            apart = np.zeros(len(table), dtype=bool)  # what is a URL is not fetched, what is not there is set aside
+            for column in table.columns:
+                if "struct" in str(column.type):
+                    apart[list(_not_here(column.combine_chunks(), np.arange(len(table))))] = True
+            ends = [0, *(np.flatnonzero(np.diff(apart)) + 1).tolist(), len(table)]
+            for start, end in pairwise(ends):
+                part = table.slice(start, end - start)
+                yield part if apart[start] else embed_table_storage(part)
+
+
+def _not_here(column: pa.Array, rows: np.ndarray) -> Iterator[int]:
+    """The ``rows`` (n,) whose value (n,), or a part of it, names a URL, or what is no file and has no bytes."""
+    if is_list(column.type):
+        yield from _not_here(column.flatten(), np.repeat(rows, list_lengths(column)))
+    elif pa.types.is_struct(column.type):
+        parts = dict(zip([field.name for field in column.type], column.flatten(), strict=True))
+        if {"bytes", "path"} <= parts.keys() and is_text(parts["path"].type):
+            held = parts["bytes"].is_valid().to_pylist()
+            for row, path, there in zip(rows.tolist(), parts["path"].to_pylist(), held, strict=True):
+                if path is not None and ("://" in path or not (there or os.path.isfile(path))):
+                    yield row
+        for part in parts.values():
+            yield from _not_here(part, rows)
 
 
 def iter_tables(
@@ -390,3 +445,17 @@ def iter_tables(
         raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")
     for rows in reader_of(source).some(source, batch_rows, columns):
         yield rows.batch
+
+
+def iter_noted(source: Source) -> Iterator[tuple[pa.Table, Mapping[int, str], Faults]]:
+    """As :func:`iter_tables`, with the column ``key`` where rows have names that are not their numbers. With what the
+    reader found wrong with rows of the table, and with captions.
+    """
+    reader, first, n = reader_of(source), 0, source.n_rows
+    named = "key" not in source.columns and not reader.names(source, 0, n).equals(row_numbers(0, n))
+    for rows in reader.some(source, 512, None):
+        table = pa.Table.from_batches([rows.batch])
+        if named and "key" not in table.column_names:
+            table = table.append_column("key", reader.names(source, first, len(table)))
+        yield table, rows.faults, rows.caption_faults
+        first += len(table)

@@ -15,7 +15,7 @@ from cleanpairs.data.captions import Faults
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import cell_bytes, comparable_vectors, image_cells, named_file, vector_groups
 from cleanpairs.data.text import NO_DOWNLOAD, NOT_UTF8, content_hash, text_groups, unusable_captions
-from cleanpairs.ops.columns import decoded, grouped, is_list, list_lengths, readable, taken
+from cleanpairs.ops.columns import decoded, grouped, is_list, list_lengths, readable, taken, whole_numbers
 
 Shape = tuple[int, int, np.dtype[Any]]  # (R, D, dtype)
 Vectors = tuple[np.ndarray, dict[int, str]]
@@ -226,6 +226,9 @@ def _pairs(
     texts, spoilt = decoded(texts)
     if keys is not None:
         own = readable(keys)
+        if pa.types.is_floating(keys.type):
+            fractions = pc.if_else(pc.equal(own, "nan"), None, own)
+            own = pc.coalesce(whole_numbers(keys).cast(pa.string()), fractions)
         names = pc.coalesce(own, names) if own.null_count else own
     reasons: dict[int, str] = {}
     if captions is not None:

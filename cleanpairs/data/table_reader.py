@@ -31,6 +31,7 @@ from cleanpairs.ops.mapped import mapped_array, release
 
 IN_MEMORY = 256 * 2**20  # bytes of vectors. More are mapped from a file in the cache directory
 BATCH = 512
+FAULT = "cleanpairs_fault"  # column of a table in the cache: what is wrong with a row
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the storage of `datasets`' Image
 
 T = TypeVar("T")
@@ -217,6 +218,7 @@ class ParquetReader(TableReader):
     def schema(self, source: Source) -> pa.Schema:
         """The one that the files share. Texts that spell lists of captions are lists."""
         schema = common_schema(source.paths)
+        schema = schema.remove(schema.get_field_index(FAULT)) if FAULT in schema.names else schema
         at = schema.get_field_index(source.columns.get("text", ""))
         if at < 0 or "captions" not in source.options:
             return schema
@@ -228,14 +230,20 @@ class ParquetReader(TableReader):
         """See :class:`TableReader`. Of ``rows`` rows from ``first`` on: the row groups before them are not read."""
         rows = source.n_rows if rows is None else rows
         text = source.columns.get("text") if "captions" in source.options else None
-        for path, batch in iter_batches(source.paths, columns, batch_rows, rows, first):
+        noted = FAULT in common_schema(source.paths).names
+        wanted = columns if columns is None or not noted else [*columns, FAULT]
+        for path, whole in iter_batches(source.paths, wanted, batch_rows, rows, first):
+            batch, faults = whole, dict[int, str]()
+            if noted:
+                faults = {i: why for i, why in enumerate(whole[FAULT].to_pylist()) if why is not None}
+                batch = whole.drop_columns([FAULT])
             if text is None or text not in batch.schema.names:
-                yield Rows(path, batch)
+                yield Rows(path, batch, faults)
                 continue
             cells = [caption_cell(value, True) for value in texts_of(batch[text])]
             spoilt = {(i, k): why for i, (_, each) in enumerate(cells) for k, why in each.items()}
             values = dict(zip(batch.schema.names, batch.columns, strict=True)) | {text: [cell for cell, _ in cells]}
-            yield Rows(path, record_batch(self.schema(source), values, columns), {}, spoilt)
+            yield Rows(path, record_batch(self.schema(source), values, columns), faults, spoilt)
 
     def iter_range(
         self, source: Source, first: int, rows: int, batch_rows: int, *, hash_vectors: bool = True

@@ -188,6 +188,13 @@ def decoded(array: pa.Array) -> tuple[pa.Array, list[int]]:
     return text, []
 
 
+def whole_numbers(column: pa.Array) -> pa.Array:
+    """Floats as whole numbers, null where one is none: pandas makes floats of numbers of which one is missing."""
+    values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)  # nulls come as NaN
+    whole = (np.trunc(values) == values) & (np.abs(values) < 2**53)
+    return pa.array(np.where(whole, values, 0).astype(np.int64), mask=~whole)
+
+
 def replace_values(column: pa.ChunkedArray | pa.Array, where: np.ndarray, values: pa.Array) -> pa.Array:
     """``column`` (n,) with ``values[j]``, cast to its type, at position ``where[j]`` (k,)."""
     array = one_array(column)

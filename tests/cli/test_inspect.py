@@ -204,6 +204,18 @@ def test_captions_of_several_columns(folder: Path, kind: str) -> None:
         load_pairs(path, text_column="title,colour")
 
 
+def test_a_row_that_is_unusable_stays_so_where_columns_are_joined(folder: Path) -> None:
+    path, joined = folder / "in.csv", {"text_column": "title,description"}
+    path.write_text("image,title,description\n0.jpg,Red,A dress\n1.jpg,Blue,A coat, long\n2.jpg,Green\n3.jpg,,A hat\n")
+    pairs = load_pairs(path, **joined)
+    assert pairs.reasons == {1: "line 3 has 4 fields, the header 3", 2: "line 4 has 2 fields, the header 3"}
+    assert pairs.captions[3] == "A hat" and load_pairs(path, limit=2, **joined).reasons.keys() == {1}
+    assert {c["name"] for c in inspect_pairs(pairs)["columns"]} == {"image", "title", "description", "caption", "key"}
+    rows = [{"image": f"{i}.jpg", "title": t, "description": "d"} for i, t in enumerate(["Red", {"de": "Blau"}])]
+    (folder / "in.json").write_text(json.dumps(rows))
+    assert load_pairs(folder / "in.json", **joined).reasons == {1: "the caption is an object ('de'), not text"}
+
+
 def test_the_cache_directory_is_made_before_its_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An output makes no directory in the root of the file system, where a container may have its cache."""
     cache = folder.parent / "cache"

@@ -94,12 +94,74 @@ def test_image_paths_of_a_frame_are_of_the_working_directory(tmp_path: Path, mon
         assert pairs.images.read([0])[0] == (tmp_path / "a.png").read_bytes()
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_paths_in_structs_are_of_the_working_directory(
+    listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "0.png").write_bytes(picture(0))
+    cells: list[Any] = [{"bytes": None, "path": "0.png"}, {"bytes": picture(1), "path": "1.png"}]
+    table = pa.table({"image": [[cell] for cell in cells] if listed else cells, "caption": ["a", "b"]})
+    elsewhere = load_pairs(table)
+    assert list(elsewhere.reasons) == [0]
+    monkeypatch.chdir(tmp_path)
+    pairs = load_pairs(table)
+    assert not pairs.reasons and pairs.images.read([0, 1]) == [picture(0), picture(1)]
+    joined = load_pairs(table.append_column("title", [["A", "B"]]), text_column="title,caption")
+    assert not joined.reasons and joined.captions == ["A. a", "B. b"]
+    held = table.slice(1)  # of what names no file, the working directory is no matter
+    there = load_pairs(held).source.fingerprint
+    monkeypatch.chdir("/")
+    assert load_pairs(held).source.fingerprint == there
+
+
+def test_what_was_drawn_in_a_picture_is_kept_and_its_file_may_be_gone(tmp_path: Path) -> None:
+    for name in ("drawn.png", "gone.png", "same.jpg"):
+        coloured(1).save(tmp_path / name)
+    drawn, gone, same = (Image.open(tmp_path / name) for name in ("drawn.png", "gone.png", "same.jpg"))
+    drawn.paste((0, 200, 0), (0, 0, 8, 8))
+    gone.load()
+    (tmp_path / "gone.png").unlink()
+    data: dict[str, Any] = {"image": [drawn, gone, same, None], "caption": list("abcd")}
+    frames = [pd.DataFrame(data), pd.DataFrame(data | {"image": [drawn, gone, same, np.nan]})]
+    for pairs in map(load_pairs, (data, *frames, frames[0].to_dict("records"))):
+        contents = pairs.images.read([0, 1, 2])
+        pixels = [Image.open(io.BytesIO(c or b"")).convert("RGB").getpixel((0, 0)) for c in contents]
+        assert pixels[:2] == [(0, 200, 0), (37, 9, 90)] and pairs.reasons == {3: "there is no image"}
+        assert contents[2] == (tmp_path / "same.jpg").read_bytes()
+    same.close()
+
+
+def test_a_missing_file_costs_its_row(tmp_path: Path) -> None:
+    coloured(1).save(tmp_path / "0.png")
+    paths = [str(tmp_path / name) for name in ("gone.png", "0.png")]
+    data = datasets.Dataset.from_dict({"image": [*paths, str(tmp_path)], "caption": list("abc")})
+    pairs = load_pairs(data.cast_column("image", datasets.Image()), image_root=tmp_path)
+    assert pairs.reasons.keys() == {0, 2} and "gone.png' is missing" in pairs.reasons[0]
+    assert pairs.images.read([1]) == [(tmp_path / "0.png").read_bytes()]
+
+
+@pytest.mark.parametrize("pictures", [True, False])
+def test_a_stream_whose_rows_do_not_go_together(pictures: bool) -> None:
+    def rows(pictures: bool) -> Any:
+        for i in range(300):
+            row = {"image": coloured(i) if pictures else f"{i}.png", "caption": f"a picture {i}"}
+            yield dict(reversed(row.items())) if i % 2 else row
+
+    stream = datasets.IterableDataset.from_generator(rows, gen_kwargs={"pictures": pictures})
+    with pytest.raises(DataError, match="the IterableDataset cannot be taken as a table; its features may have to be"):
+        load_pairs(stream)
+
+
 def test_files_are_embedded_and_urls_are_not_fetched(tmp_path: Path) -> None:
     coloured(1).save(tmp_path / "1.png")
     features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
     paths = ["https://example.invalid/1.png", str(tmp_path / "1.png"), "https://example.invalid/2.png"]
     rows = {"image": [{"path": path, "bytes": None} for path in paths], "caption": ["a", "b", "c"]}
     pairs = load_pairs(datasets.Dataset.from_dict(rows, features))
+    assert pairs.images.read([1]) == [(tmp_path / "1.png").read_bytes()]
+    assert sorted(pairs.reasons) == [0, 2] and "is a URL, and nothing is fetched" in pairs.reasons[0]
+    listed = datasets.Features({"image": datasets.List(datasets.Image()), "caption": datasets.Value("string")})
+    pairs = load_pairs(datasets.Dataset.from_dict(rows | {"image": [[cell] for cell in rows["image"]]}, listed))
     assert pairs.images.read([1]) == [(tmp_path / "1.png").read_bytes()]
     assert sorted(pairs.reasons) == [0, 2] and "is a URL, and nothing is fetched" in pairs.reasons[0]
 

@@ -1,6 +1,7 @@
 """Noise injection: rate, seed, truth, both protocols, and corrupted copies of both kinds of input."""
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -462,6 +463,25 @@ def test_the_outputs_and_inputs_of_a_copy(tmp_path: Path) -> None:
     corrupt(data, 0.0, out=tmp_path / "clean.parquet")
     corrupt(tmp_path / "clean.parquet", 0.4, seed=6, out=tmp_path / "again.parquet")
     assert pq.read_schema(tmp_path / "again.parquet").names == pq.read_schema(out).names
+
+
+def test_a_copy_of_a_table_has_its_keys_and_takes_no_broken_line(tmp_path: Path) -> None:
+    for i in range(12):
+        (tmp_path / f"{i}.png").write_bytes(png(i))
+    lines = [f"{i}.png,caption {i}" for i in range(12)]
+    lines[3], lines[5] = "3.png,a red dress, long", "5.png"
+    (tmp_path / "in.csv").write_text("\n".join(["image,caption", *lines]))
+    records = [{"image": f"{i}.png", "caption": {"de": "x"} if i in (3, 5) else f"caption {i}"} for i in range(12)]
+    (tmp_path / "in.json").write_text(json.dumps(records))
+    for name in ("in.csv", "in.json"):
+        for rate in (0.0, 1.0):
+            noise = corrupt(tmp_path / name, rate, out=tmp_path / "out.parquet", overwrite=True)
+            clean, copy = load_pairs(tmp_path / name), load_pairs(tmp_path / "out.parquet")
+            order = noise.permutation.tolist()
+            assert copy.keys == clean.keys and copy.true_key == [clean.keys[i] for i in order]
+            broken = {3, 5} if name == "in.csv" else {order.index(3), order.index(5)}
+            assert broken <= copy.reasons.keys() <= broken | {order.index(5)}
+            assert copy.reasons.keys() == apply_noise(clean, noise).reasons.keys()
 
 
 def test_a_half_wrong_caption_is_matched_nowhere() -> None:

@@ -43,6 +43,14 @@ def test_splits(tmp_path: Path, shape: tuple[int, ...], per_image: int, dtype: s
     assert fingerprint_of(pairs.source) == pairs.source.fingerprint
 
 
+def test_a_mark_of_the_byte_order_is_no_part_of_a_caption(tmp_path: Path) -> None:
+    folder = research(tmp_path / "data", np.ones((2, 3), np.float32))
+    for text, first in ("a dress\nb\n", "a dress"), ("1,2\n3\n", "1 2"):
+        (folder / "train_caps.txt").unlink(missing_ok=True)
+        (folder / f"train_caps{'_bert' if first == '1 2' else ''}.txt").write_text(text, encoding="utf-8-sig")
+        assert load_pairs(folder).captions[0] == first
+
+
 def test_vectors_that_are_not_finite(tmp_path: Path) -> None:
     images = np.ones((5, 2, 3), np.float16)
     images[1, 1, 2], images[4, 0, 0] = np.nan, np.inf

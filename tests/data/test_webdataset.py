@@ -78,6 +78,16 @@ def test_what_img2dataset_writes(kind: pa.DataType, tmp_path: Path) -> None:
     assert table.schema.field("width").type == pa.int32() and load_pairs(folder, limit=5).keys == pairs.keys[:5]
 
 
+def test_a_number_that_is_no_key_of_a_sidecar(tmp_path: Path) -> None:
+    """Neither the key of a sample, nor twice the same."""
+    folder = write_img2dataset(tmp_path / "shards", shards=1)
+    scores = pa.array([0.1, 0.2, 0.3, 0.4])
+    pq.write_table(pa.table({"key": [np.nan, 2.5, np.nan, 3.0], "similarity": scores}), folder / "00000.parquet")
+    pairs = load_pairs(folder)
+    found = dict(zip(pairs.keys, pairs.precomputed_scores["similarity"].tolist(), strict=True))
+    assert found.pop("000000003") == pytest.approx(0.4) and np.isnan(list(found.values())).all()
+
+
 def test_a_sidecar_of_another_tar_or_with_a_key_twice_is_refused(tmp_path: Path) -> None:
     folder = write_img2dataset(tmp_path / "shards", shards=1)
     table = pq.read_table(folder / "00000.parquet")

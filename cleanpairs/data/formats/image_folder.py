@@ -31,11 +31,10 @@ from cleanpairs.data.formats.webdataset import CAPTIONS, sidecar_keys, sidecar_r
 from cleanpairs.data.parquet_io import common_schema, input_table, parquet_files
 from cleanpairs.data.rows import texts_of
 from cleanpairs.data.source import Source, copied
+from cleanpairs.data.table_reader import FAULT
 from cleanpairs.data.text import NO_CAPTION_FILE, text_of
 from cleanpairs.data.writing import cached_tables
 from cleanpairs.ops.columns import fresh_names
-
-FAULT = "cleanpairs_fault"  # column of the table in the cache
 
 
 class _Named(NamedTuple):

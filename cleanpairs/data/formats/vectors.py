@@ -240,7 +240,7 @@ def _rows_of(captions: str | None, n: int) -> list[str]:
 def _lines_of(path: str) -> list[str]:
     """The captions of a text file, one a line. Of token numbers (not in ``*_caps.txt``) commas become spaces."""
     with reading(path, "read as UTF-8", UnicodeDecodeError):
-        text = read_text(path)
+        text = read_text(path).removeprefix("\ufeff")
     lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     if Path(path).name.endswith("_caps.txt") or not all(re.fullmatch(r"[\d,\s]*", line) for line in lines):
         return lines

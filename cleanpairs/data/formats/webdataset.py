@@ -38,7 +38,7 @@ from cleanpairs.data.rows import Rows
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import IMAGE_TYPE, TableReader, bounded, record_batch
 from cleanpairs.data.text import NOT_UTF8, text_of
-from cleanpairs.ops.columns import is_list, one_array, recast, taken
+from cleanpairs.ops.columns import is_list, one_array, recast, taken, whole_numbers
 
 LOOK_AT = 100  # samples whose .json tells which fields there are
 OWN = ("key", "image", "caption")
@@ -376,9 +376,9 @@ def _beside(tar: str, columns: list[str] | None = None) -> pa.Table | None:
 def sidecar_keys(table: pa.Table) -> pa.Array:
     """The column ``key`` of a sidecar: texts, or whole numbers, which pandas makes floats where one is missing."""
     column, kind = one_array(table["key"]), table["key"].type
-    return column.cast(
-        pa.int64() if pa.types.is_integer(kind) or pa.types.is_floating(kind) else pa.string(), safe=False
-    )
+    if pa.types.is_floating(kind):
+        return whole_numbers(column)
+    return column.cast(pa.int64() if pa.types.is_integer(kind) else pa.string(), safe=False)
 
 
 def sidecar_rows(keys: Sequence[str], table: pa.Table) -> pa.Array:
