@@ -29,7 +29,12 @@ class LanceOutput(Output):
         return int(lance_module().dataset(str(path)).count_rows())
 
     def _write(self, table: pa.Table) -> None:
-        self._pending.append(as_schema(table, self._schema))
+        # Lance wants decimals aligned to 16 bytes, as copies are, and what is mapped from a file may not be.
+        copies = [
+            pa.chunked_array([pa.concat_arrays([chunk]) for chunk in column.chunks], column.type)
+            for column in as_schema(table, self._schema).columns
+        ]
+        self._pending.append(pa.Table.from_arrays(copies, schema=self._schema))
         if sum(part.nbytes for part in self._pending) >= 256 * 2**20:
             self._write_fragment()
 

@@ -15,7 +15,17 @@ from cleanpairs.core.errors import OutputError
 from cleanpairs.data import Source, iter_tables
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import rows_by_file
-from cleanpairs.ops.columns import flat_type, fresh_names, grouped, is_list, one_array, replace_values, taken
+from cleanpairs.ops.columns import (
+    decoded_type,
+    flat_type,
+    fresh_names,
+    grouped,
+    is_list,
+    one_array,
+    recast,
+    replace_values,
+    taken,
+)
 from cleanpairs.repair.actions import NEW_CAPTION, REPAIRED, WRITTEN, acted
 from cleanpairs.repair.plan import CAPTIONS
 
@@ -36,12 +46,15 @@ class StoredRows:
     def collect(cls, path: Path, batches: Iterator[pa.RecordBatch], rows: np.ndarray) -> "StoredRows":
         """Keep of consecutive ``batches``, numbered from 0, the ``rows`` (k,) int64, rising, without repetition."""
         first, head = 0, next(batches)
-        schema = head.schema.append(pa.field(_ROW, pa.int64()))
+        # A file takes one dictionary a column, and batches have their own.
+        fields = [field.with_type(decoded_type(field.type)) for field in head.schema]
+        schema = pa.schema([*fields, pa.field(_ROW, pa.int64())])
         try:
             with pa.ipc.new_file(path, schema) as writer:
                 for batch in chain([head], batches):
                     some = rows[slice(*np.searchsorted(rows, [first, first + len(batch)]))]
-                    values = [*taken(batch, some - first).columns, pa.array(some)]
+                    columns = zip(taken(batch, some - first).columns, fields, strict=True)
+                    values = [*(recast(column, field.type) for column, field in columns), pa.array(some)]
                     table = pa.Table.from_arrays(values, schema=schema)
                     writer.write_table(table, max_chunksize=4096)  # a look-up maps the batches that it needs
                     first += len(batch)
@@ -344,7 +357,8 @@ class _CleanedRows:
 
     def _lent(self, i: int, where: np.ndarray) -> pa.Array:
         name = self.layout.schema.names[i]
-        return self._donor_values[name].values(name, self._donor_row[where])
+        values = self._donor_values[name].values(name, self._donor_row[where])
+        return recast(values, self.layout.schema.field(i).type)
 
 
 def _of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, bare: np.ndarray) -> pa.Array:

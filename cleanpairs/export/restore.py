@@ -1,6 +1,7 @@
 """An export undone: the input's table written again, from the cleaned file and what the ledger keeps of the rest."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
+from cleanpairs.core.regular import read_json, reading
 from cleanpairs.data import ParquetSink, staged_file
 from cleanpairs.data.formats.datasets_directory import iter_arrow, stored_files
-from cleanpairs.data.parquet_io import iter_batches
+from cleanpairs.data.guard import same_file
+from cleanpairs.data.parquet_io import count_rows, iter_batches
 from cleanpairs.export.ledger import REVERSIBLE, LedgerNote
 from cleanpairs.export.manifest import BATCH_ROWS, Exported, open_export
 from cleanpairs.ops.columns import filtered, nullable_type, one_array, taken
@@ -50,7 +53,7 @@ def restore_export(
     ``out``: the cleaned Parquet file, or `datasets` directory, its manifest beside it. ``to``: Parquet to write.
     ``ledger``: where it is now. Where the manifest says when None.
     Raises ConfigError: another format. DataError: a file is missing, is not as it was exported (SHA-256), or cannot be
-    read. OutputExistsError, also where ``to`` is a file of the export. OutputError.
+    read. OutputExistsError, also where ``to`` is a file of the export, or an input of other rows. OutputError.
     """
     export = open_export(out, ledger)
     if export.format not in REVERSIBLE:
@@ -62,6 +65,7 @@ def restore_export(
     export.check(export.ledger)
     note = LedgerNote.read(export.ledger.path)
     export.check(*export.parts)
+    _refuse_other_input(export, Path(to), note.rows)
     unchanged = undone = returned = 0
     with (
         staged_file(to, overwrite=overwrite, inputs=[export.out, export.ledger.path, export.manifest]) as staged,
@@ -73,6 +77,21 @@ def restore_export(
             undone += int((held & changed).sum())
             returned += int((~held).sum())
     return RestoreSummary(Path(to), sink.rows, len(note.schema), unchanged, undone, returned)
+
+
+def _refuse_other_input(export: Exported, to: Path, rows: int) -> None:
+    """OutputExistsError where ``to`` is an input of the export, and not a Parquet file of so many ``rows``."""
+    with reading(export.manifest, "read as the manifest of an export", AttributeError, TypeError, ValueError):
+        noted = read_json(export.manifest).get("input", {}).get("paths", [])
+        paths = [export.out.parent / path for path in noted]
+    if not any(same_file(to, path) for path in paths):
+        return
+    with suppress(DataError):
+        if count_rows([str(to)]) == [rows]:
+            return
+    raise OutputExistsError(
+        f"{to} is an input of the export, and holds other rows than the {rows:,} that come back: name another output"
+    )
 
 
 def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np.ndarray, np.ndarray]]:

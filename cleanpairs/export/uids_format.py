@@ -73,5 +73,5 @@ class UidsOutput(Output):
         if len(twice):
             uid = "".join(f"{int(half):016x}" for half in uids[twice[0]])
             raise DataError(f"{len(twice)} uids occur more than once, as {uid}: a list of them would not say which row")
-        with writing(self._path):
-            np.save(self._path, np.repeat(uids, times), allow_pickle=False)
+        with writing(self._path), self._path.open("wb") as file:  # by its name numpy would add .npy to it
+            np.save(file, np.repeat(uids, times), allow_pickle=False)

@@ -79,7 +79,8 @@ class WebDatasetOutput(Output):
         self._schema = pa.schema([pa.field(KEY, pa.string()), *fields], schema.metadata)
         self.parts: dict[str, int] = {}
         self._in_shard = 0
-        self._keys: set[str] = set()
+        self._keys: set[str] = set()  # of this shard
+        self._numbers: dict[str, int] = {}  # the next one to try behind a key that occurs already
         self._stack = ExitStack()
         self._tar: tarfile.TarFile | None = None
         self._sidecar: ParquetSink
@@ -128,10 +129,12 @@ class WebDatasetOutput(Output):
 
     def _fresh_key(self, own: Any, place: int) -> str:
         base = sample_key("" if own is None else str(own)) or f"{self._shard:05d}{self._in_shard + place:04d}"
-        key, number = base, 2
-        while key.lower() in self._keys:  # a tar may be unpacked where "a.jpg" and "A.jpg" are one file
+        key, folded = base, base.lower()  # a tar may be unpacked where "a.jpg" and "A.jpg" are one file
+        number = self._numbers.get(folded, 2)
+        while key.lower() in self._keys:
             key, number = f"{base}-{number}", number + 1
         self._keys.add(key.lower())
+        self._numbers[folded] = number
         return key
 
     def _encoded(self, cell: Any, key: str) -> bytes:
@@ -161,7 +164,7 @@ class WebDatasetOutput(Output):
         self._sidecar = self._stack.enter_context(ParquetSink(self._folder / beside, self._schema))
         self.parts[tar] = 0  # the Parquet file beside it tells of the same rows, which count once
         self._in_shard = 0
-        self._keys = set()
+        self._keys, self._numbers = set(), {}
 
     def _finish(self) -> None:
         with writing(self._folder):

@@ -104,7 +104,7 @@ class ExportSummary(ActionCounts):
             f"{self.pairs:,} pairs in: {self.kept:,} kept, {self.rematched_text:,} with a new caption, "
             f"{self.rematched_image:,} with a new image, {written}{self.dropped:,} dropped, "
             f"{self.quarantined:,} quarantined",
-            *filter(None, [why_none_is_repaired(self.reasons) * (not self.repaired)]),
+            *filter(None, [why_none_is_repaired(self.reasons, uids=self.format == "uids") * (not self.repaired)]),
             f"{self.rows:,} rows out: {self.files['out']}",
             *(f"{name}: {path}" for name, path in self.files.items() if name != "out"),
             *(f"column {old!r} of the input is now {new!r}" for old, new in self.renamed.items()),
@@ -213,7 +213,8 @@ class ExportWork:
             cut = plan_partitions(
                 reader_of(self.source).row_groups(self.source), self.source.n_rows, target=self.partition_rows
             )
-        kind = [self.layout.one_row_a_pair, self.layout.weighted, self.layout.all_captions, self.roles]
+        layout = self.layout
+        kind = [layout.one_row_a_pair, layout.weighted, layout.all_captions, layout.schema.names, self.roles]
         job = json.dumps([cleanpairs.__version__, self.source.fingerprint, self.plan.digest, kind])
         run_partitions(self, cut, folder, job=job, engine=engine, overwrite=overwrite)
         for partition in cut:

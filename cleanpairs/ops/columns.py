@@ -105,6 +105,13 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return _with_parts(kind, lambda field: field.with_type(plain_type(field.type)))
 
 
+def decoded_type(kind: pa.DataType) -> pa.DataType:
+    """The type without dictionaries, at every depth: that of their values in place of each."""
+    if pa.types.is_dictionary(kind):
+        return decoded_type(kind.value_type)
+    return _with_parts(kind, lambda field: field.with_type(decoded_type(field.type)))
+
+
 def nullable_type(kind: pa.DataType) -> pa.DataType:
     """The type whose lists and structs may hold nulls, at every depth."""
     return _with_parts(kind, lambda field: field.with_type(nullable_type(field.type)).with_nullable(True))

@@ -68,10 +68,10 @@ DISPLACED = "displaced: "  # begins the reason of a pair whose caption the rule 
 CAPTIONED = "captioned by "  # and of one for which this model wrote a caption
 
 
-def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False) -> str:
+def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False, uids: bool = False) -> str:
     """A sentence about a plan that drops pairs for ``reasons`` and repairs none. Nothing where no repair was wanted.
 
-    ``listed``: the reader has seen the reasons.
+    ``listed``: the reader has seen the reasons. ``uids``: it goes to a list of uids, which holds no repair.
     """
     reasons = {reason: n for reason, n in reasons.items() if reason != REASONS[DUPLICATE]}
     if not reasons or set(reasons) == {REASONS[NOT_ASKED]}:
@@ -79,7 +79,8 @@ def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False) ->
     counts = ", ".join(f"{reason} ({n:,} pair{'s' * (n != 1)})" for reason, n in reasons.items())
     given = "" if listed else f": {counts}"
     could = "; --repairs plausible (repairs='plausible') makes the repairs that fit best"
-    return f"nothing is repaired{given}" + could * (not reasons.keys().isdisjoint(REASONS[UNSURE:NOT_ASKED]))
+    helps = not uids and not reasons.keys().isdisjoint(REASONS[UNSURE:NOT_ASKED])
+    return f"nothing is repaired{given}" + could * helps
 
 
 def count_actions(actions: Counter[str]) -> dict[str, int]:

@@ -160,14 +160,15 @@ class RepairPlan:
         return _summary(self, [self.table])
 
     def check_for(self, pairs: Any) -> "RepairPlan":
-        """The plan, with the keys of ``pairs``, as :func:`cleanpairs.load_pairs` takes them, where a spreadsheet has
-        rewritten them. DataError: it is for others.
+        """The plan, with the keys and captions of ``pairs``, as :func:`cleanpairs.load_pairs` takes them, where a
+        spreadsheet has rewritten them. DataError: it is for others.
         """
         pairs = load_pairs(pairs)
         check_data(self, len(self), pairs.source.fingerprint, len(pairs))
-        table, keys = self.table, pa.array(pairs.keys, pa.string())
+        keys = pa.array(pairs.keys, pa.string())
+        table = _with_captions(self.table, pa.array(pairs.captions, pa.string()))
         if pc.all(pc.equal(table["key"], keys), skip_nulls=False, min_count=0).as_py():
-            return self
+            return self if table is self.table else replace(self, table=table)
         for i, (planned, key) in enumerate(zip(table["key"].to_pylist(), pairs.keys, strict=True)):
             if not same_key(planned, key):
                 raise DataError(f"pair {i} has key {planned!r} in the plan and {key!r} in the data")
@@ -185,11 +186,11 @@ class RepairPlan:
         """
         if not isinstance(pairs, Pairs):
             return self._applied_to(pairs)
-        self.check_for(pairs)
-        text_from, image_from = part_sources(self.table)
-        planned, truth = self.table["caption"].to_pylist(), truth_of(pairs, self.table)
+        table = self.check_for(pairs).table
+        text_from, image_from = part_sources(table)
+        planned, truth = table["caption"].to_pylist(), truth_of(pairs, table)
         captions = [own if new is None else new for own, new in zip(pairs.captions, planned, strict=True)]
-        whole = pairs.with_captions(captions, of=None if acted(self.table, ["recaption"]).any() else text_from)
+        whole = pairs.with_captions(captions, of=None if acted(table, ["recaption"]).any() else text_from)
         moved = image_from != np.arange(len(pairs))
         digest = hashlib.sha256(whole.source.fingerprint.encode() + image_from.tobytes())
         whole = replace(
@@ -201,7 +202,7 @@ class RepairPlan:
             true_mismatch=truth.get("true_mismatch"),
             true_key=truth.get("true_key"),
         )
-        return whole.select(acted(self.table, WRITTEN))
+        return whole.select(acted(table, WRITTEN))
 
     def _applied_to(self, dataset: Any) -> Any:
         """A Dataset with other captions and images, without the rows that are dropped."""
@@ -213,14 +214,14 @@ class RepairPlan:
                 f"a plan is applied to Pairs or a datasets.Dataset, not to {what}; load_pairs makes Pairs of it"
             )
         pairs = load_pairs(dataset)
-        self.check_for(pairs)
+        table = self.check_for(pairs).table
         if pairs.source.explicit_lists:
             raise ConfigError(
                 "a plan is applied to a Dataset of one caption a row; export_pairs(explode=True) makes that"
             )
-        text_from, image_from = part_sources(self.table)
-        left, truth = np.flatnonzero(acted(self.table, WRITTEN)), truth_of(pairs, self.table)
-        written, repaired = acted(self.table, ["recaption"]), acted(self.table, REPAIRED)[left]
+        text_from, image_from = part_sources(table)
+        left, truth = np.flatnonzero(acted(table, WRITTEN)), truth_of(pairs, table)
+        written, repaired = acted(table, ["recaption"]), acted(table, REPAIRED)[left]
         lender = {"text_features": pa.array(text_from, mask=written), "image": image_from, "features": image_from}
         whole, roles = dataset.with_format("arrow")[:], pairs.source.columns
         columns = {name: taken(whole[name], left) for name in whole.column_names}
@@ -229,7 +230,7 @@ class RepairPlan:
             columns[name] = pc.if_else(repaired, None, columns[name])
         for role, name in roles.items():
             if role == "text":
-                columns[name] = taken(self.table["caption"], left)
+                columns[name] = taken(table["caption"], left)
             elif role in lender:
                 columns[name] = taken(whole[name], taken(pa.array(lender[role]), left))
         schema = dataset.features.arrow_schema
@@ -280,6 +281,19 @@ class RepairPlan:
                 return cls(followed(_typed(table)), **json.loads(note))
             except ConfigError as error:
                 raise DataError(f"{path} is a damaged repair plan: its note is not as written: {error}") from error
+
+
+def _with_captions(table: pa.Table, captions: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Rows of a plan with the ``captions`` (N,) of the data, where a program that rewrote the file has changed them.
+    Itself where they are these.
+    """
+    captions = captions.fill_null("")
+    if pc.all(pc.equal(table["original_caption"].fill_null(""), captions), min_count=0).as_py():
+        return table
+    lent = taken(captions, part_sources(table)[0])
+    follows = pa.array(acted(table, ["keep", *REMATCHED]))
+    caption = pc.if_else(follows, lent, table["caption"])
+    return with_columns(table, {"original_caption": captions, "caption": caption})
 
 
 def _summary(plan: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.commands.export import export_plan
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data import load_pairs, open_source
 from cleanpairs.engine import Engine
 from cleanpairs.export import export_pairs, restore_export, writing
@@ -172,6 +172,16 @@ def test_lists_of_captions_and_other_formats_are_divided_too(tmp_path: Path) -> 
                 assert pq.read_table(a).equals(pq.read_table(b)), a
             elif a.suffix == ".tar":
                 assert a.read_bytes() == b.read_bytes(), a
+
+
+def test_parts_of_another_format_are_not_gone_on_from(tmp_path: Path) -> None:
+    uids = pa.array([f"{i:032x}" for i in range(61)])
+    data = write_input(tmp_path / "in.parquet", 61, uid=uids, caption=pa.array([f"text {i}" for i in range(61)]))
+    pairs = load_pairs(data)
+    with pytest.raises(DataError, match="stopped"):
+        export_pairs(pairs, plan_of(pairs), tmp_path / "out", format="uids", engine=InParts(stops=1))
+    with pytest.raises(OutputExistsError, match="parts of another job"):  # those of a uid list have no vectors
+        export_pairs(pairs, plan_of(pairs), tmp_path / "out", format="parquet", engine=InParts())
 
 
 def test_edited_plans_are_followed_as_in_memory(tmp_path: Path) -> None:

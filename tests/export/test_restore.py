@@ -410,6 +410,18 @@ def test_the_export_and_what_exists_are_not_written_over(exported: Path, tmp_pat
     assert pq.read_table(tmp_path / "in.parquet").equals(table, check_metadata=True)
 
 
+def test_an_input_of_more_rows_than_were_read_is_not_written_over(tmp_path: Path) -> None:
+    table = pa.table(columns(N))
+    for name, rows in (("a.parquet", table.slice(0, 9)), ("b.parquet", table.slice(9))):
+        pq.write_table(rows, tmp_path / name)
+    for name, data, read in (("limit", tmp_path / "b.parquet", {"limit": 3}), ("two", tmp_path / "[ab].parquet", {})):
+        pairs = load_pairs(str(data), **read)
+        export_pairs(pairs, plan_of(pairs), tmp_path / name / "out.parquet")
+        with pytest.raises(OutputExistsError, match=r"b\.parquet is an input of the export, .* name another output"):
+            restore_export(tmp_path / name / "out.parquet", tmp_path / "b.parquet", overwrite=True)
+        assert pq.read_table(tmp_path / "b.parquet").equals(table.slice(9))
+
+
 def write_folder(folder: Path) -> Path:
     lines = ["file_name,caption,id", "0.png,text 0,a", "1.png,text 1", "none.png,text 2,c", "3.png,text 3,d"]
     (folder / "captions.csv").write_text("\n".join(lines))

@@ -14,6 +14,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import diff_export, export_pairs, restore_export
 from cleanpairs.ops.columns import with_columns
+from cleanpairs.repair.actions import REASONS, UNDETERMINED
 from cleanpairs.verification import verify_path
 
 
@@ -49,6 +50,17 @@ def test_only_what_was_kept_as_it_was(
     assert diff_export(tmp_path / "kept.npy").counts["drop"] == 3
     with pytest.raises(ConfigError, match="uids"):
         restore_export(tmp_path / "kept.npy", tmp_path / "back.parquet")
+
+
+def test_any_name_and_no_advice_that_does_not_help(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(3)
+    plan = make_plan(pairs, ["keep", "drop", "keep"])
+    undetermined = pa.array([None, REASONS[UNDETERMINED], None], pa.string())
+    plan = replace(plan, table=with_columns(plan.table, {"reason": undetermined}))
+    assert "--repairs" in str(export_pairs(pairs, plan, tmp_path / "out.parquet"))
+    summary = export_pairs(pairs, plan, tmp_path / "kept", format="uids")
+    assert len(np.load(tmp_path / "kept")) == 2 and verify_path(tmp_path / "kept").ok
+    assert "nothing is repaired" in str(summary) and "--repairs" not in str(summary)  # a list holds no repair
 
 
 def test_what_gives_no_list(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import pytest
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import export_pairs, restore_export
+from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.layout import StoredRows
 from cleanpairs.verification import verify_path
+from tests.helpers import picture, plan_of
 
 
 def test_a_full_folder_for_temporary_files_is_named() -> None:
@@ -81,3 +84,30 @@ def test_columns_are_told_from_the_parts_of_a_struct_of_that_name(tmp_path: Path
     export_pairs(pairs, make_plan(pairs, ["rematch_text", "rematch_image", *["keep"] * 4]), tmp_path / "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet", columns=["image"])["image"].to_pylist()[1] == table["image"][2]
     assert verify_path(tmp_path / "out.parquet").ok
+
+
+def test_categories_of_image_paths_are_lent_like_paths(tmp_path: Path, make_plan: Any) -> None:
+    for i in range(6):
+        (tmp_path / f"{i}.png").write_bytes(picture(i))
+    paths = pa.chunked_array(
+        [pa.array([f"{i}.png" for i in some]).dictionary_encode() for some in ([0, 1, 2], [3, 4, 5])]
+    )
+    table = pa.table({"image": paths, "caption": [f"text {i}" for i in range(6)]})
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=3)  # each row group has categories of its own
+    pairs = load_pairs(tmp_path / "in.parquet", reader="parquet")
+    plan = plan_of(pairs, ["rematch_image", "keep", "rematch_image", *["keep"] * 3], [4, None, 1, None, None, None])
+    export_pairs(pairs, plan, tmp_path / "out" / "out.parquet")
+    out = pq.read_table(tmp_path / "out" / "out.parquet")
+    assert out["image"].to_pylist() == [f"{i}.png" for i in (4, 1, 1, 3, 4, 5)]
+    assert out.schema.field("image").type == paths.type
+
+
+def test_lance_takes_decimals_that_are_not_aligned(tmp_path: Path) -> None:
+    """As those out of the parts that workers have written, which are mapped."""
+    lance = pytest.importorskip("lance", reason="pylance is not installed")
+    moved = pa.array([0, 0, 7, 0], pa.int64()).buffers()[1].slice(8, 16)  # the second eight bytes are 7
+    column = pa.Array.from_buffers(pa.decimal128(7, 0), 1, [None, pa.py_buffer(moved)])
+    layout: Any = SimpleNamespace(out_schema=pa.schema([("price", column.type)]))
+    with FORMATS.load("lance")(tmp_path / "out.lance", layout) as output:
+        output.write(pa.table({"price": column}))
+    assert lance.dataset(str(tmp_path / "out.lance")).to_table().equals(pa.table({"price": column}))

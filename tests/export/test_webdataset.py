@@ -15,7 +15,7 @@ from PIL import Image
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.data import load_pairs
-from cleanpairs.export import export_pairs
+from cleanpairs.export import export_pairs, webdataset_format
 
 # webdataset leaves the tars that it read to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -73,6 +73,23 @@ def test_keys_are_safe_names_and_new_in_their_shard(make_pairs: Any, make_plan: 
         names = tar.getnames()
         assert len({n.lower() for n in names}) == len(names) == 27
         assert all(m.isfile() and (tmp_path / m.name).resolve().parent == tmp_path for m in tar.getmembers())
+
+
+def test_many_samples_of_one_key_are_named_at_once(
+    make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    class Counting(set[str]):
+        def __contains__(self, key: object) -> bool:
+            asked.append(key)
+            return super().__contains__(key)
+
+    monkeypatch.setattr(webdataset_format, "set", Counting, raising=False)
+    pairs = make_pairs(30, key=pa.array(["猫.jpg", "狗.jpg"] * 15))  # of both names "_jpg" is left
+    export_pairs(pairs, make_plan(pairs), tmp_path / "shards", format="webdataset")
+    assert [s["__key__"] for s in samples(tmp_path / "shards")] == ["_jpg", *(f"_jpg-{n}" for n in range(2, 31))]
+    assert len(asked) < 100
 
 
 def test_samples_with_keys_like_a_writers_notes_are_read_back(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:

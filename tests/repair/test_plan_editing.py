@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.core.errors import DataError, OutputExistsError
-from cleanpairs.data import Pairs
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.export import export_pairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from tests.helpers import plan_of as by_hand
 
 TEXTS = ["a dog", "=SUM(1)", "'quoted", 'two\r\nlines, "and";\tcommas\n', "", "naïve 日本語", "-5", "plain"]
 
@@ -196,3 +199,27 @@ def test_what_a_plan_notes_is_in_its_csv(tmp_path: Path, n: int) -> None:
     rows.drop(columns=rows.columns[-1]).to_csv(path, index=False)
     with pytest.raises(DataError, match=r"plan\.csv is no repair plan: it lacks what is noted"):
         RepairPlan.load(path)
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_captions_that_a_program_has_rewritten_are_those_of_the_data(tmp_path: Path, lists: bool) -> None:
+    texts = ["007", "two\r\nlines", "1-2", "plain", "other"]
+    captions = [[text] for text in texts] if lists else texts
+    features = pa.array([[float(i), 1.0] for i in range(5)], pa.list_(pa.float32(), 2))
+    pq.write_table(pa.table({"image_features": features, "caption": captions}), tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    actions, donors = ["keep", "keep", "keep", "rematch_text", "rematch_text"], [None, None, None, 0, 2]
+    by_hand(pairs, actions, donors).save(tmp_path / "plan.csv")
+    text = (tmp_path / "plan.csv").read_bytes()
+    for old, new in ((b'"007"', b'"7"'), (b"\r\nlines", b"\nlines"), (b'"1-2"', b"Feb-01")):  # as Excel does
+        assert text.count(old) >= 2
+        text = text.replace(old, new)
+    (tmp_path / "plan.csv").write_bytes(text)
+    plan = RepairPlan.load(tmp_path / "plan.csv")
+    wanted = [*texts[:3], "007", "1-2"]
+    assert plan.apply(pairs).captions == wanted
+    export_pairs(pairs, plan, tmp_path / "out" / "out.parquet")
+    out, ledger = (pq.read_table(tmp_path / "out" / f"out.parquet{end}") for end in ("", ".ledger.parquet"))
+    assert out["caption"].to_pylist() == ([[text] for text in wanted] if lists else wanted)
+    assert ledger["original_caption"].to_pylist() == texts
+    assert ledger["new_caption"].to_pylist() == [None, None, None, "007", "1-2"]
