@@ -102,7 +102,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
             f"                     cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"
         )
         return print_result({"pairs": len(sample), "pictures": pictures, "csv": csv}, text)
-    session = Session(pairs, None, y, _log(run, pairs), sample=sample)
+    session = Session(pairs, None, y, _log(run, pairs), sample=sample, saved=csv.stat().st_mtime)
 
     def judge() -> tuple[Any, str]:
         update_labels(csv, session.labels(), pairs)
