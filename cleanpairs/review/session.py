@@ -295,13 +295,13 @@ class Session:
     def rate(self) -> dict[str, Any]:
         """How many pairs would be kept now, and the share of mismatched ones among them, as the report has it.
 
-        A kept pair that was answered is matched. The calibration tells of the others.
+        A kept pair that a person says belongs is matched. The calibration tells of the others.
         """
-        action = self.planned.copy()
+        action, sure = self.planned.copy(), np.zeros(len(self.y), bool)
         for i, made in self.log.decided().items():
-            action[i] = self._action(i, made)
+            action[i], sure[i] = self._action(i, made), made.action == "keep"
         kept = self.known & (action == "keep")
-        left, share = self.y[kept & ~self.answered], Estimate(0.0, 0.0, 0.0)
+        left, share = self.y[kept & ~sure], Estimate(0.0, 0.0, 0.0)
         if len(left):
             share = UNDETERMINED if self.calibration is None else self.calibration.shares(left, [len(left)])[0]
         part = float(len(left) / max(kept.sum(), 1))

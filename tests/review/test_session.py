@@ -166,6 +166,9 @@ def test_the_rate_is_the_reports_and_an_answered_pair_is_right(case: Case, tmp_p
     report = verdict(outcome_of(scores, 0.5, case.plan, None), case.plan, case.pairs, {}, case.calibration)
     value, low, high = session.rate()["mismatched"]
     assert report is not None and f"{value:.1%} ({low:.1%} to {high:.1%})" == dict(report["shares"])["kept"]
+    unsure = session.answer(int(session.queue("kept")[0]), "unsure")
+    assert session.rate()["mismatched"] == [value, low, high]  # nobody says that it is right
+    session.undo(unsure.name)
     session.calibration = None
     assert session.rate()["mismatched"] is None
     session.answer_all(session.queue("kept"), "keep")
