@@ -237,7 +237,14 @@ class _Side:
         for group in self.groups:
             there &= group[self.rows[place]] != group[ids][:, None]
         order = np.argsort(~there, axis=1, kind="stable")[:, :k]
+        searched = place.shape[1]
         there, place, scores = (np.take_along_axis(x, order, 1) for x in (there, place, scores))
+        few = np.any(vectors, axis=1) & ~there.all(axis=1) & (searched < len(self.rows))
+        for q in np.flatnonzero(few).tolist():  # so many are of the same image or text: all others are compared
+            at = np.flatnonzero(np.all([group[self.rows] != group[ids[q]] for group in self.groups], axis=0))
+            fit = self._search.rows[at] @ np.asarray(vectors[q], np.float32)
+            best = np.argsort(-fit, kind="stable")[:k]
+            there[q, : len(best)], place[q, : len(best)], scores[q, : len(best)] = True, at[best], fit[best]
         return np.where(there, place, -1), np.where(there, scores, np.nan)
 
 
@@ -271,9 +278,11 @@ def _different(
 
 def _repeated(pairs: Pairs) -> Iterator[Found]:
     """Captions of several images, by the first pair of each."""
-    groups = np.unique(np.stack([pairs.text_group, pairs.pair_image_group]), axis=1)
+    usable = ~np.isin(np.arange(len(pairs)), list(pairs.reasons))
+    groups = np.unique(np.stack([pairs.text_group, pairs.pair_image_group])[:, usable], axis=1)
     images = np.unique(groups[0], return_counts=True)[1]
-    _, first = np.unique(pairs.text_group, return_index=True)
+    _, first = np.unique(pairs.text_group[usable], return_index=True)
+    first = np.flatnonzero(usable)[first]
     for i, n in zip(first[images > 1].tolist(), images[images > 1].tolist(), strict=True):
         if pairs.captions[i]:
             yield i, 1 / n, f"{n} images have this caption"

@@ -15,11 +15,16 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.data.atomic import staged_directory, staged_file
 from cleanpairs.data.decoding import thumbnails
 from cleanpairs.data.display import visible
-from cleanpairs.data.label_rows import COLUMNS, label_rows
+from cleanpairs.data.label_rows import COLUMNS, label_rows, relabelled
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import load_pairs
 from cleanpairs.repair.editing import same_key, write_csv
 
+MEANS = {  # what a field `matched` may hold
+    **dict.fromkeys(("1", "1.0", "1,0", "yes", "true", "y", "t", "matched", "match", "✓"), 1.0),
+    **dict.fromkeys(("0", "0.0", "0,0", "no", "false", "n", "f", "mismatched", "mismatch", "✗"), 0.0),
+    **dict.fromkeys(("", "?", "unsure", "-"), math.nan),  # left out
+}
 AUDIT_FILES = re.compile(r"labels\.csv|images/\d+\.jpg|result\.json")
 
 
@@ -62,9 +67,22 @@ def write_labels(folder: str | Path, sample: AuditSample, pairs: Any, *, overwri
 
 
 def update_labels(path: str | Path, sample: AuditSample, pairs: Pairs) -> None:
-    """Replace a CSV of the same sample by one with the labels that are known now, those of the old one among them."""
+    """Write the labels that are known now, those of the CSV among them, into a CSV of the same sample. All else that is
+    in it stays.
+    """
+    if not Path(path).exists():
+        with staged_file(path) as staged:
+            return write_csv(_table(sample, pairs, Path(path).parent / "images"), staged)
+    labels = dict(zip(sample.pair_id.tolist(), sample.matched.tolist(), strict=True))
+
+    def label_of(pair: str, field: str) -> str:
+        known, means = labels.get(float(pair.replace(",", ".")), math.nan), MEANS.get(field.lower(), math.nan)
+        same = known == means or (math.isnan(known) and math.isnan(means))
+        return field if same else "" if math.isnan(known) else str(int(known))
+
     with staged_file(path, overwrite=True, keeps_labels=True) as staged:
-        write_csv(_table(sample, pairs, Path(path).parent / "images"), staged)
+        text, encoding = relabelled(Path(path), label_of)
+        staged.write_text(text, encoding, newline="")
 
 
 def _table(sample: AuditSample, pairs: Pairs, images: Path) -> pa.Table:
@@ -133,7 +151,7 @@ def read_answers(
     Returns
     -------
     dict of int to bool or None
-        Pair -> whether it is matched. None where nobody can say.
+        Pair -> whether it is matched. None where nobody can say. An empty field is no answer.
 
     Raises
     ------
@@ -141,7 +159,7 @@ def read_answers(
         The file cannot be read, a value is not of its column's kind, or the answers are of other pairs.
     """
     y, columns = np.asarray(correspondence, dtype=np.float64).ravel(), ("pair_id", "matched")
-    labels = {i: label for _, i, label, _ in _labelled(Path(path), columns, keys, y)}
+    labels = {i: label for _, i, label, row in _labelled(Path(path), columns, keys, y) if row["matched"]}
     return {i: None if math.isnan(label) else bool(label) for i, label in labels.items()}
 
 
@@ -149,9 +167,6 @@ def _labelled(
     path: Path, columns: Sequence[str], keys: Sequence[str] | None, y: np.ndarray
 ) -> Iterator[tuple[str, int, float, dict[str, str]]]:
     """Where each row stands, its pair, its label, NaN where there is none, and its fields."""
-    means = dict.fromkeys(("1", "1.0", "1,0", "yes", "true", "y", "t", "matched", "match", "✓"), 1.0)
-    means |= dict.fromkeys(("0", "0.0", "0,0", "no", "false", "n", "f", "mismatched", "mismatch", "✗"), 0.0)
-    means |= dict.fromkeys(("", "?", "unsure", "-"), math.nan)  # left out
     lines = dict[int, int]()  # of each pair
     for line, row in label_rows(path, columns):
         where = f"{path}, line {line}, column"
@@ -159,12 +174,12 @@ def _labelled(
         if i in lines:
             raise DataError(f"{where} pair_id: the pair {i} is in line {lines[i]} already")
         lines[i] = line
-        if (label := row["matched"].lower()) not in means:
+        if (label := row["matched"].lower()) not in MEANS:
             raise DataError(
                 f"{where} matched: 1 or 0, yes or no, true or false, matched or mismatched are understood, nothing and "
                 f"? leave the pair out; found {row['matched'][:40]!r}"
             )
-        yield where, i, means[label], row
+        yield where, i, MEANS[label], row
 
 
 def _pair_id(where: str, row: dict[str, str], keys: Sequence[str] | None, y: np.ndarray) -> int:

@@ -146,6 +146,7 @@ def caption_writer(out: str, options: dict[str, Any], chosen: dict[str, Any]) ->
     with ExitStack() as outputs:
         if requests:
             requests = outputs.enter_context(staged_file(requests, overwrite=options["overwrite"], inputs=answers))
+            requests.touch()  # there may be nothing to ask
         server = {"url": url, "cache": f"{out}.answers.jsonl" if url else None}
         writer = ChatWriter(settings, answers, requests, **server, tell=lambda text: echo(text, err=True))
         yield writer
@@ -259,7 +260,7 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     """
     from cleanpairs.commands.rematch import rematch_run
     from cleanpairs.ops.search import SearchNote
-    from cleanpairs.repair.actions import COUNTED
+    from cleanpairs.repair.actions import COUNTED, DUPLICATE, REASONS
     from cleanpairs.repair.chat import ChatSettings
 
     run, data = run_and_data(paths)
@@ -280,7 +281,8 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
         planned = rematch_run(opened, out, settings, data, recaption=writer, **how)
     summary = planned.summary
     if data is not None and settings.threshold is None:
-        flagged = summary.pairs - summary.kept - summary.quarantined
+        duplicates = summary.reasons.get(REASONS[DUPLICATE], 0)
+        flagged = summary.pairs - summary.kept - summary.quarantined - duplicates
         warn_of_flags(opened, flagged, summary.pairs, summary.threshold)
     if expected is not None:
         say(f"{expected}\n")

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -102,7 +102,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
             f"                     cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"
         )
         return print_result({"pairs": len(sample), "pictures": pictures, "csv": csv}, text)
-    session = Session(pairs, None, y, _log(run, pairs), sample=sample)
+    session = Session(pairs, None, y, _log(run, pairs), sample=sample, saved=csv.stat().st_mtime)
 
     def judge() -> tuple[Any, str]:
         update_labels(csv, session.labels(), pairs)
@@ -166,6 +166,8 @@ def review(
     if calibrate:
         if plan is not None or only_write:
             raise click.UsageError("--plan and --write are for a review of decisions, not for --calibrate")
+        if labels is not None:
+            _take_labels(opened, labels)  # by which a judge is judged, too
         if judge is not None:
             _ask_judge(opened, judge, n or 200)
         return _calibrate(opened, n, labels, no_browser, ask=judge is None)
@@ -218,15 +220,21 @@ def _ask_judge(run: Any, judge: str, count: int) -> None:
         echo(f"judge: {times:,} {kind}, such as {asked.examples[kind]}", err=True)
 
 
+def _take_labels(run: Any, csv: str) -> None:
+    """Take the answers of a CSV into the log."""
+    from cleanpairs.audit import read_answers
+
+    pairs = run.load_input()
+    with closing(_log(run, pairs)) as log:
+        log.label(read_answers(csv, correspondence=run.fitted_scores().correspondence, keys=pairs.keys))
+
+
 def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: bool) -> None:
     """Ask, or read the answers of a CSV, and show what they say."""
-    from cleanpairs.audit import read_answers
     from cleanpairs.review.session import Session
 
     pairs, y = run.load_input(), run.fitted_scores().correspondence
     log = _log(run, pairs)
-    if csv is not None:
-        log.label(read_answers(csv, correspondence=y, keys=pairs.keys))
     wanted = n if n is not None else max(40, len(log.labels()) + 20 * (len(log.labels()) >= 40))
     session = Session(pairs, None, y, log, wanted=wanted if ask and csv is None else 0)
 

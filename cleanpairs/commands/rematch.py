@@ -164,6 +164,11 @@ class Planning:
         """The plan of pairs that are held, and these. ``explode``: images of rows with lists of captions change too."""
         settings, pairs = self.settings, load_source(self.source)
         if self.source.explicit_lists and not explode:
+            if settings.targets == "image" and settings.replaces_image:
+                raise ConfigError(
+                    "targets=image: the image of a row with a list of captions cannot be replaced; give another "
+                    "target, or export with --captions split"
+                )
             settings = replace(settings, targets="text")
         with self._neighbour_search() as search:
             plan = self.model.rematch(pairs, settings, neighbour_search=search, recaption=recaption)

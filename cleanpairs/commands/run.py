@@ -417,9 +417,16 @@ class Run:
         if not (file := file or self.path / PLAN).exists():
             return None
         plan = RepairPlan.load(file)
-        y = None if self.answered() is None else self.scores().correspondence
+        if not any((self.path / name).exists() for name in (ANSWERS, OPINIONS)):
+            return plan
+        fitted, answered = self.fitted_scores().correspondence, self.answered()
+        y = fitted if answered is None else answered.correspondence
         planned = plan.table["correspondence"].to_numpy(zero_copy_only=False)
-        return plan if y is None or np.array_equal(planned, y, equal_nan=True) else None
+        if len(planned) != len(y):
+            return None
+        # A plan gives 0 to pairs of displaced rows, as the fit does. Answers make a small number of that.
+        moved = (planned == 0) & (fitted == 0) & (y < (0.5 if answered is None else answered.threshold))
+        return plan if np.array_equal(np.where(moved, y, planned), y, equal_nan=True) else None
 
     def load_input(self) -> Any:
         """The pairs that the run was fitted on, read again. See :meth:`open_input`."""

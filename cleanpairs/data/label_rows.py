@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
@@ -18,23 +19,56 @@ def label_rows(path: Path, columns: Sequence[str], errors: str = "strict") -> It
     ``errors`` says what happens to bytes that are no text, as `bytes.decode` has it. Raises DataError: the file cannot
     be read, or is no such CSV.
     """
+    with _opened(path, errors) as lines:
+        yield from _rows(path, lines, columns)
+
+
+def relabelled(path: Path, label_of: Callable[[str, str], str]) -> tuple[str, str]:
+    """The text of a CSV with new labels, by the fields `pair_id` and `matched` of each row, and its encoding.
+
+    All else stays: columns and rows of others, their order and the delimiter. Raises DataError as :func:`label_rows`.
+    """
+    with _opened(path, "strict") as lines:
+        before, head, delimiter = _beginning(lines)
+        reader, out = csv.reader(chain([head], lines), delimiter=delimiter), io.StringIO(newline="")
+        writer = csv.writer(out, delimiter=delimiter, lineterminator="\r\n" if head.endswith("\r\n") else "\n")
+        names = next(reader)
+        pair, label = ([name.strip().lower() for name in names].index(name) for name in ("pair_id", "matched"))
+        writer.writerow(names)
+        for row in reader:
+            if len(row) > pair and row[pair].strip():
+                row += [""] * (label + 1 - len(row))
+                row[label] = label_of(row[pair].strip(), row[label].strip())
+            writer.writerow(row)
+        return "".join(before) + out.getvalue(), lines.encoding
+
+
+@contextmanager
+def _opened(path: Path, errors: str) -> Iterator[io.TextIOWrapper]:
+    """The lines of a file of labels. Raises DataError, also from within the block."""
     with reading(f"the labels {path}"), open_regular(path) as file:
         encoding = "utf-16" if file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         with io.TextIOWrapper(file, encoding, errors, newline="") as lines:
             try:
-                yield from _rows(path, lines, columns)
+                yield lines
             except UnicodeDecodeError as error:
                 raise DataError(f"{path} is not in UTF-8; save it as 'CSV UTF-8' from the spreadsheet") from error
 
 
-def _rows(path: Path, lines: Iterable[str], columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    before, head = 0, ""
+def _beginning(lines: Iterable[str]) -> tuple[list[str], str, str]:
+    """The lines before the header, the header, "" where there is none, and the delimiter."""
+    before, head = list[str](), ""
     for line in lines:
         if line.strip() and not line.lower().startswith("sep="):  # a spreadsheet's note to itself
             head = line
             break
-        before += 1
-    reader = csv.DictReader(chain([head], lines), delimiter=max(",;\t", key=head.count), restval="")
+        before.append(line)
+    return before, head, max(",;\t", key=head.count)
+
+
+def _rows(path: Path, lines: Iterable[str], columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    above, head, delimiter = _beginning(lines)
+    before, reader = len(above), csv.DictReader(chain([head], lines), delimiter=delimiter, restval="")
     try:
         reader.fieldnames = names = [name.strip().lower() for name in reader.fieldnames or columns]
         if missing := [name for name in columns if name not in names]:

@@ -100,7 +100,7 @@ def followed(table: pa.Table) -> pa.Table:
     repaired = takes_text | takes_image
     if not (repaired | written | gone | keeps).all() or (repaired & ((donor < 0) | (donor >= n))).any():
         return table
-    donor = np.where(repaired, donor, -1)
+    told, donor = donor, np.where(repaired, donor, -1)
     lender = pa.array(donor, mask=~repaired)
     original = one_array(table["original_caption"].fill_null(""))
     told_key, text = one_array(table["donor_key"]), one_array(table["caption"])
@@ -122,7 +122,9 @@ def followed(table: pa.Table) -> pa.Table:
             f"{table['action'][i].as_py()!r} gives it {(caption[i].as_py() or '')[:60]!r}: captions follow from action "
             "and donor_pair_id; for one of your own write the action 'recaption'"
         )
-    judged = pa.array((repaired & same) | written)
+    theirs = taken(original, pa.array(told, mask=(told < 0) | (told >= n)))
+    own = written & ((told < 0) | _true(pc.equal(text, theirs)))  # else the caption of a donor was judged
+    judged = pa.array((repaired & same) | own)
     new = {
         "original_caption": original,
         "caption": caption,

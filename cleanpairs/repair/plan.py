@@ -73,7 +73,7 @@ def counted(column: pa.ChunkedArray) -> Counter[str]:
 class PlanSummary(ActionCounts):
     """Counts of a plan. ``str`` of it is a small table.
 
-    - ``mean_confidence``: mean over the repairs, NaN where undetermined
+    - ``mean_confidence``: mean over the repairs whose confidence is known, which are ``judged``. NaN of none
     - ``reasons``: why pairs were dropped -> how many
     - ``displaced``: new captions by the rule of displaced rows
     """
@@ -83,6 +83,7 @@ class PlanSummary(ActionCounts):
     mean_confidence: float
     reasons: Mapping[str, int]
     displaced: int = 0
+    judged: int = 0
 
     def __str__(self) -> str:
         def line(name: str, count: int, note: str = "") -> str:
@@ -100,9 +101,13 @@ class PlanSummary(ActionCounts):
             line("  quarantined", self.quarantined),
         ]
         if self.repaired:
-            known = not np.isnan(self.mean_confidence)
-            expected = f"{self.mean_confidence:.0%} of the repairs are expected to be right".replace("%", " %")
-            lines.append(expected if known else "undetermined how many of the repairs are right")
+            expected, left = f"{100 * self.mean_confidence:.0f} % of", self.repaired - self.judged
+            if not self.judged:
+                lines.append("undetermined how many of the repairs are right")
+            elif left:
+                lines.append(f"{expected} {self.judged:,} repairs are expected to be right, undetermined of {left:,}")
+            else:
+                lines.append(f"{expected} the repairs are expected to be right")
         elif why := why_none_is_repaired(self.reasons, listed=True):
             lines.append(why)
         return "\n".join(lines)
@@ -312,6 +317,7 @@ def _summary(plan: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
         reasons=dict(reasons.most_common()),
         mean_confidence=confidence / judged if judged else float("nan"),
         displaced=displaced,
+        judged=judged,
     )
 
 

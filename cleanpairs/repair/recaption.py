@@ -14,9 +14,10 @@ from PIL import Image
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.data import Pairs
 from cleanpairs.data.decoding import MISSING, RGB, Decoder, workers_for
+from cleanpairs.data.text import text_groups
 from cleanpairs.ops.columns import one_array, with_columns
-from cleanpairs.repair.actions import CAPTIONED, acted
-from cleanpairs.repair.plan import RepairPlan
+from cleanpairs.repair.actions import CAPTIONED, REPAIRED, acted
+from cleanpairs.repair.plan import RepairPlan, part_sources
 
 
 class CaptionWriter(Protocol):
@@ -70,6 +71,7 @@ def recaption(
     used: dict[int, set[int]] = {}
     chosen = np.zeros(len(rows), bool)
     image = old.pair_image_group
+    good &= ~_there(pairs, plan, image, new.text_group)
     for i in np.argsort(-np.where(good, after, -1), kind="stable").tolist():
         if not good[i]:
             break
@@ -84,6 +86,17 @@ def recaption(
     arrays = {n: pa.array(values, table.schema.field(n).type) for n, values in changes.items()}
     table = with_columns(table, {n: pc.replace_with_mask(one_array(table[n]), mask, a) for n, a in arrays.items()})
     return replace(plan, table=table, settings=noted)
+
+
+def _there(pairs: Pairs, plan: RepairPlan, image: np.ndarray, text: np.ndarray) -> np.ndarray:
+    """(n,) bool: which pairs of image and text groups (n,) the input has, or a plan makes by a repair."""
+    repaired, images = acted(plan.table, REPAIRED), pairs.pair_image_group
+    shown_by = part_sources(plan.table)[1][repaired]
+    usable = np.isin(images, image) & ~np.isin(np.arange(len(pairs)), list(pairs.reasons))
+    known = set(zip(images[usable].tolist(), pairs.text_group[usable].tolist(), strict=True))
+    captions = plan.table["caption"].filter(pa.array(repaired)).to_pylist()
+    known.update(zip(images[shown_by].tolist(), text_groups(captions).tolist(), strict=True))
+    return np.array([both in known for both in zip(image.tolist(), text.tolist(), strict=True)], bool)
 
 
 def shown(pairs: Pairs, rows: np.ndarray) -> Iterator[tuple[np.ndarray, list[Image.Image]]]:

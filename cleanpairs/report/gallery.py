@@ -14,6 +14,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.data.decoding import thumbnails
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.repair.displaced import COLUMNS
 from cleanpairs.report.outcome import Outcome, scores_table
 from cleanpairs.report.plots import DASHED, drawn
 
@@ -77,7 +78,7 @@ def galleries(shown: Cards, count: int, why: Sequence[str | None] | None) -> lis
     chosen = [
         ("repaired", "Repaired pairs", "evenly spread from the surest to the least sure", repaired, spread),
         (kind, f"{Kind}: the worst", "the lowest correspondence of all", gone, gone[:count]),
-        (kind, f"{Kind}, though doubtful", "the highest correspondence below the threshold", gone, doubtful),
+        (kind, f"{Kind}, though doubtful", f"the highest correspondence of all that were {kind}", gone, doubtful),
         ("kept", "Kept, though doubtful", "the lowest correspondence of all that were kept", kept, kept[:count]),
         ("kept", "Kept: the best", "the highest correspondence of all that were kept", kept, best),
     ]
@@ -147,9 +148,9 @@ def duplicates(shown: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
 def precomputed_scores(pairs: Pairs, scores: Any, most: int = 4) -> dict[str, np.ndarray]:
     """Name -> (N,) float64, NaN where there is none: of the input, then other floats of the scores table."""
     columns = {name: np.asarray(values, np.float64) for name, values in pairs.precomputed_scores.items()}
-    table = scores_table(scores)
+    table, ours = scores_table(scores), ("correspondence", *COLUMNS.names)
     for field in table.schema:
-        if pa.types.is_floating(field.type) and field.name != "correspondence":
+        if pa.types.is_floating(field.type) and field.name not in ours:
             columns[field.name] = table[field.name].cast(pa.float64()).fill_null(np.nan).to_numpy()
     return dict(list(columns.items())[:most])
 

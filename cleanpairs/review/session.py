@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from datetime import datetime
 from functools import cached_property
 from operator import index
 from pathlib import Path
@@ -21,6 +22,8 @@ from cleanpairs.repair.actions import REMATCHED, REPAIRED
 from cleanpairs.repair.editing import JUDGED, followed
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.review.log import CHOICES, Decision, DecisionLog, is_text
+
+EPOCH = "1970-01-01T00:00:00+00:00"
 
 
 class Session:
@@ -54,12 +57,15 @@ class Session:
 
     wanted : int
         Without a plan and a sample: ask about the pairs whose labels tell most, until there are so many labels.
+
+    saved : float
+        When the labels of the sample were written, in seconds since 1970. An answer that is later than that holds.
     """
 
     def __init__(
         self, pairs: Pairs, plan: RepairPlan | None, correspondence: np.ndarray, log: DecisionLog, *,
         sample: AuditSample | None = None, explainer: Explainer | None = None, calibration: Calibration | None = None,
-        wanted: int = 0, first: Sequence[int] = (),
+        wanted: int = 0, first: Sequence[int] = (), saved: float = 0.0,
     ) -> None:  # fmt: skip
         self.pairs, self.log, self.sample, self.explainer, self.calibration = pairs, log, sample, explainer, calibration
         self.wanted, self.blind, self._next, self.first = wanted, plan is None, list[int](), list(first)
@@ -72,11 +78,19 @@ class Session:
             self.known &= self.planned != "quarantine"
         if sample is not None:
             self.known = np.isin(np.arange(len(pairs)), sample.pair_id)
-            for i, label in zip(sample.pair_id.tolist(), sample.matched.tolist(), strict=True):  # of a spreadsheet
-                if np.isfinite(label) and not any(made.drawn for made in log.about(i)):
-                    log.decide([i], "keep" if label else "drop", drawn=True)
+            labels = dict(zip(sample.pair_id.tolist(), sample.matched.tolist(), strict=True))  # of a spreadsheet
+            log.label({i: bool(label) for i, label in labels.items() if self._is_new(i, label, saved)})
         self.answered = np.zeros(len(pairs), bool)
         self._note(log.decided())
+
+    def _is_new(self, pair: int, label: float, saved: float) -> bool:
+        """Whether a label of the sample counts. An answer that was taken back is as late as the log's last line."""
+        made = [made for made in self.log.about(pair) if made.drawn]
+        if not (made and np.isfinite(label)):
+            return bool(np.isfinite(label))
+        held = self.log.of(pair, drawn=True)
+        last = self.log.path.stat().st_mtime if held is None else datetime.fromisoformat(held.time or EPOCH).timestamp()
+        return saved >= last + 1  # times of answers are in whole seconds
 
     def refresh(self) -> None:
         """Read what others have answered meanwhile."""
@@ -275,13 +289,13 @@ class Session:
     def rate(self) -> dict[str, Any]:
         """How many pairs would be kept now, and the share of mismatched ones among them, as the report has it.
 
-        A kept pair that was answered is matched. The calibration tells of the others.
+        A kept pair that a person says belongs is matched. The calibration tells of the others.
         """
-        action = self.planned.copy()
+        action, sure = self.planned.copy(), np.zeros(len(self.y), bool)
         for i, made in self.log.decided().items():
-            action[i] = self._action(i, made)
+            action[i], sure[i] = self._action(i, made), made.action == "keep"
         kept = self.known & (action == "keep")
-        left, share = self.y[kept & ~self.answered], Estimate(0.0, 0.0, 0.0)
+        left, share = self.y[kept & ~sure], Estimate(0.0, 0.0, 0.0)
         if len(left):
             share = UNDETERMINED if self.calibration is None else self.calibration.shares(left, [len(left)])[0]
         part = float(len(left) / max(kept.sum(), 1))

@@ -17,6 +17,7 @@ from cleanpairs.audit import (
     draw_sample,
     evaluate_audit,
     expected_quality,
+    read_answers,
     read_labels,
     update_labels,
     write_labels,
@@ -358,6 +359,33 @@ def test_an_update_keeps_the_sample_and_has_the_labels(
     update_labels(path, replace(drawn_labels, matched=np.where(np.arange(N) < 2, [1.0, 0.0] * (N // 2), np.nan)), pairs)
     assert [row | {"matched": ""} for row in csv_rows(path)] == before and len(list(path.parent.iterdir())) == 2
     np.testing.assert_array_equal(read_labels(path, keys=pairs.keys, correspondence=scores).matched[:3], [1, 0, np.nan])
+
+
+def test_an_update_leaves_what_a_person_has_added(
+    tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, scores: np.ndarray
+) -> None:
+    rows = [
+        {
+            "Note": f"'{i}; mine",
+            "Matched": "yes" if i < 3 else "?",
+            **{k: row[k] for k in ("pair_id", "key", "stratum")},
+        }
+        for i, row in enumerate(csv_rows(write_labels(tmp_path / "audit", drawn_labels, pairs)))
+    ]
+    path = save(tmp_path / "l.csv", rows, ";")
+    path.write_text("sep=;\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    sample = read_labels(path, keys=pairs.keys, correspondence=scores)
+    update_labels(path, replace(sample, matched=np.array([1.0, 0.0, *[np.nan] * (N - 3), 1.0])), pairs)
+    changed = {1: "0", 2: "", N - 1: "1"}  # the third answer was taken back
+    text = path.read_text(encoding="utf-8-sig")
+    assert text.startswith("sep=;\n")
+    got = list(csv.DictReader(text.splitlines()[1:], delimiter=";"))
+    assert got == [row | {"Matched": changed.get(i, row["Matched"])} for i, row in enumerate(rows)]
+
+
+def test_an_empty_field_is_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("pair_id,matched\n0,1\n1,\n2,?\n3,no\n", encoding="utf-8")
+    assert read_answers(tmp_path / "a.csv", correspondence=[0.5] * 4) == {0: True, 2: None, 3: False}
 
 
 @pytest.mark.parametrize(

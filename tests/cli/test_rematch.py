@@ -218,6 +218,8 @@ def test_captions_are_requested_and_answers_are_read(on_squares: Callable[..., A
         assert len(lines_of(Path("p.parquet.answers.jsonl"))) == 40
         more = ["--recaption-url", url, "--recaption-requests", "requests.jsonl"]
         assert on_squares(*rematch, *model, "--out", "p.parquet", *more)[0] == 2
+    none = [*rematch, *model, "--threshold", "0", "--out", "p.parquet", "--recaption-requests", "none.jsonl"]
+    assert on_squares(*none)[0] == 0 and lines_of(Path("none.jsonl")) == []
     code, _, err = on_squares(*rematch, "--out", "p.parquet", "--set", "max_words=3")
     assert code == 2 and "--recaption-requests" in err
     code, _, err = on_squares(*rematch, "--out", "p.parquet", "--recaption-requests", "requests.jsonl")
@@ -234,6 +236,14 @@ def test_a_judge_gives_second_opinions(on_squares: Callable[..., Any]) -> None:
         assert code == 0 and asked[0][1] == "Bearer sk-secret", err
     figures = json.loads(out)
     assert figures["answers"] == 0 and figures["opinions"] == 40
+    rows = [f"{i},{int(i % 4 > 0)}" for i in range(40) if i % 4 or i < 8]
+    Path("a.csv").write_text("\n".join(["pair_id,matched", *rows]))
+    with serving(judged) as (url, _):
+        judge = ["--judge", f"tiny-vl@{url}", "--labels", "a.csv"]
+        assert "measured on 30" in on_squares("review", "run", "--calibrate", *judge)[1]
+    shutil.rmtree("run/review")
+    with serving(judged) as (url, _):
+        assert on_squares("review", "run", "--calibrate", "--judge", f"tiny-vl@{url}")[0] == 0
     assert figures["noise_rate_interval"][0] < 0.25 < figures["noise_rate_interval"][1]
     assert "sk-secret" not in "".join(file.read_text() for file in Path("run/review").iterdir())
     code, out, err = on_squares("explain", "run", "pair_id:0", "pair_id:1")

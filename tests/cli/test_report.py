@@ -4,6 +4,7 @@ import csv
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.audit import AuditSample, draw_sample, update_labels, write_labels
+from cleanpairs.audit import draw_sample, update_labels, write_labels
 from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.data import load_pairs
 from cleanpairs.data.atomic import write_whole
@@ -67,8 +68,9 @@ def test_a_page_about_a_run(command: Command, run: Run, tmp_path: Path) -> None:
 
 def test_what_labels_say_is_shown(command: Command, run: Run, tmp_path: Path) -> None:
     y = run.scores().correspondence
-    labels = write_labels(run.path / "audit", draw_sample(y, 20, threshold=0.3), run.load_input().source.paths[0])
-    update_labels(labels, AuditSample.of(np.arange(20), np.array([0, 0.3, 1]), y, np.ones(20)), run.load_input())
+    sample = draw_sample(y, 20, threshold=0.3)
+    labels = write_labels(run.path / "audit", sample, run.load_input().source.paths[0])
+    update_labels(labels, replace(sample, matched=np.ones(len(sample))), run.load_input())
     assert command("audit", run.path, "--labels", labels)[0] == 0
     assert command("report", run.path) == (0, "written: report.html\n", "")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

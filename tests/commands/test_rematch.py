@@ -1,6 +1,7 @@
 """A plan that is made in a stream is the plan that is made in memory, and what it leaves beside it."""
 
 import json
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from pyarrow import csv as pq_csv
 from cleanpairs.commands import rematch
 from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.rematch import WrittenPlan, rematch_run
-from cleanpairs.commands.run import Run
+from cleanpairs.commands.run import ANSWERS, PLAN, Run
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.correspondence import pair_probability
 from cleanpairs.correspondence.pair_probability import PairNumbers
@@ -25,6 +27,7 @@ from cleanpairs.repair.actions import REMATCHED
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.planning import judged_pairs
 from cleanpairs.repair.settings import RepairSettings
+from cleanpairs.review.log import DecisionLog
 
 NUMBERS = ("repair_score", "margin", "confidence", "correspondence")
 
@@ -235,3 +238,37 @@ def test_a_trained_model_on_vectors(tmp_path: Path) -> None:
         assert table["key"].equals(expected.table["key"])
         kept = table.filter(pc.is_in(table["action"], pa.array(["keep", "rematch_text", "rematch_image"])))
         assert kept["caption"].null_count == 0 and kept["original_caption"].null_count == 0
+
+
+def test_the_plan_of_a_run_is_its_own_until_the_answers_change(tmp_path: Path) -> None:
+    """Also where rows are displaced, whose pairs a plan gives 0, and where an answer is taken back."""
+    data = write(tmp_path / "data.parquet", 600, 0.1)
+    table = pq.read_table(data)
+    order = np.arange(600)
+    order[200:400] = np.roll(order[200:400], 1)
+    columns = {"key": table["key"], "image_features": table["image_features"]}
+    columns |= {name: table[name].take(order) for name in ("caption", "text_features")}
+    pq.write_table(pa.table(columns), data)
+    run = fit(data)
+    y = run.fitted_scores().correspondence
+    asked = np.flatnonzero(np.isfinite(y))[::25][:20].tolist()
+    about = str(run.info["input"]["fingerprint"]), len(y)
+    with closing(DecisionLog(run.path / ANSWERS, *about)) as log:
+        log.label({i: bool(y[i] > 0.5) for i in asked})
+        rematch_run(run, run.path / PLAN, overwrite=True)
+        summary = RepairPlan.load(run.path / PLAN).summary()
+        assert summary.displaced > 100 and run.current_plan() is not None
+        log.undo(log.decisions[-1].name)
+        assert run.answered() is None and run.current_plan() is None
+        log.label({asked[-1]: bool(y[asked[-1]] > 0.5), 201: True})
+        assert y[201] == 0 and run.current_plan() is None
+
+
+def test_images_of_rows_with_lists_of_captions_are_not_replaced(tmp_path: Path) -> None:
+    data = write(tmp_path / "data.parquet", 60, 0.3)
+    table = pq.read_table(data).select(["key", "image_features", "caption"])
+    lists = pa.array([[caption] for caption in table["caption"].to_pylist()])
+    pq.write_table(table.set_column(2, "caption", lists), data)
+    run = fit(data, "image_encoder=features", "epochs=1", "batch_size=16", method="infonce", backbone="mlp")
+    with pytest.raises(ConfigError, match="--captions split"):
+        rematch_run(run, tmp_path / "plan.parquet", RepairSettings(targets="image"))

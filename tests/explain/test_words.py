@@ -104,6 +104,19 @@ def test_neighbours_are_trusted_others_of_the_same_kind() -> None:
         model.explain(["k3"])  # type: ignore[list-item]
 
 
+def test_neighbours_of_a_caption_that_many_pairs_have() -> None:
+    n, rng = 300, np.random.default_rng(0)
+    captions = ["image"] * 200 + [f"a cat of {i}" for i in range(100)]
+    images, texts = (unit(rng.normal(size=(n, 8))) for _ in range(2))
+    images[:200], texts[:200] = images[0], texts[0]
+    pairs = Pairs.from_arrays(captions, features=images.astype(np.float32))
+    asked = Explainer(pairs, lambda rows: (images[rows], texts[rows]), np.full(n, 0.9), 0.5)
+    near = asked.neighbours([0], 10)[0]
+    for found, z in ((near.similar_images, images), (near.similar_captions, texts)):
+        assert [one.pair_id for one in found] == (200 + np.argsort(-z[200:] @ z[0])[:10]).tolist()
+        np.testing.assert_allclose([one.similarity for one in found], np.sort(z[200:] @ z[0])[::-1][:10], atol=1e-6)
+
+
 def test_a_sample_of_the_trusted_pairs_is_embedded_and_searched_once_and_then_what_is_asked() -> None:
     pairs, topic, wrong = corpus()
     whole, embedded = explainer(pairs, wrong), []
@@ -136,25 +149,25 @@ def test_nothing_is_said_without_words_or_trusted_pairs() -> None:
 def test_issues_are_ranked_however_few_are_flagged() -> None:
     captions = [f"a red chair number {i}" for i in range(60)]
     captions[7] = captions[8] = captions[9] = "photo"
-    captions[20] = "красный стул"
+    captions[12], captions[20] = "", "красный стул"
     rng = np.random.default_rng(0)
     features = rng.normal(size=(60, 1, 8)).astype(np.float32)
-    features[31] = features[30]
-    features[[50, 51]] = 0  # as of images that are missing
-    bad = {5: "filter blank: the image shows one colour", 50: "there is no vector", 51: "there is no vector"}
-    pairs = replace(Pairs.from_arrays(captions, features=features), reasons=bad)
+    features[31], features[12], features[[50, 51]] = features[30], features[13], 0
+    reasons = {5: "filter blank: the image shows one colour", 12: "the caption is empty", 9: "the image is broken"}
+    reasons |= {50: "there is no vector", 51: "there is no vector"}
+    pairs = replace(Pairs.from_arrays(captions, features=features), reasons=reasons)
     texts = unit(rng.normal(size=(60, 8)))
-    texts[31] = -texts[30]
+    texts[31], texts[12] = -texts[30], 0
     y = np.linspace(0.6, 0.99, 60)
     y[42] = 0.55
-    y[[5, 50, 51]] = np.nan
+    y[list(reasons)] = np.nan
     asked = Explainer(pairs, lambda rows: (unit(features[rows, 0]), texts[rows]), y, 0.5)
     table = asked.issues(3)
     found = {issue: [r for r in table.to_pylist() if r["issue"] == issue] for issue in ISSUES}
     assert [r["pair_id"] for r in found["doubtful"]] == [42, 0, 1]
     assert [r["why"] for r in found["doubtful"]] == asked.why([42, 0, 1])
     assert [r["pair_id"] for r in found["one caption, many images"]] == [7]
-    assert "3 images" in found["one caption, many images"][0]["why"]
+    assert "2 images" in found["one caption, many images"][0]["why"]
     assert [r["pair_id"] for r in found["uninformative"]] == [5]
     assert [r["pair_id"] for r in found["another script"]] == [20] and "Cyrillic" in found["another script"][0]["why"]
     near = found["near-duplicate images, different captions"]

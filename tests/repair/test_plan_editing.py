@@ -84,6 +84,15 @@ def test_a_repair_may_be_taken_back_or_dropped(tmp_path: Path) -> None:
         assert row["repair_score"] is row["confidence"] is None or action == "recaption"
 
 
+def test_scores_of_a_donor_do_not_pass_to_a_caption_of_ones_own(tmp_path: Path) -> None:
+    plan_of({0: {"action": "recaption", "caption": "what I see"}}).save(tmp_path / "plan.parquet")
+    plan = RepairPlan.load(tmp_path / "plan.parquet")
+    row = plan.table.to_pylist()[0]
+    assert row["caption"] == "what I see"
+    assert [row[k] for k in ("repair_score", "margin", "confidence")] == [None] * 3
+    assert "70 % of 1 repairs are expected to be right, undetermined of 2" in str(plan.summary())
+
+
 @pytest.mark.parametrize(("action", "caption", "reason"), [("keep", "plain", None), ("drop", None, "by hand")])
 def test_a_caption_of_a_model_may_be_taken_back_or_dropped(
     tmp_path: Path, action: str, caption: str | None, reason: str | None

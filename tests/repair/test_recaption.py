@@ -113,6 +113,19 @@ def test_equal_captions_go_to_so_many_images_only() -> None:
         assert new.summary().recaptioned == 3 * reuse
 
 
+def test_a_pair_that_is_there_already_is_not_written_again() -> None:
+    pairs, plan = corpus()
+    images = pairs.images.read(range(len(pairs.images)))
+    images[3], images[4] = images[0], images[1]
+    captions = ["purple"] * 3 + ["A red square, of 8!", "purple", "purple"] + ["purple"] * 6
+    pairs = Pairs.from_arrays(captions, images=images)
+    action = ["drop", "drop", "drop", "drop", "recaption", "drop"] + ["keep"] * 6
+    plan = plan_of(pairs, action, caption=[c if a == "keep" else "a green square of 9" if a == "recaption" else None
+                                           for c, a in zip(captions, action, strict=True)], threshold=0.5)  # fmt: skip
+    new = recaption(pairs, plan, Namer(), by_colour).table["action"].to_pylist()
+    assert new[:6] == ["drop", "drop", "recaption", "drop", "recaption", "recaption"]
+
+
 def test_pictures_that_cannot_be_read_stay_dropped() -> None:
     pairs, plan = corpus()
     images = pairs.images.read(range(len(pairs.images)))

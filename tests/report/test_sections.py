@@ -122,6 +122,8 @@ def test_given_scores_are_compared() -> None:
     scores = pa.table({"correspondence": y, "similarity": given, "is_mismatch": [False] * n})
     found = precomputed_scores(replace(pairs, precomputed_scores={"clip": given[::-1]}), scores)
     assert list(found) == ["clip", "similarity"]
+    moved = scores.append_column("displaced_confidence", pa.array(given, pa.float32()))
+    assert list(precomputed_scores(pairs, moved)) == ["similarity"]
     assert precomputed_scores(pairs, SimpleNamespace(correspondence=y)) == {}
     (c,) = compare_scores(shown, {"similarity": given}, 4)
     both = np.isfinite(y) & np.isfinite(given)

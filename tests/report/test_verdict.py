@@ -89,6 +89,14 @@ def test_the_truth_of_repairs_is_that_of_their_donors() -> None:
     assert said["kept and repaired"] == f"{expected:.1%}"
 
 
+def test_another_truth_than_that_of_the_data_is_not_mixed_with_it() -> None:
+    y, wrong, found = scored()
+    pairs, given = corpus(wrong), np.arange(N) % 2 == 0
+    said = told(y, plan(pairs, y, 100, 0.75), pairs, {}, found, given)
+    assert said["as it came"] == f"{given.mean():.1%}" and said["kept"] == f"{given[y >= 0.5].mean():.1%}"
+    assert said["kept and repaired"] == "undetermined"
+
+
 @pytest.mark.parametrize("result", [{}, {"noise_rate": None}])
 def test_undetermined(result: dict[str, None]) -> None:
     y, *_ = scored()

@@ -1,5 +1,6 @@
 """What a session asks, what it takes for an answer, and what comes of it, through the real export."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,12 +145,30 @@ def test_labels_of_an_audit_and_of_a_spreadsheet_are_taken_in(case: Case, tmp_pa
     assert case.open(tmp_path).edited().table["action"][REPAIRED].as_py() == "rematch_text"
 
 
+def test_of_the_page_and_a_spreadsheet_the_later_label_holds(case: Case, tmp_path: Path) -> None:
+    page = case.open(tmp_path, blind=True)
+    assert page.sample is not None
+    first, second, third = page.queue().tolist()[:3]
+    page.answer(first, "keep")
+    page.undo(page.answer(second, "keep").name)
+    sample = replace(page.sample, matched=np.where(np.isin(page.sample.pair_id, [first, second, third]), 0.0, np.nan))
+    for saved, labels in (
+        (time.time() - 60, {first: True, third: False}),
+        (time.time() + 60, dict.fromkeys((first, second, third), False)),
+    ):
+        Session(case.pairs, None, case.y, page.log, sample=sample, saved=saved)
+        assert page.log.labels() == labels
+
+
 def test_the_rate_is_the_reports_and_an_answered_pair_is_right(case: Case, tmp_path: Path) -> None:
     session = case.open(tmp_path)
     scores = SimpleNamespace(correspondence=case.y)
     report = verdict(outcome_of(scores, 0.5, case.plan, None), case.plan, case.pairs, {}, case.calibration)
     value, low, high = session.rate()["mismatched"]
     assert report is not None and f"{value:.1%} ({low:.1%} to {high:.1%})" == dict(report["shares"])["kept"]
+    unsure = session.answer(int(session.queue("kept")[0]), "unsure")
+    assert session.rate()["mismatched"] == [value, low, high]  # nobody says that it is right
+    session.undo(unsure.name)
     session.calibration = None
     assert session.rate()["mismatched"] is None
     session.answer_all(session.queue("kept"), "keep")
