@@ -33,9 +33,6 @@ from cleanpairs.repair.editing import write_csv
 from cleanpairs.repair.plan import wrong_in_output
 from cleanpairs.scoring.evaluate import detection
 
-_TEXTS = ("cell", "method", "noise", "per", "data", "settings_digest", "status")
-_ROW: dict[str, Any] = dict.fromkeys(_TEXTS, str) | {"rate": float | int, "limit": int | None}  # what each row has
-
 
 @dataclass(frozen=True)
 class Bench:
@@ -89,10 +86,12 @@ class BenchResult:
 def _read_log(path: Path) -> list[dict[str, Any]]:
     """The rows of ``bench.jsonl``, a cell each. DataError names a line that is none."""
     rows = read_lines(path)
+    texts = ("cell", "method", "noise", "per", "data", "settings_digest", "status")
+    kinds: dict[str, Any] = dict.fromkeys(texts, str) | {"rate": float | int, "limit": int | None}
     for number, row in enumerate(rows, start=1):
         has = row if isinstance(row, dict) else {}
-        kinds = _ROW if has.get("status") == "ok" else _ROW | {"error": str}
-        if not all(isinstance(has.get(key, ...), kind) for key, kind in kinds.items()):
+        failed = has.get("status") != "ok" and not isinstance(has.get("error"), str)
+        if failed or not all(isinstance(has.get(key, ...), kind) for key, kind in kinds.items()):
             raise DataError(f"{path}, line {number}, is no row of a benchmark: remove the line, or the file")
     return rows
 

@@ -10,9 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# What pyarrow 26 casts to invalid arrays: views of lists with nulls, and slices of lists of the type null.
-_MISCAST = re.compile(r"list_view|(?<!not )\bnull\b")
-
 Data = TypeVar("Data", pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
 
 
@@ -84,7 +81,8 @@ def recast(column: Any, kind: pa.DataType) -> Any:
         return column
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([recast(chunk, kind) for chunk in column.chunks], kind)
-    if not _MISCAST.search(str(column.type)):
+    # What pyarrow 26 casts to invalid arrays: views of lists with nulls, and slices of lists of the type null.
+    if not re.search(r"list_view|(?<!not )\bnull\b", str(column.type)):
         try:
             return column.cast(kind)
         except pa.ArrowNotImplementedError:  # inside of maps and dictionaries

@@ -15,7 +15,7 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.data import Pairs
 from cleanpairs.data.decoding import MISSING, RGB, Decoder, workers_for
 from cleanpairs.data.text import text_groups
-from cleanpairs.ops.columns import one_array, with_columns
+from cleanpairs.ops.columns import filtered, one_array, with_columns
 from cleanpairs.repair.actions import CAPTIONED, REPAIRED, acted
 from cleanpairs.repair.plan import RepairPlan, part_sources
 
@@ -94,7 +94,7 @@ def _there(pairs: Pairs, plan: RepairPlan, image: np.ndarray, text: np.ndarray) 
     shown_by = part_sources(plan.table)[1][repaired]
     usable = np.isin(images, image) & ~np.isin(np.arange(len(pairs)), list(pairs.reasons))
     known = set(zip(images[usable].tolist(), pairs.text_group[usable].tolist(), strict=True))
-    captions = plan.table["caption"].filter(pa.array(repaired)).to_pylist()
+    captions = filtered(plan.table["caption"], repaired).to_pylist()
     known.update(zip(images[shown_by].tolist(), text_groups(captions).tolist(), strict=True))
     return np.array([both in known for both in zip(image.tolist(), text.tolist(), strict=True)], bool)
 

@@ -23,8 +23,6 @@ from cleanpairs.repair.editing import JUDGED, followed
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.review.log import CHOICES, Decision, DecisionLog, is_text
 
-EPOCH = "1970-01-01T00:00:00+00:00"
-
 
 class Session:
     """Questions about the pairs of a run, and their answers.
@@ -89,7 +87,10 @@ class Session:
         if not (made and np.isfinite(label)):
             return bool(np.isfinite(label))
         held = self.log.of(pair, drawn=True)
-        last = self.log.path.stat().st_mtime if held is None else datetime.fromisoformat(held.time or EPOCH).timestamp()
+        if held is None:
+            last = self.log.path.stat().st_mtime
+        else:
+            last = datetime.fromisoformat(held.time).timestamp() if held.time else 0
         return saved >= last + 1  # times of answers are in whole seconds
 
     def refresh(self) -> None:
