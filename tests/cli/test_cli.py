@@ -66,7 +66,7 @@ def test_every_command_has_help(command: Command, name: str) -> None:
         ("fit", 2, ["DATA"]),
         ("fit nowhere.parquet", 3, ["nowhere.parquet"]),
         ("fit data.parquet --column text=captoin", 3, ["captoin", "did you mean 'caption'", "extra"]),
-        ("fit data.parquet --set backbone=3", 2, ["unknown backbone 3"]),
+        ("fit data.parquet --set backbone=3", 2, ["backbone of auto must be text, found 3"]),
         ("fit --resume", 3, ["runs/latest", "cleanpairs fit"]),
         ("score data.parquet --out s.parquet", 3, ["runs/latest", "cleanpairs fit"]),
         ("score a b c --out s.parquet", 2, ["give RUN, DATA"]),
