@@ -54,11 +54,12 @@ def worst(tab: Any) -> None:
     tab.look(1200, 900)
     tab.run("document.querySelectorAll('.tools, .key, .card:nth-child(n + 7)').forEach(e => e.remove())")
     cards = f"{WORST}.closest('.gallery').querySelector('.cards')"
-    tab.run(f"{cards}.scrollIntoView({{ block: 'center' }})")
-    tab.screenshot()  # a card has its height when it was seen
+    for _ in range(2):  # a card has its height when it was seen
+        tab.run(f"{cards}.scrollIntoView({{ block: 'center' }})")
+        shot = tab.screenshot()
     box = f"{cards}.getBoundingClientRect()"
     left, top, right, bottom = (tab.run(f"{box}.{side}") for side in ("left", "top", "right", "bottom"))
-    save(tab.screenshot().crop((left - 8, top - 8, right + 8, bottom + 8)), "wrong_pairs")
+    save(shot.crop((left - 8, top - 8, right + 8, bottom + 8)), "wrong_pairs")
 
 
 def review(browser: Any, run: Path, scratch: Path) -> None:
