@@ -7,9 +7,9 @@ attributes: 2,000 products with their attributes as captions. Scores are those o
 DIR. Kinds of noise: ``within:category`` where there are categories, else cluster:4; cluster:16, partial, uniform, none.
 
 order: telling (as ``review --calibrate`` asks), random, lowest scores first, audit (its stratified draw). F1 at the
-threshold that the answers give, by the best F1 of these scores. Held: the 95 % interval of the rate holds it. Word: of
-the exports by ``max_wrong`` .05 that are not refused, those with at most so many mismatched pairs. Each figure is the
-mean over corpora, kinds, rates and draws; beside F1 stands the lowest mean of one corpus, kind and rate.
+threshold that the answers give, by the best F1 of these scores. Held: the 95 % interval of the rate holds it. Limit
+kept: of the exports by ``max_wrong`` .05 that are not refused, those with at most so many mismatched pairs. Each figure
+is the mean over corpora, kinds, rates and draws; beside F1 stands the lowest mean of one corpus, kind and rate.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def main() -> None:
         found = some.groupby([by, "wrong", "n"], sort=False)
         table = found[["F1", "held", "width", "exports"]].mean()
         table.insert(1, "lowest", found["F1"].min())
-        table["word"] = found["kept"].sum() / found["exports"].sum()
+        table["limit kept"] = found["kept"].sum() / found["exports"].sum()
         print(table.rename(columns={"F1": "F1 / best"}).to_csv(float_format="%.3f", na_rep="-"))
 
 

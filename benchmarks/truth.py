@@ -125,9 +125,11 @@ def row(folder: Path, corpus: str, rate: float, seed: int, changes: dict[str, An
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: said / is above each level, then kept by each max_wrong: share, of an oracle's right pairs."""
+    """Markdown: implied / true above each level, then by each max_wrong: true share, of an oracle's right pairs."""
     head = ["corpus", "noise", "seed", "rate, interval", "AUROC", "ECE"]
-    head += [f"w > {a}: said / is" for a in ABOVE] + [f"max_wrong {m}: is, of oracle's" for m in WRONG] + ["CPU s"]
+    head += (
+        [f"w > {a}: implied / true" for a in ABOVE] + [f"max_wrong {m}: true, of oracle's" for m in WRONG] + ["CPU s"]
+    )
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
         cells = [r["corpus"], f"{r['noise']:g}", str(r["seed"])]
