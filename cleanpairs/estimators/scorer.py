@@ -773,6 +773,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             correspondence = _one_for_each(embedded.pairs, correspondence)
         else:
             fitted = self._has_scores_of(embedded.pairs.source, len(embedded.pairs))
+            if fitted:  # filters that the fit did not ask, since it streamed, set nothing aside now
+                found = {i: why for i, why in embedded.quarantined.items() if not why.startswith(PREFIX)}
+                embedded = replace(embedded, quarantined={**found, **self.quarantined_})
             correspondence = self.correspondence_ if fitted else self._scores_of(embedded)
             unseen = self._threshold_of(embedded, correspondence)
         chosen = wanted.resolved(self._applied_threshold(unseen, of_fit=fitted))
