@@ -774,8 +774,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         else:
             fitted = self._has_scores_of(embedded.pairs.source, len(embedded.pairs))
             if fitted:  # filters that the fit did not ask, since it streamed, set nothing aside now
-                found = {i: why for i, why in embedded.quarantined.items() if not why.startswith(PREFIX)}
-                embedded = replace(embedded, quarantined={**found, **self.quarantined_})
+                faulty = {i: why for i, why in embedded.quarantined.items() if not why.startswith(PREFIX)}
+                embedded = replace(embedded, quarantined={**faulty, **self.quarantined_})
             correspondence = self.correspondence_ if fitted else self._scores_of(embedded)
             unseen = self._threshold_of(embedded, correspondence)
         chosen = wanted.resolved(self._applied_threshold(unseen, of_fit=fitted))
@@ -968,7 +968,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             raise ConfigError(f"a writer has caption(images, captions, words), and {type(writer).__name__} has not")
         else:
             explainer = self.explainer(loaded)
-            settings.setdefault("words", lambda rows: [e.unsupported for e in explainer.explain(rows)])
+            settings.setdefault("words", lambda rows: [e.unsupported for e in explainer.explain(rows, neighbours=0)])
         return recaption(loaded, plan, writer, self.score_pairs, **settings)
 
     def plot_scores(self, *, truth: np.ndarray | None = None, ax: "Axes | None" = None) -> "Axes":

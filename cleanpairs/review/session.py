@@ -68,7 +68,7 @@ class Session:
         self.pairs, self.log, self.sample, self.explainer, self.calibration = pairs, log, sample, explainer, calibration
         self.wanted, self.blind, self._next, self.first = wanted, plan is None, list[int](), list(first)
         self.y = np.asarray(correspondence, np.float64)
-        self.known = np.isfinite(self.y)
+        self.known, self.answered = np.isfinite(self.y), np.zeros(len(pairs), bool)
         self.plan, self.planned = None, np.full(len(pairs), "keep", object)
         if plan is not None:
             self.plan = plan.check_for(pairs)
@@ -76,10 +76,14 @@ class Session:
             self.known &= self.planned != "quarantine"
         if sample is not None:
             self.known = np.isin(np.arange(len(pairs)), sample.pair_id)
-            labels = dict(zip(sample.pair_id.tolist(), sample.matched.tolist(), strict=True))  # of a spreadsheet
-            log.label({i: bool(label) for i, label in labels.items() if self._is_new(i, label, saved)})
-        self.answered = np.zeros(len(pairs), bool)
+            self.take_labels(sample, saved)
         self._note(log.decided())
+
+    def take_labels(self, sample: AuditSample, saved: float) -> None:
+        """Take the labels of a sample, which a spreadsheet may have, as answers. ``saved``: as of the class."""
+        labels = dict(zip(sample.pair_id.tolist(), sample.matched.tolist(), strict=True))
+        self.log.label({i: bool(label) for i, label in labels.items() if self._is_new(i, label, saved)})
+        self._note(list(labels))
 
     def _is_new(self, pair: int, label: float, saved: float) -> bool:
         """Whether a label of the sample counts. An answer that was taken back is as late as the log's last line."""
