@@ -82,16 +82,14 @@ class Session:
     def take_labels(self, sample: AuditSample, saved: float) -> None:
         """Take the labels of a sample, which a spreadsheet may have, as answers. ``saved``: as of the class."""
         labels = dict(zip(sample.pair_id.tolist(), sample.matched.tolist(), strict=True))
-        self.log.label({i: bool(label) for i, label in labels.items() if self._is_new(i, label, saved)})
+        self.log.label({i: label == 1 for i, label in labels.items() if label in (0, 1) and self._is_new(i, saved)})
         self._note(list(labels))
 
-    def _is_new(self, pair: int, label: float, saved: float) -> bool:
+    def _is_new(self, pair: int, saved: float) -> bool:
         """Whether a label of the sample counts. An answer that was taken back is as late as the log's last line."""
-        made = [made for made in self.log.about(pair) if made.drawn]
-        if not (made and np.isfinite(label)):
-            return bool(np.isfinite(label))
-        held = self.log.of(pair, drawn=True)
-        if held is None:
+        if not any(made.drawn for made in self.log.about(pair)):
+            return True
+        if (held := self.log.of(pair, drawn=True)) is None:
             last = self.log.path.stat().st_mtime
         else:
             last = datetime.fromisoformat(held.time).timestamp() if held.time else 0
