@@ -409,6 +409,8 @@ def test_a_resumed_fit_is_the_same(trained: Any, tmp_path: Path) -> None:
         tiny(trained, lr=1e-3).fit(pairs, run_dir=tmp_path, resume=True)
     with pytest.raises(DataError, match="other data or settings"):
         tiny(trained).fit(corpus(40, seed=2), run_dir=tmp_path, resume=True)
+    with pytest.raises(ConfigError, match="needs the run_dir"):
+        tiny(trained).fit(pairs, resume=True)
 
 
 # -- objectives -----------------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
     interrupted, the same command goes on. Finished parts lie in OUT.parts until all are there. Filters set none of its
-    rows aside.
+    rows aside. After a fit with --drop all rows are read at once, and filtered.
     """
     from cleanpairs.commands.score import score_stream
 

@@ -105,6 +105,9 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
     session = Session(pairs, None, y, _log(run, pairs), sample=sample, saved=csv.stat().st_mtime)
 
     def judge() -> tuple[Any, str]:
+        if csv.exists():  # somebody may have typed into it meanwhile
+            saved = csv.stat().st_mtime
+            session.take_labels(read_labels(csv, keys=pairs.keys, correspondence=y), saved)
         update_labels(csv, session.labels(), pairs)
         return _judged(run, options, csv)
 

@@ -45,7 +45,7 @@ class ScorePairs:
         if self.model._row_scorer({"text", "features", "text_features"}) is None:
             raise ConfigError(
                 f"the model in {run} scores no batches of vectors: that takes one fitted on vectors of the images "
-                "(image_features), or clip-score on vectors of both sides; use `cleanpairs score`"
+                "(image_features), or clip-score on vectors of both sides, without --drop; use `cleanpairs score`"
             )
 
     def __call__(self, batch: Any) -> Any:

@@ -126,7 +126,7 @@ def score_stream(
                 raise ConfigError(
                     f"{data} cannot be divided among workers: that takes Parquet with a column of image vectors "
                     "(image_features) and, for a model of caption vectors, one of those (text_features), or an "
-                    "embedding folder; leave --engine and --workers out"
+                    "embedding folder, and a fit without --drop; leave --engine and --workers out"
                 )
             counts, unseen = _score_at_once(fitted, load_pairs(data, **(columns or {})), Path(staged))
             done = None

@@ -183,7 +183,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         run_dir : str or Path, optional
             Where checkpoints are kept.
         resume : bool
-            Go on from the checkpoints of an interrupted fit.
+            Go on from the checkpoints in ``run_dir`` of an interrupted fit.
         on_epoch, on_step : callable, optional
             See :class:`cleanpairs.trainer.Trainer`.
         on_encode, on_encode_texts : callable, optional
@@ -198,8 +198,14 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         ------
         CleanpairsError
             See :meth:`PairScorer.fit`. RefusedError: the training diverges, too.
+
+        Notes
+        -----
+        See :meth:`PairScorer.fit`.
         """
         self.validate()
+        if resume and run_dir is None:
+            raise ConfigError("resume=True needs the run_dir of the fit that was interrupted")
         with own_modes(), distributed.process_group(self._resolved_device()):
             self._begin()
             pairs, val = load_pairs(pairs), None if val is None else load_pairs(val)
@@ -409,7 +415,12 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """See :meth:`PairScorer._row_scorer`: image vectors stream, with captions or their vectors."""
         given = self._text_encoder == "features"
-        if "features" not in roles or self._image_encoder != "features" or (given and "text_features" not in roles):
+        if (
+            self._named_filters
+            or "features" not in roles
+            or self._image_encoder != "features"
+            or (given and "text_features" not in roles)
+        ):
             return None
         pictures = self.near_duplicates and "image" in roles
         return VectorScorer(self.model_, self.bank_, self.tokenizer_, text_vectors=given, pictures=pictures)

@@ -479,6 +479,7 @@ class FrozenScorer(PairScorer):
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """Vectors of both sides stream. What a model encodes, or a column of scores judges, is loaded whole."""
         streams = isinstance(self._model, GivenVectors) and self._model.streams
+        streams &= not self._named_filters
         return FrozenRows(self) if streams and {"features", "text_features"} <= roles else None
 
     def _encode(

@@ -6,6 +6,7 @@ scikit-learn's conventions: the constructor only stores, ``fit`` validates, fitt
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -111,13 +112,19 @@ class Embedded:
         """(N,) bool: not quarantined."""
         return np.array([i not in self.quarantined for i in range(len(self.pairs))], dtype=bool)
 
-    def _frozen_spaces(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Unit vectors (M, d) and (N, e) before any training. None of pixels, of vectors that are compared, of few."""
+    @cached_property
+    def frozen_spaces(self) -> tuple[np.ndarray, np.ndarray]:
+        """Unit vectors (M, d) and (N, e) of what a trained model's towers saw, before any training."""
+        assert self.frozen_images is not None and self.frozen_texts is not None
+        return frozen_spaces(self.frozen_images, self.frozen_texts, 0)
+
+    @property
+    def _has_frozen_spaces(self) -> bool:
+        """Not of pixels, of vectors that are compared, of few."""
         images, texts = self.frozen_images, self.frozen_texts
         if images is None or texts is None or images.ndim != 3 or len(images) < 20 or not len(self.pairs):
-            return None
-        one_space = texts.vectors is not None and images.shape[1:] == (1, texts.vectors.shape[1])
-        return None if one_space else frozen_spaces(images, texts, 0)
+            return False
+        return texts.vectors is None or images.shape[1:] != (1, texts.vectors.shape[1])
 
     def displaced_rows(self, matched: np.ndarray) -> Displacement:
         """See :meth:`PairScorer.displaced_rows`.
@@ -132,7 +139,7 @@ class Embedded:
         Displacement
             Of n rows.
         """
-        pairs, spaces = self.pairs, self._frozen_spaces()
+        pairs, spaces = self.pairs, self.frozen_spaces if self._has_frozen_spaces else None
         _, first, row = np.unique(pairs.row, return_index=True, return_inverse=True)
         images, texts = (self.images.vectors, self.texts.vectors) if spaces is None else spaces
         images, usable, count = images[pairs.image_index[first]], np.zeros(len(first), bool), np.bincount(row)
@@ -313,6 +320,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             No pair is usable, or more than ``max_bad_share`` of them are unusable.
         RefusedError
             Fewer than two pairs, or nothing to tell mismatched pairs by.
+
+        Notes
+        -----
+        Pairs of displaced rows keep their correspondence. :meth:`displaced_rows` finds them. :meth:`rematch`, and
+        ``cleanpairs fit``, take them for mismatched.
         """
         raise NotImplementedError
 
@@ -338,6 +350,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     def _fits_sample(self, roles: Set[str]) -> bool:
         """Whether a sample of rows of which this is known (roles of columns) tells how to score all of them."""
         return False
+
+    @property
+    def _named_filters(self) -> dict[str, float]:
+        """The filters that ``drop`` names. They are asked about all rows at once, so that none streams."""
+        return chosen_filters(f"none,{self.drop}")
 
     _sample_of = 0  # how many pairs there are, where those of ``fit`` are a sample of them
 
@@ -756,6 +773,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             correspondence = _one_for_each(embedded.pairs, correspondence)
         else:
             fitted = self._has_scores_of(embedded.pairs.source, len(embedded.pairs))
+            if fitted:  # filters that the fit did not ask, since it streamed, set nothing aside now
+                faulty = {i: why for i, why in embedded.quarantined.items() if not why.startswith(PREFIX)}
+                embedded = replace(embedded, quarantined={**faulty, **self.quarantined_})
             correspondence = self.correspondence_ if fitted else self._scores_of(embedded)
             unseen = self._threshold_of(embedded, correspondence)
         chosen = wanted.resolved(self._applied_threshold(unseen, of_fit=fitted))
@@ -948,7 +968,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             raise ConfigError(f"a writer has caption(images, captions, words), and {type(writer).__name__} has not")
         else:
             explainer = self.explainer(loaded)
-            settings.setdefault("words", lambda rows: [e.unsupported for e in explainer.explain(rows)])
+            settings.setdefault("words", lambda rows: [e.unsupported for e in explainer.explain(rows, neighbours=0)])
         return recaption(loaded, plan, writer, self.score_pairs, **settings)
 
     def plot_scores(self, *, truth: np.ndarray | None = None, ax: "Axes | None" = None) -> "Axes":

@@ -32,7 +32,6 @@ from cleanpairs.estimators.batches import RowScorer, VectorScorer
 from cleanpairs.estimators.cleaner import Fit
 from cleanpairs.estimators.encoders import AUTO, GIVEN
 from cleanpairs.estimators.persistence import Saved, Stored
-from cleanpairs.estimators.spaces import frozen_spaces
 from cleanpairs.methods.auto_training import AutoTraining
 from cleanpairs.methods.untrained import Untrained, vectors_of_both
 from cleanpairs.ops.normalised_similarity import TAU, VectorPairs
@@ -244,7 +243,7 @@ class Auto(PairCleaner):
 
     def _fits_sample(self, roles: Set[str]) -> bool:
         given = self.encoder is None and self.text_encoder in (None, AUTO, GIVEN)
-        given &= self.image_encoder in ("auto", GIVEN) and not self.drop and not self.retrieval
+        given &= self.image_encoder in ("auto", GIVEN) and not self._named_filters and not self.retrieval
         return given and {"features", "text_features"} <= roles
 
     @property
@@ -334,8 +333,7 @@ class Auto(PairCleaner):
         assert images is not None and tokens is not None
         both = vectors_of_both(images, tokens)
         joint = both if both is not None and both[0].shape[1] == both[1].shape[1] else None
-        spaces = frozen_spaces(images, tokens, self.random_state_)
-        groups = pairs.pair_image_group, pairs.text_group
+        spaces, groups = embedded.frozen_spaces, (pairs.pair_image_group, pairs.text_group)
         return PairProbability(
             *spaces, pairs.image_index, *groups, correspondence, threshold, joint=joint, seed=self.random_state_
         )

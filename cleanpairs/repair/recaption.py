@@ -54,7 +54,7 @@ def recaption(
     Raises DataError: the plan is not for these pairs. ConfigError: the data has vectors only, or ``writer`` does not
     give a text for each image.
     """
-    plan.check_for(pairs)
+    plan = plan.check_for(pairs)
     least = plan.min_repair_score if min_repair_score is None else min_repair_score
     if not 0 <= least <= 1 or max_reuse < 1:
         raise ConfigError(f"min_repair_score must lie in [0, 1] and max_reuse be at least 1, got {least}, {max_reuse}")

@@ -68,7 +68,7 @@ class Session:
         self.pairs, self.log, self.sample, self.explainer, self.calibration = pairs, log, sample, explainer, calibration
         self.wanted, self.blind, self._next, self.first = wanted, plan is None, list[int](), list(first)
         self.y = np.asarray(correspondence, np.float64)
-        self.known = np.isfinite(self.y)
+        self.known, self.answered = np.isfinite(self.y), np.zeros(len(pairs), bool)
         self.plan, self.planned = None, np.full(len(pairs), "keep", object)
         if plan is not None:
             self.plan = plan.check_for(pairs)
@@ -76,18 +76,20 @@ class Session:
             self.known &= self.planned != "quarantine"
         if sample is not None:
             self.known = np.isin(np.arange(len(pairs)), sample.pair_id)
-            labels = dict(zip(sample.pair_id.tolist(), sample.matched.tolist(), strict=True))  # of a spreadsheet
-            log.label({i: bool(label) for i, label in labels.items() if self._is_new(i, label, saved)})
-        self.answered = np.zeros(len(pairs), bool)
+            self.take_labels(sample, saved)
         self._note(log.decided())
 
-    def _is_new(self, pair: int, label: float, saved: float) -> bool:
+    def take_labels(self, sample: AuditSample, saved: float) -> None:
+        """Take the labels of a sample, which a spreadsheet may have, as answers. ``saved``: as of the class."""
+        labels = dict(zip(sample.pair_id.tolist(), sample.matched.tolist(), strict=True))
+        self.log.label({i: label == 1 for i, label in labels.items() if label in (0, 1) and self._is_new(i, saved)})
+        self._note(list(labels))
+
+    def _is_new(self, pair: int, saved: float) -> bool:
         """Whether a label of the sample counts. An answer that was taken back is as late as the log's last line."""
-        made = [made for made in self.log.about(pair) if made.drawn]
-        if not (made and np.isfinite(label)):
-            return bool(np.isfinite(label))
-        held = self.log.of(pair, drawn=True)
-        if held is None:
+        if not any(made.drawn for made in self.log.about(pair)):
+            return True
+        if (held := self.log.of(pair, drawn=True)) is None:
             last = self.log.path.stat().st_mtime
         else:
             last = datetime.fromisoformat(held.time).timestamp() if held.time else 0

@@ -285,19 +285,21 @@ def test_it_serves_until_ctrl_c_and_ends_with_the_result(run: Path, tmp_path: Pa
         with urllib.request.urlopen(urllib.request.Request(address + path, data), timeout=900) as answer:
             return json.loads(answer.read())
 
-    first, *_, last = ask("queue")["pairs"]
+    first, typed, *_, last = ask("queue")["pairs"]
     assert ("similar_images" in ask(f"question/{first}")) == (name == "review")
     ask("decide", {"pair": first, "action": "drop"})
     assert ("plan.parquet" if name == "review" else f"1 of {N} drawn") in ask("write", {})["text"]
     ask("decide", {"pair": last, "action": "keep"})
+    csv = run / "audit" / "labels.csv"
+    if name == "audit":  # somebody types into the CSV while the page is open
+        csv.write_text(csv.read_text("utf-8-sig").replace(f"\n{typed},,", f"\n{typed},1,"), "utf-8")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=900)
-    assert process.returncode == 0 and set(opened(run).decided()) == {first, last}
+    assert process.returncode == 0 and set(opened(run).decided()) == {first, last, *[typed] * (name == "audit")}
     assert "xdg-open" not in err  # what should open a browser and finds no screen complains
     if name == "review":
         assert out.startswith("2 pairs decided -> ") and (run / "review" / "plan.parquet").exists()
     else:
-        assert f"2 of {N} drawn" in out and (run / "audit" / "result.json").exists()
-        answers = csv_rows(run / "audit" / "labels.csv")
-        labels = {int(row["pair_id"]): row["matched"] for row in answers if row["matched"]}
-        assert labels == {first: "0", last: "1"}
+        assert f"3 of {N} drawn" in out and (run / "audit" / "result.json").exists()
+        labels = {int(row["pair_id"]): row["matched"] for row in csv_rows(csv) if row["matched"]}
+        assert labels == {first: "0", typed: "1", last: "1"}

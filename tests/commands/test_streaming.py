@@ -1,5 +1,6 @@
 """Scores in a stream are the scores: chunk borders, lists of captions, quarantined rows."""
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,18 @@ def with_texts(path: Path, n: int, *, kind: Any = np.float32, dim: int = 6, bad:
 def of_both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     data = with_texts(tmp_path_factory.mktemp("both") / "both.parquet", 40)
     return request.param.set_params(text_encoder="features", device="cpu").fit(data)
+
+
+def test_filters_that_are_named_are_asked_about_all_rows(of_both: Any, tmp_path: Path) -> None:
+    """What streams passes none."""
+    data = with_texts(tmp_path / "new.parquet", 9)
+    table = pq.read_table(data)
+    pq.write_table(table.set_column(0, "caption", pa.array(["w1", *["w1 w2 w3"] * 8])), data)
+    model = copy(of_both).set_params(drop="caption_length=8")
+    assert score_stream(model, data, tmp_path / "scores.parquet").quarantined == 1
+    with pytest.raises(ConfigError, match="without --drop"):
+        score_stream(model, data, tmp_path / "s.parquet", engine=make_engine("local", workers=2))
+    assert model.set_params(drop="none")._row_scorer({"features", "text_features"}) is not None
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32])

@@ -15,6 +15,8 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence.agreement import NeighbourAgreement, normalised_agreement, nothing_known
 from cleanpairs.correspondence.calibration import Estimate, positions
 from cleanpairs.data.noise import apply_noise, inject_noise
+from cleanpairs.estimators import scorer
+from cleanpairs.estimators.spaces import frozen_spaces
 from cleanpairs.methods import auto_training, untrained
 from cleanpairs.methods.auto_training import AutoTraining, CalibrationStage, first_within_one_standard_error
 from cleanpairs.methods.untrained import plant
@@ -210,6 +212,9 @@ def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(monkeypatch: py
     assert abs(model.noise_rate_ - 0.4) < 0.06
     assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.9
     assert (flagged & noise.mismatched).sum() / flagged.sum() > 0.8
+    seen = list[int]()
+    monkeypatch.setattr(scorer, "frozen_spaces", lambda *of: seen.append(len(of[0])) or frozen_spaces(*of))
+    assert model.rematch(apply_noise(clean, noise)).summary().judged and seen == [700]  # they take long
 
 
 def test_too_few_pairs_to_plant_leave_the_noise_rate_undetermined() -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
 from cleanpairs import CRCL, Pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.images import encoded_list
+from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.recaption import recaption
 from tests.encoders.test_captioner import save_vit_gpt2
@@ -62,7 +64,8 @@ def by_colour(pairs: Pairs) -> np.ndarray:
 
 def test_dropped_pairs_get_captions_that_fit() -> None:
     pairs, plan = corpus()
-    new = recaption(pairs, plan, Namer(), by_colour)
+    of_a_spreadsheet = replace(plan, table=with_columns(plan.table, {"original_caption": pa.array(["7"] * 12)}))
+    new = recaption(pairs, of_a_spreadsheet, Namer(), by_colour)
     table = new.table.to_pylist()
     for i, row in enumerate(table):
         colour = list(COLOURS)[i % 3]
