@@ -183,15 +183,12 @@ def cell_bytes(value: Any, root: Path, beside: Path | None = None) -> bytes:
         return read_bytes(file)
 
 
-def named_file(value: Any, read: bool = False) -> str | None:
-    """The path of the file that one cell of an image column names. None where the cell holds the image, or none.
-
-    ``read``: the cell also holds what was read of that file.
-    """
+def named_file(value: Any) -> str | None:
+    """The path of the file that one cell of an image column names. None where the cell holds the image, or none."""
     if isinstance(value, list):
         value = value[0] if len(value) == 1 else None
     if isinstance(value, dict):
-        value = value.get("path") if read or value.get("bytes") is None else None
+        value = value.get("path") if value.get("bytes") is None else None
     return value if isinstance(value, str) and value and embedded(value) is None else None
 
 

@@ -26,14 +26,12 @@ class Rows:
     """Input rows in a batch, and the file that they are from.
 
     Some rows are unusable: ``faults`` is row of the batch -> reason. Some have an unusable caption: ``caption_faults``.
-    ``read``: the cells of images hold what was read of the files that they name.
     """
 
     path: str
     batch: pa.RecordBatch
     faults: Mapping[int, str] = field(default_factory=dict)
     caption_faults: Faults = field(default_factory=dict)
-    read: bool = False
 
 
 @dataclass
@@ -149,7 +147,7 @@ def convert(
     else:
         cells = image_cells(batch.column(columns["image"]))
         groups, row_faults = _image_hashes(cells, rows.path, image_root, first_row)
-        paths = enumerate(named_file(cell, rows.read) for cell in cells)
+        paths = enumerate(map(named_file, cells))
         named = {i: (path, os.path.dirname(rows.path)) for i, path in paths if path is not None}
     row_faults |= rows.faults
     if row_faults and (status := column("status")) is not None:
