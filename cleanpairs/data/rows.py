@@ -125,14 +125,14 @@ def convert(
     *,
     image_root: str | None,
     first_row: int,
-    names: pa.Array | None = None,
+    names: pa.Array,
     hash_vectors: bool = True,
 ) -> RowBatch:
     """A batch of input rows, converted.
 
     - ``columns``: role -> column
     - ``shapes``: those of the vectors of ``features`` and ``text_features``
-    - ``names``: names of rows without a key, else these have numbers
+    - ``names``: names of the rows where there is no column of keys
     - ``hash_vectors``: whether ``image_group`` is wanted, which takes 3 microseconds a row
     """
     batch = rows.batch
@@ -156,7 +156,8 @@ def convert(
         failed = {i: message or word for i, (word, message) in enumerate(outcomes) if str(word).startswith("failed")}
         row_faults |= {i: f"{NO_DOWNLOAD}: {failed[i]}" for i in row_faults.keys() & failed.keys()}
     captions, keys = column(columns.get("text")), column(columns.get("key"))
-    names = row_numbers(first_row, n) if names is None else names
+    if keys is not None:  # a number alone may be the key of another row
+        names = pc.binary_join_element_wise("row", row_numbers(first_row, n), " ")
     pairs = _pairs(n, captions, names, keys, row_faults, rows.caption_faults)
     out = RowBatch(n, *pairs, image_group=groups, vectors=vectors, named=named, captioned=captions is not None)
 

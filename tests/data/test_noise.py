@@ -472,6 +472,7 @@ def test_a_copy_of_a_table_has_its_keys_and_takes_no_broken_line(tmp_path: Path)
     lines[3], lines[5], lines[7] = "3.png,a red dress, long", "5.png", "/mnt/x/0.png,which image is it"
     (tmp_path / "in.csv").write_text("\n".join(["image,caption", *lines]))
     records = [{"image": f"{i}.png", "caption": {"de": "x"} if i in (3, 5) else f"caption {i}"} for i in range(12)]
+    records = [record | {"key": None if i == 4 else str(i + 1)} for i, record in enumerate(records)]
     (tmp_path / "in.json").write_text(json.dumps(records))
     for name in ("in.csv", "in.json"):
         for rate in (0.0, 1.0):
