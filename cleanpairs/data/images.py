@@ -105,8 +105,7 @@ def resolve_path(path: str, root: Path, beside: Path | None = None) -> Path:
         if not os.path.exists(file):
             ends = (base / meant for meant in _candidate_paths(path, base))
             for end in ends if beside is None else chain([beside / path], ends):
-                resolved = end.resolve()
-                if resolved.is_relative_to(base) and resolved.is_file():
+                if end.is_file() and (resolved := end.resolve()).is_relative_to(base):
                     return resolved
     if not file.is_relative_to(base):
         remedy = "" if os.path.exists(file) else ", and no end of it is there"

@@ -97,7 +97,8 @@ class ListingReader(TableReader):
         name = name if columns is None or name in columns else None
         paths = [None] * len(table) if name is None else [path or None for path in table[name].to_pylist()]
         file, root = source.paths[0], source.image_root
-        named = {i: (path, os.path.dirname(file)) for i, path in enumerate(map(named_file, paths)) if path}
+        at = enumerate(map(named_file, paths if columns != [name] else []))  # not where pictures alone are wanted
+        named = {i: (path, os.path.dirname(file)) for i, path in at if path}
         faults = {**meant_twice(named, root), **listing.faults}
         cells = ({"bytes": path and encoded_bytes(path, file, root), "path": path} for path in paths)
         first = 0
@@ -105,7 +106,7 @@ class ListingReader(TableReader):
             last = first + len(images)
             part = table.slice(first, len(images)).combine_chunks().to_batches()[0]
             values = dict(zip(part.schema.names, part.columns, strict=True)) | ({} if name is None else {name: images})
-            why = {i - first: fault for i, fault in faults.items() if first <= i < last}
+            why = {i - first: faults[i] for i in range(first, last) if i in faults}
             spoilt = {(i - first, k): fault for (i, k), fault in listing.caption_faults.items() if first <= i < last}
             yield Rows(file, record_batch(schema, values, columns), why, spoilt)
             first = last
