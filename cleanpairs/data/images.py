@@ -105,8 +105,7 @@ def resolve_path(path: str, root: Path, beside: Path | None = None) -> Path:
         if not os.path.exists(file):
             ends = (base / meant for meant in _candidate_paths(path, base))
             for end in ends if beside is None else chain([beside / path], ends):
-                resolved = end.resolve()
-                if resolved.is_relative_to(base) and resolved.is_file():
+                if end.is_file() and (resolved := end.resolve()).is_relative_to(base):
                     return resolved
     if not file.is_relative_to(base):
         remedy = "" if os.path.exists(file) else ", and no end of it is there"
@@ -183,15 +182,12 @@ def cell_bytes(value: Any, root: Path, beside: Path | None = None) -> bytes:
         return read_bytes(file)
 
 
-def named_file(value: Any, read: bool = False) -> str | None:
-    """The path of the file that one cell of an image column names. None where the cell holds the image, or none.
-
-    ``read``: the cell also holds what was read of that file.
-    """
+def named_file(value: Any) -> str | None:
+    """The path of the file that one cell of an image column names. None where the cell holds the image, or none."""
     if isinstance(value, list):
         value = value[0] if len(value) == 1 else None
     if isinstance(value, dict):
-        value = value.get("path") if read or value.get("bytes") is None else None
+        value = value.get("path") if value.get("bytes") is None else None
     return value if isinstance(value, str) and value and embedded(value) is None else None
 
 

@@ -19,6 +19,8 @@ class Pairs:
 
     - ``captions``: all empty where the input has none: vectors of both sides do without
     - ``image_index`` (N,) int64: row of ``images``
+    - ``images``: M images. ``images.read([image_index[i]])[0]`` is the encoded picture of pair i, None where there is
+      none. ``images.array()`` are the vectors (M, R, D), None where there are pictures only
     - ``row``, ``position`` (N,) int64: input row of each pair, and its place in the row's list of captions
     - ``image_group`` (M,) int64: equal = the same image
     - ``text_group`` (N,) int64: equal = the same text after normalisation. The same vector, where there are no captions

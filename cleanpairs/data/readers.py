@@ -220,7 +220,7 @@ def load_pairs(
     path, options["split"] = _as_parquet(data, split, text_column), None
     try:
         source = open_source(path, **options)
-        name, here = source.columns.get("image"), options | {"image_root": image_root or Path.cwd()}
+        name, here = source.columns.get("image"), options | {"image_root": Path.cwd()}
         paths = name and is_text(flat_type(pq.read_schema(path).field(name).type))
         pairs = load_source(open_source(path, **here) if image_root is None and paths else source)
         if image_root is None and not paths and any(why.startswith("the image ") for why in pairs.reasons.values()):
@@ -370,7 +370,7 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
             for name, values in dict(data).items()
         }
         return datasets.Dataset.from_dict(columns)
-    except (pa.ArrowException, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+    except (pa.ArrowException, ValueError, TypeError, AttributeError, KeyError, OverflowError, OSError) as error:
         raise DataError(
             f"the data cannot be taken as a table: {error}; a dict holds columns, of one value a pair (in Dataset.map: "
             "batched=True)"
@@ -394,7 +394,9 @@ def _kept(cell: Any) -> Any:
                 file.tobytes() == cell.tobytes()
             ):
                 return cell
-    return cell.copy()
+    with suppress(Exception):
+        return cell.copy()
+    return cell  # closed, or cut: its file is all there is of it
 
 
 def dataset_tables(dataset: Any) -> Iterator[pa.Table]:

@@ -26,14 +26,12 @@ class Rows:
     """Input rows in a batch, and the file that they are from.
 
     Some rows are unusable: ``faults`` is row of the batch -> reason. Some have an unusable caption: ``caption_faults``.
-    ``read``: the cells of images hold what was read of the files that they name.
     """
 
     path: str
     batch: pa.RecordBatch
     faults: Mapping[int, str] = field(default_factory=dict)
     caption_faults: Faults = field(default_factory=dict)
-    read: bool = False
 
 
 @dataclass
@@ -127,14 +125,14 @@ def convert(
     *,
     image_root: str | None,
     first_row: int,
-    names: pa.Array | None = None,
+    names: pa.Array,
     hash_vectors: bool = True,
 ) -> RowBatch:
     """A batch of input rows, converted.
 
     - ``columns``: role -> column
     - ``shapes``: those of the vectors of ``features`` and ``text_features``
-    - ``names``: names of rows without a key, else these have numbers
+    - ``names``: names of the rows where there is no column of keys
     - ``hash_vectors``: whether ``image_group`` is wanted, which takes 3 microseconds a row
     """
     batch = rows.batch
@@ -149,7 +147,7 @@ def convert(
     else:
         cells = image_cells(batch.column(columns["image"]))
         groups, row_faults = _image_hashes(cells, rows.path, image_root, first_row)
-        paths = enumerate(named_file(cell, rows.read) for cell in cells)
+        paths = enumerate(map(named_file, cells))
         named = {i: (path, os.path.dirname(rows.path)) for i, path in paths if path is not None}
     row_faults |= rows.faults
     if row_faults and (status := column("status")) is not None:
@@ -158,7 +156,8 @@ def convert(
         failed = {i: message or word for i, (word, message) in enumerate(outcomes) if str(word).startswith("failed")}
         row_faults |= {i: f"{NO_DOWNLOAD}: {failed[i]}" for i in row_faults.keys() & failed.keys()}
     captions, keys = column(columns.get("text")), column(columns.get("key"))
-    names = row_numbers(first_row, n) if names is None else names
+    if keys is not None:  # a number alone may be the key of another row
+        names = pc.binary_join_element_wise("row", row_numbers(first_row, n), " ")
     pairs = _pairs(n, captions, names, keys, row_faults, rows.caption_faults)
     out = RowBatch(n, *pairs, image_group=groups, vectors=vectors, named=named, captioned=captions is not None)
 

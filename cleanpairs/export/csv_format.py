@@ -13,7 +13,7 @@ from cleanpairs.core.regular import writing
 from cleanpairs.data.writing import Sink
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
-from cleanpairs.ops.columns import is_image_struct, readable
+from cleanpairs.ops.columns import decoded_type, is_image_struct, one_array, readable
 from cleanpairs.repair.editing import without_formulas
 
 
@@ -28,6 +28,7 @@ class CsvSink(Sink):
     for_people = True  # and their spreadsheets
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
+        schema = pa.schema([field.with_type(decoded_type(field.type)) for field in schema])
         self._images = [i for i, field in enumerate(schema) if is_image_struct(field.type)]
         for i in self._images:
             schema = schema.set(i, pa.field(schema.field(i).name, pa.string()))
@@ -39,7 +40,7 @@ class CsvSink(Sink):
                     f"a CSV cannot hold the column {field.name!r} of type {field.type}: write Parquet "
                     f"({path.with_suffix('.parquet').name}){split}"
                 )
-        self._path, self._schema = path, schema.remove_metadata()
+        self._path, self._schema = path, schema
         with writing(path):
             self._writer = pa_csv.CSVWriter(str(path), self._schema)
 
@@ -66,7 +67,7 @@ class CsvSink(Sink):
             columns[i] = pa.array([cell and cell["path"] for cell in cells], pa.string())
         for i, field in enumerate(self._schema):
             if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
-                columns[i] = readable(columns[i])
+                columns[i] = readable(one_array(columns[i]))
         table = pa.Table.from_arrays(columns, names=self._schema.names)
         table = (without_formulas(table) if self.for_people else table).cast(self._schema)
         with writing(self._path):

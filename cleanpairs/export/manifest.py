@@ -65,9 +65,7 @@ def write_manifest(
         **noted,
         "files": entries,
         "fingerprint": source.fingerprint,
-        "input": {
-            "paths": [os.path.relpath(path, home) for path in source.paths],
-        },
+        "input": {"paths": [os.path.relpath(path, home) for path in source.files]},
         "versions": {
             "python": platform.python_version(),
             "cleanpairs": cleanpairs.__version__,

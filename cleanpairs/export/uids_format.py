@@ -46,8 +46,8 @@ class UidsOutput(Output):
         if UID_COLUMN not in names:
             raise ConfigError(
                 f"a .npy lists the column {UID_COLUMN!r}, of 32 hexadecimal digits each, and the data has none"
-                f"{nearest(UID_COLUMN, names)}. Name its ids {UID_COLUMN!r} and fit again (beside arrays they come in "
-                "the Parquet of captions), or name the output *.parquet, where each row has its key"
+                f"{nearest(UID_COLUMN, names) or '.'} Name its ids {UID_COLUMN!r} and fit again (beside arrays they "
+                "come in the Parquet of captions), or name the output *.parquet, where each row has its key"
             )
         if not layout.one_row_a_pair:
             raise ConfigError("a uid list keeps or drops a whole sample, and rows of this input have several captions")

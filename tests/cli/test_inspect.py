@@ -207,8 +207,13 @@ def test_captions_of_several_columns(folder: Path, kind: str) -> None:
 def test_a_row_that_is_unusable_stays_so_where_columns_are_joined(folder: Path) -> None:
     path, joined = folder / "in.csv", {"text_column": "title,description"}
     path.write_text("image,title,description\n0.jpg,Red,A dress\n1.jpg,Blue,A coat, long\n2.jpg,Green\n3.jpg,,A hat\n")
+    with path.open("a") as file:
+        file.write("/mnt/0.jpg,Grey,A sock\n")
     pairs = load_pairs(path, **joined)
-    assert pairs.reasons == {1: "line 3 has 4 fields, the header 3", 2: "line 4 has 2 fields, the header 3"}
+    assert pairs.reasons == {
+        1: "line 3 has 4 fields, the header 3", 2: "line 4 has 2 fields, the header 3",
+        4: "'/mnt/0.jpg' and '0.jpg' end in the name of one file",
+    }  # fmt: skip
     assert pairs.captions[3] == "A hat" and load_pairs(path, limit=2, **joined).reasons.keys() == {1}
     assert {c["name"] for c in inspect_pairs(pairs)["columns"]} == {"image", "title", "description", "caption", "key"}
     rows = [{"image": f"{i}.jpg", "title": t, "description": "d"} for i, t in enumerate(["Red", {"de": "Blau"}])]

@@ -117,18 +117,24 @@ def test_paths_in_structs_are_of_the_working_directory(
 def test_what_was_drawn_in_a_picture_is_kept_and_its_file_may_be_gone(tmp_path: Path) -> None:
     for name in ("drawn.png", "gone.png", "same.jpg"):
         coloured(1).save(tmp_path / name)
-    drawn, gone, same = (Image.open(tmp_path / name) for name in ("drawn.png", "gone.png", "same.jpg"))
+    (tmp_path / "cut.png").write_bytes((tmp_path / "gone.png").read_bytes()[:-30])
+    names = ("drawn.png", "gone.png", "same.jpg", "same.jpg", "cut.png")
+    drawn, gone, same, closed, cut = (Image.open(tmp_path / name) for name in names)
     drawn.paste((0, 200, 0), (0, 0, 8, 8))
     gone.load()
+    closed.close()
+    with pytest.raises(OSError, match="truncated"):
+        cut.load()
     (tmp_path / "gone.png").unlink()
-    data: dict[str, Any] = {"image": [drawn, gone, same, None], "caption": list("abcd")}
-    frames = [pd.DataFrame(data), pd.DataFrame(data | {"image": [drawn, gone, same, np.nan]})]
+    images = [drawn, gone, same, closed, cut]
+    data: dict[str, Any] = {"image": [*images, None], "caption": list("abcdef")}
+    frames = [pd.DataFrame(data), pd.DataFrame(data | {"image": [*images, np.nan]})]
     for pairs in map(load_pairs, (data, *frames, frames[0].to_dict("records"))):
-        contents = pairs.images.read([0, 1, 2])
-        pixels = [Image.open(io.BytesIO(c or b"")).convert("RGB").getpixel((0, 0)) for c in contents]
-        assert pixels[:2] == [(0, 200, 0), (37, 9, 90)] and pairs.reasons == {3: "there is no image"}
-        assert contents[2] == (tmp_path / "same.jpg").read_bytes()
-    same.close()
+        contents = pairs.images.read(range(5))
+        pixels = [Image.open(io.BytesIO(c or b"")).convert("RGB").getpixel((0, 0)) for c in contents[:2]]
+        assert pixels == [(0, 200, 0), (37, 9, 90)] and pairs.reasons == {5: "there is no image"}
+        assert contents[2:] == [(tmp_path / name).read_bytes() for name in names[2:]]
+    same.close(), cut.close()
 
 
 def test_a_missing_file_costs_its_row(tmp_path: Path) -> None:

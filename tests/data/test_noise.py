@@ -469,9 +469,10 @@ def test_a_copy_of_a_table_has_its_keys_and_takes_no_broken_line(tmp_path: Path)
     for i in range(12):
         (tmp_path / f"{i}.png").write_bytes(png(i))
     lines = [f"{i}.png,caption {i}" for i in range(12)]
-    lines[3], lines[5] = "3.png,a red dress, long", "5.png"
+    lines[3], lines[5], lines[7] = "3.png,a red dress, long", "5.png", "/mnt/x/0.png,which image is it"
     (tmp_path / "in.csv").write_text("\n".join(["image,caption", *lines]))
     records = [{"image": f"{i}.png", "caption": {"de": "x"} if i in (3, 5) else f"caption {i}"} for i in range(12)]
+    records = [record | {"key": None if i == 4 else str(i + 1)} for i, record in enumerate(records)]
     (tmp_path / "in.json").write_text(json.dumps(records))
     for name in ("in.csv", "in.json"):
         for rate in (0.0, 1.0):
@@ -479,7 +480,7 @@ def test_a_copy_of_a_table_has_its_keys_and_takes_no_broken_line(tmp_path: Path)
             clean, copy = load_pairs(tmp_path / name), load_pairs(tmp_path / "out.parquet")
             order = noise.permutation.tolist()
             assert copy.keys == clean.keys and copy.true_key == [clean.keys[i] for i in order]
-            broken = {3, 5} if name == "in.csv" else {order.index(3), order.index(5)}
+            broken = {3, 5, 7} if name == "in.csv" else {order.index(3), order.index(5)}
             assert broken <= copy.reasons.keys() <= broken | {order.index(5)}
             assert copy.reasons.keys() == apply_noise(clean, noise).reasons.keys()
 

@@ -41,7 +41,7 @@ def test_a_row_of_bytes_and_text(tmp_path: Path) -> None:
     pairs = load_pairs(write(tmp_path / "in.parquet", columns, row_group_size=3))
     assert len(pairs) == n and repr(pairs) == "Pairs(7 pairs of 7 images (bytes))"
     assert pairs.source.columns == {"text": "TEXT", "image": "JPG", "key": "ID"}
-    assert pairs.keys == ["k0", "1", *columns["ID"][2:]] and pairs.reasons == {}
+    assert pairs.keys == ["k0", "row 1", *columns["ID"][2:]] and pairs.reasons == {}
     np.testing.assert_array_equal(pairs.pair_id, np.arange(n))
     np.testing.assert_array_equal(pairs.image_index, np.arange(n))
     same = pairs.image_group[:, None] == pairs.image_group

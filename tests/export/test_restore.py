@@ -414,12 +414,17 @@ def test_an_input_of_more_rows_than_were_read_is_not_written_over(tmp_path: Path
     table = pa.table(columns(N))
     for name, rows in (("a.parquet", table.slice(0, 9)), ("b.parquet", table.slice(9))):
         pq.write_table(rows, tmp_path / name)
-    for name, data, read in (("limit", tmp_path / "b.parquet", {"limit": 3}), ("two", tmp_path / "[ab].parquet", {})):
-        pairs = load_pairs(str(data), **read)
+    captions, b = write_folder(tmp_path) / "captions.csv", tmp_path / "b.parquet"
+    for name, data, read, to in (
+        ("limit", b, {"limit": 3}, b),
+        ("two", tmp_path / "[ab].parquet", {}, b),
+        ("joined", captions, {"text_column": "caption,id"}, captions),
+    ):
+        held, pairs = to.read_bytes(), load_pairs(str(data), **read)
         export_pairs(pairs, plan_of(pairs), tmp_path / name / "out.parquet")
-        with pytest.raises(OutputExistsError, match=r"b\.parquet is an input of the export, .* name another output"):
-            restore_export(tmp_path / name / "out.parquet", tmp_path / "b.parquet", overwrite=True)
-        assert pq.read_table(tmp_path / "b.parquet").equals(table.slice(9))
+        with pytest.raises(OutputExistsError, match=rf"{to.name} is an input of the export, .* name another output"):
+            restore_export(tmp_path / name / "out.parquet", to, overwrite=True)
+        assert to.read_bytes() == held
 
 
 def write_folder(folder: Path) -> Path:

@@ -77,6 +77,6 @@ def test_what_gives_no_list(make_pairs: Any, make_plan: Any, tmp_path: Path) -> 
     table = pq.read_table(pairs.source.paths[0]).rename_columns(["key", "uids", "image", "caption"])
     pq.write_table(table, pairs.source.paths[0])
     pairs = load_pairs(pairs.source.paths[0])
-    with pytest.raises(ConfigError, match=r"none; did you mean 'uids'\?\. Name its ids 'uid' and fit again"):
+    with pytest.raises(ConfigError, match=r"none; did you mean 'uids'\? Name its ids 'uid' and fit again"):
         export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy")
     assert not (tmp_path / "kept.npy").exists() and not (tmp_path / "kept.npy.ledger.parquet").exists()

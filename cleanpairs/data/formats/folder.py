@@ -10,6 +10,7 @@ Karpathy's ``dataset_*.json`` has ``images`` alone, each with ``filename``, ``sp
 Either way a row is an image with its list of captions.
 """
 
+import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from cleanpairs.data.captions import captions_of
 from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.records import ENDINGS, file_kind, read_records
 from cleanpairs.data.image_paths import found_root, with_images
-from cleanpairs.data.images import encoded_bytes, named_file
+from cleanpairs.data.images import encoded_bytes, meant_twice, named_file
 from cleanpairs.data.rows import Rows
 from cleanpairs.data.source import Source, fingerprint_of
 from cleanpairs.data.table_reader import IMAGE_TYPE, TableReader, bounded, chosen_split, record_batch
@@ -96,15 +97,18 @@ class ListingReader(TableReader):
         name = name if columns is None or name in columns else None
         paths = [None] * len(table) if name is None else [path or None for path in table[name].to_pylist()]
         file, root = source.paths[0], source.image_root
+        at = enumerate(map(named_file, paths if columns != [name] else []))  # not where pictures alone are wanted
+        named = {i: (path, os.path.dirname(file)) for i, path in at if path}
+        faults = {**meant_twice(named, root), **listing.faults}
         cells = ({"bytes": path and encoded_bytes(path, file, root), "path": path} for path in paths)
         first = 0
         for images in bounded(cells, batch_rows, lambda cell: len(cell["bytes"] or b"")):
             last = first + len(images)
             part = table.slice(first, len(images)).combine_chunks().to_batches()[0]
             values = dict(zip(part.schema.names, part.columns, strict=True)) | ({} if name is None else {name: images})
-            why = {i - first: fault for i, fault in listing.faults.items() if first <= i < last}
+            why = {i - first: faults[i] for i in range(first, last) if i in faults}
             spoilt = {(i - first, k): fault for (i, k), fault in listing.caption_faults.items() if first <= i < last}
-            yield Rows(file, record_batch(schema, values, columns), why, spoilt, name is not None)
+            yield Rows(file, record_batch(schema, values, columns), why, spoilt)
             first = last
 
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
@@ -168,7 +172,8 @@ def _listing(path: str, encoding: str | None, split: str | None, text: str | Non
         pa.types.is_string(kind) or (pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
     ):
         return listing
-    return listing._replace(keys=_file_keys([named_file(cell, True) for cell in table[image].to_pylist()]))
+    cells = (cell.get("path") if isinstance(cell, dict) else cell for cell in table[image].to_pylist())
+    return listing._replace(keys=_file_keys([named_file(cell) for cell in cells]))
 
 
 def _file_keys(paths: Sequence[str | None]) -> list[str | None]:
