@@ -1,6 +1,6 @@
 """Scoring against the bank, Parquet in and out, and the report, against the plain ways.
 
-    python benchmarks/bench_files.py
+    python benchmarks/bench_all.py --only files
 
 score    the matching probability of pairs of vectors by its definition, a pair at a time: in each of the bank's groups
          the softmax over the group and the pair itself, of images to texts and back, and the mean.
@@ -21,8 +21,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from side_by_side import Machine, Row, measure, one_thread, show, take_turns
+from side_by_side import Machine, Row, take_turns
 
 from cleanpairs import load_pairs
 from cleanpairs.data import ParquetSink
@@ -136,10 +135,3 @@ def rows(machine: Machine) -> Iterator[Row]:
         yield from scoring(machine)
         yield from parquet(machine, Path(folder))
         yield from report(machine, Path(folder))
-
-
-if __name__ == "__main__":
-    one_thread()
-    torch.set_num_threads(1)
-    found = measure()
-    show(rows(found), found)

@@ -1,6 +1,6 @@
 """Partial transport and rank correlation against what a user would write: seconds, ratios and errors.
 
-    python benchmarks/bench_ops.py
+    python benchmarks/bench_all.py --only ops
 
 One thread, CPU seconds; contestants take turns, and the fastest of their turns counts.
 
@@ -23,7 +23,7 @@ import numpy as np
 import ot
 import torch
 from scipy import stats
-from side_by_side import Machine, Row, measure, one_thread, show, take_turns
+from side_by_side import Machine, Row, take_turns
 from torch import Tensor
 
 from cleanpairs.ops import ranks as of_torch
@@ -150,10 +150,3 @@ def rows(machine: Machine) -> Iterator[Row]:
     warnings.simplefilter("ignore")
     yield from rank_rows(machine, 4000, 4096, 1024)
     yield from transport_rows(machine)
-
-
-if __name__ == "__main__":
-    one_thread()
-    torch.set_num_threads(1)
-    found = measure()
-    show(rows(found), found)

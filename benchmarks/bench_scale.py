@@ -144,18 +144,17 @@ def score(work: Path, rows: int, dim: int, flops: float, bandwidth: float) -> No
 
 
 def export(work: Path, rows: int, dim: int, bandwidth: float) -> None:
-    out, took = work / "out.parquet", {}
+    out, took = work / "out.parquet", []
     for n in (2000, rows // 4, rows):
         data, plan = inputs(work, n, dim), work / f"plan-{n}.parquet"
         write_plan(plan, data, n)
         began = time.perf_counter()
         seconds, peak = command("export", "--plan", plan, "--out", out, "--overwrite")
-        took[n] = seconds, peak, time.perf_counter() - began
-    start, base, _ = took.pop(2000)
-    for n, (seconds, peak, wall) in took.items():
+        took.append((n, seconds, peak, time.perf_counter() - began))
+    (_, start, base, _), (_, t0, m0, _), (_, t1, m1, _) = took
+    for n, seconds, peak, wall in took[1:]:
         print(f"export  {n:>10,} rows: {n / (seconds - start):>9,.0f} rows/s of CPU time, {n / wall:,.0f} by the "
               f"clock; peak {peak / 2**20:,.0f} MiB")  # fmt: skip
-    (t0, m0, _), (t1, m1, _) = took[rows // 4], took[rows]
     floor = 2 * data.stat().st_size / bandwidth
     print(f"export  exponent of time {exponent(t0 - start, t1 - start, 4):.2f}, of memory {exponent(m0, m1, 4):.3f}; "
           f"the start takes {start:.1f} s, {base / 2**20:,.0f} MiB; floor {floor:.1f} s (bytes read and written): "

@@ -1,6 +1,6 @@
 """Training steps of the backbones, CRCL's loss and the loader, against the straightforward implementation.
 
-    python benchmarks/bench_training.py
+    python benchmarks/bench_all.py --only training
 
 The baselines are written from the papers' equations, with the same weights, and give the same numbers (the largest
 difference is in the note). One thread, CPU seconds, the minimum of interleaved rounds.
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from side_by_side import Machine, Row, measure, one_thread, show, take_turns
+from side_by_side import Machine, Row, take_turns
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, normalize
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -389,10 +389,3 @@ def rows(machine: Machine) -> Iterator[Row]:
     yield from losses(machine, 4)
     yield from loader(machine, 3)
     yield from embedding(machine, 3)
-
-
-if __name__ == "__main__":
-    one_thread()
-    torch.set_num_threads(1)
-    found = measure()
-    show(rows(found), found)

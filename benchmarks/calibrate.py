@@ -55,12 +55,13 @@ def clean(folder: Path, corpus: str, out: Path) -> Pairs:
     return read(folder, corpus)[0]
 
 
-def noisy_data(fit: Any, noise: Noise) -> TrainingData:
-    """The data of the noisy pairs. Only new captions are encoded."""
+def noisy_data(fit: Any, noise: Noise) -> tuple[TrainingData, np.ndarray]:
+    """The data of the noisy pairs, and which of these it has. Only new captions are encoded."""
     if noise.rewritten or len(fit.usable) < len(fit.pairs):
-        return Auto(device="cpu")._prepare(apply_noise(fit.pairs, noise)).data
+        fit = Auto(device="cpu")._prepare(apply_noise(fit.pairs, noise))
+        return fit.data, fit.usable
     order = noise.permutation
-    return replace(fit.data, tokens=fit.data.tokens.take(order), text_group=fit.data.text_group[order])
+    return replace(fit.data, tokens=fit.data.tokens.take(order), text_group=fit.data.text_group[order]), fit.usable
 
 
 def scored(folder: Path, corpus: str, out: Path) -> dict[tuple[str, float], tuple[np.ndarray, np.ndarray]]:
@@ -72,8 +73,9 @@ def scored(folder: Path, corpus: str, out: Path) -> dict[tuple[str, float], tupl
             if not file.exists():
                 fit = fit or Auto(device="cpu")._prepare(clean(folder, corpus, out))
                 noise = noise_of(fit.pairs, "uniform" if kind == "none" else kind, rate, 0, fit)
-                y = Untrained.of(noisy_data(fit, noise), 0.0, similar=False, train=True, seed=0).agreement.observed
-                np.savez(file, y=y, bad=noise.mismatched[fit.usable])
+                data, usable = noisy_data(fit, noise)
+                y = Untrained.of(data, 0.0, similar=False, train=True, seed=0).agreement.observed
+                np.savez(file, y=y, bad=noise.mismatched[usable])
             with np.load(file) as kept:
                 found[kind, rate] = kept["y"], kept["bad"]
     return found

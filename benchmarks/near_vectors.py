@@ -9,8 +9,8 @@ alike. The vectors are those of the frozen EfficientNet-Lite.
 
 from __future__ import annotations
 
+import argparse
 import io
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +34,9 @@ def copy_of(data: bytes, kind: int) -> bytes:
     return out.getvalue()
 
 
-def images_of(name: str) -> list[bytes]:
+def images_of(file: Path) -> list[bytes]:
     """The images of a file of DATA_DIR."""
-    column = pq.read_table(Path(sys.argv[1]) / name, columns=["image"])["image"].to_pylist()
+    column = pq.read_table(file, columns=["image"])["image"].to_pylist()
     return [x["bytes"] if isinstance(x, dict) else x for x in column]
 
 
@@ -50,10 +50,13 @@ def rules_of(images: list[bytes]) -> dict[str, np.ndarray]:
 
 def main() -> None:
     """Print a table."""
-    images = images_of("webcaptions.parquet")[:300]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    data = parser.parse_args().data
+    images = images_of(data / "webcaptions.parquet")[:300]
     n = len(images)
     images += [copy_of(data, kind) for kind in range(3) for data in images]
-    web, products = (rules_of(each) for each in (images, images_of("fashion_test.parquet")))
+    web, products = (rules_of(each) for each in (images, images_of(data / "fashion_test.parquet")))
     print("# OMP_NUM_THREADS=1 python benchmarks/near_vectors.py DATA_DIR > benchmarks/results/near_vectors.csv")
     print("near duplicates by,scaled copies found,low quality,cropped,other images linked,products linked,in one group")
     for name, group in web.items():

@@ -195,7 +195,7 @@ def _run_cells(
             row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         logged.append(plain(row, repr))  # numbers that are not finite become null
         _write_log(bench.directory / "bench.jsonl", logged)
-        progress.cell(at, len(cells), row, done_before=False)
+        progress.cell(at, len(cells), logged[-1], done_before=False)
     return first_error
 
 

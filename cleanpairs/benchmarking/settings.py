@@ -11,6 +11,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.recipe import Recipe, find_recipes
 from cleanpairs.core.registry import METHODS, nearest
 from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data.readers import options_for_others
 
 
 @dataclass(frozen=True)
@@ -153,13 +154,13 @@ def load_splits(
         raise DataError(
             f"{data} holds mismatched pairs, by its column 'true_mismatch'; a benchmark starts from clean data"
         )
-    columns.pop("key_column", None)
     splits = [_split(role, given, Path(data), columns) for role, given in (("val", val), ("test", test))]
     return Splits(train, splits[0][0], splits[1][0], tuple(note for _, note in splits if note))
 
 
 def _split(role: str, given: str | Path | None, data: Path, columns: dict[str, Any]) -> tuple[Pairs | None, str | None]:
     folder = Path(given) if given is not None else data
+    columns = options_for_others(folder, data, columns)
     for name in ("dev", "val") if role == "val" else ("test",):
         if (folder / f"{name}_caps.txt").exists():
             return load_pairs(folder, split=name, **columns), None if given else f"{role}: split {name} of {folder}"

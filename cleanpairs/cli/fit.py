@@ -29,7 +29,7 @@ from cleanpairs.core.recipe import Recipe
 @click.argument("data", nargs=-1, type=Reads(), callback=join_arrays)
 @group(
     "Data",
-    option("--val=DATA", "Clean validation pairs: the best epoch on them is kept.", Reads()),
+    option("--val=DATA", "Clean validation pairs, read as DATA is: the best epoch on them is kept.", Reads()),
     *column_options,
     limit_option,
     option("--drop=FILTERS", "Also quarantine pairs that match these filters (see `inspect --filters`), or `all`."),

@@ -156,8 +156,8 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.argument("data", type=Reads())
 @group(
     "Data",
-    option("--val=DATA", "Clean validation pairs.  [default: what belongs to DATA]", Reads()),
-    option("--test=DATA", "Clean test pairs.  [default: what belongs to DATA]", Reads()),
+    option("--val=DATA", "Clean validation pairs, read as DATA is.  [default: what belongs to DATA]", Reads()),
+    option("--test=DATA", "Clean test pairs, read as DATA is.  [default: what belongs to DATA]", Reads()),
     *column_options,
     limit_option,
 )

@@ -32,7 +32,7 @@ no_browser_option = option("--no-browser", "Print the address of the page only."
 @no_browser_option
 @option("--labels=FILE", "Read the labels of a CSV, and judge the run by them.", Reads())
 @option("--thresholds", "Without labels: the precision and recall to expect by the scores.")
-@option("--threshold=P", "Pairs below are flagged.  [default: RUN's]", float)
+@option("--threshold=P", "Judge as if pairs with a correspondence below P were flagged.  [default: RUN's own]", float)
 @option("--overwrite", "Draw anew, if nobody has given labels.")
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:

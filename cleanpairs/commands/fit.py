@@ -31,6 +31,7 @@ from cleanpairs.data.formats.vectors import splits_of
 from cleanpairs.data.guard import data_inputs, refuse_inputs, same_file
 from cleanpairs.data.inspection import grouped
 from cleanpairs.data.locks import output_lock
+from cleanpairs.data.readers import options_for_others
 from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
 from cleanpairs.estimators.persistence import versions
@@ -169,7 +170,7 @@ def check_stored(recipe: Recipe, run: str | Path) -> None:
     if source.fingerprint != (opened.info.get("input") or {}).get("fingerprint"):
         raise DataError(f"{data.train} has changed since the run {opened.path.name} was begun on it; fit again")
     if data.val is not None:
-        check_recorded(data.val, _val_options(data), where)
+        check_recorded(data.val, options_for_others(data.val, str(data.train), _options(data)), where)
 
 
 def _options(data: DataOptions) -> dict[str, Any]:
@@ -178,12 +179,6 @@ def _options(data: DataOptions) -> dict[str, Any]:
         if str(values[name]).endswith((".npy", ".txt", ".parquet")) and "://" not in values[name]:
             values[name] = str(Path(values[name]).absolute())
     return {name: value for name, value in values.items() if value is not None and value is not False}
-
-
-def _val_options(data: DataOptions) -> dict[str, Any]:
-    """Those that concern other data of the same columns, too. Arrays lie beside the one alone."""
-    names = ("column", "urls") if str(data.text_vectors).endswith(".npy") else ("column", "urls", "text_vectors")
-    return {name: value for name, value in _options(data).items() if name.endswith(names)}
 
 
 def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed_from: int) -> FitInput:
@@ -206,13 +201,14 @@ def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed
             "leave --backbone out, or read the captions by --set text_encoder=words"
         )
     if data.val is not None:
-        val = load_pairs(data.val, **_val_options(data))
+        of_val = options_for_others(data.val, data.train, options)
+        val = load_pairs(data.val, **of_val)
         if val.source.fingerprint == pairs.source.fingerprint:
             raise ConfigError(
                 f"{data.val} is the training data, so its best epoch would know it by heart; give other "
                 "pairs to --val, or leave it out (of a research directory the dev split is read then)"
             )
-        remember_user_path(data.val, _val_options(data))
+        remember_user_path(data.val, of_val)
         return FitInput(pairs, val)
     splits = splits_of(Path(data.train)) if pairs.source.kind == "precomp" and data.split in (None, "train") else []
     own = next((split for split in ("dev", "val") if split in splits), None)

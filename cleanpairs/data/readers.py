@@ -92,6 +92,20 @@ def open_source(data: str | Path, *, text_column: str | None = None, **options: 
     return replace(_open_path(path, text_column=text_column, image_root=root, **kept), original=source)
 
 
+def options_for_others(others: str | Path, data: str | Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those ``options`` of ``data`` that hold for ``others``, such as validation pairs: not its split, nor what lies
+    beside it. How files are read holds where both have one format.
+    """
+    names = {"image_column", "text_column", "allow_urls"}
+    names |= set() if str(options.get("text_vectors")).endswith(".npy") else {"text_vectors"}
+    reader = options.get("reader")
+    with reading(str(others)[:300]):
+        kind, own = (next((k for k in fitting(str(d)) if reader in (None, k)), None) for d in (others, data))
+    if kind == own:  # of COCO each split has a folder of images
+        names |= {"reader", "encoding"} | (set() if kind == "coco" else {"image_root"})
+    return {name: value for name, value in options.items() if name in names}
+
+
 def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
     """The input as Parquet in the cache directory, with the texts of several columns in one more, and its name.
 

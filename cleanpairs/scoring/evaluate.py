@@ -116,7 +116,8 @@ def recall_folds(
 
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:
     """Detection of mismatched pairs by low correspondence, both (N,). NaN (quarantined) pairs are left out, pairs below
-    the ``threshold`` are flagged. AUROC and AP are NaN when all pairs are alike in truth.
+    the ``threshold`` are flagged. AUROC and AP are NaN when all pairs are alike in truth. Where nothing is mismatched,
+    all figures are.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -124,11 +125,13 @@ def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: flo
         raise DataError(f"{np.shape(correspondence)} scores need as many truths, found {np.shape(mismatched)}")
     usable = np.isfinite(correspondence)
     y, truth = np.asarray(correspondence)[usable], np.asarray(mismatched, dtype=bool)[usable]
+    if not truth.any():
+        return Detection(*[float("nan")] * 5)
     flagged = y < threshold
     hit = int((flagged & truth).sum())
-    precision, recall = hit / max(int(flagged.sum()), 1), hit / max(int(truth.sum()), 1)
+    precision, recall = hit / max(int(flagged.sum()), 1), hit / int(truth.sum())
     f1 = 2 * precision * recall / max(precision + recall, 1e-12)
     auroc = ap = float("nan")
-    if truth.any() and not truth.all():
+    if not truth.all():
         auroc, ap = float(roc_auc_score(truth, -y)), float(average_precision_score(truth, -y))
     return Detection(auroc, ap, precision, recall, f1)

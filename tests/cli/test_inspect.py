@@ -325,6 +325,25 @@ def test_the_data_is_no_validation_and_data_without_a_pair_is_named(in_process: 
     assert code == 2 and "is the training data" in err and "the dev split is read then" in err
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_validation_pairs_are_read_as_the_data_is(in_process: Command, folder: Path, ending: str) -> None:
+    (folder / "tables").mkdir()
+    train, val = folder / "tables" / "train.csv", folder / "tables" / f"val.{ending}"
+    for file, n in ((train, 32), (val, 4)):
+        lines = ["file,words,name", *(f"{i % 4}.jpg,一条狗在雪地里 {i},{i}" for i in range(n))]
+        text = "\n".join(lines if file == train else [line.rpartition(",")[0] for line in lines])
+        file.write_bytes((text.replace(",", "\t") if file.suffix == ".tsv" else text).encode("gb18030"))
+    options = ["--image-root", folder, "--column", "image=file", "--column", "text=words", "--column", "key=name"]
+    options += [*"--set data.encoding=gb18030 --set data.reader=folder --val".split(), val, "--json", "--out"]
+    small = "--set epochs=1 --set dim=8 --set dim_word=8 --set image_size=32 --set backbone=mlp".split()
+    fitted = [*small, "--method", "infonce", "--set", "require_dependence=false"]
+    code, out, err = in_process("fit", train, *fitted, *options, folder.parent / "run")
+    assert code == 0 and json.loads(out)["val_rsum"] > 0, err
+    argv = [*small, "--methods", "infonce", "--noise", 1, "--seeds", 1]
+    code, out, err = in_process("bench", train, *argv, *options, folder.parent / "bench")
+    assert code == 0 and json.loads(out)["rows"][0]["val_rsum"] > 0, err
+
+
 @pytest.mark.parametrize("drop", [None, "none", "hashtags,mojibake"])
 def test_fit_says_what_it_sets_aside_why_and_what_changes_it(
     in_process: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop: str | None

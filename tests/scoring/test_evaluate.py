@@ -132,9 +132,10 @@ def test_quarantined_pairs_are_left_out() -> None:
     assert detection(y, truth, 0.5).recall == 1.0
 
 
-@pytest.mark.parametrize("value", [True, False])
-def test_one_class_has_no_auroc(value: bool) -> None:
-    found = detection(np.array([0.2, 0.8]), np.array([value, value]), 0.5)
+@pytest.mark.parametrize("mismatched", [[True, True], [False, False], []])
+def test_one_class_has_no_auroc_and_nothing_is_found_where_nothing_is_mismatched(
+    mismatched: list[bool],
+) -> None:
+    found = detection(np.array([0.2, 0.8])[: len(mismatched)], np.array(mismatched, bool), 0.5)
     assert np.isnan(found.auroc) and np.isnan(found.ap)
-    assert np.isfinite([found.precision, found.recall, found.f1]).all()
-    assert np.isnan(detection(np.empty(0), np.empty(0, bool), 0.5).auroc)
+    assert np.isfinite([found.precision, found.recall, found.f1]).all() == any(mismatched)
