@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.data.arrays import as_array
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,9 @@ def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: flo
 
     if np.shape(mismatched) != np.shape(correspondence):
         raise DataError(f"{np.shape(correspondence)} scores need as many truths, found {np.shape(mismatched)}")
-    usable = np.isfinite(correspondence)
-    y, truth = np.asarray(correspondence)[usable], np.asarray(mismatched, dtype=bool)[usable]
+    y, truth = as_array("scores", correspondence, float), as_array("truths", mismatched, bool)
+    usable = np.isfinite(y)
+    y, truth = y[usable], truth[usable]
     flagged = y < threshold
     hit = int((flagged & truth).sum())
     precision, recall = hit / max(int(flagged.sum()), 1), hit / max(int(truth.sum()), 1)
