@@ -449,10 +449,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self._resolved_device()
 
     def _validate(self) -> None:
-        if not isinstance(self.drop, str):
-            raise ConfigError(
-                f"drop of {self.method_name} must be names of filters with commas between them, found {self.drop!r}"
-            )
         chosen_filters(self.drop)
         check_settings(self.method_name, self)
 

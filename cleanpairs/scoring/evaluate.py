@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.parameters import check_whole
 from cleanpairs.data.arrays import as_array
 
 
@@ -107,7 +108,8 @@ def recall_folds(
     owner, recalls = np.asarray(image_index, dtype=np.int64), []
     if folds == 1:
         return of(np.arange(m), np.arange(len(owner)), owner)
-    if not 1 < folds <= m:
+    check_whole("evaluate", "folds", folds, 1)
+    if folds > m:
         raise DataError(f"{m} images make 1 to {m} folds, asked for {folds}")
     for images in np.array_split(np.arange(m), folds):
         captions = np.flatnonzero((owner >= images[0]) & (owner <= images[-1]))
