@@ -376,7 +376,7 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
             for name, values in dict(data).items()
         }
         return datasets.Dataset.from_dict(columns)
-    except (pa.ArrowException, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise DataError(
             f"the data cannot be taken as a table: {error}; a dict holds columns, of one value a pair (in Dataset.map: "
             "batched=True)"
