@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import plain
 from cleanpairs.correspondence.calibration import Calibration, Estimate, calibrate_by_labels, positions
+from cleanpairs.data.arrays import as_array
 
 if TYPE_CHECKING:
     from cleanpairs.audit.judge import Opinions
@@ -66,7 +67,7 @@ class Answered:
                 raise DataError(f"the answer about pair {i} is {answer!r}: True or False, or None if nobody can say")
         says = {} if opinions is None else {i: label for i, label in opinions.says().items() if i not in given}
         n, labels = len(given), given | says
-        rows, matched = np.array(list(labels), dtype=np.int64), np.array(list(labels.values()), dtype=bool)
+        rows, matched = as_array("pair ids", list(labels), int), np.array(list(labels.values()), dtype=bool)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(y):
             raise DataError(f"the answers name pairs from {rows.min()} to {rows.max()}, and there are {len(y)}")
         finite = np.isfinite(y)

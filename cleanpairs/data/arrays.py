@@ -13,6 +13,25 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular, reading
 
 
+def as_array(what: str, values: Any, dtype: type | None = None) -> np.ndarray:
+    """``values`` as an array. Floats stay what they are. Where they are to be float, int or bool, no value may change.
+
+    Raises DataError, in which they are called ``what``: text is no number, 0.5 is no int, and 2 and NaN are no bool.
+    """
+    with reading(what, "taken as numbers", ValueError, TypeError, RuntimeError), np.errstate(invalid="ignore"):
+        array = np.asarray(values)
+        if dtype is None or (dtype is float and array.dtype.kind == "f"):
+            return array
+        if array.dtype == object:  # as pandas has those of which some are missing
+            array = np.array(array.tolist())
+        if array.size and array.dtype.kind not in {float: "biufO", int: "iuf", bool: "biuf"}[dtype]:
+            raise TypeError(f"they are {array.dtype}")
+        cast: np.ndarray = array.astype(dtype)
+        if dtype is not float and not np.array_equal(cast, array):
+            raise ValueError(f"they are not all {'True or False' if dtype is bool else 'whole'}")
+        return cast
+
+
 def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     """The array of a ``.npy`` file, memory-mapped, not to be written. Raises DataError: it cannot be read as one."""
     with reading(path, "read as an array", Exception):  # a damaged header raises tokenize's errors, too

@@ -41,6 +41,8 @@ def chosen_filters(drop: str) -> dict[str, float]:
     """Name -> setting of the filters that ``drop`` asks for: names, perhaps with ``=NUMBER``, with commas between them,
     ``all``, or ``none`` of those that are always there. Raises ConfigError: no such filter, or no such setting.
     """
+    if not isinstance(drop, str):
+        raise ConfigError(f"drop must be names of filters with commas between them, found {drop!r}")
     usual = {name: f.setting or 0.0 for name, f in FILTERS.items()}
     chosen = {name: usual[name] for name, f in FILTERS.items() if f.always}
     for part in (p.strip() for p in drop.split(",") if p.strip()):

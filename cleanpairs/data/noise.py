@@ -28,9 +28,9 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.parameters import check_seed
+from cleanpairs.core.parameters import check_seed, is_share
 from cleanpairs.core.regular import reading
-from cleanpairs.data.arrays import read_npy
+from cleanpairs.data.arrays import as_array, read_npy
 from cleanpairs.data.atomic import staged_directory, staged_file
 from cleanpairs.data.columns import TRUTH, check_truth, score_columns
 from cleanpairs.data.pairs import Pairs
@@ -138,10 +138,10 @@ def inject_noise(
     Raises ConfigError: a rate, unit or kind that does not exist. A column that the input has not got.
     """
     pairs = load_pairs(pairs)
-    if not 0 <= rate <= 1:
-        raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
+    if not is_share(rate):
+        raise ConfigError(f"the noise rate must be in [0, 1], found {rate!r}")
     check_seed("corrupt", seed)
-    kind, rng = NoiseKind.parse(kind) if isinstance(kind, str) else kind, np.random.default_rng(seed)
+    kind, rng = kind if isinstance(kind, NoiseKind) else NoiseKind.parse(str(kind)), np.random.default_rng(seed)
     if per not in ("caption", "image"):
         raise ConfigError(f"noise is per 'caption' or per 'image', found {per!r}")
     if kind.name == "uniform":
@@ -165,7 +165,7 @@ def inject_noise(
     if kind.name == "copied" and not kind.by_column:
         everywhere = [pairs.pair_id.tolist()]
         return noise_of(pairs, copied(pairs, rate, shared_words(pairs) if kind.column else everywhere, rng))
-    codes = category_codes(pairs, str(kind.column)) if groups is None else np.asarray(groups, dtype=np.int64)
+    codes = category_codes(pairs, str(kind.column)) if groups is None else as_array("groups", groups, int)
     if codes.shape != (len(pairs),):
         raise ConfigError(f"{len(pairs)} pairs need {len(pairs)} groups, found {codes.shape}")
     if kind.name == "copied":
@@ -364,6 +364,8 @@ def load_truth(path: str | Path, pairs: Pairs) -> np.ndarray:
 def apply_noise(pairs: Any, noise: Noise) -> Pairs:
     """The pairs with their new captions, in memory. A rewritten caption keeps the key of what it was made of."""
     pairs = load_pairs(pairs)
+    if len(noise.permutation) != len(pairs):
+        raise DataError(f"the noise is of {len(noise.permutation)} pairs, and the data has {len(pairs)}")
     captions = [noise.rewritten.get(i, pairs.captions[at]) for i, at in enumerate(noise.permutation.tolist())]
     moved = pairs.with_captions(captions, of=None if noise.rewritten else noise.permutation)
     keys = [pairs.keys[i] for i in noise.permutation.tolist()]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.data.arrays import as_array
 from cleanpairs.data.images import ImageSource, comparable_vectors, encoded_list, vector_groups
 from cleanpairs.data.source import Source
 from cleanpairs.data.text import concerns_caption, content_hash, text_groups, unusable_captions
@@ -112,18 +113,21 @@ class Pairs:
         captioned = captions is not None
         if not captioned and (text_vectors is None or features is None):
             raise DataError("captions may be left out only where there are vectors of both sides")
-        texts = None if text_vectors is None else np.asarray(text_vectors)
+        texts = None if text_vectors is None else as_array("text vectors", text_vectors)
         given = [None] * len(texts) if captions is None and texts is not None else list(captions)  # type: ignore[arg-type]
         captions = [_caption(i, caption) for i, caption in enumerate(given)]
         n = len(captions)
         if features is not None:
-            source_images, groups, bad = _of_vectors(np.asarray(features))
+            source_images, groups, bad = _of_vectors(as_array("features", features))
         else:
             source_images, groups, bad = _of_encoded(list(images))  # type: ignore[arg-type]
         if image_index is None and n != len(source_images):
             raise DataError(f"{n} captions need {n} images, found {len(source_images)}; or give image_index")
-        index = (np.arange(n) if image_index is None else np.asarray(image_index)).astype(np.int64)
-        scores = {name: np.asarray(values, np.float32) for name, values in (precomputed_scores or {}).items()}
+        index = np.arange(n) if image_index is None else as_array("image_index", image_index, int)
+        scores = {
+            name: as_array(f"scores {name!r}", values, float).astype(np.float32)
+            for name, values in (precomputed_scores or {}).items()
+        }
         _check_sizes(n, len(source_images), index, keys, texts, scores)
         reasons = {i: bad[int(m)] for i, m in enumerate(index) if int(m) in bad}
         if texts is not None and n:
@@ -154,9 +158,11 @@ class Pairs:
     def select(self, indices: Sequence[int] | np.ndarray) -> "Pairs":
         """Some of the pairs (k,), numbered anew, in memory. Images are shared. DataError: there is no such pair."""
         at = np.asarray(indices)
-        if at.dtype == bool and at.shape != self.shape:
-            raise DataError(f"a mask of {len(self)} pairs has the shape {self.shape}, found {at.shape}")
-        at = np.flatnonzero(at) if at.dtype == bool else at.astype(np.int64)
+        if at.ndim != 1 or (at.dtype == bool and at.shape != self.shape):
+            raise DataError(
+                f"a mask of {len(self)} pairs has the shape {self.shape}, and numbers (k,), found {at.shape}"
+            )
+        at = np.flatnonzero(at) if at.dtype == bool else as_array("the numbers of pairs", at, int)
         if len(at) and not 0 <= at.min() <= at.max() < len(self):
             raise DataError(f"pairs are numbered 0 to {len(self) - 1}, found {at.min()} to {at.max()}")
         chosen = at.tolist()
@@ -241,13 +247,15 @@ def _check_sizes(
     scores: Mapping[str, np.ndarray],
 ) -> None:  # fmt: skip
     """Raise :class:`DataError` where what is given does not go with n captions and the images."""
+    if any(values.ndim != 1 for values in (index, *scores.values())) or (texts is not None and not texts.ndim):
+        raise DataError(f"{n} captions need one image index, one score and one vector each")
     given = {"image indices": index, "keys": keys, "text vectors": texts}
     for what, values in (given | {f"scores {name!r}": s for name, s in scores.items()}).items():
         if values is not None and len(values) != n:
             raise DataError(f"{n} captions need {n} {what}, found {len(values)}")
     if n and not 0 <= index.min() <= index.max() < n_images:
         raise DataError(f"image indices are from 0 to {n_images - 1}, found {index.min()} to {index.max()}")
-    if texts is not None and (texts.ndim != 2 or texts.dtype.kind != "f"):
+    if texts is not None and (texts.ndim != 2 or texts.dtype.kind != "f" or (n and not texts.size)):
         raise DataError(f"text vectors must be floats ({n}, D), found {texts.dtype} {texts.shape}")
 
 

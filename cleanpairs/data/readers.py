@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from itertools import chain, pairwise
-from numbers import Integral
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.core.parameters import check_text, check_whole
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.registry import READERS
 from cleanpairs.core.regular import reading
@@ -146,9 +146,10 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
 
 def _open_path(data: str | Path, **options: Any) -> Source:
     given = DataOptions(**options)
+    for name in ("reader", "encoding", "split", "image_column", "text_column", "key_column", "score_columns"):
+        check_text("load_pairs", name, getattr(given, name), none=True)
     reader, encoding, text_vectors = given.reader, given.encoding, given.text_vectors
-    if given.limit is not None and not (isinstance(given.limit, Integral) and given.limit >= 0):
-        raise ConfigError(f"limit is a number of rows, 0 or more; found {given.limit}")
+    check_whole("load_pairs", "limit", given.limit, 0, none=True)
     beside = {name: getattr(given, name) for name in ("text_vectors", "captions")}
     fetched: dict[str, Any] = {
         name: _fetched(str(path), given.allow_urls) for name, path in beside.items() if path is not None
@@ -319,7 +320,12 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
                     }
                 )
             else:
-                data = pa.Table.from_pandas(data, preserve_index=False)
+                texts = {  # Parquet has no categories that are intervals, as of pandas.cut, periods or tuples
+                    name: data[name].cat.rename_categories(str)
+                    for name, kind in data.dtypes.items()
+                    if getattr(getattr(kind, "categories", 0), "inferred_type", "") in ("interval", "period", "mixed")
+                }
+                data = pa.Table.from_pandas(data.assign(**texts), preserve_index=False)
     elif dataset is None and (hasattr(data, "__arrow_c_stream__") or isinstance(data, pa.RecordBatch)):
         data = pa.table(data)
     if dataset is None and not isinstance(data, pa.Table):

@@ -139,7 +139,9 @@ def pixels_of(image: Image.Image, **fields: Any) -> np.ndarray:
 
 
 def pictures_of(pixels: np.ndarray) -> list[Image.Image]:
-    """Pictures of pixels (m, 3, H, W) uint8."""
+    """Pictures of pixels (m, 3, H, W) uint8. DataError: they are anything else."""
+    if pixels.dtype != np.uint8 or pixels.shape[1] != 3:
+        raise DataError(f"pixels must be uint8 (m, 3, H, W), found {pixels.dtype} {pixels.shape}")
     return [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in pixels]
 
 

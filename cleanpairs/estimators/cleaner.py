@@ -397,6 +397,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return Embedded(pairs, images, texts, quarantined, array, tokens)
 
     def _checked(self, array: np.ndarray, model: Any = None) -> np.ndarray:
+        if array.ndim < 3:
+            raise DataError(f"image vectors must be (m, D) or (m, R, D), found {array.shape}")
         expected = input_dim(self.model_ if model is None else model)
         if array.ndim == 3 and expected is None:
             raise DataError("the model takes images, as its towers are trained on them, and these are vectors")

@@ -191,7 +191,7 @@ class GivenScores(GivenVectors):
             names = ", ".join(pairs.precomputed_scores) or "none"
             raise DataError(
                 f"score_column of clip-score: the data has no scores {column!r} (found: {names}); name a column of "
-                f"numbers by --column score={column}"
+                f"numbers by --column score={column} (score_columns)"
             )
         return np.asarray(pairs.precomputed_scores[column], dtype=np.float32)
 

@@ -21,6 +21,7 @@ from cleanpairs.correspondence.density_minimum import DensityMinimum, find_densi
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.pair_probability import PairProbability, VectorRows
 from cleanpairs.data import Pairs, Source, load_pairs
+from cleanpairs.data.arrays import as_array
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
 from cleanpairs.data.text import NO_CAPTION_FILE, NO_DOWNLOAD
@@ -465,10 +466,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self._resolved_device()
 
     def _validate(self) -> None:
-        if not isinstance(self.drop, str):
-            raise ConfigError(
-                f"drop of {self.method_name} must be names of filters with commas between them, found {self.drop!r}"
-            )
         chosen_filters(self.drop)
         check_settings(self.method_name, self)
 
@@ -679,7 +676,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         self._fitted(scores=True)
         y = self.uncalibrated_ = getattr(self, "uncalibrated_", self.correspondence_)
-        answers = read_answers(answers, correspondence=y) if isinstance(answers, (str, Path)) else dict(answers.items())
+        if isinstance(answers, (str, Path)):
+            answers = read_answers(answers, correspondence=y)
+        elif not hasattr(answers, "items"):
+            raise DataError(f"answers are {{pair_id: True or False}}, or a CSV, not {type(answers).__name__}")
+        answers = dict(answers.items())
         if all(answer is None for answer in answers.values()) and opinions is None:
             raise DataError("there is no answer to calibrate by: name some pairs, and whether their captions belong")
         self._apply_answers(Answered.of(y, answers, opinions))
@@ -1131,8 +1132,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
 def _one_for_each(pairs: Pairs, correspondence: Any) -> np.ndarray:
     """A copy (n,) float of the correspondence that is given for n pairs. DataError where it is of others."""
-    y = np.array(correspondence)
-    y = y if y.dtype.kind == "f" else y.astype(np.float64)
+    y = as_array("the correspondence", correspondence, float).copy()
     if y.shape != pairs.shape:
         raise DataError(f"the correspondence of {len(pairs)} pairs has the shape {pairs.shape}, found {y.shape}")
     return y

@@ -167,6 +167,9 @@ def export_pairs(
     OutputError: an output cannot be written. CleanpairsError: the counts do not add up.
     """
     refuse_unknown("export_pairs", settings, ExportSettings.__dataclass_fields__)
+    if not isinstance(plan, RepairPlan):
+        what = type(plan).__name__
+        raise ConfigError(f"export_pairs takes a RepairPlan, not {what}: rematch makes one, RepairPlan.load reads one")
     pairs = load_pairs(pairs)
     export = Export(pairs.source, out, ExportSettings(**settings))
     decisions = export.decisions(plan, pairs)

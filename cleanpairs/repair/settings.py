@@ -143,4 +143,8 @@ class RepairSettings:
 def changed(settings: RepairSettings | None, changes: Mapping[str, Any]) -> RepairSettings:
     """``settings``, or the default ones, with ``changes`` by name. ConfigError where there is no such setting."""
     refuse_unknown("rematch", changes, RepairSettings.__dataclass_fields__)
+    if not isinstance(settings, RepairSettings | None):
+        raise ConfigError(
+            f"rematch takes RepairSettings, or single ones by name (threshold=0.5), found {settings!r:.80}"
+        )
     return replace(settings or RepairSettings(), **changes)

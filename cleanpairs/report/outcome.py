@@ -11,8 +11,10 @@ import pandas as pd
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.parameters import check_number
 from cleanpairs.core.registry import nearest
 from cleanpairs.data import iter_tables
+from cleanpairs.data.arrays import as_array
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.actions import REPAIRED
@@ -96,8 +98,10 @@ def scores_table(scores: Any) -> pa.Table:
     estimator, as one. Raises DataError.
     """
     if not isinstance(scores, pa.Table):
+        if hasattr(scores, "_fitted"):
+            scores._fitted(scores=True)
         y = getattr(scores, "correspondence_", getattr(scores, "correspondence", scores))
-        return pa.table({"correspondence": np.asarray(y, np.float64)})
+        return pa.table({"correspondence": as_array("scores", y, float).astype(np.float64)})
     names, n = scores.column_names, len(scores)
     scores = scores.sort_by("pair_id") if "pair_id" in names else scores.append_column("pair_id", pa.array(range(n)))
     if "correspondence" not in names or not np.array_equal(scores["pair_id"], np.arange(n)):
@@ -109,9 +113,10 @@ def scores_table(scores: Any) -> pa.Table:
 
 def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np.ndarray | None) -> Outcome:
     """Bring scores, plan and truth together. Raises DataError: they are not about the same pairs."""
+    check_number("the report", "threshold", threshold, least=0, most=1)
     table = scores_table(scores)
     y, n = table["correspondence"].cast(pa.float64()).fill_null(np.nan).to_numpy(), len(table)
-    truth = None if truth is None else np.asarray(truth, dtype=bool)
+    truth = None if truth is None else as_array("truths", truth, bool)
     for name, other in (("truth", truth), ("plan", plan and plan.table)):
         if other is not None and len(other) != n:
             raise DataError(f"the {name} is about {len(other)} pairs, and the scores about {n}")
@@ -137,6 +142,7 @@ def slice_tables(pairs: Pairs, outcome: Outcome, columns: Sequence[str]) -> list
     """
     if not columns:
         return []
+    columns = [columns] if isinstance(columns, str) else columns
     schema = next(iter(iter_tables(pairs.source, 1))).schema
     for name in columns:
         if name not in schema.names:

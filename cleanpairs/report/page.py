@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.parameters import check_whole
 from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, rate_in_words
 from cleanpairs.correspondence.displacement import in_words
@@ -73,8 +74,10 @@ def write_report(
     """
     pairs = load_pairs(pairs)
     outcome, info, settings = outcome_of(scores, threshold, plan, truth), info or {}, settings or {}
-    if len(pairs) != len(outcome):
-        raise DataError(f"the scores are about {len(outcome)} pairs, and the data holds {len(pairs)}")
+    check_whole("the report", "count", count, 0)
+    for what, n in (("scores are", len(outcome)), ("reasons (why) are", len(why or outcome))):
+        if n != len(pairs):
+            raise DataError(f"the {what} about {n} pairs, and the data holds {len(pairs)}")
     shown, given = Cards(pairs, outcome), precomputed_scores(pairs, scores)
     rendered = partial(
         _rendered,

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.parameters import check_choice
+from cleanpairs.data.arrays import as_array
 from cleanpairs.data.decoding import RGB, Decoder, workers_for
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
@@ -36,7 +37,7 @@ def plot_scores(
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     bins, groups = 50, [("pairs", y, KEPT, "")]
     if truth is not None:
-        wrong = np.asarray(truth, dtype=bool).ravel()
+        wrong = as_array("truths", truth, bool).ravel()
         if wrong.shape != y.shape:
             raise DataError(f"the truth is about {wrong.shape} pairs, and the scores about {y.shape}")
         groups = [("matched pairs", y[~wrong], KEPT, ""), ("mismatched pairs", y[wrong], FLAGGED, "////")]

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.parameters import check_whole
+from cleanpairs.data.arrays import as_array
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ def recall_folds(
     owner, recalls = np.asarray(image_index, dtype=np.int64), []
     if folds == 1:
         return of(np.arange(m), np.arange(len(owner)), owner)
-    if not 1 < folds <= m:
+    check_whole("evaluate", "folds", folds, 1)
+    if folds > m:
         raise DataError(f"{m} images make 1 to {m} folds, asked for {folds}")
     for images in np.array_split(np.arange(m), folds):
         captions = np.flatnonzero((owner >= images[0]) & (owner <= images[-1]))
@@ -123,8 +126,9 @@ def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: flo
 
     if np.shape(mismatched) != np.shape(correspondence):
         raise DataError(f"{np.shape(correspondence)} scores need as many truths, found {np.shape(mismatched)}")
-    usable = np.isfinite(correspondence)
-    y, truth = np.asarray(correspondence)[usable], np.asarray(mismatched, dtype=bool)[usable]
+    y, truth = as_array("scores", correspondence, float), as_array("truths", mismatched, bool)
+    usable = np.isfinite(y)
+    y, truth = y[usable], truth[usable]
     if not truth.any():
         return Detection(*[float("nan")] * 5)
     flagged = y < threshold

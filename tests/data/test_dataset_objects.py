@@ -76,12 +76,22 @@ def test_every_kind_of_object_is_the_same_corpus(dataset: datasets.Dataset) -> N
         ([{"image": b"x", "caption": "a"}], {"text_column": "nope"}, "the list has no column 'nope'"),
         ({"url": ["http://x/y.png"], "caption": ["a"]}, {}, "the images of the dict are URLs"),
         (pa.table({"image": [b"x"]}), {"encoding": "utf-8"}, "goes with CSV, TSV and .txt, and the Table"),
+        ({"image": [coloured(0).convert("HSV")], "caption": ["a"]}, {}, "as a table: cannot write mode HSV"),
+        ({"image": [b"x"], "caption": ["a"]}, {"score_columns": ["n"]}, r"score_columns .* must be text .* \['n'\]"),
     ],
 )
 def test_errors_speak_of_the_object_and_of_parameters(data: Any, options: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
         load_pairs(data, **options)
     assert "cache" not in str(caught.value) and "--image" not in str(caught.value)
+
+
+def test_ranges_of_a_frame_are_categories() -> None:
+    frame = pd.DataFrame({"image_features": [[0.5, k] for k in range(4)], "caption": list("abcd")})
+    frame["range"], frame["pair"] = pd.cut(pd.Series([1, 2, 3, 9]), [0, 2, 4]), pd.Categorical([(1, 2)] * 4)
+    table = next(iter(iter_tables(load_pairs(frame).source)))
+    assert table["range"].to_pylist() == ["(0, 2]", "(0, 2]", "(2, 4]", None]
+    assert table["pair"].to_pylist() == ["(1, 2)"] * 4
 
 
 def test_image_paths_of_a_frame_are_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -409,9 +409,16 @@ def test_what_does_not_go_together() -> None:
         ({"kind": "shift", "per": "image"}, ConfigError, "leave per out"),
         ({"kind": "within:c", "groups": [1, 2]}, ConfigError, "3 groups"),
         ({"kind": "within:c"}, DataError, "memory"),
+        ({"kind": "within:c", "groups": [0.5, 0.5, 1]}, DataError, "groups .* not all whole"),
+        ({"kind": "within:c", "groups": list("aab")}, DataError, "groups .* they are <U1"),
+        ({"rate": "0.5"}, ConfigError, "found '0.5'"),
+        ({"kind": None}, ConfigError, "found 'None'"),
     ):
         with pytest.raises(error, match=words):
             inject_noise(worded(3), **{"rate": 0.5, **given_as})
+    for n in (2, 4):
+        with pytest.raises(DataError, match=f"noise is of 3 pairs, and the data has {n}"):
+            apply_noise(worded(n), inject_noise(worded(3), 0.5))
 
 
 # -- files ----------------------------------------------------------------------------------------------------------

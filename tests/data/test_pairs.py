@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -76,6 +77,12 @@ def test_arrays_that_do_not_fit() -> None:
         ({"features": np.zeros((2, 0, 3))}, "no numbers"),
         ({"images": images, "precomputed_scores": {"similarity": [0.1]}}, "2 scores 'similarity'"),
         ({"images": images, "text_vectors": np.zeros((3, 4), np.float32)}, "text vectors"),
+        ({"features": x, "text_vectors": np.zeros((2, 0))}, "text vectors"), ({"features": [[1.0], [1, 2.0]]}, "shape"),
+        ({"features": torch.ones(2, 3, requires_grad=True)}, "detach"),
+        ({"features": x, "image_index": [0.5, 1]}, "image_index .* not all whole"),
+        ({"features": x, "image_index": [True, False]}, "image_index .* bool"),
+        ({"features": x, "image_index": [[0], [1]]}, "one image"), ({"features": x, "image_index": 1}, "one image"),
+        ({"features": x, "precomputed_scores": {"a": ["x", "y"]}}, "scores 'a' .* they are <U1"),
     ):  # fmt: skip
         with pytest.raises(DataError, match=said):
             Pairs.from_arrays(["a", "b"], **bad)  # type: ignore[arg-type]
@@ -94,9 +101,9 @@ def test_select_keeps_pairs_whole() -> None:
         np.testing.assert_array_equal(chosen.pair_image_group, pairs.pair_image_group[[4, 1]])
         np.testing.assert_array_equal(chosen.text_group, pairs.text_group[[4, 1]])
     assert pairs.select(np.arange(6) % 2 == 0).captions == ["a", "c", "e"]
-    for row in (-1, 6):
-        with pytest.raises(Exception, match="0 to 5"):
-            pairs.select(np.array([row]))
+    for rows, said in (([-1], "0 to 5"), ([6], "0 to 5"), ([0.5], "not all whole"), (["a"], "<U1"), (1, r"\(k,\)")):
+        with pytest.raises(DataError, match=said):
+            pairs.select(np.array(rows))
     assert len(pairs.select([])) == 0 and len(pairs.select([]).select([])) == 0
     prints = {p.source.fingerprint for p in (pairs, pairs.select([0, 1]), pairs.select([1, 0]), pairs.select([0]))}
     assert len(prints) == 4 and pairs.select([1, 0]).source.fingerprint in prints

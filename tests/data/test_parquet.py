@@ -165,8 +165,8 @@ def test_several_files_are_one_input_in_order(tmp_path: Path) -> None:
     pairs = load_pairs(tmp_path)
     assert pairs.captions == ["1.0", "2.0", "2.1"] and pairs.images.read([2, 0]) == [png(1), png(0)]
     assert load_pairs(str(tmp_path / "part-[12].parquet")).captions == pairs.captions
-    for limit in (1.5, -1):
-        with pytest.raises(ConfigError, match=rf"limit is a number of rows, 0 or more; found {limit}"):
+    for limit in (1.5, -1, True):
+        with pytest.raises(ConfigError, match=rf"limit of load_pairs must be a whole number >= 0 .* found {limit}"):
             load_pairs(tmp_path, limit=limit)  # type: ignore[arg-type]
     assert load_pairs(tmp_path, limit=2).captions == ["1.0", "2.0"]
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from cleanpairs.core.errors import DataError, OutputExistsError
+from cleanpairs import InfoNCE
+from cleanpairs.core.errors import CleanpairsError, OutputExistsError
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.report import write_report
@@ -220,9 +221,10 @@ def test_parts_that_do_not_belong_together_are_refused(case: dict[str, Any], tmp
         {"scores": pa.table({"x": [1.0]})},
         {"scores": pa.table({"pair_id": [0, 0], "correspondence": [0.1, 0.2]})},
         {"plan": SimpleNamespace(table=case["plan"].table.slice(0, 11))},
-    ]
+        {"truth": ["False"] * len(y)}, {"why": [None] * 3}, {"threshold": 2}, {"count": -1}, {"scores": InfoNCE()},
+    ]  # fmt: skip
     for change in changed:
-        with pytest.raises(DataError):
+        with pytest.raises(CleanpairsError):
             write_report(out, **(case | change))
     assert not out.exists()
 

@@ -65,7 +65,7 @@ def test_many_values_are_summed_up(tmp_path: Path) -> None:
                       "shop": [f"s{i % 30}" for i in range(60)], "nested": [[1]] * 60})  # fmt: skip
     pq.write_table(table, tmp_path / "d.parquet")
     pairs = load_pairs(tmp_path / "d.parquet")
-    (found,) = slice_tables(pairs, outcome(np.ones(60)), ["shop"])
+    (found,) = slice_tables(pairs, outcome(np.ones(60)), "shop")
     assert [r["value"] for r in found["rows"]][-1] == "all others" and len(found["rows"]) == 21
     assert sum(r["pairs"] for r in found["rows"]) == 60
     assert found["note"] == "the 20 most frequent of 30 values"
