@@ -170,7 +170,8 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
 
     chosen = existing_run(run)
     pairs = chosen.load_input()
-    plan = chosen.current_plan() or chosen.estimator().rematch(pairs)
+    saved = chosen.current_plan()
+    plan = saved or chosen.estimator().rematch(pairs)
     parameters = chosen.reported(pairs, plan)
     data = Path(chosen.info["input"]["data"])
     name = data.parent.name if set(data.name) & set("*?[{") else data.name
@@ -179,7 +180,7 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
         title=f"{chosen.info['method']} on {name}",
         settings=_settings(chosen),
         truth=pairs.true_mismatch if truth is None else load_truth(truth, pairs),
-        next_steps=_next_steps(chosen, parameters["calibration"]),
+        next_steps=_next_steps(chosen, parameters["calibration"], bool(saved and "data" in saved.settings)),
         slice_by=[name.strip() for name in (options["slice_by"] or "").split(",") if name.strip()],
         audit_result=_audit_result(chosen),
         count=options["count"],
@@ -200,13 +201,16 @@ def _settings(run: Any) -> dict[str, Any]:
     return settings
 
 
-def _next_steps(run: Any, calibration: Any) -> list[tuple[str, str]]:
+def _next_steps(run: Any, calibration: Any, planned: bool) -> list[tuple[str, str]]:
+    from cleanpairs.commands.run import PLAN
     from cleanpairs.estimators.cut import cut_at
 
     near = os.path.relpath(run.path)  # no page tells where a run below the working directory lies
-    name = quote(str(run.path) if near.startswith("..") else near)
+    path = run.path if near.startswith("..") else Path(near)
+    name = quote(str(path))
     command = f"cleanpairs export {name} --out out.parquet"
-    steps = [("Write what is kept and repaired", command)]
+    as_shown = f"cleanpairs export --plan {quote(str(path / PLAN))} --out out.parquet" if planned else command
+    steps = [("Write what is kept and repaired", as_shown)]
     y = run.scores().correspondence
     y = y[y == y]
     for most in (0.05, 0.02, 0.01) if len(y) else ():

@@ -21,7 +21,7 @@ from cleanpairs.cli.options import (
     run_and_data,
     set_option,
 )
-from cleanpairs.cli.terminal import Progress, echo, flag, print_result
+from cleanpairs.cli.terminal import Progress, echo, flag, print_result, say
 from cleanpairs.core.plain import plain
 
 
@@ -59,8 +59,11 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     pairs = run.load_input() if data is None else load_pairs(data, **data_settings(options))
     figures: dict[str, float | None] = dict(model.evaluate(pairs, folds=folds).to_dict())
     mask = pairs.true_mismatch if truth is None else load_truth(truth, pairs)
+    own = pairs.source.fingerprint == model._fingerprint
+    if own and run.result.get("epochs"):
+        say("the model was trained on these pairs, and remembers them: its recall on others may be lower")
     if mask is not None:
-        if pairs.source.fingerprint == model._fingerprint and (run.path / "scores.parquet").exists():
+        if own and (run.path / "scores.parquet").exists():
             y, found = run.scores().correspondence, float(run.result["threshold"])
         else:
             embedded, y = model._scored(pairs)

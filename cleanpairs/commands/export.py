@@ -6,6 +6,7 @@ from typing import Any
 
 from cleanpairs.commands.run import PLAN, Run
 from cleanpairs.core.errors import DataError
+from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.data import load_source, open_recorded
 from cleanpairs.data.atomic import StagedSet, scratch_directory
 from cleanpairs.engine import Engine
@@ -25,7 +26,7 @@ def card_facts(run: Run, license: str | None = None) -> CardFacts:
         method=info.get("method"),
         flagged=result.get("flagged"),
         fitted=result.get("pairs"),
-        noise_rate=result.get("noise_rate"),
+        noise=rate_in_words(result),
         versions=info.get("versions", {}),
     )
 

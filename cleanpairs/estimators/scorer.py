@@ -16,7 +16,7 @@ from cleanpairs.audit import Answered, read_answers
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.limits import limit
 from cleanpairs.core.parameters import check_settings
-from cleanpairs.correspondence.calibration import Calibration
+from cleanpairs.correspondence.calibration import Calibration, rate_in_words
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.pair_probability import PairProbability, VectorRows
@@ -1084,9 +1084,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         from cleanpairs.export import CardFacts
         from cleanpairs.export.pushing import push_model
 
-        rate = None if np.isnan(self.noise_rate_) else float(self.noise_rate_)
+        noise = None if np.isnan(self.noise_rate_) else rate_in_words({"noise_rate": float(self.noise_rate_)})
         made = self._versions or versions()
-        about = CardFacts(license=license, method=self.method_name, noise_rate=rate, versions=made)
+        about = CardFacts(license=license, method=self.method_name, noise=noise, versions=made)
         with scratch_directory("model") as folder:
             path = self.save_pretrained(folder / "model")
             return push_model(path, repo, about=about, private=private)

@@ -27,7 +27,7 @@ class CardFacts:
     - ``license``: an identifier of the hub, such as cc-by-4.0
     - ``method``: the one that gave the scores
     - ``flagged``: pairs that it took for wrong, of ``fitted`` pairs
-    - ``noise_rate``: the share of mismatched pairs that it estimates
+    - ``noise``: how many pairs are mismatched, in words
     - ``versions``: those of packages
     """
 
@@ -35,7 +35,7 @@ class CardFacts:
     method: str | None = None
     flagged: int | None = None
     fitted: int | None = None
-    noise_rate: float | None = None
+    noise: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 
 

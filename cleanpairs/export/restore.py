@@ -37,8 +37,8 @@ class RestoreSummary:
 
     def __str__(self) -> str:
         return (
-            f"{self.rows:,} rows of {self.columns:,} columns restored: {self.unchanged:,} had not been changed, "
-            f"{self.undone:,} were changed back, {self.returned:,} had been dropped and are there again\n"
+            f"{self.rows:,} rows of {self.columns:,} columns restored: {self.unchanged:,} unchanged, "
+            f"{self.undone:,} changed back, {self.returned:,} dropped before and now back\n"
             f"restored: {self.path}"
         )
 

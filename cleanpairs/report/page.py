@@ -181,8 +181,10 @@ def verdict(
     outcome: Outcome, plan: RepairPlan | None, pairs: Pairs, result: Mapping[str, Any],
     calibration: Calibration | None,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """A sentence on what is estimated, and known where the truth is, and (name, share of mismatched pairs) of the
-    stages of the data, by run.json's ``result``. Without a ``calibration`` the share among the kept is undetermined.
+    """A sentence on what is estimated, and known where the truth is, and (name, share) of the stages of the data.
+
+    The share is that of mismatched pairs, or of those that fit no better than random ones, as ``of`` says. ``result``
+    is run.json's. Without a ``calibration`` the share among the kept is undetermined.
     """
     truth = outcome.truth
     kept, repaired = (int((outcome.kind == kind).sum()) for kind in ("kept", "repaired"))
@@ -201,10 +203,10 @@ def verdict(
     estimates = [rate, of_kept, output]
     share = f"{kept / len(outcome):.0%} of the pairs are kept"
     sentence = f"{rate_in_words(result)} {share}"
+    of, counted = "no better than random", "fit no better than random ones"
+    if result.get("answers") or result.get("opinions"):
+        of, counted = "mismatched", "are mismatched"
     if np.isfinite(rate.value) and np.isfinite(of_kept.value):
-        counted = (
-            "are mismatched" if result.get("answers") or result.get("opinions") else "fit no better than random ones"
-        )
         sentence += f", of which about {_text(of_kept)} {counted}"
     if repaired:
         sentence += f"; {repaired / len(outcome):.1%} are repaired"
@@ -219,9 +221,10 @@ def verdict(
         rates = [float(truth[outcome.scored].mean()), *shares]
         listed = [f"{value:.1%} {name}" for name, value in zip(stages, rates, strict=False) if np.isfinite(value)]
         sentence += f" The truth of this corpus is known: mismatched are {', '.join(listed)}."
-        estimates = [Estimate(value, np.nan, np.nan) for value in rates]
+        of, estimates = "mismatched", [Estimate(value, np.nan, np.nan) for value in rates]
     sentence += f" {in_words([block['why'] for block in result.get('displaced', ())])}"
-    return {"sentence": sentence.rstrip(), "shares": list(zip(stages, map(_text, estimates), strict=False))}
+    stated = list(zip(stages, map(_text, estimates), strict=False))
+    return {"sentence": sentence.rstrip(), "of": of, "shares": stated}
 
 
 def _text(share: Estimate) -> str:
@@ -238,8 +241,8 @@ def story(
     result = info.get("result") or {}
     rows = [("Method", _method(info, settings, result)), ("Threshold", _threshold(settings, result, outcome))]
     if plan is not None:
-        known = {k: v for k, v in plan.settings.items() if isinstance(v, str | int | float)}  # no records of searches
-        parts = "".join(f"{k.replace('_', ' ')} {v}; " for k, v in known.items())
+        known = {k: v for k, v in plan.settings.items() if k != "data" and isinstance(v, str | int | float)}
+        parts = "".join(f"{k.replace('_', ' ')} {_number(v)}; " for k, v in known.items())
         rows.append(("Repair", f"{parts}a repair needs a score of at least {plan.min_repair_score:.3g}."))
     return [(name, text) for name, text in rows if text]
 

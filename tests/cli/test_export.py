@@ -45,8 +45,8 @@ def test_there_and_back(command: Callable[..., Result]) -> None:
     result = command("out.parquet", "--out", "back/in.parquet")
     assert result.exit_code == 0, result.output
     assert result.stdout == (
-        "5 rows of 3 columns restored: 3 had not been changed, 0 were changed back, 2 had been dropped and are there "
-        "again\nrestored: back/in.parquet\n"
+        "5 rows of 3 columns restored: 3 unchanged, 0 changed back, 2 dropped before and now back\n"
+        "restored: back/in.parquet\n"
     )
     assert pq.read_table("back/in.parquet").equals(pq.read_table("in.parquet"), check_metadata=True)
     result = command("out.parquet", "--out", "back.parquet", "--json")

@@ -46,7 +46,8 @@ def run(tmp_path: Path) -> Run:
     )
     run.write_metrics([{"stage": 1, "loss": 2.0 - e} for e in range(2)])
     write_scores(run.path / "scores.parquet", pairs.keys, y, 0.3, {})
-    plan = plan_of(pairs, ["drop" if v < 0.3 else "keep" for v in y], threshold=0.3, settings={"strategy": "ot"})
+    settings = {"strategy": "ot", "data": str(data)}
+    plan = plan_of(pairs, ["drop" if v < 0.3 else "keep" for v in y], threshold=0.3, settings=settings)
     plan.save(run.path / "plan.parquet")
     return run
 
@@ -83,7 +84,7 @@ def test_what_is_edited_about_displaced_rows_does_no_harm(command: Command, run:
     assert command("report", run.path, "--out", "r.html")[0] == 0
     page = Path("r.html").read_text(encoding="utf-8")
     assert "<odd>" not in page and ("Rows 4 to 9." in page) == (len(displaced) == 2)
-    assert f"cleanpairs export {os.path.relpath(run.path)} " in page and str(run.path) not in page
+    assert f"cleanpairs export --plan {os.path.relpath(run.path)}/plan.parquet " in page and str(run.path) not in page
 
 
 AUDIT = "drawn labelled mismatched noise_rate auroc ap"

@@ -73,7 +73,7 @@ def test_repairs_count_with_their_probability() -> None:
     said = told(y, made, pairs, {"noise_rate": 0.3, "noise_rate_interval": [0.2, 0.4]}, found)
     kept = int((y >= 0.5).sum())
     share = (found.shares(y, [kept])[0].value * kept + 25) / (kept + 100)
-    assert said["kept and repaired"] == f"{share:.1%}"
+    assert said["kept and repaired"] == f"{share:.1%}" and said["of"] == "no better than random"
     made = plan(pairs, y, 100, None)  # nobody knows the probability of these
     assert told(y, made, pairs, {}, found)["kept and repaired"] == "undetermined"
 
@@ -86,7 +86,7 @@ def test_the_truth_of_repairs_is_that_of_their_donors() -> None:
     assert "The truth of this corpus is known" in said["sentence"]
     kept = y >= 0.5
     expected = (wrong[kept].sum() + 100) / (kept.sum() + 100)  # none of the donors' captions is the image's own
-    assert said["kept and repaired"] == f"{expected:.1%}"
+    assert said["kept and repaired"] == f"{expected:.1%}" and said["of"] == "mismatched"
 
 
 def test_another_truth_than_that_of_the_data_is_not_mixed_with_it() -> None:
