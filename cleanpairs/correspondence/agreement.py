@@ -11,11 +11,13 @@ Equations and reasons: docs/methods/auto.md.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
+from sklearn.preprocessing import normalize
 
 from cleanpairs.correspondence.calibration import Estimate, mismatched_by_density, noise_rate_by_tails
 from cleanpairs.correspondence.words import lowest_ratio
@@ -109,6 +111,18 @@ class NeighbourAgreement:
 
     similar : (k,) float
         Agreement of images with the captions of similar pairs.
+
+    image_matched : (N,) float, optional
+        Probability that not all captions of the image are another's. None where images have fewer than two captions
+        on average.
+
+    image_noise_rate : Estimate, optional
+        Share of the images whose captions are all another's.
+
+    Notes
+    -----
+    The captions of an image vouch for each other. So the images are judged again, each with the mean of its captions,
+    weighted by their probabilities. A pair's probability is the product of both.
     """
 
     observed: np.ndarray
@@ -118,6 +132,8 @@ class NeighbourAgreement:
     planted: np.ndarray = field(default_factory=lambda: np.zeros(0))
     planted_matched: np.ndarray = field(default_factory=lambda: np.zeros(0))
     similar: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    image_matched: np.ndarray | None = None
+    image_noise_rate: Estimate | None = None
 
     def better_than_random(self) -> float:
         """How many pairs fit better than random ones.
@@ -266,7 +282,25 @@ def neighbour_agreement(
         observed, null, of_planted = _with_words(pairs, words, scores, judged, seed)
     rate = noise_rate_by_tails(observed, null)
     matched, planted_matched = (1 - mismatched_by_density(observed, null, rate, at) for at in (observed, of_planted))
-    return NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
+    known = NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
+    image = np.unique(pairs.image_group, return_inverse=True)[1]
+    return known if 2 * (image.max() + 1) > n else _with_images(pairs, known, image, seed)
+
+
+def _with_images(pairs: VectorPairs, found: NeighbourAgreement, image: np.ndarray, seed: int) -> NeighbourAgreement:
+    """With what is known of the images (N,), each with the mean of its captions."""
+    first, weight = np.unique(image, return_index=True)[1], (found.matched + 1e-3).astype(np.float32)
+    mean = csr_array((weight, (image, np.arange(len(image))))) @ pairs.texts
+    own = np.arange(len(first))
+    whole = neighbour_agreement(VectorPairs(pairs.images[first], normalize(mean), own, own), seed=seed)
+    rates = np.array([whole.noise_rate, 1 - whole.matched.mean()])
+    spread = 1.96 * np.sqrt(rates * (1 - rates) / len(first))
+    rate = Estimate(rates[0], max(float((rates - spread).min()), 0.0), min(float((rates + spread).max()), 1.0))
+    matched, lower = whole.matched[image], np.minimum(found.observed, whole.observed[image])
+    return replace(
+        found, observed=np.where(matched < 0.5, lower, found.observed), matched=found.matched * matched,
+        noise_rate=1 - (1 - found.noise_rate) * (1 - rate.value), image_matched=matched, image_noise_rate=rate,
+    )  # fmt: skip
 
 
 def _similar_in_fold(candidates: tuple[np.ndarray, np.ndarray], fold: np.ndarray) -> np.ndarray:

@@ -60,6 +60,11 @@ class Estimate:
             return "-"
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
+    def joined(self, other: "Estimate") -> "Estimate":
+        """The share of what one or the other holds for, of two that are independent."""
+        pairs = ((self.value, other.value), (self.low, other.low), (self.high, other.high))
+        return Estimate(*(1 - (1 - a) * (1 - b) for a, b in pairs))
+
 
 UNDETERMINED = Estimate(float("nan"), float("nan"), float("nan"))
 

@@ -286,9 +286,15 @@ class Auto(PairCleaner):
         training = _training(fit)
         known = training.known
         same = known.by_similarity or known.plants_similar_pairs or not len(known.agreement.null)
+        images, calibration = known.agreement.image_noise_rate, training.calibration
         other = None if same else known.agreement.noise_rate
-        rate = noise_rate(training.calibration, len(fit.usable), other=other)
-        self.calibration_ = None if np.isnan(rate.value) else training.calibration
+        if images is not None and other is not None:
+            other = 1 - (1 - other) / max(1 - images.value, 1e-12)
+        rate = noise_rate(calibration, len(fit.usable), other=other)
+        if images is not None and images.value and calibration is not None:
+            rate = rate.joined(images)
+            calibration = calibration if np.isnan(rate.value) else calibration.moved(rate.value)
+        self.calibration_ = None if np.isnan(rate.value) else calibration
         self.noise_rate_bound_ = rate.high if known.plants_similar_pairs else known.agreement.bound(rate)
         self.better_than_random_ = known.agreement.better_than_random()
         self.standing_out_ = fit.usable[known.agreement.standing_out()]

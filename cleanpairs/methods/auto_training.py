@@ -304,6 +304,12 @@ class AutoTraining(TrainingStrategy):
         length = np.asarray((words > 0).sum(axis=1)).ravel()[texts]
         return reordered(order, ranks_by_length(low, length), float(weights.mean()))
 
+    @property
+    def judged(self) -> np.ndarray:
+        """(N,) bool: pairs of images whose captions are not all another's. The calibration is of these."""
+        some = self.known.image_matched >= 0.5
+        return some if some.sum() >= 100 + len(self.known.planted) else np.ones(len(some), bool)
+
     def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Vectors of all networks side by side.
 
@@ -441,14 +447,15 @@ class CalibrationStage:
             In [0, 1].
         """
         t = self.training
-        known, planted = t.known, t.known.planted
-        observed = np.delete(order, planted)
+        known, planted, some = t.known, t.known.planted, t.judged
+        some[planted] = False
+        observed = order[some]
         quantile = positions(known.observed[planted], known.null) if len(known.null) else None
         found = calibrate(observed, order[planted], known=quantile, weight=known.weight, draws=draws, seed=t.seed)
         assert found is not None  # there are enough of both
         if draws:
             t.calibration = found
-        return matched(found, order, observed)
+        return matched(found, order, observed) * known.image_matched
 
 
 @dataclass(frozen=True, eq=False)
@@ -501,7 +508,7 @@ class FinalStage:
         order = t.joined(self.view, own, t.w, weights, given.observed, np.zeros((2, 0), np.int64))
         order += t.rank_weight * ranks(given.observed)
         if t.calibration is not None:
-            return matched(t.calibration, order, order)
+            return matched(t.calibration, order, order[t.judged]) * t.known.image_matched
         split = split_in_two(order / max(float(order.max()), 1e-12))
         nothing_known = not t.known.by_similarity and not len(t.known.null)
         return split.high if split.separated and nothing_known else given.matched.astype(np.float32)

@@ -214,6 +214,12 @@ class Untrained:
         return cls(captions, planted, agreement, observed, matched, null, similar, weight, kept)
 
     @property
+    def image_matched(self) -> np.ndarray:
+        """(N,) float: probability that not all captions of the image are another's. 1 where it has one caption."""
+        found = self.agreement.image_matched
+        return np.ones(len(self.captions)) if found is None else found
+
+    @property
     def by_similarity(self) -> bool:
         """Whether the vectors are of one space."""
         return isinstance(self.agreement, SimilarityAgreement)
