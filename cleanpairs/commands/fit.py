@@ -331,7 +331,6 @@ def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Stream
     return {
         "run": str(run.path),
         **_result(estimator, keys, issues),
-        "images": len(np.unique(pairs.pair_image_group)),
         "displaced": blocks,
         "standing_out": out,
         "doubtful": _doubtful(pairs, estimator) if scored is None else {},

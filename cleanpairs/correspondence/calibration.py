@@ -647,10 +647,8 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
         most = "" if bound is None else f" They are at most {bound:.1%}."
         return f"How many pairs are mismatched cannot be told from the scores.{most}"
     random = f"About {rate:.1%} of the pairs fit no better than random ones{within}."
-    several = 2 * result.get("images", np.inf) <= result.get("pairs", 0)  # these captions vouch for each other
-    if bound is None or several:
-        missed = " Images whose captions are all wrong may be missed." * several
-        return f"{random} Captions that belong to a similar picture are not counted.{missed}"
+    if bound is None:
+        return f"{random} Captions that belong to a similar picture are not counted."
     low = 0.0 if interval is None else interval[0]
     text = "of the pairs are mismatched: captions that belong to a similar picture cannot be counted"
     return f"{low:.1%} to {bound:.1%} {text}. {random}"
