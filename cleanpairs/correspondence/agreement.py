@@ -297,9 +297,12 @@ def _with_images(pairs: VectorPairs, found: NeighbourAgreement, image: np.ndarra
     spread = 1.96 * np.sqrt(rates * (1 - rates) / len(first))
     rate = Estimate(rates[0], max(float((rates - spread).min()), 0.0), min(float((rates + spread).max()), 1.0))
     matched, lower = whole.matched[image], np.minimum(found.observed, whole.observed[image])
+    rest = found.observed[matched >= min(0.5, float(matched.max()))]  # the others have been counted
+    of_rest = noise_rate_by_tails(rest, found.null)
     return replace(
-        found, observed=np.where(matched < 0.5, lower, found.observed), matched=found.matched * matched,
-        noise_rate=1 - (1 - found.noise_rate) * (1 - rate.value), image_matched=matched, image_noise_rate=rate,
+        found, observed=np.where(matched < 0.5, lower, found.observed),
+        matched=matched * (1 - mismatched_by_density(rest, found.null, of_rest, found.observed)),
+        noise_rate=1 - (1 - of_rest) * (1 - rate.value), image_matched=matched, image_noise_rate=rate,
     )  # fmt: skip
 
 

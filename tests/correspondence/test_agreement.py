@@ -195,6 +195,22 @@ def test_it_finds_wrong_pairs_and_their_share_without_a_label(rate: float) -> No
         assert (found.matched < 0.5).mean() < 0.02
 
 
+@pytest.mark.parametrize(("rate", "of_all"), [(0.0, True), (0.3, True), (0.4, False)])
+def test_captions_of_an_image_that_are_all_wrong_do_not_vouch_for_each_other(rate: float, of_all: bool) -> None:
+    rng, n, k = np.random.default_rng(0), 600, 4
+    images, texts, wrong = corpus(n, rate if of_all else 0)
+    image, wrong = np.repeat(np.arange(n), k), np.repeat(wrong, k)
+    texts = unit(texts[image] + 0.1 * rng.normal(size=(n * k, texts.shape[1])))
+    if not of_all:
+        chosen = rng.choice(n * k, round(rate * n * k), replace=False)
+        texts[chosen], wrong[chosen] = texts[np.roll(chosen, 1)], True
+    found = neighbour_agreement(VectorPairs(images[image], texts.astype(np.float32), image, np.arange(n * k)))
+    assert found.image_noise_rate is not None and abs(found.noise_rate - rate) < 0.05
+    assert abs(found.image_noise_rate.value - rate * of_all) < 0.05
+    assert ((found.matched < 0.5) != wrong).mean() < 0.08
+    assert not rate or roc_auc_score(~wrong, found.matched) > 0.95
+
+
 def test_who_is_known_to_be_wrong_does_not_answer() -> None:
     x, t, wrong = corpus(1200, 0.9)
     none = np.zeros((2, 0), np.int64)

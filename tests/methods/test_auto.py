@@ -200,6 +200,17 @@ def test_no_more_than_sixteen_networks() -> None:
         Auto(networks=17).fit(corpus(100))
 
 
+def test_images_whose_captions_are_all_wrong_are_found_and_counted() -> None:
+    one = corpus(500, seed=3)
+    captions = [" ".join(words) for c in one.captions for a, b, d in [c.split()] for words in ((a, b), (b, d), (d, a))]
+    clean = Pairs.from_arrays(captions, features=one.images.array(), image_index=np.repeat(np.arange(500), 3))
+    noise = inject_noise(clean, 0.3, per="image", seed=1)
+    model = small().fit(apply_noise(clean, noise))
+    low, high = model.noise_rate_interval_
+    assert low < noise.mismatched.mean() < high < noise.mismatched.mean() + 0.1
+    assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.95
+
+
 def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     def blind(pairs: VectorPairs, **asked: Any) -> NeighbourAgreement:
         return nothing_known(len(pairs))
