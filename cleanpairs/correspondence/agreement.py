@@ -113,8 +113,8 @@ class NeighbourAgreement:
         Agreement of images with the captions of similar pairs.
 
     image_matched : (N,) float, optional
-        Probability that not all captions of the image are another's. None where images have fewer than two captions
-        on average.
+        Probability that not all captions of the image are another's. None where most pairs are the only one of their
+        image.
 
     image_noise_rate : Estimate, optional
         Share of the images whose captions are all another's.
@@ -284,7 +284,8 @@ def neighbour_agreement(
     matched, planted_matched = (1 - mismatched_by_density(observed, null, rate, at) for at in (observed, of_planted))
     known = NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
     image = np.unique(pairs.image_group, return_inverse=True)[1]
-    return known if 2 * (image.max() + 1) > n else _with_images(pairs, known, image, seed)
+    several = np.bincount(image)[image] > 1
+    return _with_images(pairs, known, image, seed) if several.mean() >= 0.5 else known
 
 
 def _with_images(pairs: VectorPairs, found: NeighbourAgreement, image: np.ndarray, seed: int) -> NeighbourAgreement:
