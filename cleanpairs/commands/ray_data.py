@@ -12,7 +12,7 @@ import pyarrow as pa
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.columns import find_columns
-from cleanpairs.data.rows import Rows, convert, vector_shape
+from cleanpairs.data.rows import Rows, convert, row_numbers, vector_shape
 from cleanpairs.estimators.persistence import load_estimator
 from cleanpairs.ops.columns import is_list, one_array, plain_batch, plain_schema
 
@@ -74,7 +74,8 @@ class ScorePairs:
         scored = [SCORES_SCHEMA.empty_table()]
         at_once = 4096
         for start in range(0, len(whole), at_once):
-            rows = convert(Rows("the batch", whole.slice(start, at_once)), columns, shapes, **how)
+            part = whole.slice(start, at_once)
+            rows = convert(Rows("the batch", part), columns, shapes, names=row_numbers(start, len(part)), **how)
             scores = scorer(rows, "the batch")
             scored.append(scores_table(rows.keys, scores, self.threshold, rows.faults))
         table = pa.concat_tables(scored)

@@ -491,8 +491,8 @@ def _wrong_pairs(table: pa.Table, pairs: Pairs) -> Iterator[str]:
         text = text[int(pairs.position[i])] if isinstance(text, list) and text else text
         if i not in pairs.reasons and pairs.captions[i] != text:
             yield f"pair {i}: the caption {pairs.captions[i]!r}, not {text!r}"
-        key = row[columns["key"]] if "key" in columns else None
-        if pairs.keys[i] != str(pairs.row[i] if key is None else key):
+        key = row[columns["key"]] if "key" in columns else pairs.row[i]
+        if pairs.keys[i] != (f"row {pairs.row[i]}" if key is None else str(key)):
             yield f"pair {i}: the key {pairs.keys[i]!r}, not {key!r}"
         if array is not None and i not in pairs.reasons:
             wanted = np.array(row[columns["features"]], array.dtype).reshape(array.shape[1:])
