@@ -197,11 +197,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         Raises
         ------
         CleanpairsError
-            See :meth:`PairScorer.fit`. RefusedError: the training diverges, too.
-
-        Notes
-        -----
-        See :meth:`PairScorer.fit`.
+            See :meth:`PairScorer.fit`, also for notes. RefusedError: the training diverges, too.
         """
         self.validate()
         if resume and run_dir is None:
@@ -213,11 +209,10 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             with distributed.first_goes_ahead():
                 progress = (on_encode, on_encode_texts) if distributed.rank() == 0 else (None, None)
                 fit = self._prepare(pairs, *progress)
-            strategy, self._independence = self._procedure(fit.data), None
+            d, strategy, self._independence = fit.data, self._procedure(fit.data), None
             if not strategy.dependence_is_known:
-                data = fit.data
-                groups = data.image_group, data.text_group
-                self._independence = self._test_independence(fit.images.array, data.tokens, data.image_index, *groups)
+                given = fit.images.array, d.tokens, d.image_index, d.image_group, d.text_group
+                self._independence = self._test_independence(*given)
             checkpoint = None if run_dir is None else self._checkpoint(pairs, val, Path(run_dir))
             trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
             self._train(replace(fit, strategy=strategy), strategy, trainer, val, resume)
