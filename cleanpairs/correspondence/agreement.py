@@ -16,8 +16,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
-from sklearn.preprocessing import normalize
 
 from cleanpairs.correspondence.calibration import Estimate, mismatched_by_density, noise_rate_by_tails
 from cleanpairs.correspondence.words import lowest_ratio
@@ -290,6 +288,9 @@ def neighbour_agreement(
 
 def _with_images(pairs: VectorPairs, found: NeighbourAgreement, image: np.ndarray, seed: int) -> NeighbourAgreement:
     """With what is known of the images (N,), each with the mean of its captions."""
+    from scipy.sparse import csr_array
+    from sklearn.preprocessing import normalize
+
     first, weight = np.unique(image, return_index=True)[1], (found.matched + 1e-3).astype(np.float32)
     mean = csr_array((weight, (image, np.arange(len(image))))) @ pairs.texts
     own = np.arange(len(first))
