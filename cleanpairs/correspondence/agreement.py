@@ -110,17 +110,18 @@ class NeighbourAgreement:
     similar : (k,) float
         Agreement of images with the captions of similar pairs.
 
-    image_matched : (N,) float, optional
-        Probability that not all captions of the image are another's. None where most pairs are the only one of their
-        image.
+    group_matched : (N,) float, optional
+        Probability that not all captions of the image, or images of the caption, are another's. None where most pairs
+        share neither.
 
-    image_noise_rate : Estimate, optional
-        Share of the images whose captions are all another's.
+    group_noise_rate : Estimate, optional
+        Share of the images, or captions, of which all are another's.
 
     Notes
     -----
-    The captions of an image vouch for each other. So the images are judged again, each with the mean of its captions,
-    weighted by their probabilities. A pair's probability is the product of both.
+    The captions of an image vouch for each other, and so do the images of a caption. So where most pairs share theirs,
+    each image or caption is judged again with the mean of what it is paired with, weighted by the probabilities. A
+    pair's probability is the product of both.
     """
 
     observed: np.ndarray
@@ -130,8 +131,8 @@ class NeighbourAgreement:
     planted: np.ndarray = field(default_factory=lambda: np.zeros(0))
     planted_matched: np.ndarray = field(default_factory=lambda: np.zeros(0))
     similar: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    image_matched: np.ndarray | None = None
-    image_noise_rate: Estimate | None = None
+    group_matched: np.ndarray | None = None
+    group_noise_rate: Estimate | None = None
 
     def better_than_random(self) -> float:
         """How many pairs fit better than random ones.
@@ -281,30 +282,40 @@ def neighbour_agreement(
     rate = noise_rate_by_tails(observed, null)
     matched, planted_matched = (1 - mismatched_by_density(observed, null, rate, at) for at in (observed, of_planted))
     known = NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
-    image = np.unique(pairs.image_group, return_inverse=True)[1]
-    several = np.bincount(image)[image] > 1
-    return _with_images(pairs, known, image, seed) if several.mean() >= 0.5 else known
+    for side, group in enumerate((pairs.image_group, pairs.text_group)):
+        number = np.unique(group, return_inverse=True)[1]
+        if (np.bincount(number)[number] > 1).mean() >= 0.5:  # the pairs of a group vouch for each other
+            known = _with_groups(pairs, known, number, side, seed)
+    return known
 
 
-def _with_images(pairs: VectorPairs, found: NeighbourAgreement, image: np.ndarray, seed: int) -> NeighbourAgreement:
-    """With what is known of the images (N,), each with the mean of its captions."""
+def _with_groups(
+    pairs: VectorPairs, found: NeighbourAgreement, group: np.ndarray, side: int, seed: int
+) -> NeighbourAgreement:
+    """With what is known of the images (side 0) or captions (1), each with the mean of what it is paired with.
+
+    ``group`` (N,): whose numbers each pair has.
+    """
     from scipy.sparse import csr_array
     from sklearn.preprocessing import normalize
 
-    first, weight = np.unique(image, return_index=True)[1], (found.matched + 1e-3).astype(np.float32)
-    mean = csr_array((weight, (image, np.arange(len(image))))) @ pairs.texts
-    own = np.arange(len(first))
-    whole = neighbour_agreement(VectorPairs(pairs.images[first], normalize(mean), own, own), seed=seed)
+    sides, first = [pairs.images, pairs.texts], np.unique(group, return_index=True)[1]
+    weight, own = (found.matched + 1e-3).astype(np.float32), np.arange(len(first))
+    mean = normalize(csr_array((weight, (group, np.arange(len(group))))) @ sides[1 - side])
+    sides[side], sides[1 - side] = sides[side][first], mean
+    whole = neighbour_agreement(VectorPairs(sides[0], sides[1], own, own), seed=seed)
     rates = np.array([whole.noise_rate, 1 - whole.matched.mean()])
     spread = 1.96 * np.sqrt(rates * (1 - rates) / len(first))
     rate = Estimate(rates[0], max(float((rates - spread).min()), 0.0), min(float((rates + spread).max()), 1.0))
-    matched, lower = whole.matched[image], np.minimum(found.observed, whole.observed[image])
-    rest = found.observed[matched >= min(0.5, float(matched.max()))]  # the others have been counted
+    rate = rate if found.group_noise_rate is None else rate.joined(found.group_noise_rate)
+    matched, lower = whole.matched[group], np.minimum(found.observed, whole.observed[group])
+    observed = np.where(matched < 0.5, lower, found.observed)
+    matched = matched if found.group_matched is None else matched * found.group_matched
+    rest = observed[matched >= min(0.5, float(matched.max()))]  # the others have been counted
     of_rest = noise_rate_by_tails(rest, found.null)
     return replace(
-        found, observed=np.where(matched < 0.5, lower, found.observed),
-        matched=matched * (1 - mismatched_by_density(rest, found.null, of_rest, found.observed)),
-        noise_rate=1 - (1 - of_rest) * (1 - rate.value), image_matched=matched, image_noise_rate=rate,
+        found, observed=observed, matched=matched * (1 - mismatched_by_density(rest, found.null, of_rest, observed)),
+        noise_rate=1 - (1 - of_rest) * (1 - rate.value), group_matched=matched, group_noise_rate=rate,
     )  # fmt: skip
 
 

@@ -286,13 +286,13 @@ class Auto(PairCleaner):
         training = _training(fit)
         known = training.known
         same = known.by_similarity or known.plants_similar_pairs or not len(known.agreement.null)
-        images, calibration = known.agreement.image_noise_rate, training.calibration
+        groups, calibration = known.agreement.group_noise_rate, training.calibration
         other = None if same else known.agreement.noise_rate
-        if images is not None and other is not None:
-            other = 1 - (1 - other) / max(1 - images.value, 1e-12)
+        if groups is not None and other is not None:
+            other = 1 - (1 - other) / max(1 - groups.value, 1e-12)
         rate = noise_rate(calibration, len(fit.usable), other=other)
-        if images is not None and images.value and calibration is not None:
-            rate = rate.joined(images)
+        if groups is not None and groups.value and calibration is not None:
+            rate = rate.joined(groups)
             calibration = calibration if np.isnan(rate.value) else calibration.moved(rate.value)
         self.calibration_ = None if np.isnan(rate.value) else calibration
         self.noise_rate_bound_ = rate.high if known.plants_similar_pairs else known.agreement.bound(rate)

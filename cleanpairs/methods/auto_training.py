@@ -306,8 +306,8 @@ class AutoTraining(TrainingStrategy):
 
     @property
     def judged(self) -> np.ndarray:
-        """(N,) bool: pairs of images whose captions are not all another's. The calibration is of these."""
-        some = self.known.image_matched >= 0.5
+        """(N,) bool: pairs whose group is right. The calibration is of these."""
+        some = self.known.group_matched >= 0.5
         return some if some.sum() >= 100 + len(self.known.planted) else np.ones(len(some), bool)
 
     def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -455,7 +455,7 @@ class CalibrationStage:
         assert found is not None  # there are enough of both
         if draws:
             t.calibration = found
-        return matched(found, order, observed) * known.image_matched
+        return matched(found, order, observed) * known.group_matched
 
 
 @dataclass(frozen=True, eq=False)
@@ -508,7 +508,7 @@ class FinalStage:
         order = t.joined(self.view, own, t.w, weights, given.observed, np.zeros((2, 0), np.int64))
         order += t.rank_weight * ranks(given.observed)
         if t.calibration is not None:
-            return matched(t.calibration, order, order[t.judged]) * t.known.image_matched
+            return matched(t.calibration, order, order[t.judged]) * t.known.group_matched
         split = split_in_two(order / max(float(order.max()), 1e-12))
         nothing_known = not t.known.by_similarity and not len(t.known.null)
         return split.high if split.separated and nothing_known else given.matched.astype(np.float32)

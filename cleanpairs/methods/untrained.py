@@ -214,9 +214,9 @@ class Untrained:
         return cls(captions, planted, agreement, observed, matched, null, similar, weight, kept)
 
     @property
-    def image_matched(self) -> np.ndarray:
-        """(N,) float: probability that not all captions of the image are another's. 1 where it has one caption."""
-        found = self.agreement.image_matched
+    def group_matched(self) -> np.ndarray:
+        """(N,) float: see :class:`NeighbourAgreement`. 1 where most pairs share neither image nor caption."""
+        found = self.agreement.group_matched
         return np.ones(len(self.captions)) if found is None else found
 
     @property

@@ -205,8 +205,8 @@ def test_captions_of_an_image_that_are_all_wrong_do_not_vouch_for_each_other(rat
         chosen = rng.choice(n * k, round(rate * n * k), replace=False)
         texts[chosen], wrong[chosen] = texts[np.roll(chosen, 1)], True
     found = neighbour_agreement(VectorPairs(images[image], texts.astype(np.float32), image, np.arange(n * k)))
-    assert found.image_noise_rate is not None and abs(found.noise_rate - rate) < 0.05
-    assert abs(found.image_noise_rate.value - rate * of_all) < 0.05
+    assert found.group_noise_rate is not None and abs(found.noise_rate - rate) < 0.05
+    assert abs(found.group_noise_rate.value - rate * of_all) < 0.05
     assert ((found.matched < 0.5) != wrong).mean() < 0.08
     assert not rate or roc_auc_score(~wrong, found.matched) > 0.95
 
