@@ -215,7 +215,7 @@ class Untrained:
 
     @property
     def group_matched(self) -> np.ndarray:
-        """(N,) float: see :class:`NeighbourAgreement`. 1 where most pairs share neither image nor caption."""
+        """(N,) float: see :class:`NeighbourAgreement`. 1 where few pairs share an image or caption."""
         found = self.agreement.group_matched
         return np.ones(len(self.captions)) if found is None else found
 

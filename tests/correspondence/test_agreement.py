@@ -196,7 +196,8 @@ def test_it_finds_wrong_pairs_and_their_share_without_a_label(rate: float) -> No
 
 
 @pytest.mark.parametrize(("rate", "of_all"), [(0.0, True), (0.3, True), (0.4, False)])
-def test_captions_of_an_image_that_are_all_wrong_do_not_vouch_for_each_other(rate: float, of_all: bool) -> None:
+@pytest.mark.parametrize("side", [0, 1])
+def test_pairs_of_a_group_that_are_all_wrong_do_not_vouch_for_each_other(rate: float, of_all: bool, side: int) -> None:
     rng, n, k = np.random.default_rng(0), 600, 4
     images, texts, wrong = corpus(n, rate if of_all else 0)
     image, wrong = np.repeat(np.arange(n), k), np.repeat(wrong, k)
@@ -204,7 +205,8 @@ def test_captions_of_an_image_that_are_all_wrong_do_not_vouch_for_each_other(rat
     if not of_all:
         chosen = rng.choice(n * k, round(rate * n * k), replace=False)
         texts[chosen], wrong[chosen] = texts[np.roll(chosen, 1)], True
-    found = neighbour_agreement(VectorPairs(images[image], texts.astype(np.float32), image, np.arange(n * k)))
+    both, groups = (images[image], texts.astype(np.float32)), (image, np.arange(n * k))
+    found = neighbour_agreement(VectorPairs(*both[:: 1 - 2 * side], *groups[:: 1 - 2 * side]))
     assert found.group_noise_rate is not None and abs(found.noise_rate - rate) < 0.05
     assert abs(found.group_noise_rate.value - rate * of_all) < 0.05
     assert ((found.matched < 0.5) != wrong).mean() < 0.08
