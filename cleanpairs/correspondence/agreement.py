@@ -283,24 +283,24 @@ def neighbour_agreement(
     rate = noise_rate_by_tails(observed, null)
     matched, planted_matched = (1 - mismatched_by_density(observed, null, rate, at) for at in (observed, of_planted))
     known = NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
-    for side, group in enumerate((pairs.image_group, pairs.text_group)):
-        number = np.unique(group, return_inverse=True)[1]
-        if (np.bincount(number)[number] > 1).mean() >= 0.75:  # the pairs of a group vouch for each other
-            known = _with_groups(pairs, known, number, side, seed)
+    for side in (0, 1):
+        known = _with_groups(pairs, known, side, seed)
     return known
 
 
-def _with_groups(
-    pairs: VectorPairs, found: NeighbourAgreement, group: np.ndarray, side: int, seed: int
-) -> NeighbourAgreement:
+def _with_groups(pairs: VectorPairs, found: NeighbourAgreement, side: int, seed: int) -> NeighbourAgreement:
     """With what is known of the images (side 0) or captions (1), each with the mean of what it is paired with.
 
-    ``group`` (N,): whose numbers each pair has.
+    As it was, where fewer than three quarters of the pairs share theirs.
     """
     from scipy.sparse import csr_array
     from sklearn.preprocessing import normalize
 
-    sides, first = [pairs.images, pairs.texts], np.unique(group, return_index=True)[1]
+    numbers = (pairs.image_group, pairs.text_group)[side]
+    _, first, group, count = np.unique(numbers, return_index=True, return_inverse=True, return_counts=True)
+    if (count[group] > 1).mean() < 0.75:
+        return found
+    sides = [pairs.images, pairs.texts]
     weight, own = (found.matched + 1e-3).astype(np.float32), np.arange(len(first))
     mean = normalize(csr_array((weight, (group, np.arange(len(group))))) @ sides[1 - side])
     sides[side], sides[1 - side] = sides[side][first], mean
