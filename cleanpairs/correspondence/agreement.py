@@ -65,6 +65,10 @@ class AgreementNumbers:
 
     many_tau, few_tau : float
         Temperatures of the kernels in a joint space, with many neighbours and with few.
+
+    grouped, alike : float, float
+        Images are judged as a whole where at least this share of the pairs has an image of several, and at least this
+        share of these images has captions that are alike. By chance 5 % have. The same holds for captions.
     """
 
     tau: float = 0.15
@@ -81,6 +85,8 @@ class AgreementNumbers:
     word_weight: float = 0.25
     many_tau: float = 0.07
     few_tau: float = 0.05
+    grouped: float = 0.05
+    alike: float = 0.25
 
 
 NUMBERS = AgreementNumbers()
@@ -111,18 +117,17 @@ class NeighbourAgreement:
         Agreement of images with the captions of similar pairs.
 
     group_matched : (N,) float, optional
-        Probability that not all captions of the image, or images of the caption, are another's. None where fewer than
-        three quarters of the pairs share one.
+        Probability that not all captions of the image, or images of the caption, are another's. None where images and
+        captions are not judged as a whole.
 
     group_noise_rate : Estimate, optional
-        Share of the images, or captions, of which all are another's.
+        Share of the pairs in groups that are another's as a whole.
 
     Notes
     -----
-    The captions of an image vouch for each other, and so do the images of a caption. Where three quarters of the pairs
-    share theirs, each image or caption is judged again, with the mean of what it is paired with. The mean is weighted
-    by the probabilities. A pair's probability is the product of both. Of captions that are copied at random, at most
-    two thirds are shared.
+    The captions of an image vouch for each other, and so do the images of a caption. Where they are alike, each image
+    or caption is judged again, with the mean of its partners, weighted by the probabilities. A pair's probability is
+    the product of both. Images that got a random copy of one caption are not alike.
     """
 
     observed: np.ndarray
@@ -291,25 +296,23 @@ def neighbour_agreement(
 def _with_groups(pairs: VectorPairs, found: NeighbourAgreement, side: int, seed: int) -> NeighbourAgreement:
     """With what is known of the images (side 0) or captions (1), each with the mean of what it is paired with.
 
-    As it was, where fewer than three quarters of the pairs share theirs.
+    As it was, where few pairs share theirs, or where the partners of one are no more alike than random ones.
     """
     from scipy.sparse import csr_array
     from sklearn.preprocessing import normalize
 
-    numbers = (pairs.image_group, pairs.text_group)[side]
-    _, first, group, count = np.unique(numbers, return_index=True, return_inverse=True, return_counts=True)
-    if (count[group] > 1).mean() < 0.75:
+    sides, numbers = [pairs.images, pairs.texts], (pairs.image_group, pairs.text_group)[side]
+    _, first, group, members = np.unique(numbers, return_index=True, return_inverse=True, return_counts=True)
+    weight, own, several = (found.matched + 1e-3).astype(np.float32), np.arange(len(first)), members > 1
+    enough = several[group].mean() >= NUMBERS.grouped and several.sum() >= NUMBERS.least_pairs
+    if not enough or _share_alike(sides[1 - side], group, weight, seed) < NUMBERS.alike:
         return found
-    sides = [pairs.images, pairs.texts]
-    weight, own = (found.matched + 1e-3).astype(np.float32), np.arange(len(first))
     mean = normalize(csr_array((weight, (group, np.arange(len(group))))) @ sides[1 - side])
     sides[side], sides[1 - side] = sides[side][first], mean
     whole = neighbour_agreement(VectorPairs(sides[0], sides[1], own, own), seed=seed)
-    rates = np.array([whole.noise_rate, 1 - whole.matched.mean()])
-    spread = 1.96 * np.sqrt(rates * (1 - rates) / len(first))
-    rate = Estimate(rates[0], max(float((rates - spread).min()), 0.0), min(float((rates + spread).max()), 1.0))
+    rate, matched = _rate_and_matched(whole, several, group)
     rate = rate if found.group_noise_rate is None else rate.joined(found.group_noise_rate)
-    matched, lower = whole.matched[group], np.minimum(found.observed, whole.observed[group])
+    lower = np.minimum(found.observed, whole.observed[group])
     observed = np.where(matched < 0.5, lower, found.observed)
     matched = matched if found.group_matched is None else matched * found.group_matched
     rest = observed[matched >= min(0.5, float(matched.max()))]  # the others have been counted
@@ -318,6 +321,45 @@ def _with_groups(pairs: VectorPairs, found: NeighbourAgreement, side: int, seed:
         found, observed=observed, matched=matched * (1 - mismatched_by_density(rest, found.null, of_rest, observed)),
         noise_rate=1 - (1 - of_rest) * (1 - rate.value), group_matched=matched, group_noise_rate=rate,
     )  # fmt: skip
+
+
+def _rate_and_matched(whole: NeighbourAgreement, several: np.ndarray, group: np.ndarray) -> tuple[Estimate, np.ndarray]:
+    """Share of the pairs whose group is wrong, and the probability (N,) that a pair's is right.
+
+    Groups of ``several`` pairs (M,) are judged apart from single pairs: more of them may be wrong. ``group`` (N,): the
+    number of each pair's group.
+    """
+    kind = several & (min(several.sum(), (~several).sum()) >= NUMBERS.least_pairs)
+    matched, ends = np.ones(len(kind)), np.zeros(3)
+    for some in (kind, ~kind):
+        if not some.any():
+            continue
+        score = whole.observed[some]
+        rate = noise_rate_by_tails(score, whole.null)
+        matched[some] = 1 - mismatched_by_density(score, whole.null, rate)
+        rates = np.array([rate, 1 - matched[some].mean()])
+        spread = 1.96 * np.sqrt(rates * (1 - rates) / some.sum())
+        low, high = max(float((rates - spread).min()), 0.0), min(float((rates + spread).max()), 1.0)
+        ends += some[group].mean() * np.array([rate, low, high])
+    return Estimate(*ends.tolist()), matched[group]
+
+
+def _share_alike(vectors: np.ndarray, group: np.ndarray, weight: np.ndarray, seed: int) -> float:
+    """Share of the groups of several that are more alike than 19 of 20 random pairs.
+
+    ``group``, ``weight`` (N,): the number of each row's group, and its weight.
+    """
+    from scipy.sparse import csr_array
+    from sklearn.preprocessing import normalize
+
+    vectors, n = normalize(vectors - vectors.mean(axis=0)), len(vectors)
+    a, b = np.random.default_rng(seed).integers(n, size=(2, 20_000))
+    cut = np.quantile(cosines(vectors[a], vectors[b])[group[a] != group[b]], 0.95)
+    total = csr_array((weight, (group, np.arange(n)))) @ vectors
+    of_itself = np.bincount(group, weight**2 * np.einsum("nd,nd->n", vectors, vectors))
+    among = np.einsum("md,md->m", total, total) - of_itself
+    most = np.bincount(group, weight) ** 2 - np.bincount(group, weight**2)
+    return float((among > cut * most)[np.bincount(group) > 1].mean())
 
 
 def _similar_in_fold(candidates: tuple[np.ndarray, np.ndarray], fold: np.ndarray) -> np.ndarray:

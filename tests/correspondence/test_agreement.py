@@ -197,20 +197,35 @@ def test_it_finds_wrong_pairs_and_their_share_without_a_label(rate: float) -> No
 
 @pytest.mark.parametrize(("rate", "of_all"), [(0.0, True), (0.3, True), (0.4, False)])
 @pytest.mark.parametrize("side", [0, 1])
-def test_pairs_of_a_group_that_are_all_wrong_do_not_vouch_for_each_other(rate: float, of_all: bool, side: int) -> None:
+@pytest.mark.parametrize("single", [0, 1200], ids=["all in groups", "some alone"])
+def test_pairs_of_a_group_that_are_all_wrong_do_not_vouch_for_each_other(
+    rate: float, of_all: bool, side: int, single: int
+) -> None:
     rng, n, k = np.random.default_rng(0), 600, 4
-    images, texts, wrong = corpus(n, rate if of_all else 0)
-    image, wrong = np.repeat(np.arange(n), k), np.repeat(wrong, k)
-    texts = unit(texts[image] + 0.1 * rng.normal(size=(n * k, texts.shape[1])))
+    images, texts, wrong = corpus(n + single, rate if of_all else 0)
+    image = np.concatenate([np.repeat(np.arange(n), k), np.arange(n, n + single)])
+    wrong = wrong[image]
+    texts = unit(texts[image] + 0.1 * rng.normal(size=(len(image), texts.shape[1])))
     if not of_all:
-        chosen = rng.choice(n * k, round(rate * n * k), replace=False)
+        chosen = rng.choice(len(image), round(rate * len(image)), replace=False)
         texts[chosen], wrong[chosen] = texts[np.roll(chosen, 1)], True
-    both, groups = (images[image], texts.astype(np.float32)), (image, np.arange(n * k))
+    both, groups = (images[image], texts.astype(np.float32)), (image, np.arange(len(image)))
     found = neighbour_agreement(VectorPairs(*both[:: 1 - 2 * side], *groups[:: 1 - 2 * side]))
-    assert found.group_noise_rate is not None and abs(found.noise_rate - rate) < 0.05
-    assert abs(found.group_noise_rate.value - rate * of_all) < 0.05
+    assert found.group_noise_rate is not None and abs(found.noise_rate - wrong.mean()) < 0.05
+    all_wrong = np.bincount(image, ~wrong)[image] == 0
+    assert abs(found.group_noise_rate.value - all_wrong.mean()) < 0.05
     assert ((found.matched < 0.5) != wrong).mean() < 0.08
     assert not rate or roc_auc_score(~wrong, found.matched) > 0.95
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_groups_are_judged_as_a_whole_where_partners_are_alike(alike: bool) -> None:
+    """Copies of one caption for random images make no group."""
+    images, texts, _ = corpus(900, 0.0)
+    source = np.concatenate([np.arange(900), np.arange(300)])
+    shown = images[source if alike else np.random.default_rng(0).permutation(1200) % 900]
+    found = neighbour_agreement(VectorPairs(shown, texts[source], np.arange(1200), source))
+    assert (found.group_noise_rate is not None) == alike
 
 
 def test_who_is_known_to_be_wrong_does_not_answer() -> None:
