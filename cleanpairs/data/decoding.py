@@ -163,10 +163,9 @@ def _gather(start: int, decoded: Iterable[Result]) -> DecodedBatch:
 
 def thumbnails(images: ImageSource, rows: np.ndarray, size: int) -> Iterator[bytes | None]:
     """A small JPEG of each of the images `rows` (k,), without the original's metadata. None where there is none."""
-    parts = (rows[start : start + 32].tolist() for start in range(0, len(rows), 32))
     with Decoder(_shrunk(size), workers_for(len(rows))) as decoder:
-        for batch in decoder.batches((0, images.read(part)) for part in parts):
-            made = dict(zip(batch.rows.tolist(), batch.arrays, strict=True))
+        for batch in decoder.batches(images.at(rows).iter_encoded(32)):
+            made = dict(zip((batch.rows - batch.start).tolist(), batch.arrays, strict=True))
             yield from (made[i].tobytes() if i in made else None for i in range(batch.size))
 
 

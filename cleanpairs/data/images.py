@@ -62,6 +62,10 @@ class ImageSource:
         """Encoded images at ``indices``, for thumbnails. None where there is none."""
         return [None] * len(indices) if self._read is None else self._read(indices)
 
+    def at(self, rows: np.ndarray) -> "ImageSource":
+        """The encoded images ``rows`` (k,), numbered from 0."""
+        return ImageSource(len(rows), lambda some: self.read(rows[some].tolist()))
+
     def hashes(self) -> np.ndarray:
         """Content hashes (M,) int64 of the encoded images, 0 where there is none. They are read once."""
         if self._hashes is None:

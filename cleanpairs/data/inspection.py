@@ -10,7 +10,7 @@ from cleanpairs.data.columns import SCORE, TRUTH
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.data.filters import FILTERS, chosen_filters, is_usual
 from cleanpairs.data.formats.remote import bytes_of, location
-from cleanpairs.data.images import ImageSource, image_header
+from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables
 
@@ -126,9 +126,8 @@ def _decoded(pairs: Pairs, decode: str, sample: int = 1000) -> Found | None:
     sizes: list[np.ndarray] = []
     failed: list[tuple[int, str]] = []
     first_pair = {int(m): i for i, m in reversed(list(enumerate(pairs.image_index.tolist())))}
-    images = ImageSource(len(chosen), lambda some: pairs.images.read(chosen[some].tolist()))
     with Decoder(Preparation(f"{__name__}:size_of"), workers_for(len(chosen))) as decoder:
-        for batch in decoder.batches(images.iter_encoded(64)):
+        for batch in decoder.batches(pairs.images.at(chosen).iter_encoded(64)):
             sizes += [np.ascontiguousarray(a).view(np.uint32) for a in batch.arrays]
             failed += [(first_pair[int(chosen[k])], why) for k, why in batch.failures.items()]
     table = np.array(sizes).reshape(-1, 2)

@@ -105,10 +105,8 @@ def shown(pairs: Pairs, rows: np.ndarray) -> Iterator[tuple[np.ndarray, list[Ima
     """
     images, place = np.unique(pairs.image_index[rows], return_inverse=True)
     seen = 0
-    starts = range(0, len(images), 64)
-    parts = ((start, pairs.images.read(images[start : start + 64].tolist())) for start in starts)
     with Decoder(RGB, workers_for(len(images))) as decoder:
-        for batch in decoder.batches(parts):
+        for batch in decoder.batches(pairs.images.at(images).iter_encoded(64)):
             seen += any(reason != MISSING for reason in batch.failures.values()) or bool(batch.arrays)
             pictures = dict(zip(batch.rows.tolist(), map(Image.fromarray, batch.arrays), strict=True))
             here = np.flatnonzero(np.isin(place, batch.rows))
