@@ -48,29 +48,6 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-def _refuse(
-    target: Path, overwrite: bool, directory: bool, inputs: Paths, ours: Names | None, keeps_labels: bool
-) -> None:
-    refuse_inputs([target], inputs)
-    mode = 0
-    with writing(target), suppress(FileNotFoundError, NotADirectoryError):  # a folder may be closed to us
-        mode = os.lstat(target).st_mode
-    if not mode:
-        return
-    if stat.S_ISLNK(mode):
-        raise OutputExistsError(f"{target} is a symbolic link; name the file itself")
-    if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
-        raise OutputExistsError(f"{target} is no regular {'directory' if directory else 'file'}; it is not replaced")
-    if _is_empty(target):
-        return
-    if not overwrite:
-        raise OutputExistsError(f"{target} exists; --overwrite (overwrite=True) replaces it")
-    if not keeps_labels:
-        refuse_labels(target)
-    if directory and ours is not None:
-        refuse_foreign(target, ours)
-
-
 def _is_empty(target: Path) -> bool:
     """Whether a directory is there, which holds nothing: that is no output."""
     return target.is_dir() and not target.is_symlink() and not any(target.iterdir())
@@ -107,7 +84,8 @@ class _Output:
         keeps_labels: bool,
     ) -> None:  # fmt: skip
         self.target, self.overwrite, self.directory = Path(os.path.abspath(target)), overwrite, directory
-        _refuse(self.target, overwrite, directory, inputs, ours, keeps_labels)
+        refuse_inputs([self.target], inputs)
+        self._refuse(ours, keeps_labels)
         self._written: os.stat_result | None = None  # what is to be published, to know it again
         with writing(self.target):
             make_parents(self.target)
@@ -115,6 +93,26 @@ class _Output:
             self.staged = self.scratch / self.target.name
             if directory:
                 self.staged.mkdir()
+
+    def _refuse(self, ours: Names | None, keeps_labels: bool) -> None:
+        target, mode = self.target, 0
+        with writing(target), suppress(FileNotFoundError, NotADirectoryError):  # a folder may be closed to us
+            mode = os.lstat(target).st_mode
+        if not mode:
+            return
+        if stat.S_ISLNK(mode):
+            raise OutputExistsError(f"{target} is a symbolic link; name the file itself")
+        if not (stat.S_ISDIR(mode) if self.directory else stat.S_ISREG(mode)):
+            kind = "directory" if self.directory else "file"
+            raise OutputExistsError(f"{target} is no regular {kind}; it is not replaced")
+        if _is_empty(target):
+            return
+        if not self.overwrite:
+            raise OutputExistsError(f"{target} exists; --overwrite (overwrite=True) replaces it")
+        if not keeps_labels:
+            refuse_labels(target)
+        if self.directory and ours is not None:
+            refuse_foreign(target, ours)
 
     def finish(self) -> None:
         """Everything that takes time, or may fail for want of room, before anything is renamed."""
