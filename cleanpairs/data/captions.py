@@ -61,9 +61,11 @@ def caption_cell(value: Any, lists: bool) -> tuple[str | list[str | None] | None
     return captions[0][0], faults
 
 
-def caption_column(values: Sequence[Any]) -> tuple[pa.Array, Faults]:
-    """A column of captions out of values of any kind: of texts, or of lists of texts where one value is a list."""
-    lists = any(map(is_listed, values))
+def caption_column(values: Sequence[Any], lists: bool | None = None) -> tuple[pa.Array, Faults]:
+    """A column of captions out of values of any kind: of ``lists`` of texts, or of texts. Of lists, when None, where
+    one value is a list.
+    """
+    lists = any(map(is_listed, values)) if lists is None else lists
     cells = [caption_cell(value, lists) for value in values]
     faults = {(i, k): why for i, (_, spoilt) in enumerate(cells) for k, why in spoilt.items()}
     return pa.array([cell for cell, _ in cells], pa.list_(pa.string()) if lists else pa.string()), faults

@@ -85,9 +85,8 @@ def _is_there(path: str, folder: Path, beside: Path | None = None) -> bool:
 
 def _link(path: str, folder: Path) -> str:
     """What to do about an image that is a link out of the folder. Empty where it is none."""
-    with suppress(OSError):
-        try:
-            resolve_path(path, folder)
-        except DataError as error:
-            return str(error).partition("; ")[2]
+    try:
+        resolve_path(path, folder)
+    except DataError as error:
+        return str(error).partition("; ")[2]
     return ""

@@ -286,9 +286,8 @@ def load_source(source: Source) -> Pairs:
     reasons = pairs.reasons.values()
     if len(pairs) and len(reasons) == len(pairs) and all(map(concerns_caption, reasons)):
         texts = [field.name for field in next(iter(iter_tables(source, 1))).schema if is_text(field.type)]
-        others = [
-            n for n in texts if re.search("caption|text|title|alt|desc", n.lower()) and n not in source.columns.values()
-        ]
+        unused = [name for name in texts if name not in source.columns.values()]
+        others = [name for name in unused if re.search("caption|text|title|alt|desc", name.lower())]
         if others:
             raise DataError(
                 f"no row of {source.files[0]} has a caption in its column {source.columns.get('text')!r} "
@@ -314,11 +313,8 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
             cells = (cell for name in data.columns for cell in data[name].head(100))
             if any(hasattr(cell, "getexif") or getattr(cell, "ndim", 0) == 2 for cell in cells):
                 columns = {name: zip(data[name], data[name].isna(), strict=True) for name in data.columns}
-                dataset = as_dataset(
-                    {  # pictures, regions
-                        name: [None if missing else cell for cell, missing in cells] for name, cells in columns.items()
-                    }
-                )
+                data = {name: [None if missing else cell for cell, missing in cells] for name, cells in columns.items()}
+                dataset = as_dataset(data)  # pictures, regions
             else:
                 texts = {  # Parquet has no categories that are intervals, as of pandas.cut, periods or tuples
                     name: data[name].cat.rename_categories(str)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with
-from cleanpairs.data.captions import caption_cell, is_listed
+from cleanpairs.data.captions import caption_column, is_listed
 from cleanpairs.data.columns import check_truth, find_columns, is_text, score_columns
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.image_paths import LOOK_AT, with_images
@@ -240,9 +240,8 @@ class ParquetReader(TableReader):
             if text is None or text not in batch.schema.names:
                 yield Rows(path, batch, faults)
                 continue
-            cells = [caption_cell(value, True) for value in texts_of(batch[text])]
-            spoilt = {(i, k): why for i, (_, each) in enumerate(cells) for k, why in each.items()}
-            values = dict(zip(batch.schema.names, batch.columns, strict=True)) | {text: [cell for cell, _ in cells]}
+            column, spoilt = caption_column(texts_of(batch[text]), lists=True)
+            values = dict(zip(batch.schema.names, batch.columns, strict=True)) | {text: column}
             yield Rows(path, record_batch(self.schema(source), values, columns), faults, spoilt)
 
     def iter_range(

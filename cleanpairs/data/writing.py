@@ -116,7 +116,7 @@ class ParquetSink(Sink):
         with writing(self.path):
             self._writer = pq.ParquetWriter(
                 self.path, self.schema, use_dictionary=repeats, write_page_checksum=True, write_page_index=True,
-                **_packing(self.schema),
+                compression=_compression(self.schema),
             )  # fmt: skip
             if note is not None:
                 self._writer.add_key_value_metadata({note: ""})
@@ -157,8 +157,8 @@ class ParquetSink(Sink):
             self._writer.close()
 
 
-def _packing(schema: pa.Schema) -> dict[str, Any]:
-    """How a file is packed. Bytes are not compressed: pictures are so already, and equal ones stay equal bytes.
+def _compression(schema: pa.Schema) -> dict[str, str]:
+    """The compression of each column. Bytes have none: pictures are packed already, and equal ones stay equal bytes.
 
     Pages are not cut by their content: where a disk is full, that ends the process (pyarrow 24, a column of floats).
     """
@@ -167,8 +167,7 @@ def _packing(schema: pa.Schema) -> dict[str, Any]:
     stored = pq.read_metadata(empty).schema
     columns = [stored.column(k) for k in range(len(stored))]
     plain = {c.path for c in columns if c.physical_type == "BYTE_ARRAY" and c.logical_type.type == "NONE"}
-    compression = {c.path: "none" if c.path in plain else "zstd" for c in columns}
-    return {"compression": compression}
+    return {c.path: "none" if c.path in plain else "zstd" for c in columns}
 
 
 def write_tables(path: Path, tables: Iterable[pa.Table]) -> bool:

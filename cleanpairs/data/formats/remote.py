@@ -75,13 +75,12 @@ def fetch(data: str, allow_urls: bool) -> str:
         raise ConfigError(f"{data} is a URL, and nothing is fetched unless you allow it: add --allow-urls (allow_urls)")
     wanted: set[Path] = set()
     with reading(data, "fetched", ValueError):  # a URL that is none
-        names = [
-            n for url in expand_braces(data) for n in (_http(url) if scheme in ("http", "https") else _others(url))
-        ]
-        if not names:
+        files_of = _http if scheme in ("http", "https") else _others
+        remotes = [remote for url in expand_braces(data) for remote in files_of(url)]
+        if not remotes:
             raise DataError(f"no such input: {data} names no file")
         folder = cache_folder(f"{FOLDER}/{hashlib.sha256(data.encode()).hexdigest()[:32]}")
-        for remote in names:
+        for remote in remotes:
             name = Path(unquote(urlsplit(remote.url).path)).name
             if not name or name.startswith("."):
                 raise DataError(f"{remote.url} does not end in the name of a file")

@@ -160,11 +160,9 @@ class WebDatasetReader(TableReader):
     def recognises(data: str) -> bool:
         """Whether ``data`` names tars, or is a directory with some."""
         path = Path(data)
-        return (
-            any(files_below(path, ".tar", depth=0))
-            if path.is_dir()
-            else data.lower().endswith((".tar", ".tar.gz", ".tgz"))
-        )
+        if path.is_dir():
+            return any(files_below(path, ".tar", depth=0))
+        return data.lower().endswith((".tar", ".tar.gz", ".tgz"))
 
     def open(self, data: str, request: DataOptions) -> Source:
         """The tars, their sidecars, their columns. Of the tars only headers are read."""
