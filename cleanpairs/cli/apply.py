@@ -158,7 +158,7 @@ def caption_writer(out: str, options: dict[str, Any], chosen: dict[str, Any]) ->
 @data_options
 @group(
     "Output",
-    option("--out=FILE", "The scores table to write (Parquet).", Writes(".parquet", beside=(".parts",)), required=True),
+    option("--out=FILE", "The scores table to write (Parquet).", Writes(".parquet", extra=(".parts",)), required=True),
     option("--overwrite", "Replace --out."),
     *engine_options,
 )
@@ -242,7 +242,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     option(
         "--out=FILE",
         "The plan to write: Parquet, or CSV where it ends in .csv.",
-        Writes(".parquet", ".csv", beside=(".parts",), in_run=("plan.parquet",)),
+        Writes(".parquet", ".csv", extra=(".parts",), in_run=("plan.parquet",)),
         required=True,
     ),
     option("--overwrite", "Replace --out."),
@@ -305,7 +305,7 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     option(
         "--out=OUT --repaired out",
         "The cleaned data to write: a file or directory.",
-        Writes(beside=(".manifest.json", ".ledger.parquet", ".card.md", ".parts", ".search")),
+        Writes(extra=(".manifest.json", ".ledger.parquet", ".card.md", ".parts", ".search")),
         required=True,
     ),
     option("--overwrite", "Replace the outputs."),

@@ -141,9 +141,9 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None
             write_csv(issues, staged)
     rows, lines = issues.to_pylist(), list[str]()
     for issue in ISSUES:
-        mine = [row for row in rows if row["issue"] == issue]
-        lines.append(f"{issue}:{'' if mine else ' none'}")
-        for row in mine:
+        listed = [row for row in rows if row["issue"] == issue]
+        lines.append(f"{issue}:{'' if listed else ' none'}")
+        for row in listed:
             place = f"  {row['rank']:3d}  {row['score']:.3f}  pair {row['pair_id']}"
             lines.append(f"{place}, key {safe(row['key'])}: {safe(row['caption'])}")
             lines.append(f"              {safe(row['why'])}")

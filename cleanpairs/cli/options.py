@@ -54,13 +54,13 @@ class KeyValues(Reads):
 class Writes(click.Path):
     """The type of an option that names an output.
 
-    A name with a known ending that is none of ``endings`` is refused. Files with the endings ``beside`` are written
+    A name with a known ending that is none of ``endings`` is refused. Files with the endings ``extra`` are written
     next to the output. It may be a file of the run that is read, if its name is in ``in_run``.
     """
 
-    def __init__(self, *endings: str, beside: tuple[str, ...] = (), in_run: tuple[str, ...] = ()) -> None:
+    def __init__(self, *endings: str, extra: tuple[str, ...] = (), in_run: tuple[str, ...] = ()) -> None:
         super().__init__(readable=False)
-        self.beside, self.in_run, self.endings = beside, in_run, endings
+        self.extra, self.in_run, self.endings = extra, in_run, endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As click does. No name, and that of the root, is a usage error."""
@@ -270,14 +270,14 @@ class PathsCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it, if its paths allow that."""
-        outputs, beside, inputs = written_and_read(ctx)
+        outputs, extra, inputs = written_and_read(ctx)
         if not outputs:
             return super().invoke(ctx)
         from cleanpairs.core.distributed import rank_by_environment
         from cleanpairs.data.guard import refuse_inputs
         from cleanpairs.data.locks import output_lock
 
-        refuse_inputs([*outputs, *beside], inputs)
+        refuse_inputs([*outputs, *extra], inputs)
         for param in self.params:
             if isinstance(param.type, Writes) and (value := ctx.params.get(param.name or "")) is not None:
                 param.type.check_ending(value, param, ctx)
@@ -289,14 +289,14 @@ def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["
     """The outputs of a command that is called so, what is written beside them, and what it reads."""
     given = [(param, value) for param in ctx.command.params if (value := ctx.params.get(param.name or "")) is not None]
     outputs: list[Path] = []
-    beside: list[Path] = []
+    extra: list[Path] = []
     inputs: list[Input] = []
     free: tuple[str, ...] = ()
     for param, value in given:
         if isinstance(kind := param.type, Writes):
             output = Path(value)
             outputs.append(output := output.parent if "{" in output.name else output)  # DIR/{00000..}.tar
-            beside += [output.with_name(output.name + end) for end in kind.beside if output.name]
+            extra += [output.with_name(output.name + end) for end in kind.extra if output.name]
             free += kind.in_run
     for param, value in given if outputs else ():
         own = param.name == "recipe" and ctx.params.get("resume")  # the run's, which it goes on with
@@ -305,7 +305,7 @@ def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["
                 inputs += _inputs(name, path, free)
     if outputs and {"run", "paths"} & set(ctx.params):
         inputs += _inputs("run", "runs/latest", free)
-    return outputs, beside, inputs
+    return outputs, extra, inputs
 
 
 def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator["Input"]:
@@ -329,9 +329,9 @@ def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator["Input"]:
             with suppress(CleanpairsError, OSError):  # the command will say it
                 settings = settings_of(path)
         yield from data_inputs(settings.get("data"), settings.get("columns"))
-        beside = Path(f"{path.rstrip('/')}.manifest.json")
-        files = _json(beside).get("files")
-        for file in (beside, *(beside.parent / str(part) for part in files)) if isinstance(files, dict) else ():
+        manifest = Path(f"{path.rstrip('/')}.manifest.json")
+        files = _json(manifest).get("files")
+        for file in (manifest, *(manifest.parent / str(part) for part in files)) if isinstance(files, dict) else ():
             yield Input(file)
 
 

@@ -136,8 +136,8 @@ def _begin(result: Path) -> None:
     ours = False
     with suppress(OSError, ValueError, TypeError):
         ours = "demo" in json.loads(result.read_text(encoding="utf-8"))
-    theirs = holds(result.parent)
-    if theirs and not ours:
-        raise OutputExistsError(f"{result.parent} holds {theirs[0]}, and no demonstration: name another --out")
+    names = holds(result.parent)
+    if names and not ours:
+        raise OutputExistsError(f"{result.parent} holds {names[0]}, and no demonstration: name another --out")
     if not ours:
         write_whole(result, json.dumps({"demo": "running"}) + "\n")

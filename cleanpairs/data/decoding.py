@@ -197,16 +197,16 @@ class _Worker:
 
     def __init__(self, preparation: Preparation, memory: int) -> None:
         self._given = json.dumps({**asdict(preparation), "memory": memory}).encode()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
             self._process, self._pipe = children.start_connected(
                 "from cleanpairs.data.decoding import serve; serve()",
-                stdout=self._said,
-                stderr=self._said,
+                stdout=self._output,
+                stderr=self._output,
                 env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
         except OSError as error:
-            self._said.close()
+            self._output.close()
             raise _no_start(str(error)) from error
 
     def start(self, seconds: float = 120.0) -> None:
@@ -214,8 +214,8 @@ class _Worker:
         try:
             self.ask(self._given, seconds)
         except _LostError as lost:
-            self._said.seek(0)
-            lines = self._said.read().decode("utf-8", "replace").strip().splitlines()
+            self._output.seek(0)
+            lines = self._output.read().decode("utf-8", "replace").strip().splitlines()
             raise _no_start(": ".join([str(lost), *lines[-1:]])) from lost
 
     def kill(self) -> None:
@@ -227,7 +227,7 @@ class _Worker:
         self.kill()
         self._process.wait()
         self._pipe.close()
-        self._said.close()
+        self._output.close()
 
     def ask(self, data: bytes, seconds: float) -> Result:
         """Of an image an array, or why there is none, within ``seconds``."""

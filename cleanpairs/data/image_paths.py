@@ -50,15 +50,15 @@ def found_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequen
     """The folder that image ``paths`` are relative to: ``given``, or the first of the usual ones that has some."""
     first = [path for path in paths[:LOOK_AT] if path]
     if given is not None:
-        folders, beside = [Path(given).absolute()], []
+        folders, siblings = [Path(given).absolute()], []
     else:
         usual = ("", "images", "Images", "image", "img", "imgs")
         folders = [p for p in [*(file.parent / name for name in usual), *also] if p.is_dir()]
-        beside = sorted(p for p in file.parent.glob("[!.]*") if p.is_dir() and p not in folders) if first else []
+        siblings = sorted(p for p in file.parent.glob("[!.]*") if p.is_dir() and p not in folders) if first else []
     for folder in folders:
         if not first or any(_is_there(path, folder, file.parent) for path in first):
             return str(folder)
-    counts = Counter({folder: sum(_is_there(path, folder) for path in first) for folder in beside})
+    counts = Counter({folder: sum(_is_there(path, folder) for path in first) for folder in siblings})
     best = [folder for folder, count in counts.items() if count and count == max(counts.values())]
     if len(best) == 1:
         return str(best[0])
@@ -77,9 +77,9 @@ def found_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequen
     )
 
 
-def _is_there(path: str, folder: Path, beside: Path | None = None) -> bool:
+def _is_there(path: str, folder: Path, table_folder: Path | None = None) -> bool:
     with suppress(DataError, OSError):
-        return embedded(path) is not None or resolve_path(path, folder, beside).is_file()
+        return embedded(path) is not None or resolve_path(path, folder, table_folder).is_file()
     return False
 
 

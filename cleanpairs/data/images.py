@@ -93,10 +93,10 @@ def _at(images: Sequence[bytes | None], rows: Sequence[int]) -> list[bytes | Non
     return [images[i] for i in rows]
 
 
-def resolve_path(path: str, root: Path, beside: Path | None = None) -> Path:
+def resolve_path(path: str, root: Path, table_folder: Path | None = None) -> Path:
     """The file of an image path under ``root``. Raises DataError: a URL, or a path (or a link) that leaves ``root``.
 
-    Where the path names no file, it may be relative to a folder ``beside`` the images, below ``root``, else what is
+    Where the path names no file, it may be relative to the ``table_folder``, below ``root``, else what is
     meant is looked for: see :func:`_meant`.
     """
     if path[:5].lower() == "file:":
@@ -108,7 +108,7 @@ def resolve_path(path: str, root: Path, beside: Path | None = None) -> Path:
         file = (base / path).resolve()
         if not os.path.exists(file):
             ends = (base / meant for meant in _candidate_paths(path, base))
-            for end in ends if beside is None else chain([beside / path], ends):
+            for end in ends if table_folder is None else chain([table_folder / path], ends):
                 if end.is_file() and (resolved := end.resolve()).is_relative_to(base):
                     return resolved
     if not file.is_relative_to(base):
@@ -152,13 +152,13 @@ def image_cells(column: pa.Array) -> list[Any]:
 
 def encoded_bytes(value: Any, file: str, root: str | None) -> bytes | None:
     """As :func:`cell_bytes`, but None where there is no image that may be read."""
-    beside = Path(file).parent
+    table_folder = Path(file).parent
     with suppress(DataError):
-        return cell_bytes(value, beside if root is None else Path(root), beside)
+        return cell_bytes(value, table_folder if root is None else Path(root), table_folder)
     return None
 
 
-def cell_bytes(value: Any, root: Path, beside: Path | None = None) -> bytes:
+def cell_bytes(value: Any, root: Path, table_folder: Path | None = None) -> bytes:
     """The encoded image that one cell of an image column holds, or names, as of :func:`resolve_path`. DataError with
     the reason otherwise.
     """
@@ -176,7 +176,7 @@ def cell_bytes(value: Any, root: Path, beside: Path | None = None) -> bytes:
         return value
     if (content := embedded(str(value))) is not None:
         return content
-    file = resolve_path(str(value), root, beside)
+    file = resolve_path(str(value), root, table_folder)
     with reading(name := f"the image file {str(value)[:120]!r}"):
         if not file.is_file():
             windows = "; it is a Windows path, and no end of it is under the image root" if "\\" in str(value) else ""

@@ -288,7 +288,7 @@ def _mix_words(pairs: Pairs, rate: float, share: float, rng: np.random.Generator
     words = [c.split() if i not in pairs.reasons else [] for i, c in enumerate(pairs.captions)]
     normal = {word: normalise_text(word) for word in set().union(*words)}
     image = pairs.pair_image_group.tolist()
-    own = of_images(pairs, ([normal[word] for word in said] for said in words))
+    own = of_images(pairs, ([normal[word] for word in own_words] for own_words in words))
     least = 1 if share == 1 else 2
     mixed: dict[int, str] = {}
     wanted = round(rate * len(pairs))
@@ -431,9 +431,9 @@ def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[
     moved, columns_of = noise.moved, pairs.source.columns
     assert corrupted.true_mismatch is not None and corrupted.true_key is not None
     given = list[str | None](corrupted.captions), corrupted.true_mismatch.tolist(), corrupted.true_key
-    told = unusable_captions(corrupted.captions)
+    evident = unusable_captions(corrupted.captions)
     spoilt = np.zeros(len(pairs), bool)
-    spoilt[[i for i, why in corrupted.reasons.items() if why.startswith("the caption ") and i not in told]] = True
+    spoilt[[i for i, why in corrupted.reasons.items() if why.startswith("the caption ") and i not in evident]] = True
     left_out = spoilt & moved
     first = 0
     for table, of_rows, of_captions in iter_noted(pairs.source):

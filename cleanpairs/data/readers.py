@@ -150,10 +150,8 @@ def _open_path(data: str | Path, **options: Any) -> Source:
         check_text("load_pairs", name, getattr(given, name), none=True)
     reader, encoding, text_vectors = given.reader, given.encoding, given.text_vectors
     check_whole("load_pairs", "limit", given.limit, 0, none=True)
-    beside = {name: getattr(given, name) for name in ("text_vectors", "captions")}
-    fetched: dict[str, Any] = {
-        name: _fetched(str(path), given.allow_urls) for name, path in beside.items() if path is not None
-    }
+    files = ((name, getattr(given, name)) for name in ("text_vectors", "captions"))
+    fetched: dict[str, Any] = {name: _fetched(str(path), given.allow_urls) for name, path in files if path is not None}
     given, path = replace(given, **fetched), _fetched(str(data), given.allow_urls)
     kind = sniff(path) if reader is None else READERS[reader].name
     if reader is not None and kind not in (fits := list(fitting(path))):

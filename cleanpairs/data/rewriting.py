@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,11 @@ def shared_words(pairs: Pairs, most: float = 0.1) -> list[list[int]]:
     return [rows for _, rows in sorted(having.items()) if 2 <= len(rows) <= max(2, most * len(pairs))]
 
 
+def _in_context(words: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Each word between the one before it and the one behind it, "" at the ends."""
+    return zip(["", *words], words, [*words[1:], ""], strict=False)
+
+
 def edited(pairs: Pairs, rate: float, rng: np.random.Generator, least: float = 0.005) -> dict[int, str]:
     """New captions by pair id, in which one word is another of its kind, which no caption of the image has.
 
@@ -48,10 +53,10 @@ def edited(pairs: Pairs, rate: float, rng: np.random.Generator, least: float = 0
     parts = [re.split(r"(\w+)", c) if i not in pairs.reasons else [] for i, c in enumerate(pairs.captions)]
     words = [[w.lower() for w in p[1::2]] for p in parts]
     behind, before = defaultdict[str, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
-    count, content = Counter[str](), [set(content_words(" ".join(said))) for said in words]
-    for said, kinds in zip(words, content, strict=True):
+    count, content = Counter[str](), [set(content_words(" ".join(some))) for some in words]
+    for some, kinds in zip(words, content, strict=True):
         count.update(kinds)
-        for left, word, right in zip(["", *said], said, [*said[1:], ""], strict=False):
+        for left, word, right in _in_context(some):
             if word in kinds:
                 behind[left][word] += 1
                 before[right][word] += 1
@@ -60,8 +65,8 @@ def edited(pairs: Pairs, rate: float, rng: np.random.Generator, least: float = 0
     for i in rng.permutation(len(pairs)).tolist():
         if len(out) == round(rate * len(pairs)):
             break
-        said, found = words[i], []
-        for at, (left, word, right) in enumerate(zip(["", *said], said, [*said[1:], ""], strict=False)):
+        found = []
+        for at, (left, word, right) in enumerate(_in_context(words[i])):
             if word in content[i] and count[word] >= enough:
                 there = {w: min(n, before[right][w]) for w, n in behind[left].items() if count[w] >= enough}
                 others = {w: n for w, n in there.items() if n and w not in own[int(pairs.pair_image_group[i])]}

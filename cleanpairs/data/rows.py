@@ -188,11 +188,11 @@ def _image_hashes(
     cells: list[Any], path: str, image_root: str | None, first_row: int
 ) -> tuple[np.ndarray, dict[int, str]]:
     """Content hashes (n,) of encoded images, and row -> why there is none."""
-    beside, groups, faults = Path(path).parent, np.empty(len(cells), np.int64), dict[int, str]()
-    root = beside if image_root is None else Path(image_root)
+    table_folder, groups, faults = Path(path).parent, np.empty(len(cells), np.int64), dict[int, str]()
+    root = table_folder if image_root is None else Path(image_root)
     for i, value in enumerate(cells):
         try:
-            groups[i] = content_hash(cell_bytes(value, root, beside))
+            groups[i] = content_hash(cell_bytes(value, root, table_folder))
         except DataError as error:
             faults[i] = str(error)
             groups[i] = content_hash(f"missing {first_row + i}".encode())

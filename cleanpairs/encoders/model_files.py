@@ -66,13 +66,13 @@ def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
     return Path(folder)
 
 
-def folder_and_kind(name: str, revision: str | None, known: Collection[str], said: str) -> tuple[Path, str]:
-    """A model's directory, given or fetched, and its type. ConfigError, in the words of ``said``, if not ``known``."""
+def folder_and_kind(name: str, revision: str | None, known: Collection[str], message: str) -> tuple[Path, str]:
+    """A model's directory, given or fetched, and its type. ConfigError, with the ``message``, if not ``known``."""
     require_extra()
     folder = Path(name) if Path(name).is_dir() else download(name, revision)
     kind = read_object(folder / "config.json", PRETRAINED).get("model_type")
     if kind not in known:
-        raise ConfigError(f"{name} is a model of type {kind!r}, and {said.format(known=', '.join(known))}")
+        raise ConfigError(f"{name} is a model of type {kind!r}, and {message.format(known=', '.join(known))}")
     return folder, str(kind)
 
 

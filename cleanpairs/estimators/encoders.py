@@ -221,12 +221,12 @@ class Encoders:
             return self, f"learned words ({SHIPPED} is not installed; for captions in English: {INSTALL})"
         if isinstance(self.text, str):
             return self, "vectors of the data, both sides (--set text_encoder=words: learned words)"
-        beside = "learned words and " if takes_sentences(settings.backbone) else ""
+        prefix = "learned words and " if takes_sentences(settings.backbone) else ""
         if settings.text_encoder != AUTO:
-            return self, f"{beside}vectors of {self.text.name}"
+            return self, f"{prefix}vectors of {self.text.name}"
         suits, why = knows(self.text, captions)
         if suits:
-            return self, f"{beside}vectors of {self.text.name} ({why})"
+            return self, f"{prefix}vectors of {self.text.name} ({why})"
         limits = f"{MOST_PIECES:g} and {MOST_UNKNOWN:.0%} at most"
         return replace(self, text=None), f"learned words ({why}, where it knows a language {limits})"
 

@@ -492,8 +492,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         reasons, failures, index = dict(pairs.reasons), matrix.failures, pairs.image_index
         for pair in np.flatnonzero(np.isin(index, list(failures))).tolist():
             reasons.setdefault(pair, failures[int(index[pair])])
-        said_nothing = filter_reasons(pairs, self.drop, pictures=self.near_duplicates)
-        return dict(sorted({**said_nothing, **reasons}.items()))
+        filtered = filter_reasons(pairs, self.drop, pictures=self.near_duplicates)
+        return dict(sorted({**filtered, **reasons}.items()))
 
     def _grouped(self, pairs: Pairs) -> Pairs:
         """After the images are read, whose cache knows the exact groups."""

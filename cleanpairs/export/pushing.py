@@ -171,7 +171,7 @@ def push_files(
     return Pushed(url, private, tuple(files), tuple(old))
 
 
-def beside_card(out: Path) -> Path:
+def card_path(out: Path) -> Path:
     """Where the dataset card of a single file goes that is to be pushed: ``<out>.card.md``."""
     return out.with_name(out.name + ".card.md")
 
@@ -194,11 +194,10 @@ def push_export(
     export = open_export(out, ledger)
     export.check(*export.parts)
     own = export.out if export.out.is_dir() else export.out.parent
-    chosen = Path(card) if card is not None else export.out / CARD if export.out.is_dir() else beside_card(export.out)
+    chosen = Path(card) if card is not None else export.out / CARD if export.out.is_dir() else card_path(export.out)
     if not chosen.is_file():
         raise ConfigError(
-            f"there is no dataset card {chosen}: name it by --card, or export again with "
-            f"--card {beside_card(export.out)}"
+            f"there is no dataset card {chosen}: name it by --card, or export again with --card {card_path(export.out)}"
         )
     if card is None:
         check_inside(chosen, (own,), own, "name it by --card")

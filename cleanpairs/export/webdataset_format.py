@@ -92,9 +92,9 @@ class WebDatasetOutput(Output):
         for file in sorted(path.glob("*.tar")):
             with tarfile.open(file, "r:") as tar:
                 samples = sum(member.name.endswith(".txt") for member in tar)
-            beside = int(pq.read_metadata(file.with_suffix(".parquet")).num_rows)
-            if samples != beside:
-                raise CleanpairsError(f"{file.name} has {samples} samples, its Parquet file {beside} rows")
+            rows = int(pq.read_metadata(file.with_suffix(".parquet")).num_rows)
+            if samples != rows:
+                raise CleanpairsError(f"{file.name} has {samples} samples, its Parquet file {rows} rows")
             total += samples
         return total
 
@@ -158,10 +158,10 @@ class WebDatasetOutput(Output):
     def _next(self) -> None:
         self._stack.close()
         self._shard = len(self.parts)
-        tar, beside = f"{self._shard:05d}.tar", f"{self._shard:05d}.parquet"
+        tar, sidecar = f"{self._shard:05d}.tar", f"{self._shard:05d}.parquet"
         opened = tarfile.open(self._folder / tar, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115 - the stack closes it
         self._tar = self._stack.enter_context(opened)
-        self._sidecar = self._stack.enter_context(ParquetSink(self._folder / beside, self._schema))
+        self._sidecar = self._stack.enter_context(ParquetSink(self._folder / sidecar, self._schema))
         self.parts[tar] = 0  # the Parquet file beside it tells of the same rows, which count once
         self._in_shard = 0
         self._keys, self._numbers = set(), {}

@@ -66,8 +66,8 @@ def _output_paths(out: Path, directory: bool, settings: "ExportSettings") -> dic
     """Role -> final path, in the reverse of the order in which they are published. ConfigError, OutputExistsError."""
     targets = {"out": out, "manifest": manifest_of(out)}
     targets |= {role: Path(path) for role in ("dropped", "card") if (path := getattr(settings, role)) is not None}
-    beside = out.with_name(out.name + ".ledger.parquet")
-    targets["ledger"] = beside if settings.ledger is None else Path(settings.ledger)
+    usual = out.with_name(out.name + ".ledger.parquet")
+    targets["ledger"] = usual if settings.ledger is None else Path(settings.ledger)
     seen: dict[Path, str] = {}
     for name, path in targets.items():
         whole = path.resolve()

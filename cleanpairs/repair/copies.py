@@ -38,17 +38,17 @@ def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray
         here = pairs[(pairs >= first) & (pairs < first + len(batch))] - first
         chosen += taken(batch["caption"], pa.array(here)).to_pylist()
         first += len(batch)
-    mine = words.transform(chosen)
-    size, copies = mine.sum(axis=1).A1, np.full(len(chosen), -1)  # each is its own copy
-    rare = _rarest(mine, size, alike)
+    vectors = words.transform(chosen)
+    size, copies = vectors.sum(axis=1).A1, np.full(len(chosen), -1)  # each is its own copy
+    rare = _rarest(vectors, size, alike)
     for batch in texts():
         for start in range(0, len(batch), 4096):
-            theirs = words.transform(batch["caption"].slice(start, 4096).to_pylist())
-            row, other = (rare @ theirs.T).nonzero()
+            others = words.transform(batch["caption"].slice(start, 4096).to_pylist())
+            row, other = (rare @ others.T).nonzero()
             for some in range(0, len(row), 1 << 18):
                 i, j = row[some : some + (1 << 18)], other[some : some + (1 << 18)]
-                shared = mine[i].multiply(theirs[j]).sum(axis=1).A1
-                union = size[i] + theirs.sum(axis=1).A1[j] - shared
+                shared = vectors[i].multiply(others[j]).sum(axis=1).A1
+                union = size[i] + others.sum(axis=1).A1[j] - shared
                 copies += np.bincount(i[shared >= alike * union], minlength=len(chosen))
     copies[size == 0] = 0
     return copies

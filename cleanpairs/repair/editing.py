@@ -100,17 +100,17 @@ def followed(table: pa.Table) -> pa.Table:
     repaired = takes_text | takes_image
     if not (repaired | written | gone | keeps).all() or (repaired & ((donor < 0) | (donor >= n))).any():
         return table
-    told, donor = donor, np.where(repaired, donor, -1)
+    given, donor = donor, np.where(repaired, donor, -1)
     lender = pa.array(donor, mask=~repaired)
     original = one_array(table["original_caption"].fill_null(""))
-    told_key, text = one_array(table["donor_key"]), one_array(table["caption"])
+    given_key, text = one_array(table["donor_key"]), one_array(table["caption"])
     own_key = taken(one_array(table["key"]), lender)
     derived = pc.if_else(pa.array(takes_text), taken(original, lender), original)
     caption = pc.if_else(pa.array(written), text, pc.if_else(pa.array(gone), pa.scalar(None, pa.string()), derived))
-    same = ~repaired | _true(pc.or_kleene(pc.is_null(told_key), pc.equal(told_key, own_key)))
+    same = ~repaired | _true(pc.or_kleene(pc.is_null(given_key), pc.equal(given_key, own_key)))
     for i in np.flatnonzero(~same).tolist():  # pandas makes 7.0 of 007 beside empty cells
-        same[i] = same_key(told_key[i].as_py(), own_key[i].as_py() or "", rel_tol=0)
-    lent = pc.or_kleene(pc.is_valid(told_key), pc.starts_with(table["reason"], CAPTIONED))
+        same[i] = same_key(given_key[i].as_py(), own_key[i].as_py() or "", rel_tol=0)
+    lent = pc.or_kleene(pc.is_valid(given_key), pc.starts_with(table["reason"], CAPTIONED))
     taken_back = keeps & _true(one_array(lent))  # it still has the caption of that donor, or of that model
     # Of a row that was repaired just now the caption is still its own, or that of the donor of before.
     as_before = repaired & (_true(pc.equal(text, original)) | _true(pc.equal(text, taken(original, lender))))
@@ -122,8 +122,8 @@ def followed(table: pa.Table) -> pa.Table:
             f"{table['action'][i].as_py()!r} gives it {(caption[i].as_py() or '')[:60]!r}: captions follow from action "
             "and donor_pair_id; for one of your own write the action 'recaption'"
         )
-    theirs = taken(original, pa.array(told, mask=(told < 0) | (told >= n)))
-    own = written & ((told < 0) | _true(pc.equal(text, theirs)))  # else the caption of a donor was judged
+    donated = taken(original, pa.array(given, mask=(given < 0) | (given >= n)))
+    own = written & ((given < 0) | _true(pc.equal(text, donated)))  # else the caption of a donor was judged
     judged = pa.array((repaired & same) | own)
     new = {
         "original_caption": original,
@@ -141,7 +141,7 @@ def followed(table: pa.Table) -> pa.Table:
 def _reason(table: pa.Table, lent: np.ndarray) -> pa.Array:
     """``reason`` of the plan's rows without what was said of another action or, but for rows ``lent`` (n,), donor."""
     reason, dropped = one_array(table["reason"]), acted(table, ["drop"])
-    of_drop, of_donor = (pc.is_in(reason, pa.array(said, pa.string())) for said in (REASONS, KINDS))
+    of_drop, of_donor = (pc.is_in(reason, pa.array(words, pa.string())) for words in (REASONS, KINDS))
     of_donor = pc.or_kleene(of_donor, pc.starts_with(reason, DISPLACED))
     of_model = _true(pc.starts_with(reason, CAPTIONED)) & ~acted(table, ["recaption"])
     stale = (_true(of_drop) & ~dropped) | (_true(of_donor) & ~lent) | of_model

@@ -201,7 +201,7 @@ class WebDatasetReader(TableReader):
         for tar in _tars(source):
             samples = _rows(tar)[:left]
             left -= len(samples)
-            table = _beside(tar)
+            table = _sidecar_table(tar)
             more = [f for f in schema if f.name in wanted and f.name not in OWN]
             with open_regular(tar) as file:
                 for batch in bounded(iter(samples), batch_rows, _image_size if "image" in wanted else lambda _: 0):
@@ -349,7 +349,7 @@ def _string(value: Any) -> str | None:
 
 def _rows(tar: str) -> list[Sample]:
     """The samples of a tar. Behind them, without members, the rows of its sidecar that have none."""
-    samples, table = read_index(tar), _beside(tar, ["key"])
+    samples, table = read_index(tar), _sidecar_table(tar, ["key"])
     if table is None:
         return samples
     at = sidecar_rows([sample.key for sample in samples], table)
@@ -362,7 +362,7 @@ def _rows(tar: str) -> list[Sample]:
     return [*samples, *(Sample(str(key), {}, "the tar has no sample of this key") for key in left.to_pylist())]
 
 
-def _beside(tar: str, columns: list[str] | None = None) -> pa.Table | None:
+def _sidecar_table(tar: str, columns: list[str] | None = None) -> pa.Table | None:
     """The Parquet file beside a tar, or its ``columns``."""
     path = _sidecar(tar)
     table = None if path is None else input_table(path, columns)
@@ -404,5 +404,5 @@ def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | 
             column = pa.nulls(count, field.type) if table is None else one_array(taken(table[field.name], at))
             values[field.name] = recast(column, field.type)
     if table is not None and "caption" in table.column_names and None in values.get("caption", ()):
-        beside = [caption_cell(value, lists)[0] for value in taken(table["caption"], at).to_pylist()]
-        values["caption"] = [a if a is not None else b for a, b in zip(values["caption"], beside, strict=True)]
+        captions = [caption_cell(value, lists)[0] for value in taken(table["caption"], at).to_pylist()]
+        values["caption"] = [a if a is not None else b for a, b in zip(values["caption"], captions, strict=True)]
