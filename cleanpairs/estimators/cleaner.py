@@ -317,11 +317,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _data(
         self, pairs: Pairs, matrix: ImageMatrix, usable: np.ndarray, progress: Progress | None = None
     ) -> TrainingData:
-        tokens, image_group = (
-            self.tokenizer_.table(pairs, progress=progress).take(usable),
-            pairs.pair_image_group[usable],
-        )
-        groups = image_group, pairs.text_group[usable]
+        tokens = self.tokenizer_.table(pairs, progress=progress).take(usable)
+        groups = pairs.pair_image_group[usable], pairs.text_group[usable]
         return TrainingData(matrix.array, tokens, pairs.image_index[usable], *groups, pair_id=usable)
 
     def _tokenizer(self, pairs: Pairs, usable: np.ndarray) -> Captions:
@@ -492,10 +489,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         shape = dict(saved.config["backbone"])
         with seeded(0):  # weights that are drawn only to be replaced
             name, members = shape.pop("name"), shape.get("members")
-            each = [
-                self._kind(member.get("name", name))(**{k: v for k, v in member.items() if k != "name"})
-                for member in members or [shape]
-            ]
+            each = [self._network(member, name) for member in members or [shape]]
             network = Ensemble(each, shape.get("weights")) if members else each[0]
             heads = [self._head(member) for member in members_of(network)]
         weights = saved.tensors("model.safetensors", "pt")
@@ -510,9 +504,12 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self.bank_ = saved.bank(saved.tensors("bank.safetensors"), self.model_, device)
         self.tokenizer_ = self._stored_captions(members[0] if members else shape, saved)
 
-    def _kind(self, name: str) -> Any:
+    def _network(self, config: dict[str, Any], usual: str) -> Any:
+        """A network of this configuration, of the kind that it names, or the ``usual`` one."""
+        shape = dict(config)
+        name = shape.pop("name", usual)
         kind = (HEADS if name in HEADS else BACKBONES).load(name)
-        return partial(kind, self._encoders.joint) if name == "tuned_clip" else kind
+        return kind(self._encoders.joint, **shape) if name == "tuned_clip" else kind(**shape)
 
     def _stored_captions(self, shape: dict[str, Any], saved: Saved) -> Captions:
         words = None

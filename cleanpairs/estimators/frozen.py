@@ -393,9 +393,8 @@ class FrozenScorer(PairScorer):
         if self.require_dependence and given is None:
             self._test_independence(images.vectors[:, None], texts.vectors[usable], index, *groups)
         self.correspondence_ = np.full(len(pairs), np.nan, np.float32)
-        self.correspondence_[usable] = (
-            self._calibrate(_vector_pairs(pairs, images, texts).take(usable)) if given is None else given[usable]
-        )
+        found = self._calibrate(_vector_pairs(pairs, images, texts).take(usable)) if given is None else given[usable]
+        self.correspondence_[usable] = found
         self._set_threshold(self.correspondence_[usable])
         self._fingerprint, self.history_, self._image_encoder = pairs.source.fingerprint, [], self.method_name
         self._image_size = model.transform.output_size[0] or None if isinstance(model, FrozenPair) else None

@@ -109,9 +109,8 @@ class PlanInput:
         def cosine(rows: np.ndarray) -> np.ndarray:
             return np.asarray(np.einsum("ij,ij->i", z_image[index[rows]], z_text[rows]))
 
-        texts = pa.RecordBatch.from_arrays(
-            [pa.array(c, pa.string()) for c in (pairs.keys, pairs.captions)], schema=TEXTS
-        )
+        columns = [pa.array(c, pa.string()) for c in (pairs.keys, pairs.captions)]
+        texts = pa.RecordBatch.from_arrays(columns, schema=TEXTS)
         group = group_near_vectors(pairs, settings.duplicate_bits).pair_image_group if settings.dedup else None
         return cls(
             values, pairs.pair_image_group, np.asarray(pairs.text_group), mismatched, trusted, z_image, z_text,
@@ -206,9 +205,9 @@ class _Best:
 
 def _made(moves: np.ndarray | None, settings: RepairSettings) -> np.ndarray:
     """The moves that the settings want."""
-    if moves is None or not settings.moves_displaced:
-        return np.empty(0, MOVE)
-    return np.asarray(moves[moves["confidence"] >= settings.min_confidence])
+    if moves is not None and settings.displaced and settings.repairs != "none" and settings.replaces_text:
+        return np.asarray(moves[moves["confidence"] >= settings.min_confidence])
+    return np.empty(0, MOVE)
 
 
 def _parted(values: np.ndarray, settings: RepairSettings) -> tuple[np.ndarray, np.ndarray]:

@@ -125,11 +125,6 @@ class RepairSettings:
         return self.targets != "image" or self.strategy == "pseudo-caption"
 
     @property
-    def moves_displaced(self) -> bool:
-        """Whether captions of displaced rows are moved."""
-        return self.displaced and self.repairs != "none" and self.replaces_text
-
-    @property
     def replaces_image(self) -> bool:
         """Whether images may be replaced."""
         return self.targets != "text" and self.strategy != "pseudo-caption"
