@@ -46,10 +46,9 @@ def croissant(out: Path, staged: Path, where: Path, schema: pa.Schema, license: 
     if license is not None:
         about["license"] = license
     if out.suffix in (".parquet", ".pq", ".csv") and staged.is_file():
-        fields = [_field(column, distribution[0], out.suffix == ".csv") for column in schema]
-        about["recordSet"] = [
-            {"@type": "cr:RecordSet", "@id": "pairs", "name": "pairs", "field": list(filter(None, fields))}
-        ]
+        found = (_field(column, distribution[0], out.suffix == ".csv") for column in schema)
+        fields = [field for field in found if field is not None]
+        about["recordSet"] = [{"@type": "cr:RecordSet", "@id": "pairs", "name": "pairs", "field": fields}]
     return json.dumps(about, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -101,14 +101,13 @@ def features_of(schema: pa.Schema) -> Any:
     """The :class:`datasets.Features` of a schema. Raises ConfigError: `datasets` cannot hold a column."""
     for field in schema:
         what = f"column {field.name!r} is {field.type}"
-        try:
-            held = noted_features(pa.schema([field])).arrow_schema
-        except (ValueError, NotImplementedError):
-            held = None
         if "\0" in f"{field.name} {field.type}":
-            what, held = f"the name of column {field.name!r}, or of a part of it, has a NUL", None
+            what = f"the name of column {field.name!r}, or of a part of it, has a NUL"
         elif repeats_names(field.type):
-            what, held = f"column {field.name!r} has two parts of one name ({field.type})", None
-        if held is None:
-            raise ConfigError(f"{what}, which `datasets` cannot hold: leave it out of the input, or export Parquet")
+            what = f"column {field.name!r} has two parts of one name ({field.type})"
+        else:
+            with suppress(ValueError, NotImplementedError):
+                _ = noted_features(pa.schema([field])).arrow_schema
+                continue
+        raise ConfigError(f"{what}, which `datasets` cannot hold: leave it out of the input, or export Parquet")
     return noted_features(schema)

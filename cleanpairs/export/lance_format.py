@@ -30,10 +30,8 @@ class LanceOutput(Output):
 
     def _write(self, table: pa.Table) -> None:
         # Lance wants decimals aligned to 16 bytes, as copies are, and what is mapped from a file may not be.
-        copies = [
-            pa.chunked_array([pa.concat_arrays([chunk]) for chunk in column.chunks], column.type)
-            for column in as_schema(table, self._schema).columns
-        ]
+        columns = as_schema(table, self._schema).columns
+        copies = [pa.chunked_array([pa.concat_arrays([c]) for c in column.chunks], column.type) for column in columns]
         self._pending.append(pa.Table.from_arrays(copies, schema=self._schema))
         if sum(part.nbytes for part in self._pending) >= 256 * 2**20:
             self._write_fragment()

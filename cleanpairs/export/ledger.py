@@ -113,10 +113,8 @@ class Ledger:
             "out_row": pa.array(out_row, mask=out_row < 0),
         }
         columns |= self._originals(table, pairs, row)
-        return pa.table(
-            [columns.get(n, pairs[n] if n in pairs.column_names else None) for n in self.schema.names],
-            schema=self.schema,
-        )
+        columns = {**{name: pairs[name] for name in pairs.column_names}, **columns}
+        return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
 
     def _originals(self, table: pa.RecordBatch, decided: pa.Table, row: np.ndarray) -> dict[str, pa.Array]:
         """``original_columns`` and ``original_row``, at the first pair of each row that needs them."""

@@ -47,9 +47,8 @@ def assign(
     of_texts, of_images = array("i", uses), array("i", bytes(len(uses)))
     chosen, donor = array("q", [-1]) * len(row_member), array("i", [-1]) * len(row_member)
     cursor = array("i", members.start[:-1].astype(np.int32).tobytes())
-    owner, stop, holder = (
-        np.ascontiguousarray(part, np.int32).data for part in (row_member, members.start[1:], members.member)
-    )
+    parts = (row_member, members.start[1:], members.member)
+    owner, stop, holder = (np.ascontiguousarray(part, np.int32).data for part in parts)
     # What is over for good: a bit a pair, and bytes.
     made, done, empty = bytearray(int(pair.max(initial=0)) // 8 + 1), bytearray(len(chosen)), bytearray(len(cursor))
     row_done, group_empty = (np.frombuffer(x, np.uint8) for x in (done, empty))

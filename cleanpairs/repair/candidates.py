@@ -146,9 +146,8 @@ def candidate_edges(
         if found.note is not None:
             searches.append(found.note)
         first = sum(map(len, shown))
-        for row, nearest, similarity in _admissible(
-            corpus, found, asked, query_of_row, showing, is_image, settings.candidates
-        ):
+        admissible = _admissible(corpus, found, asked, query_of_row, showing, is_image, settings.candidates)
+        for row, nearest, similarity in admissible:
             columns = (row, np.full(len(row), is_image), np.full(len(row), sure), nearest + first, similarity)
             for (name, kind), column in zip(COLUMNS.items(), columns, strict=True):
                 parts[name].append(column.astype(kind, copy=False))

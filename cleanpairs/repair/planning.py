@@ -230,9 +230,8 @@ def plan_repairs(
         repairs[np.flatnonzero(repaired)[many]] = no_repairs(1, COPIED)
     given, repairs = _with_moves(given, repairs)
     noted = {**settings.noted(), "searches": [asdict(note) for note in searches]}
-    head = RepairPlan(
-        PLAN_SCHEMA.empty_table(), settings.resolved_threshold, float(settings.min_repair_score), fingerprint, noted
-    )
+    least = float(settings.min_repair_score)
+    head = RepairPlan(PLAN_SCHEMA.empty_table(), settings.resolved_threshold, least, fingerprint, noted)
     return Planned(head, given, repairs, shares)
 
 
