@@ -71,10 +71,9 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does, with the flags of all commands taken from behind the command's name too."""
-        ours = {
-            name for p in self.params if isinstance(p, click.Option) and p.is_flag and not p.is_eager for name in p.opts
-        }
-        return super().parse_args(ctx, sorted(args, key=lambda arg: arg not in ours))
+        flags = [p for p in self.params if isinstance(p, click.Option) and p.is_flag and not p.is_eager]
+        names = {name for param in flags for name in param.opts}
+        return super().parse_args(ctx, sorted(args, key=lambda arg: arg not in names))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the order of the work."""
@@ -100,9 +99,8 @@ class LazyGroup(click.Group):
         """The commands and options that begin so, without importing them."""
         from click.shell_completion import CompletionItem
 
-        names = [
-            CompletionItem(name, help=summary) for name, (_, summary) in COMMANDS.items() if name.startswith(incomplete)
-        ]
+        fitting = {name: summary for name, (_, summary) in COMMANDS.items() if name.startswith(incomplete)}
+        names = [CompletionItem(name, help=summary) for name, summary in fitting.items()]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

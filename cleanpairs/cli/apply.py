@@ -354,9 +354,8 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
     if options["plan"] is not None:
         typed = [p for p in ctx.command.params if ctx.get_parameter_source(p.name or "") is ParameterSource.COMMANDLINE]
         decided = ["RUN"] if run is not None else []
-        decided += [
-            p.opts[0] for p in typed if p.name in ("threshold", "max_wrong", "keep", "repairs", "n_donors", "overrides")
-        ]
+        of_plans = ("threshold", "max_wrong", "keep", "repairs", "n_donors", "overrides")
+        decided += [p.opts[0] for p in typed if p.name in of_plans]
         if decided:
             raise click.UsageError(
                 f"{', '.join(decided)}: --plan has decided that already; make another plan by cleanpairs rematch"

@@ -201,10 +201,10 @@ def _decoding(summary: dict[str, Any], decode: str) -> Iterator[str]:
     which = "all" if done["images"] == done["of"] else "a sample"
     more = "" if done["images"] == done["of"] else "; --decode all takes every one"
     yield f"decoded      {done['images']:,} of {done['of']:,} images ({which}{more}): {plural(failed, 'failure')}"
-    if done["width"] is not None and done["height"] is not None:
-        sides = [f"{name} {low:,} to {high:,} (median {mid:,})" for name, (low, mid, high) in
-                 (("width", done["width"]), ("height", done["height"]))]  # fmt: skip
-        yield f"             {', '.join(sides)}"
+    if done["width"] is not None:
+        sides = ((name, *done[name]) for name in ("width", "height"))
+        texts = [f"{name} {low:,} to {high:,} (median {mid:,})" for name, low, mid, high in sides]
+        yield f"             {', '.join(texts)}"
     yield from _reasons(done["failures"])
 
 

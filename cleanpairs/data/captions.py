@@ -74,9 +74,8 @@ def caption_column(values: Sequence[Any], lists: bool | None = None) -> tuple[pa
 def caption_field(record: Mapping[str, Any]) -> Any:
     """The first value in an object that holds a caption, by the usual names of its field, else None."""
     values = (record.get(name) for name in USUAL_NAMES["text"])
-    return next(
-        (value for value in values if value not in ("", [], {}) and captions_of(value)[0] != (None, None)), None
-    )
+    held = (value for value in values if value not in ("", [], {}) and captions_of(value)[0] != (None, None))
+    return next(held, None)
 
 
 def spelt_out(text: Any) -> list[Any] | dict[str, Any] | None:

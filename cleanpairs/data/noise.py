@@ -231,14 +231,13 @@ def _without_singles(chosen: np.ndarray, rest: np.ndarray, owner: np.ndarray, gr
     """``chosen`` with nobody alone in its group: of two that are, one gets a partner and one is let go."""
     values, at, counts = np.unique(group[chosen], return_inverse=True, return_counts=True)
     alone = chosen[counts[at] == 1] if len(values) else chosen
-    waiting: dict[int, list[int]] = {int(group[i]): [] for i in alone[: len(alone) // 2]}
+    kept, dropped = np.split(alone, [len(alone) // 2])
+    waiting: dict[int, list[int]] = {int(group[i]): [] for i in kept}
     for i in rest.tolist():
         if (members := waiting.get(int(group[i]))) is not None:
             members.append(i)
-    partners = [
-        next((j for j in waiting[int(group[i])] if owner[j] != owner[i]), i) for i in alone[: len(alone) // 2].tolist()
-    ]
-    staying = chosen[~np.isin(chosen, alone[len(alone) // 2 :])]
+    partners = [next((j for j in waiting[int(group[i])] if owner[j] != owner[i]), i) for i in kept.tolist()]
+    staying = chosen[~np.isin(chosen, dropped)]
     return np.unique(np.concatenate([staying, np.array(partners, dtype=np.int64)]))
 
 

@@ -124,10 +124,8 @@ class Pairs:
         if image_index is None and n != len(source_images):
             raise DataError(f"{n} captions need {n} images, found {len(source_images)}; or give image_index")
         index = np.arange(n) if image_index is None else as_array("image_index", image_index, int)
-        scores = {
-            name: as_array(f"scores {name!r}", values, float).astype(np.float32)
-            for name, values in (precomputed_scores or {}).items()
-        }
+        named = (precomputed_scores or {}).items()
+        scores = {name: as_array(f"scores {name!r}", values, float).astype(np.float32) for name, values in named}
         _check_sizes(n, len(source_images), index, keys, texts, scores)
         reasons = {i: bad[int(m)] for i, m in enumerate(index) if int(m) in bad}
         if texts is not None and n:

@@ -146,9 +146,8 @@ class TableReader(ABC):
         self, source: Source, batches: Iterator[Rows] | None = None, first: int = 0, hash_vectors: bool = True
     ) -> Iterator[RowBatch]:
         """Rows of ``source``, converted: ``batches`` of them from row ``first`` on, or all, at least an empty batch."""
-        shapes = {
-            role: self._vector_shape(source, role) for role in ("features", "text_features") if role in source.columns
-        }
+        roles = [role for role in ("features", "text_features") if role in source.columns]
+        shapes = {role: self._vector_shape(source, role) for role in roles}
         for rows in batches or self.some(source, BATCH, self._wanted(source)):
             about = {"image_root": source.image_root, "names": self.names(source, first, len(rows.batch))}
             yield convert(rows, source.columns, shapes, first_row=first, hash_vectors=hash_vectors, **about)

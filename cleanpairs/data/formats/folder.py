@@ -167,10 +167,9 @@ def _listing(path: str, encoding: str | None, split: str | None, text: str | Non
     table, faults, captions = read_records(path, encoding, text)
     listing = _of_split(Listing(table, faults, captions.get(text or "", {})), split)
     table = listing.table
-    kind = None if image is None else table.schema.field(image).type
-    if kind is None or not (
-        pa.types.is_string(kind) or (pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
-    ):
+    kind = pa.null() if image is None else table.schema.field(image).type
+    has_path = pa.types.is_struct(kind) and kind.get_field_index("path") >= 0
+    if not (has_path or pa.types.is_string(kind)):
         return listing
     cells = (cell.get("path") if isinstance(cell, dict) else cell for cell in table[image].to_pylist())
     return listing._replace(keys=_file_keys([named_file(cell) for cell in cells]))
@@ -220,9 +219,8 @@ class CaptionJsonReader(ListingReader):
         stem, above = path.stem.removeprefix("captions_"), path.parent.parent  # captions_train2017, dataset_coco
         places = [path.parent / f"{path.stem.removeprefix('dataset_')}{end}" for end in ("-images", "_images")]
         places += [above / stem, above / "images" / stem, path.parent / stem, above, above / "images"]
-        request = replace(
-            request, image_root=found_root(table["image"].slice(0, 1000).to_pylist(), path, request.image_root, places)
-        )
+        images = table["image"].slice(0, 1000).to_pylist()
+        request = replace(request, image_root=found_root(images, path, request.image_root, places))
         options = {} if split is None else {"split": split}
         return self.described(str(path), [str(path)], len(table), request, **options)
 
