@@ -12,12 +12,9 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.atomic import staged_directory, staged_file
+from cleanpairs.data import Pairs, load_pairs, staged_directory, staged_file, visible
 from cleanpairs.data.decoding import thumbnails
-from cleanpairs.data.display import visible
 from cleanpairs.data.label_rows import COLUMNS, label_rows, relabelled
-from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.readers import load_pairs
 from cleanpairs.repair.editing import same_key, write_csv
 
 MEANS = {  # what a field `matched` may hold

@@ -25,13 +25,13 @@ from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data import Pairs, Source, check_recorded, load_pairs, open_recorded, open_source, remember_user_path
 from cleanpairs.data.atomic import staged_file, write_whole
-from cleanpairs.data.display import visible
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters
 from cleanpairs.data.formats.vectors import splits_of
 from cleanpairs.data.guard import data_inputs, refuse_inputs, same_file
 from cleanpairs.data.inspection import grouped
 from cleanpairs.data.locks import output_lock
 from cleanpairs.data.readers import options_for_others
+from cleanpairs.data.text import visible
 from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
 from cleanpairs.estimators.persistence import versions

@@ -35,13 +35,12 @@ def is_text(kind: pa.DataType) -> bool:
     """Whether values of an Arrow type are texts."""
     if pa.types.is_dictionary(kind):  # a pandas category
         kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return kind in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def is_bytes(kind: pa.DataType) -> bool:
     """Whether values of an Arrow type are bytes."""
-    plain = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    return bool(plain or pa.types.is_fixed_size_binary(kind))
+    return kind in (pa.binary(), pa.large_binary(), pa.binary_view()) or bool(pa.types.is_fixed_size_binary(kind))
 
 
 def _inner_type(kind: pa.DataType) -> pa.DataType:

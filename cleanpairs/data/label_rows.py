@@ -20,7 +20,21 @@ def label_rows(path: Path, columns: Sequence[str], errors: str = "strict") -> It
     be read, or is no such CSV.
     """
     with _opened(path, errors) as lines:
-        yield from _rows(path, lines, columns)
+        above, head, delimiter = _beginning(lines)
+        before, reader = len(above), csv.DictReader(chain([head], lines), delimiter=delimiter, restval="")
+        try:
+            reader.fieldnames = names = [name.strip().lower() for name in reader.fieldnames or columns]
+            if missing := [name for name in columns if name not in names]:
+                raise DataError(
+                    f"{path}, line {before + 1}: the columns {', '.join(columns)} are needed; {missing[0]} is missing "
+                    f"(found: {', '.join(names)[:200]})"
+                )
+            for fields in reader:
+                row = {name: fields[name].strip() for name in COLUMNS if name in names}
+                if any(row.values()):
+                    yield before + reader.line_num, row
+        except csv.Error as error:
+            raise DataError(f"{path}, line {before + reader.line_num} cannot be read as CSV: {error}") from error
 
 
 def relabelled(path: Path, label_of: Callable[[str, str], str]) -> tuple[str, str]:
@@ -64,21 +78,3 @@ def _beginning(lines: Iterable[str]) -> tuple[list[str], str, str]:
             break
         before.append(line)
     return before, head, max(",;\t", key=head.count)
-
-
-def _rows(path: Path, lines: Iterable[str], columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    above, head, delimiter = _beginning(lines)
-    before, reader = len(above), csv.DictReader(chain([head], lines), delimiter=delimiter, restval="")
-    try:
-        reader.fieldnames = names = [name.strip().lower() for name in reader.fieldnames or columns]
-        if missing := [name for name in columns if name not in names]:
-            raise DataError(
-                f"{path}, line {before + 1}: the columns {', '.join(columns)} are needed; {missing[0]} is missing "
-                f"(found: {', '.join(names)[:200]})"
-            )
-        for fields in reader:
-            row = {name: fields[name].strip() for name in COLUMNS if name in names}
-            if any(row.values()):
-                yield before + reader.line_num, row
-    except csv.Error as error:
-        raise DataError(f"{path}, line {before + reader.line_num} cannot be read as CSV: {error}") from error

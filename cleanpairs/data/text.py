@@ -1,4 +1,4 @@
-"""Captions as data: their normal form, their hash, what is no caption."""
+"""Captions as data: their normal form, their hash, what is no caption, how they are shown."""
 
 import hashlib
 import re
@@ -67,3 +67,14 @@ def text_of(raw: bytes, encoding: str | None = None) -> str:
 def concerns_caption(reason: str) -> bool:
     """Whether a reason speaks of the caption or its vector."""
     return reason.startswith(("the caption ", "there is no caption", "its text vector ", "there is no text vector"))
+
+
+def visible(text: object, most: int = 280) -> str:
+    """``text`` on one line, at most ``most`` characters, control, bidirectional and zero-width ones, lone surrogates
+    and private or unassigned code points as ``⟨U+202E⟩``. Escaping for HTML is the template's.
+    """
+    raw = str(text)
+    # The two joiners are parts of correct Persian and of many emoji: harmless.
+    plain = (c.isprintable() or c.isspace() or c in "\u200c\u200d" for c in raw[:most])
+    shown = "".join(c if ok else f"⟨U+{ord(c):04X}⟩" for c, ok in zip(raw, plain, strict=False))
+    return " ".join(shown.split()) + (" …" if len(raw) > most else "")

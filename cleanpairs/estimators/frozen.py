@@ -18,9 +18,8 @@ from cleanpairs.correspondence.calibration import ScoreProbability
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.score_mixture import ScoreMixture
 from cleanpairs.correspondence.similarity import null_pairs, one_space
-from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data import ImageSource, Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
-from cleanpairs.data.images import ImageSource
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.image_transform import pictures_of
 from cleanpairs.encoders.libraries import load_encoder

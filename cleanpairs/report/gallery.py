@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.data import Pairs, visible
 from cleanpairs.data.decoding import thumbnails
-from cleanpairs.data.display import visible
-from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.displaced import COLUMNS
 from cleanpairs.report.outcome import Outcome, scores_table
 from cleanpairs.report.plots import DASHED, drawn

@@ -13,10 +13,8 @@ import pyarrow as pa
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.parameters import check_number
 from cleanpairs.core.registry import nearest
-from cleanpairs.data import iter_tables
+from cleanpairs.data import Pairs, iter_tables, visible
 from cleanpairs.data.arrays import as_array
-from cleanpairs.data.display import visible
-from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.actions import REPAIRED
 from cleanpairs.repair.plan import RepairPlan
 

@@ -15,10 +15,7 @@ from cleanpairs.core.parameters import check_whole
 from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, rate_in_words
 from cleanpairs.correspondence.displacement import in_words
-from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.display import visible
-from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.readers import load_pairs
+from cleanpairs.data import Pairs, load_pairs, staged_file, visible
 from cleanpairs.repair.actions import REPAIRED, acted
 from cleanpairs.repair.plan import RepairPlan, wrong_in_output
 from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, galleries, precomputed_scores

@@ -16,10 +16,9 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.parameters import check_choice
+from cleanpairs.data import Pairs, visible
 from cleanpairs.data.arrays import as_array
 from cleanpairs.data.decoding import RGB, Decoder, workers_for
-from cleanpairs.data.display import visible
-from cleanpairs.data.pairs import Pairs
 
 KEPT, FLAGGED = "#2f6fb0", "#c8553d"  # told apart by colour-blind readers too
 DASHED: Any = {"color": "#111", "linewidth": 1.2, "linestyle": (0, (4, 2))}

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 from cleanpairs.audit import AuditSample, next_questions
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate
-from cleanpairs.data.display import visible
-from cleanpairs.data.pairs import Pairs
+from cleanpairs.data import Pairs, visible
 from cleanpairs.explain import Explainer
 from cleanpairs.repair.actions import REMATCHED, REPAIRED
 from cleanpairs.repair.editing import JUDGED, followed

@@ -16,8 +16,8 @@ from PIL import Image
 
 from cleanpairs import InfoNCE
 from cleanpairs.core.errors import CleanpairsError, OutputExistsError
-from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.text import visible
 from cleanpairs.report import write_report
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.page import MAX_BYTES
