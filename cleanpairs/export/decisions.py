@@ -33,10 +33,9 @@ def _feasible(table: pa.Table, one_row_a_pair: bool, selection: bool) -> pa.Tabl
     elif one_row_a_pair:
         return table
     impossible = pc.is_in(table["action"], pa.array(actions))
-    changes = {"action": "drop", "reason": reason}
     nulls = ("donor_pair_id", "donor_key", "caption", "repair_score", "margin", "confidence", "donor_use", "captions")
-    values = {name: pa.scalar(changes.get(name), table.schema.field(name).type) for name in (*changes, *nulls)}
-    return with_columns(table, {name: pc.if_else(impossible, value, table[name]) for name, value in values.items()})
+    changes = {"action": "drop", "reason": reason, **dict.fromkeys(nulls)}
+    return with_columns(table, {name: pc.if_else(impossible, value, table[name]) for name, value in changes.items()})
 
 
 class PlanInMemory:

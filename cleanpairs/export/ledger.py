@@ -103,7 +103,7 @@ class Ledger:
         """One line a pair of input rows. ``out_row`` (P,): in the cleaned rows of the batch, -1 where not written."""
         pairs, row = decided.pairs, decided.row
         replaced = pa.array(acted(pairs, NEW_CAPTION), pa.bool_())
-        new_caption = pc.if_else(replaced, pairs["caption"], pa.scalar(None, pa.string()))
+        new_caption = pc.if_else(replaced, pairs["caption"], None)
         columns = {
             "row": pa.array(row + decided.first),
             "position": pa.array(decided.position),

@@ -106,7 +106,7 @@ def followed(table: pa.Table) -> pa.Table:
     given_key, text = one_array(table["donor_key"]), one_array(table["caption"])
     own_key = taken(one_array(table["key"]), lender)
     derived = pc.if_else(pa.array(takes_text), taken(original, lender), original)
-    caption = pc.if_else(pa.array(written), text, pc.if_else(pa.array(gone), pa.scalar(None, pa.string()), derived))
+    caption = pc.if_else(pa.array(written), text, pc.if_else(pa.array(gone), None, derived))
     same = ~repaired | _true(pc.or_kleene(pc.is_null(given_key), pc.equal(given_key, own_key)))
     for i in np.flatnonzero(~same).tolist():  # pandas makes 7.0 of 007 beside empty cells
         same[i] = same_key(given_key[i].as_py(), own_key[i].as_py() or "", rel_tol=0)
@@ -130,8 +130,8 @@ def followed(table: pa.Table) -> pa.Table:
         "caption": caption,
         "donor_pair_id": lender,
         "donor_key": own_key,
-        **{name: pc.if_else(judged, table[name], pa.scalar(None, table[name].type)) for name in JUDGED},
-        "captions": pc.if_else(pa.array(takes_text & same), table["captions"], pa.scalar(None, table["captions"].type)),
+        **{name: pc.if_else(judged, table[name], None) for name in JUDGED},
+        "captions": pc.if_else(pa.array(takes_text & same), table["captions"], None),
         "reason": _reason(table, repaired & same),
         "donor_use": pa.array(donor_use(donor, takes_text, takes_image), mask=~repaired),
     }
@@ -145,7 +145,7 @@ def _reason(table: pa.Table, lent: np.ndarray) -> pa.Array:
     of_donor = pc.or_kleene(of_donor, pc.starts_with(reason, DISPLACED))
     of_model = _true(pc.starts_with(reason, CAPTIONED)) & ~acted(table, ["recaption"])
     stale = (_true(of_drop) & ~dropped) | (_true(of_donor) & ~lent) | of_model
-    reason = pc.if_else(pa.array(stale), pa.scalar(None, pa.string()), reason)
+    reason = pc.if_else(pa.array(stale), None, reason)
     return pc.if_else(pa.array(dropped), pc.fill_null(reason, "by hand"), reason)
 
 

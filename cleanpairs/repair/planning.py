@@ -108,7 +108,7 @@ class Planned:
         columns = captions, pa.repeat("rematched", len(some)), weight
         cells = pa.StructArray.from_arrays(columns, fields=list(CAPTIONS.value_type))
         counts = np.bincount(place, minlength=n)
-        return pc.if_else(pa.array(counts > 0), grouped(cells, counts).cast(CAPTIONS), pa.scalar(None, CAPTIONS))
+        return pc.if_else(pa.array(counts > 0), grouped(cells, counts).cast(CAPTIONS), None)
 
     @cached_property
     def _faulty(self) -> np.ndarray:
@@ -147,7 +147,7 @@ class Planned:
                 "correspondence": pa.array(correspondence, mask=quarantined, type=pa.float32()),
                 "donor_pair_id": spread(repairs["donor"]),
                 "donor_key": spread(lent["key"]),
-                "caption": pc.if_else(gone, pa.scalar(None, pa.string()), new),
+                "caption": pc.if_else(gone, None, new),
                 "original_caption": captions,
                 "repair_score": spread(repairs["score"]),
                 "margin": spread(repairs["margin"]),

@@ -81,10 +81,9 @@ def recaption(
             chosen[i] = True
     mask, table, texts = np.zeros(len(plan), bool), plan.table, [captions[i] for i in np.flatnonzero(chosen)]
     mask[rows[chosen]] = True
-    same = {"action": "recaption", "reason": f"{CAPTIONED}{name}"}
-    changes = {"caption": texts, "repair_score": after[chosen], **{n: [text] * len(texts) for n, text in same.items()}}
-    arrays = {n: pa.array(values, table.schema.field(n).type) for n, values in changes.items()}
-    table = with_columns(table, {n: pc.replace_with_mask(one_array(table[n]), mask, a) for n, a in arrays.items()})
+    changes = {"caption": pa.array(texts, pa.string()), "repair_score": pa.array(after[chosen], pa.float32())}
+    changes |= {"action": pa.scalar("recaption"), "reason": pa.scalar(f"{CAPTIONED}{name}")}
+    table = with_columns(table, {n: pc.replace_with_mask(one_array(table[n]), mask, v) for n, v in changes.items()})
     return replace(plan, table=table, settings=noted)
 
 
