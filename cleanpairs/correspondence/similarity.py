@@ -110,6 +110,39 @@ def null_pairs(
     return image[different][:most], text[different][:most]
 
 
+def weights_by_twins(
+    image_group: np.ndarray, text_group: np.ndarray, captions: np.ndarray, matched: np.ndarray
+) -> np.ndarray:
+    """Weights of pairs that are known to be mismatched, by which copied captions are as frequent as among all of these.
+
+    Parameters
+    ----------
+    image_group, text_group : (N,) int64
+        Equal numbers are one image, or one text.
+    captions : (m,) int64
+        Whose caption each of them has.
+    matched : (N,) float
+        Probability of a match.
+
+    Returns
+    -------
+    (m,) float
+        Weights with the mean 1. All are 1 where fewer than 10 of their captions have several images, or one.
+
+    Notes
+    -----
+    Where captions are copied, most mismatched pairs have a caption of several images, and score lower than others.
+    """
+    shown = np.unique(np.stack([text_group, image_group]), axis=1)[0]  # the caption of each image once
+    texts, images = np.unique(shown, return_counts=True)
+    several = images[np.searchsorted(texts, text_group)] > 1
+    of_known, prior = several[captions], 10
+    if min(of_known.sum(), (~of_known).sum()) < prior:
+        return np.ones(len(captions))
+    share = ((1 - matched) @ several + prior * several.mean()) / ((1 - matched).sum() + prior)
+    return np.where(of_known, share / of_known.mean(), (1 - share) / (1 - of_known.mean()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class SimilarityAgreement(NeighbourAgreement):
     """As :class:`NeighbourAgreement`, of vectors of one space.
@@ -311,7 +344,8 @@ def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> Similarit
         [matched * (_above(o, c) + NUMBERS.near_share * _above(o, near)) for o, c, near in joined]
     )
     observed, of_null, of_near = joined[best]
-    calibration = calibrate(observed, of_null, by_score=True, seed=seed)
+    weight = weights_by_twins(pairs.image_group, pairs.text_group, null[1], matched)
+    calibration = calibrate(observed, of_null, weight=weight, by_score=True, seed=seed)
     assert calibration is not None
     rate = calibration.rate
     apart = _corrected(area(observed, of_null), rate)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.correspondence.agreement import NeighbourAgreement, neighbour_agreement, similar_pairs
-from cleanpairs.correspondence.similarity import SimilarityAgreement, similarity_agreement
+from cleanpairs.correspondence.similarity import SimilarityAgreement, similarity_agreement, weights_by_twins
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.spaces import frozen_spaces
 from cleanpairs.ops.matching import token_counts
@@ -103,39 +103,6 @@ def plant(
     if len(rows) - len(alike) < least:
         return np.arange(n), np.zeros(0, np.int64)
     return caption, np.sort(np.setdiff1d(rows, alike))
-
-
-def weights_by_twins(
-    image_group: np.ndarray, text_group: np.ndarray, captions: np.ndarray, matched: np.ndarray
-) -> np.ndarray:
-    """Weights of planted pairs, by which copied captions are as frequent as among the mismatched pairs.
-
-    Parameters
-    ----------
-    image_group, text_group : (N,) int64
-        Equal numbers are one image, or one text.
-    captions : (m,) int64
-        Whose caption each planted pair has.
-    matched : (N,) float
-        Probability of a match.
-
-    Returns
-    -------
-    (m,) float
-        Weights with the mean 1. All are 1 where fewer than 10 planted captions have several images, or one.
-
-    Notes
-    -----
-    Where captions are copied, most mismatched pairs have a caption of several images, and score lower than others.
-    """
-    shown = np.unique(np.stack([text_group, image_group]), axis=1)[0]  # the caption of each image once
-    texts, images = np.unique(shown, return_counts=True)
-    several = images[np.searchsorted(texts, text_group)] > 1
-    of_planted, prior = several[captions], 10
-    if min(of_planted.sum(), (~of_planted).sum()) < prior:
-        return np.ones(len(captions))
-    share = ((1 - matched) @ several + prior * several.mean()) / ((1 - matched).sum() + prior)
-    return np.where(of_planted, share / of_planted.mean(), (1 - share) / (1 - of_planted.mean()))
 
 
 @dataclass(frozen=True)

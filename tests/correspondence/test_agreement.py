@@ -320,6 +320,16 @@ def test_rate_and_probabilities_without_a_training(wrong: float) -> None:
     assert 2 * (flagged & truth).sum() / (flagged.sum() + truth.sum()) > 0.9
 
 
+def test_copies_of_a_few_captions_are_counted() -> None:
+    """Nearly all mismatched pairs have a copy, and most random ones have none."""
+    images, texts, at, _ = cone(1500, 0.0)
+    rng = np.random.default_rng(0)
+    wrong = rng.random(1500) < 0.3
+    at[wrong] = rng.integers(0, 1500, 10)[rng.integers(0, 10, wrong.sum())]
+    found = similarity_agreement(VectorPairs(images, texts[at], np.arange(1500), at))
+    assert found is not None and found.calibration.noise_rate(1500).low < wrong.mean() < found.noise_rate + 0.05
+
+
 def test_what_hubs_have_spoiled_is_mended_by_the_pairs() -> None:
     images, texts, at, truth = cone(800, 0.4, hubs=3.0)
     found = similarity_agreement(VectorPairs(images, texts, np.arange(800), at))

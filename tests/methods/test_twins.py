@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cleanpairs.correspondence.calibration import calibrate
-from cleanpairs.methods.untrained import weights_by_twins
+from cleanpairs.correspondence.similarity import weights_by_twins
 
 
 @pytest.mark.parametrize("seed", range(3))
