@@ -365,6 +365,7 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table) -> dict[str, Any
         "noise_rate": plain(float(estimator.noise_rate_)),
         "noise_rate_interval": interval if np.isfinite(interval).all() else None,
         "noise_rate_bound": plain(float(estimator.noise_rate_bound_)),
+        "counts_similar": estimator._counts_similar,
         "better_than_random": plain(float(estimator.better_than_random_)),
         "val_rsum": estimator.best_val_rsum_,
         "epochs": len(estimator.history_),

@@ -646,6 +646,9 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
     if rate is None:
         most = "" if bound is None else f" They are at most {bound:.1%}."
         return f"How many pairs are mismatched cannot be told from the scores.{most}"
+    if result.get("counts_similar"):
+        most = "" if bound is None else f"At most {bound:.1%} of the pairs are mismatched. "
+        return f"{most}About {rate:.1%} of the pairs fit no better than captions of similar pictures{within}."
     random = f"About {rate:.1%} of the pairs fit no better than random ones{within}."
     if bound is None:
         return f"{random} Captions that belong to a similar picture are not counted."

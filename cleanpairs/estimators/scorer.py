@@ -272,6 +272,7 @@ class Fitted:
     calibration_: Calibration | None
     tau_: float
     _text_encoder: str | Path | None  # its name, "features" (the data's vectors), "words". None beside `encoder`
+    _counts_similar = False  # whether the noise rate counts captions of similar pairs
     _captions: str | None  # what the captions became (learned words, vectors of which encoder), and why
     _versions: dict[str, str] | None  # package -> version, that a loaded model was made with
     _fingerprint: str

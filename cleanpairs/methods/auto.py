@@ -21,7 +21,7 @@ import numpy as np
 from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.correspondence.calibration import UNDETERMINED, noise_rate
 from cleanpairs.correspondence.pair_probability import PairProbability
-from cleanpairs.correspondence.similarity import SimilarityModel
+from cleanpairs.correspondence.similarity import SimilarityAgreement, SimilarityModel
 from cleanpairs.data import Pairs
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble, members_of
@@ -258,6 +258,7 @@ class Auto(PairCleaner):
             self.calibration_ = self.calibration_.moved(self.noise_rate_)
             rate = self.calibration_.noise_rate(len(known))
             self.noise_rate_interval_ = rate.low, rate.high
+            self.noise_rate_bound_ = max(self.noise_rate_bound_, rate.high)
 
     def _stored(self) -> Stored:
         found = super()._stored()
@@ -295,7 +296,9 @@ class Auto(PairCleaner):
             rate = rate.joined(groups)
             calibration = calibration if np.isnan(rate.value) else calibration.moved(rate.value)
         self.calibration_ = None if np.isnan(rate.value) else calibration
-        self.noise_rate_bound_ = rate.high if known.plants_similar_pairs else known.agreement.bound(rate)
+        self._counts_similar = isinstance(known.agreement, SimilarityAgreement) and known.agreement.near
+        upper = known.plants_similar_pairs or self._counts_similar
+        self.noise_rate_bound_ = rate.high if upper else known.agreement.bound(rate)
         self.better_than_random_ = known.agreement.better_than_random()
         self.standing_out_ = fit.usable[known.agreement.standing_out()]
         rate = UNDETERMINED if known.plants_similar_pairs else rate

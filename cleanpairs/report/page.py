@@ -180,8 +180,8 @@ def verdict(
 ) -> dict[str, Any] | None:  # fmt: skip
     """A sentence on what is estimated, and known where the truth is, and (name, share) of the stages of the data.
 
-    The share is that of mismatched pairs, or of those that fit no better than random ones, as ``of`` says. ``result``
-    is run.json's. Without a ``calibration`` the share among the kept is undetermined.
+    The share is that of mismatched pairs, or of those that fit no better than others, as ``of`` says. ``result`` is
+    run.json's. Without a ``calibration`` the share among the kept is undetermined.
     """
     truth = outcome.truth
     kept, repaired = (int((outcome.kind == kind).sum()) for kind in ("kept", "repaired"))
@@ -201,6 +201,8 @@ def verdict(
     share = f"{kept / len(outcome):.0%} of the pairs are kept"
     sentence = f"{rate_in_words(result)} {share}"
     of, counted = "no better than random", "fit no better than random ones"
+    if result.get("counts_similar"):
+        of, counted = "no better than similar", "fit no better than captions of similar pictures"
     if result.get("answers") or result.get("opinions"):
         of, counted = "mismatched", "are mismatched"
     if np.isfinite(rate.value) and np.isfinite(of_kept.value):

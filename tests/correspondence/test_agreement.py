@@ -9,6 +9,7 @@ from scipy.stats import kstest, rankdata
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
+from cleanpairs import Auto, Pairs
 from cleanpairs.correspondence import agreement, similarity
 from cleanpairs.correspondence.agreement import (
     NUMBERS,
@@ -362,6 +363,8 @@ def test_captions_swapped_with_the_nearest_are_told() -> None:
     wrong = at != np.arange(800)
     found = similarity_agreement(VectorPairs(images, texts[at], np.arange(800), at))
     assert found is not None and found.near and found.settled
+    model = Auto(random_state=0).fit(Pairs.from_arrays(image_vectors=images, text_vectors=texts[at]))
+    assert model._counts_similar and model.noise_rate_bound_ == model.noise_rate_interval_[1] > wrong.mean()
     flagged = found.matched < 0.5
     assert 2 * (flagged & wrong).sum() / (flagged.sum() + wrong.sum()) > 0.75
     clean = similarity_agreement(VectorPairs(images, texts, np.arange(800), np.arange(800)))
