@@ -131,8 +131,7 @@ class Calibration:
 
     def noise_rate(self, n: int) -> Estimate:
         """pi, of n pairs."""
-        rate = self.shares(1 - self.mismatched((np.arange(n) + 0.5) / n), [n])[0]
-        return rate if rate.low * n >= 1 else Estimate(rate.value, 0.0, rate.high)  # less than one pair is none
+        return self.shares(1 - self.mismatched((np.arange(n) + 0.5) / n), [n])[0]
 
     def shares(self, matched: np.ndarray, counts: Any) -> list[Estimate]:
         """Shares of mismatched ones among the best pairs.
@@ -153,6 +152,7 @@ class Calibration:
         drawn = [_mismatch_count_quantile(p, at, z) / at for p, z in self._drawn(q)]
         value = np.cumsum(self.mismatched(q))[at - 1] / at
         low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+        low = np.where(low * at < 1, 0, low)  # less than one pair is none
         ends = np.stack([value, np.minimum(low, value), np.maximum(high, value)], axis=1)
         return [Estimate(*each) for each in ends.tolist()]
 

@@ -113,6 +113,15 @@ def test_forty_labels_tell_what_the_null_cannot(rate: float, level: float) -> No
     assert len(pure) < 5 or np.mean(pure) >= 0.9
 
 
+def test_less_than_one_pair_is_none() -> None:
+    """Of all pairs, and of nearly all, as the report shows both."""
+    observed, null, _ = scores(3000, 3000, 0.0, seed=0, right=(6, 0.7))
+    found = calibrate(observed, null)
+    assert found is not None
+    p = 1 - found.mismatched(positions(observed, observed))
+    assert [share.low for share in found.shares(p, [3000, 2999])] == [0, 0] < [found.rate] * 2
+
+
 def test_more_labels_narrow_the_interval() -> None:
     observed, _, wrong = scores(1500, 0, 0.3, seed=1, right=(2, 1))
     rates = [answered(observed, wrong, n, 1).noise_rate(1500) for n in (0, 40, 120)]
