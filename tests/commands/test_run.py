@@ -295,6 +295,17 @@ def test_the_verdict_is_the_first_line_and_names_the_next_step(tmp_path: Path, m
             assert line[16:].startswith(f"cleanpairs {step}")
 
 
+@pytest.mark.parametrize(
+    ("listed", "told"), [(0, "no others listed"), (3, "3 repeated"), (200, "at least 200 repeated")]
+)
+def test_issues_are_counted_no_further_than_they_are_listed(listed: int, told: str) -> None:
+    found = dict.fromkeys(("captions", "noise_rate", "noise_rate_interval", "noise_rate_bound", "val_rsum", "worst"))
+    found |= {"method": "auto", "pairs": 900, "quarantined": 0, "flagged": 1, "threshold": 0.5, "histogram": [1]}
+    found |= {"run": "run", "set_aside": [], "doubtful": {}, "displaced": [], "standing_out": []}
+    issues = {"doubtful": 200, "repeated": listed, "displaced rows": 1}  # one block of any number of rows
+    assert f"issues          {told}  (" in result_table(found | {"issues": issues})
+
+
 # -- A threshold or a rate that a file holds is a number in [0, 1], or the file is refused and named ------------------
 
 
