@@ -101,7 +101,8 @@ class PlanSummary(ActionCounts):
             line("  quarantined", self.quarantined),
         ]
         if self.repaired:
-            expected, left = f"{100 * self.mean_confidence:.0f} % of", self.repaired - self.judged
+            digits = int(not 0.005 <= self.mean_confidence < 0.995)  # neither 0 nor 100 % where it is not
+            expected, left = f"{100 * self.mean_confidence:.{digits}f} % of", self.repaired - self.judged
             if not self.judged:
                 lines.append("undetermined how many of the repairs are right")
             elif left:

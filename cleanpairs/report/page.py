@@ -198,7 +198,7 @@ def verdict(
             wrong = of_kept.value * kept + float((1 - sure).sum())
             output = Estimate(wrong / (kept + len(sure)), np.nan, np.nan)
     estimates = [rate, of_kept, output]
-    share = f"{kept / len(outcome):.0%} of the pairs are kept"
+    share = f"{kept:,} of {len(outcome):,} pairs are kept"
     sentence = f"{rate_in_words(result)} {share}"
     of, counted = "no better than random", "fit no better than random ones"
     if result.get("counts_similar"):
@@ -208,7 +208,7 @@ def verdict(
     if np.isfinite(rate.value) and np.isfinite(of_kept.value):
         sentence += f", of which about {_text(of_kept)} {counted}"
     if repaired:
-        sentence += f"; {repaired / len(outcome):.1%} are repaired"
+        sentence += f"; {repaired:,} are repaired"
         sentence += f", which makes it about {_text(output)}" if np.isfinite(output.value) else ""
     sentence += "."
     stages = ("as it came", "kept", "kept and repaired")[: 3 if repaired else 2]

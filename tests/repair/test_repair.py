@@ -405,6 +405,7 @@ def test_probable_repairs_are_the_likelier_right_ones_with_their_probability() -
     assert truth_of(plausible, corpus)[[a.startswith("rematch") for a in columns(plausible)["action"]]].any()
     assert "another candidate scores higher than the likely one" in table["reason"]
     assert "99 % of the repairs are expected to be right" in str(plan.summary())
+    assert "99.6 % of the repairs" in str(replace(plan.summary(), mean_confidence=0.996))
     assert "undetermined how many of the repairs are right" in str(plausible.summary())
     unlikely = corpus.plan(repairs="probable", evidence=Sure(corpus, 0.4, 0.3))
     assert unlikely.summary().repaired == 0
