@@ -1085,7 +1085,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         from cleanpairs.export import CardFacts
         from cleanpairs.export.pushing import push_model
 
-        noise = None if np.isnan(self.noise_rate_) else rate_in_words({"noise_rate": float(self.noise_rate_)})
+        found = {"noise_rate": self._without_answers("noise_rate_"), "counts_similar": self._counts_similar}
+        noise = None if np.isnan(found["noise_rate"]) else rate_in_words(found)
         made = self._versions or versions()
         about = CardFacts(license=license, method=self.method_name, noise=noise, versions=made)
         with scratch_directory("model") as folder:

@@ -251,3 +251,5 @@ def test_a_model_is_pushed_and_loaded_by_its_name(hub: Hub, tmp_path: Path, monk
     assert b"torch 2.4.0" in hub.repos["model", "us/again"]["README.md"]
     with pytest.raises(DataError, match="no directory"):
         InfoNCE.from_pretrained(tmp_path / "nowhere" / "model")
+    model.calibrate({i: i % 2 == 0 for i in range(20)}).push_to_hub("us/answered")  # it keeps the scores of the fit
+    assert b"of the pairs" not in hub.repos["model", "us/answered"]["README.md"]
