@@ -22,7 +22,15 @@ from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.image_paths import LOOK_AT, with_images
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, meant_twice, rows_by_file, vector_groups
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.parquet_io import BATCH_BYTES, common_schema, count_rows, group_sizes, iter_batches, parquet_files
+from cleanpairs.data.parquet_io import (
+    BATCH_BYTES,
+    common_schema,
+    count_rows,
+    group_sizes,
+    iter_batches,
+    open_parquet,
+    parquet_files,
+)
 from cleanpairs.data.rows import RowBatch, Rows, Shape, convert, row_numbers, texts_of, vector_shape
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
 from cleanpairs.data.text import NOT_FINITE, concerns_caption, text_groups
@@ -79,6 +87,10 @@ class TableReader(ABC):
     @abstractmethod
     def schema(self, source: Source) -> pa.Schema:
         """Of the table."""
+
+    def stored_schema(self, source: Source) -> pa.Schema:
+        """Of the first file: :meth:`schema` has no views and extensions."""
+        return self.schema(source)
 
     @abstractmethod
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
@@ -222,6 +234,13 @@ class ParquetReader(TableReader):
         if at < 0 or "captions" not in source.options:
             return schema
         return schema.set(at, schema.field(at).with_type(pa.list_(pa.string())))
+
+    def stored_schema(self, source: Source) -> pa.Schema:
+        """See :class:`TableReader`."""
+        if source.paths[0].endswith(".npy"):
+            return self.schema(source)
+        with open_parquet(source.paths[0]) as file:
+            return file.schema_arrow
 
     def batches(
         self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int = 0, rows: int | None = None

@@ -163,7 +163,7 @@ def _compression(schema: pa.Schema) -> dict[str, str]:
     Pages are not cut by their content: where a disk is full, that ends the process (pyarrow 24, a column of floats).
     """
     empty = io.BytesIO()
-    pq.write_table(schema.empty_table(), empty)
+    pq.ParquetWriter(empty, schema).close()
     stored = pq.read_metadata(empty).schema
     columns = [stored.column(k) for k in range(len(stored))]
     plain = {c.path for c in columns if c.physical_type == "BYTE_ARRAY" and c.logical_type.type == "NONE"}

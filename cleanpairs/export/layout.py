@@ -249,8 +249,8 @@ class Layout:
         for i in (*self.places(["text"]), *truth, *self.score_lists):
             list_of = pa.large_list if pa.types.is_large_list(fields[i].type) and i not in truth else pa.list_
             flat = flat_type(fields[i].type)
-            fields[i] = pa.field(fields[i].name, flat if one_row_a_pair else list_of(flat))  # some values may have gone
-        for i in (*self.places(TEXT_ROLES), *self.scores):
+            fields[i] = fields[i].with_type(flat if one_row_a_pair else list_of(flat))
+        for i in (*self.places(["text", *TEXT_ROLES]), *truth, *self.scores):
             fields[i] = fields[i].with_nullable(True)  # whatever the input says: a repair leaves them unknown
         metadata = {k: v for k, v in (self.schema.metadata or {}).items() if k != b"pandas"}
         return pa.schema([*fields, *(pa.field(name, kind) for name, kind in added.items())], metadata or None)

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.parquet_io import common_schema
+from cleanpairs.data.readers import reader_of
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, Decided, Layout
-from cleanpairs.ops.columns import list_lengths, nullable_type, recast, taken
+from cleanpairs.ops.columns import list_lengths, nullable_type, plain_type, recast, taken
 from cleanpairs.repair.actions import NEW_CAPTION, WRITTEN, acted
 
 LEDGER_SCHEMA = pa.schema(
@@ -92,7 +93,11 @@ class Ledger:
         schema = LEDGER_SCHEMA.append(pa.field("why", pa.string()))
         schema = schema.append(pa.field("original_columns", pa.list_(pa.string())))
         schema = schema.append(pa.field("original_row", pa.struct(self._stored)))
-        note = LedgerNote(self.layout.source.n_rows, self.layout.renamed, self.layout.schema)
+        source, read = self.layout.source, self.layout.schema
+        stored = {field.name: field.type for field in reader_of(source).stored_schema(source)}
+        kinds = [kind if plain_type(kind := stored.get(f.name, f.type)) == f.type else f.type for f in read]
+        whole = pa.schema([f.with_type(kind) for f, kind in zip(read, kinds, strict=True)], read.metadata)
+        note = LedgerNote(source.n_rows, self.layout.renamed, whole)
         return schema.with_metadata(note.metadata())
 
     @cached_property

@@ -17,7 +17,7 @@ from cleanpairs.data.guard import same_file
 from cleanpairs.data.parquet_io import count_rows, iter_batches
 from cleanpairs.export.ledger import REVERSIBLE, LedgerNote
 from cleanpairs.export.manifest import BATCH_ROWS, Exported, open_export
-from cleanpairs.ops.columns import filtered, nullable_type, one_array, taken
+from cleanpairs.ops.columns import filtered, nullable_type, one_array, plain_schema, recast, taken
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _refuse_other_input(export: Exported, to: Path, rows: int) -> None:
 
 def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np.ndarray, np.ndarray]]:
     """The input's table in pieces, and of the rows of each which the cleaned data has, and which the export changed."""
-    cleaned, first = _Cleaned(export), 0
+    cleaned, first, schema = _Cleaned(export), 0, plain_schema(note.schema)
     for lines in _lines(export.ledger.path):
         rows, at, of = np.unique(lines["row"], return_index=True, return_inverse=True)
         last = first + len(rows)
@@ -114,7 +114,7 @@ def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np
         stored = taken(lines.select(["original_columns", "original_row"]), at)
         names, originals = stored["original_columns"].to_pylist(), one_array(stored["original_row"])
         columns = []
-        for field in note.schema:
+        for field in schema:
             aside = np.array([field.name in (known or ()) for known in names], bool)  # what the ledger has
             if not (aside | held).all():
                 raise DataError(
@@ -127,7 +127,7 @@ def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np
                 pieces.append(_as_type(one_array(rest), field.type))
             back = np.argsort(np.argsort(~aside, kind="stable"))
             columns.append(taken(pa.concat_arrays(pieces), back))
-        yield pa.Table.from_arrays(columns, schema=note.schema), held, changed
+        yield pa.Table.from_arrays(columns, schema=schema), held, changed
         first = last
     if first != note.rows:
         raise DataError(f"{export.ledger.path} is damaged: it ends at row {first} of an input of {note.rows} rows")
@@ -188,7 +188,7 @@ def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if pa.types.is_nested(kind) and not nullable_type(kind).equals(kind):
         return pa.array(array.to_pylist(), kind)
-    return array.cast(kind)
+    return recast(array, kind)
 
 
 def _part(values: pa.Array, part: pa.Field) -> pa.Array:

@@ -92,6 +92,14 @@ def many_types() -> pa.Table:
     )
 
 
+def views_and_extensions() -> pa.Table:
+    text, uuid = [f"text {i}" for i in range(N)], pa.array([bytes([i]) * 16 for i in range(N)], pa.binary(16))
+    kinds = {"uuid": uuid.cast(pa.uuid()), "json": pa.array(["[]"] * N).cast(pa.json_()), "view": pa.array(text)}
+    kinds["view"] = kinds["view"].cast(pa.string_view())
+    inside = {f"{name} inside": pa.ListArray.from_arrays(range(N + 1), column) for name, column in kinds.items()}
+    return pa.table(columns(N, **kinds, **inside))
+
+
 def strict() -> pa.Table:
     schema = pa.schema([
         pa.field("caption", pa.large_string(), nullable=False, metadata={"unit": "words"}),
@@ -152,6 +160,7 @@ INPUTS: dict[str, Callable[[], pa.Table]] = {
     "names that give way": lambda: pa.table(columns(N, action=["a"] * N, action_input=[1] * N, source_key=["b"] * N)),
     "names of the ledger": lambda: pa.table(columns(N, row=[5] * N, original_row=["a"] * N, out_row=[None] * N)),
     "many types": many_types,
+    "views and extensions": views_and_extensions,
     "not null": strict,
     "not null inside": strict_inside,
     "truth": with_truth,
@@ -174,6 +183,8 @@ def comes_back(folder: Path, data: Any, seed: int, explode: bool, **read: Any) -
     assert plain(back).equals(plain(wanted), check_metadata=True)
     assert restored.rows == restored.unchanged + restored.undone + restored.returned == wanted.num_rows
     assert restored.columns == wanted.num_columns
+    cleaned = pq.read_schema(folder / "work" / "out.parquet")
+    assert all(cleaned.field(field.name).metadata == (field.metadata or None) for field in wanted.schema)
     assert (restored.unchanged == wanted.num_rows) == (summary.kept == summary.pairs)
     return summary
 
@@ -440,7 +451,14 @@ def write_vectors(folder: Path) -> Path:
     return embedding_folder(folder, vectors, None, pa.table({"caption": [f"text {i}" for i in range(4)]}))
 
 
-@pytest.mark.parametrize("write", [write_folder, write_vectors])
+def write_arrow(folder: Path) -> Path:
+    table = pa.table(columns(N, year=pa.array([1990 + i % 3 for i in range(N)]).dictionary_encode()))
+    with pa.ipc.new_file(folder / "in.arrow", table.schema) as writer:
+        writer.write_table(table)
+    return folder / "in.arrow"
+
+
+@pytest.mark.parametrize("write", [write_folder, write_vectors, write_arrow])
 def test_what_was_no_parquet_comes_back_as_the_table_that_was_read(tmp_path: Path, write: Any) -> None:
     (tmp_path / "in").mkdir()
     pairs = load_pairs(write(tmp_path / "in"))

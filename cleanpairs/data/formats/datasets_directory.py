@@ -68,6 +68,10 @@ class DatasetsReader(TableReader):
         with reading(note, "read for its columns", KeyError, TypeError, ValueError, AttributeError):
             return Features.from_dict(read_object(Path(note), "dataset")["features"]).arrow_schema
 
+    def stored_schema(self, source: Source) -> pa.Schema:
+        """See :class:`TableReader`."""
+        return _mapped(source.paths[0]).schema if source.n_rows else self.schema(source)
+
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
         left = source.n_rows

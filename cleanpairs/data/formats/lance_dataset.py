@@ -52,7 +52,11 @@ class LanceReader(TableReader):
     def schema(self, source: Source) -> pa.Schema:
         """See :class:`TableReader`."""
         with reading(source.options["folder"], *_ERRORS):
-            return plain_schema(_dataset(source).schema)
+            return plain_schema(self.stored_schema(source))
+
+    def stored_schema(self, source: Source) -> pa.Schema:
+        """See :class:`TableReader`."""
+        return _dataset(source).schema
 
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
