@@ -141,11 +141,13 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
             else:
                 roles[role] = wanted
             continue
-        for want in usual:
-            alike = sorted((n for n in names if n.lower() == want), key=lambda n: n != want)  # the exact one first
-            for name in alike:
-                if role not in roles and _fits(role, schema.field(name).type):
-                    roles[role] = name
+        alike = [sorted((n for n in names if n.lower() == want), key=lambda n: n != want) for want in usual]
+        fitting = [
+            name for some in alike for name in some if _fits(role, schema.field(name).type)
+        ]  # the exact one first
+        if role == "image":  # pictures before their names
+            fitting.sort(key=lambda name: is_text(_inner_type(schema.field(name).type)))
+        roles |= {role: fitting[0]} if fitting else {}
     if given.get("image_column") is not None and "image" in roles:
         roles.pop("features", None)  # asked for the images, so the vectors beside them are not used
     if "text" not in roles and not {"features", "text_features"} <= roles.keys():

@@ -337,6 +337,8 @@ def test_of_names_that_differ_in_case_the_exact_one_or_the_fitting_one_is_taken(
     assert load_pairs(both).captions == ["say"]
     other = write(tmp_path / "other.parquet", {"Caption": [1], "CAPTION": ["shout"], "image": image})
     assert load_pairs(other).captions == ["shout"]
+    path = write(tmp_path / "names.parquet", {"caption": ["a"], "image": ["https://a.org/1.png"], "photo": image})
+    assert load_pairs(path).images.read([0]) == image  # a name before the picture itself
 
 
 def test_named_columns_go_before_the_usual_ones(tmp_path: Path) -> None:
