@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import OutputError
 from cleanpairs.data import Source, iter_tables
-from cleanpairs.data.columns import score_columns
+from cleanpairs.data.columns import is_text, score_columns
 from cleanpairs.data.images import rows_by_file
 from cleanpairs.ops.columns import (
     decoded_type,
@@ -191,6 +191,17 @@ class Layout:
         folders = {Path(path).parent for path in self.source.paths}
         root = self.source.image_root or (folders.pop() if len(folders) == 1 else None)
         return None if root is None else Path(root)
+
+    def paths_from(self, format: str, folder: Path) -> Path | None:
+        """What the paths of images are relative to, where an output of the ``format`` in ``folder`` holds these alone.
+        None also where that is ``folder``.
+        """
+        image = self.source.columns.get("image")
+        if image is None or format in ("webdataset", "uids"):
+            return None
+        given = None if self.source.image_root is None else Path(self.source.image_root)
+        root = self.image_root if is_text(self.schema.field(image).type) else given if format == "csv" else None
+        return None if root is None or root.resolve() == folder.resolve() else root
 
     @cached_property
     def dropped_schema(self) -> pa.Schema:

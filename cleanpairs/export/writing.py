@@ -4,6 +4,7 @@ and published only when every pair is accounted for, the cleaned data last.
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -90,6 +91,7 @@ class ExportSummary(ActionCounts):
     - ``files``: role -> path. The roles are out, manifest, ledger, dropped and card
     - ``renamed``: columns of the input that gave way to an added one -> their new names
     - ``reasons``: why pairs were dropped -> how many
+    - ``image_root``: see :meth:`cleanpairs.export.layout.Layout.paths_from`
     """
 
     rows: int
@@ -97,6 +99,7 @@ class ExportSummary(ActionCounts):
     renamed: Mapping[str, str]
     reasons: Mapping[str, int]
     format: str = "parquet"
+    image_root: Path | None = None
 
     def __str__(self) -> str:
         written = f"{self.recaptioned:,} with a caption written for it, " if self.recaptioned else ""
@@ -108,6 +111,7 @@ class ExportSummary(ActionCounts):
             f"{self.rows:,} rows out: {self.files['out']}",
             *(f"{name}: {path}" for name, path in self.files.items() if name != "out"),
             *(f"column {old!r} of the input is now {new!r}" for old, new in self.renamed.items()),
+            *(f"images are paths: read them with --image-root {shlex.quote(str(r))}" for r in [self.image_root] if r),
         ]
         return "\n".join(lines)
 
@@ -323,8 +327,9 @@ class Export:
         if engine.remote:  # now that their whole is in place
             remove_job(parts)
         return ExportSummary(
-            **counts, rows=rows["out"], files=self.targets, renamed=layout.renamed, reasons=reasons, format=self.name
-        )
+            **counts, rows=rows["out"], files=self.targets, renamed=layout.renamed, reasons=reasons, format=self.name,
+            image_root=layout.paths_from(self.name, self.out.parent),
+        )  # fmt: skip
 
     def _write(
         self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path], recaption: Any

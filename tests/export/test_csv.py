@@ -29,6 +29,7 @@ def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: P
     out, gone = tmp_path / "kept.csv", tmp_path / "gone.csv"
     plan = make_plan(pairs, mixed)
     summary = export_pairs(pairs, plan, out, dropped=gone)
+    assert str(summary).endswith(f"images are paths: read them with --image-root {folder}")
     assert (summary.format, summary.rows) == ("csv", len(pairs) - summary.dropped - summary.quarantined)
     kept, dropped = (list(csv.DictReader(io.StringIO(path.read_bytes().decode(), newline=""))) for path in (out, gone))
     names = [row["file_name"] for row in kept]
@@ -40,6 +41,20 @@ def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: P
     out.rename(folder / "kept.csv")
     again = load_pairs(folder / "kept.csv")
     assert again.captions == [row["caption"] for row in kept] and again.images.read([0]) == pairs.images.read([0])
+
+
+@pytest.mark.parametrize("name", ["parquet", "datasets", "csv", "webdataset", "uids"])
+def test_where_paths_lead_is_said_if_they_are_all_that_is_written(name: str, make_plan: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a b.png").write_bytes(picture(0))
+    table = pa.table({"image_path": ["a b.png"], "caption": ["a"], "uid": ["0" * 32]})
+    pq.write_table(table, folder / "in.parquet")
+    pairs = load_pairs(folder / "in.parquet")
+    for out in (tmp_path / "out dir" / "out", folder / "out"):
+        summary = export_pairs(pairs, make_plan(pairs), out.with_suffix(".csv" if name == "csv" else ""), format=name)
+        wanted = folder if name in ("parquet", "datasets", "csv") and out.parent != folder else None
+        assert summary.image_root == wanted and ("--image-root" in str(summary)) == (wanted is not None)
 
 
 def test_text_of_any_kind(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
