@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.registry import nearest
-from cleanpairs.ops.columns import is_list
+from cleanpairs.ops.columns import is_image_struct, is_list
 
 _VECTORS = ("features", "emb", "embs", "embedding", "embeddings", "vector", "vectors")
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
@@ -145,8 +145,9 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
         fitting = [
             name for some in alike for name in some if _fits(role, schema.field(name).type)
         ]  # the exact one first
-        if role == "image":  # pictures before their names
+        if role == "image":  # pictures before their names, and those of any name before none
             fitting.sort(key=lambda name: is_text(_inner_type(schema.field(name).type)))
+            fitting = fitting or [field.name for field in schema if is_image_struct(field.type)]
         roles |= {role: fitting[0]} if fitting else {}
     if given.get("image_column") is not None and "image" in roles:
         roles.pop("features", None)  # asked for the images, so the vectors beside them are not used

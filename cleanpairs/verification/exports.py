@@ -68,7 +68,8 @@ def _check_counts(
     with findings.section(f"rows add up: {counts.get('pairs', 0):,} pairs, {rows.get('out', 0):,} rows out", manifest):
         total = sum(counts.get(name, 0) for name in COUNTED)  # one that a manifest lacks is 0
         if total != counts.get("pairs"):
-            findings.wrong(manifest, f"the counts add up to {total:,}, and the input had {counts.get('pairs')} pairs")
+            of = counts.get("pairs", 0)
+            findings.wrong(manifest, f"the counts add up to {total:,}, and the input had {of:,} pairs")
         if "ledger" in rows and rows["ledger"] != counts.get("pairs"):
             findings.wrong(manifest, f"the ledger has {rows['ledger']:,} lines for {counts.get('pairs')} pairs")
         gone = counts.get("dropped", 0) + counts.get("quarantined", 0)

@@ -339,6 +339,9 @@ def test_of_names_that_differ_in_case_the_exact_one_or_the_fitting_one_is_taken(
     assert load_pairs(other).captions == ["shout"]
     path = write(tmp_path / "names.parquet", {"caption": ["a"], "image": ["https://a.org/1.png"], "photo": image})
     assert load_pairs(path).images.read([0]) == image  # a name before the picture itself
+    cells = [{"bytes": image[0], "path": "1.png"}]  # as an export has them where the names were keys
+    path = write(tmp_path / "cells.parquet", {"caption": ["a"], "image_id": cells})
+    assert load_pairs(path).images.read([0]) == image
 
 
 def test_named_columns_go_before_the_usual_ones(tmp_path: Path) -> None:
