@@ -100,6 +100,14 @@ def test_damaged_files_of_the_audit_are_named(command: Command, run: Run, conten
     assert code == 3 and "result.json cannot be read" in err
 
 
+@pytest.mark.parametrize("rows", [np.arange(N - 1), np.arange(N)[::-1]])
+def test_scores_of_other_pairs_are_refused(command: Command, run: Run, rows: Any) -> None:
+    scores = pq.read_table(run.path / "scores.parquet")
+    pq.write_table(scores.take(rows), run.path / "scores.parquet")
+    code, _, err = command("report", run.path, "--out", "r.html")
+    assert code == 3 and f"scores.parquet has not the {N} pairs of the run, once each and in order" in err
+
+
 @pytest.mark.parametrize("name", ["", "*.parquet"])
 def test_the_page_names_a_folder_of_files_by_the_folder(run: Run, command: Command, name: str) -> None:
     data = run.path.parent / "photos"
