@@ -70,15 +70,17 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
 
 def common_schema(paths: Sequence[str]) -> pa.Schema:
     """The Arrow schema that all Parquet files share. See :func:`shared_schema`."""
-    return shared_schema(paths, lambda path: _footer(path)[0])
+    return shared_schema(paths, lambda path: footer(path)[0])
 
 
 @cached_by_file(4096)
-def _footer(path: str) -> tuple[pa.Schema, list[int]]:
-    """The schema of a file, and the rows of each row group. Read again only where the file has changed."""
+def footer(path: str) -> tuple[pa.Schema, list[int], pa.Schema]:
+    """The plain schema of a file, the rows of each row group, and the schema as it is. Read again only where the file
+    has changed.
+    """
     with open_parquet(path) as file, _named(path):
         sizes = [int(file.metadata.row_group(g).num_rows) for g in range(file.metadata.num_row_groups)]
-        return plain_schema(file.schema_arrow), sizes
+        return plain_schema(file.schema_arrow), sizes, file.schema_arrow
 
 
 def shared_schema(paths: Sequence[str], schema_of: Callable[[str], pa.Schema]) -> pa.Schema:
@@ -121,7 +123,7 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def group_sizes(path: str) -> list[int]:
     """Rows of each row group, by the file's footer."""
-    return _footer(path)[1]
+    return footer(path)[1]
 
 
 def count_rows(paths: Sequence[str]) -> list[int]:

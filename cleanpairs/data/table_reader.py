@@ -26,9 +26,9 @@ from cleanpairs.data.parquet_io import (
     BATCH_BYTES,
     common_schema,
     count_rows,
+    footer,
     group_sizes,
     iter_batches,
-    open_parquet,
     parquet_files,
 )
 from cleanpairs.data.rows import RowBatch, Rows, Shape, convert, row_numbers, texts_of, vector_shape
@@ -237,10 +237,7 @@ class ParquetReader(TableReader):
 
     def stored_schema(self, source: Source) -> pa.Schema:
         """See :class:`TableReader`."""
-        if source.paths[0].endswith(".npy"):
-            return self.schema(source)
-        with open_parquet(source.paths[0]) as file:
-            return file.schema_arrow
+        return self.schema(source) if source.paths[0].endswith(".npy") else footer(source.paths[0])[2]
 
     def batches(
         self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int = 0, rows: int | None = None
