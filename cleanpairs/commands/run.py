@@ -367,7 +367,9 @@ class Run:
         moved = pa.unify_schemas([explained, COLUMNS])
         if table.schema.remove_metadata() not in (SCORES_SCHEMA, explained, moved):
             raise DataError(f"{file} cannot be read: it is no table of scores: its columns are {table.column_names}")
-        pairs = (self.info.get("input") or {}).get("pairs", len(table))
+        pairs = len(table)
+        with suppress(DataError):  # where there is no run.json, nothing says how many
+            pairs = (self.info.get("input") or {}).get("pairs", pairs)
         if len(table) != pairs or not np.array_equal(table["pair_id"], np.arange(pairs)):
             raise DataError(f"{file} has not the {pairs:,} pairs of the run, once each and in order: fit again")
         return Scores(table)
