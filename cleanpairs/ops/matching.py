@@ -60,10 +60,14 @@ def as_floats(x: np.ndarray) -> np.ndarray:
 def unit_rows(x: np.ndarray) -> np.ndarray:
     """Rows scaled to length 1. Zero rows, and those that are not finite (the reader quarantines them), become zero."""
     x = as_floats(x)
-    length = np.maximum(np.sqrt(np.einsum("nd,nd->n", x, x))[:, None], 1e-12)
-    odd = ~np.isfinite(length[:, 0])
-    x[odd], length[odd] = 0, 1
-    return np.divide(x, length, out=x)
+    length = np.sqrt(np.einsum("nd,nd->n", x, x))
+    odd = np.flatnonzero(~((length > 1e-12) & (length < np.inf)))  # float32 cannot square them, or they have no length
+    exact = x[odd].astype(np.float64)
+    length[odd] = 1
+    size = np.sqrt(np.einsum("nd,nd->n", exact, exact))
+    there = (size > 0) & np.isfinite(size)
+    x[odd] = np.divide(exact, size[:, None], out=np.zeros_like(exact), where=there[:, None])
+    return np.divide(x, length[:, None], out=x)
 
 
 def token_counts(ids: np.ndarray, offsets: np.ndarray, most: int) -> Any:

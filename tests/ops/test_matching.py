@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from cleanpairs.ops.matching import duplicate_mask, matching_probability
+from cleanpairs.ops.matching import duplicate_mask, matching_probability, unit_rows
 
 
 @pytest.mark.parametrize("n", [1, 2, 6])
@@ -30,3 +31,11 @@ def test_duplicates_share_image_or_text() -> None:
     assert mask.int().tolist() == [[0, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]]
     assert duplicate_mask(torch.tensor([1, 2, 3]), torch.tensor([1, 2, 3])) is None
     assert duplicate_mask(torch.tensor([1]), torch.tensor([1])) is None
+
+
+@pytest.mark.parametrize("size", [1e-44, 1e-25, 1e-13, 1.0, 1e15, 1e20, 3e38])
+def test_rows_of_any_size_get_length_one(size: float) -> None:
+    given = np.array([[size, -size], [np.inf, 0], [np.nan, 1], [0, 0], [3, 4]], np.float32)
+    found = unit_rows(given)
+    np.testing.assert_allclose(found[0], [math.sqrt(0.5), -math.sqrt(0.5)], rtol=1e-6)
+    np.testing.assert_allclose(found[1:], [[0, 0], [0, 0], [0, 0], [0.6, 0.8]], rtol=1e-6)
