@@ -282,7 +282,8 @@ def test_the_files_of_img2dataset(kind: pa.DataType, tmp_path: Path) -> None:
         for i in (0, 2):
             files = {"jpg": jpeg(i), "txt": "x", "json": json.dumps({"caption": "not looked at"})}
             write(tmp_path / f"{shard:05d}", {f"{keys[i]}.{ending}": content for ending, content in files.items()})
-        table = {"key": pa.array(keys).cast(kind), "caption": [f"caption {shard}{i}" for i in range(4)]}
+        table = {"key": pa.array([*keys[:3], None if shard else keys[3]]).cast(kind)}
+        table |= {"caption": [f"caption {shard}{i}" for i in range(4)]}
         table |= {"url": [f"https://x.example/{key}.jpg" for key in keys], "similarity": [0.1, 0.2, 0.3, 0.4]}
         table |= {"status": ["success", "failed_to_download", "success", "success"]}
         table |= {"error_message": pa.array([None, "HTTP Error 404", None, None], pa.string())}
@@ -290,9 +291,10 @@ def test_the_files_of_img2dataset(kind: pa.DataType, tmp_path: Path) -> None:
     write(tmp_path, {"00000_stats.json": "{}", "00001/000010009.jpg": JPG, "00001/x.jpg": JPG})
     pairs = load_pairs(tmp_path)
     assert pairs.source.kind == "images" and len(pairs) == 10
-    assert [k.zfill(9)[-1] for k in pairs.keys[:9]] == [*"012301239"]
+    assert [k.zfill(9)[-1] for k in pairs.keys[:9]] == [*"012301279"]
     lost = f"00000 has no image of the key '{'000000003' if kind == pa.string() else 3}'"
     assert pairs.reasons[1] == "the download failed: HTTP Error 404" and pairs.reasons[3] == lost
+    assert pairs.reasons[7] == "00001 has no image of a null key"
     assert "00001.parquet has no row of the key '000010009'" in pairs.reasons[8]
     assert "00001.parquet has no row of the key 'x'" in pairs.reasons[9] and sorted(pairs.reasons) == [1, 3, 5, 7, 8, 9]
     assert pairs.captions[:4] == [f"caption 0{i}" for i in range(4)] and pairs.images.read([6, 0]) == [jpeg(2), JPG]

@@ -190,8 +190,8 @@ def _of_shards(files: list[Path]) -> tuple[pa.Table, str]:
                 strange[key] = path
             else:
                 paths[row] = path
-        named = zip(texts_of(keys), paths, strict=True)
-        faults = [None if path else f"{folder.name} has no image of the key {str(key)!r}" for key, path in named]
+        named = ("a null key" if key is None else f"the key {str(key)!r}" for key in texts_of(keys))
+        faults = [None if p else f"{folder.name} has no image of {key}" for key, p in zip(named, paths, strict=True)]
         own: list[Any] = list(strange)
         if pa.types.is_integer(keys.type):
             own = [int(key) if re.fullmatch("[0-9]{1,18}", key) else None for key in strange]
