@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.plain import plain_text
 from cleanpairs.data.arrays import as_array
 from cleanpairs.data.images import ImageSource, comparable_vectors, encoded_list, vector_groups
 from cleanpairs.data.source import Source
@@ -143,7 +144,7 @@ class Pairs:
             image_index=index,
             row=np.arange(n),
             position=np.zeros(n, np.int64),
-            keys=[str(k) for k in (range(n) if keys is None else keys)],
+            keys=[plain_text(str(k)) for k in (range(n) if keys is None else keys)],
             images=source_images,
             image_group=groups,
             text_group=text_group,
@@ -260,7 +261,7 @@ def _check_sizes(
 def _caption(i: int, given: Any) -> str:
     """The caption ``i`` as text: nothing where pandas has none."""
     if isinstance(given, str):
-        return given
+        return plain_text(given)
     if str(given) in ("None", "nan", "<NA>"):
         return ""
     raise DataError(f"caption {i} is {given!r}, and captions are text")

@@ -240,6 +240,11 @@ def test_captions_as_pandas_has_them() -> None:
     assert pairs.captions == ["a dog", "", "", "", ""] and set(pairs.reasons) == {1, 2, 3, 4}
 
 
+def test_halves_of_characters_are_no_text() -> None:
+    pairs = Pairs.from_arrays(["a \ud83d dog"], image_vectors=np.eye(1, dtype=np.float32), keys=["\udc00"])
+    assert pairs.captions == ["a ? dog"] and pairs.keys == ["?"]  # as of JSON
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
