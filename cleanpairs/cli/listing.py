@@ -172,7 +172,7 @@ def _files(summary: dict[str, Any], width: int) -> Iterator[str]:
     if summary["image_root"] is not None:
         yield cut(f"images in    {safe(summary['image_root'])}", "", width)
     for name, value in summary["options"].items():
-        if name != "files":  # how many arrays of each side: for the reader, not for eyes
+        if name not in ("files", "json"):  # numbers of arrays, fields of .json: for the reader, not for eyes
             yield cut(f"{name:<13}{safe(value)}", "", width)
     yield "\ncolumns"
     wide = max([len(safe(c["name"])) for c in summary["columns"]] + [1])

@@ -16,7 +16,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, atomic, load_pairs, remember_user_path
 from cleanpairs.data.inspection import inspect_pairs
 from tests.conftest import Command
-from tests.helpers import embedding_folder, picture, research
+from tests.helpers import embedding_folder, picture, research, write_tar
 
 
 @pytest.fixture
@@ -116,6 +116,12 @@ def test_vectors_only(command: Command, tmp_path: Path) -> None:
     assert code == 0 and "reader       clip-retrieval" in out
     assert "vectors      1 x 4 float16 an image" in out and "4 float16 a caption" in out
     assert "none: there are no encoded images to decode" in out and "(vectors 1 x 4 float16)" in out
+
+
+def test_shards_show_their_columns_once(command: Command, tmp_path: Path) -> None:
+    write_tar(tmp_path / "0.tar", [("0.png", picture(0)), ("0.txt", b"a dog"), ("0.json", b'{"url": "x"}')])
+    code, out, _ = command(tmp_path)
+    assert code == 0 and out.count("url") == 1
 
 
 def test_arrays_are_files_and_nothing_else(command: Command, tmp_path: Path) -> None:
