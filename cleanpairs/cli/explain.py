@@ -130,6 +130,8 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None
     Issues: doubtful pairs, first those that stand out from the rest of their corpus. Near-duplicate images with
     different captions. One caption of many images. Images or captions that say nothing. Captions in another script than
     most others. Displaced rows.
+
+    Each pair has a score from 0 to 1, low is bad: a doubtful pair its correspondence, a caption of N images 1 / N.
     """
     from cleanpairs.data.atomic import staged_file
     from cleanpairs.explain import ISSUES
