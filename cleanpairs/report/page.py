@@ -273,7 +273,8 @@ def _threshold(settings: Mapping[str, Any], result: Mapping[str, Any], outcome: 
     if "threshold" not in settings:
         return ""
     if settings["threshold"] == "auto":
-        return f"{value}, chosen from the scores (auto): the density minimum between their two modes."
+        what = "the density minimum between their two modes" if outcome.threshold else "no pair looks mismatched"
+        return f"{value}, chosen from the scores (auto): {what}."
     if settings["threshold"] is None:
         return f"{value}, the method's default; --set threshold=auto chooses it from the scores."
     return f"{value}, as the settings say."

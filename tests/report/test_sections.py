@@ -153,6 +153,8 @@ def test_how_the_threshold_was_chosen(settings: dict[str, Any], result: dict[str
     assert told["Threshold"].startswith("0.5") and words in told["Threshold"]
     assert "CRCL, NeurIPS 2023" in told["Method"]
     assert "1 of 2 scored pairs" in told["Threshold"]
+    none = dict(story({}, {"threshold": "auto"}, outcome([0.8, 0.9], 0), None))["Threshold"]
+    assert none == "0 (0 of 2 scored pairs are below it), chosen from the scores (auto): no pair looks mismatched."
 
 
 def test_the_story_says_nothing_of_what_is_not_known() -> None:
