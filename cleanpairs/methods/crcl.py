@@ -209,8 +209,8 @@ class CRCL(PairCleaner):
         vectors, where it has those of both sides.
 
     threshold : float in [0, 1], "auto" or None
-        Pairs with a correspondence below it are flagged. "auto": the density minimum between the two modes. None: the
-        method's own.
+        Pairs with a correspondence below it are flagged. "auto": the density minimum between the two modes, or 0 where
+        there is only a high one and no pair looks mismatched. None: the method's own.
 
     eval_group_size : int
         Pairs in a group of an evaluation pass. Larger groups lower the probability of every pair.
