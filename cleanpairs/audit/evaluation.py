@@ -206,7 +206,7 @@ class ExpectedQuality:
     def __str__(self) -> str:
         return (
             f"expected noise rate   {self.noise_rate}\n\n{threshold_table(self.at_thresholds, mark=self.threshold)}\n\n"
-            "expected from the calibrated scores alone; `cleanpairs audit --n 100` measures it with labels"
+            "all by the model's own probabilities; `cleanpairs audit --n 100` measures them with labels"
         )
 
 
