@@ -382,7 +382,7 @@ def test_more_than_a_fifth_bad_is_refused(method: Any) -> None:
     model = tiny(method).fit(suited(method, Pairs.from_arrays(pairs.captions, features=features)))
     assert np.isnan(model.correspondence_[:4]).all() and np.isfinite(model.correspondence_[4:]).all()
     features[4] = np.inf
-    with pytest.raises(DataError, match=r"5 of 20.*20%.*pair 0.*finite"):
+    with pytest.raises(DataError, match=r"5 of 20.*20 %.*pair 0.*finite"):
         tiny(method).fit(suited(method, Pairs.from_arrays(pairs.captions, features=features)))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.plain import plain
+from cleanpairs.core.plain import percent, plain
 from cleanpairs.correspondence.calibration import Calibration, Estimate, calibrate_by_labels, positions
 from cleanpairs.data.arrays import as_array
 
@@ -112,7 +112,7 @@ class Answered:
         return "\n".join([
             f"answers         {self.answers:,}, of which {self.wrong:,} say that the caption does not belong",
             *([] if self.opinions is None else [str(self.opinions)]),
-            f"mismatched      {rate.value:.1%}  (95 % interval {rate.low:.1%} to {rate.high:.1%})",
+            f"mismatched      {percent(rate.value)}  (95 % interval {percent(rate.low)} to {percent(rate.high)})",
             f"flagged         {int((y < self.threshold).sum()):,} of {len(y):,} pairs, below {self.threshold:.3g}",
             f"--max-wrong     {'; '.join(promised)}",
         ])  # fmt: skip

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from cleanpairs.core.errors import DataError, RefusedError
+from cleanpairs.core.plain import percent
 from cleanpairs.core.regular import read_json, reading
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.recaption import shown
@@ -81,8 +82,9 @@ class Opinions:
 
     def __str__(self) -> str:
         return (
-            f"second opinions {len(self.values):,}, wrong about {self.wrong_matched:.0%} of matched pairs (measured on "
-            f"{self.known_matched:,}) and {self.wrong_mismatched:.0%} of mismatched ones (on {self.known_mismatched:,})"
+            f"second opinions {len(self.values):,}, wrong about {percent(self.wrong_matched, 0)} of matched pairs "
+            f"(measured on {self.known_matched:,}) and {percent(self.wrong_mismatched, 0)} of mismatched ones (on "
+            f"{self.known_mismatched:,})"
         )
 
 

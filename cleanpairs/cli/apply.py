@@ -28,6 +28,7 @@ from cleanpairs.cli.options import (
 )
 from cleanpairs.cli.terminal import asked, echo, print_result, say
 from cleanpairs.core.parameters import check_number
+from cleanpairs.core.plain import percent
 from cleanpairs.core.recipe import override_values
 
 engine_options = (
@@ -52,9 +53,9 @@ def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
     share, usual = flagged / pairs, of_fit["flagged"] / of_fit["pairs"]
     if share > usual + 0.1 + 2 * (usual * (1 - usual) / pairs) ** 0.5:
         echo(
-            f"warning: {share:.0%} of these pairs are below the threshold of the fit, and {usual:.0%} of those that "
-            "the model was fitted on. These pairs have no threshold of their own (cleanpairs score --help). Go by the "
-            "order of their scores, or fit on them",
+            f"warning: {percent(share, 0)} of these pairs are below the threshold of the fit, and {percent(usual, 0)} "
+            "of those that the model was fitted on. These pairs have no threshold of their own (cleanpairs score "
+            "--help). Go by the order of their scores, or fit on them",
             err=True,
         )
 
@@ -187,10 +188,10 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
         check_number("score", "max_unknown", most, least=0, most=1)
     how = {"columns": chosen["data"], "engine": chosen_engine(options), **chosen["score"]}
     result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], **how)
-    if (result.unknown_words or 0) > 0.2:
+    if (unknown := result.unknown_words or 0) > 0.2:
         echo(
-            f"warning: the model does not know {result.unknown_words:.0%} of the words of {data}: it was fitted on "
-            "other captions, and its scores say less here",
+            f"warning: the model does not know {percent(unknown, 0)} of the words of {data}: it was fitted on other "
+            "captions, and its scores say less here",
             err=True,
         )
     warn_of_flags(run, result.flagged, result.pairs, result.threshold)

@@ -22,7 +22,7 @@ from cleanpairs.cli.options import (
     set_option,
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, print_result, say
-from cleanpairs.core.plain import plain
+from cleanpairs.core.plain import percent, plain
 
 
 @click.command(cls=PathsCommand)
@@ -121,7 +121,9 @@ def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, **
     how = {name: options[name] for name in ("per", "seed", "overwrite")} | data_settings(options)
     result = corrupt_data(data, noise, kind=kind, out=out, noise_file=noise_file, **how)
     wrong, n = int(result.mismatched.sum()), len(result.mismatched)
-    reached = f"{wrong / max(n, 1):.1%}" + (f" of the {noise:.1%} asked for, {kind}" if str(kind) != "uniform" else "")
+    reached = percent(wrong / max(n, 1))
+    if str(kind) != "uniform" and noise is not None:
+        reached += f" of the {percent(noise)} asked for, {kind}"
     text = f"{n:,} pairs, {wrong:,} of them now mismatched ({reached}) -> {out}"
     named = "file" if noise is None else str(kind)
     figures = {"pairs": n, "mismatched": wrong, "kind": named, "noise": noise, "out": out}

@@ -21,7 +21,7 @@ import click
 
 from cleanpairs.core.errors import OutputError
 from cleanpairs.core.limits import memory_is_capped
-from cleanpairs.core.plain import plain
+from cleanpairs.core.plain import percent, plain
 
 
 def plural(count: int, noun: str) -> str:
@@ -192,7 +192,7 @@ class Progress:
             if stage == "training":  # each pair is in it once an epoch and network: their number tells nobody anything
                 look["bar_format"] = "{l_bar}{bar}| {elapsed} so far, {remaining} left{postfix}"
             self.bar = tqdm(total=total, file=sys.stderr, **look)
-        self.status = f": {stage}, {done / max(1, total):.0%}"
+        self.status = f": {stage}, {percent(done / max(1, total), 0)}"
         if self.bar is not None:
             self.bar.total = total  # methods that split learn only then how many pairs an epoch has
             self.bar.update(done - self.bar.n)
@@ -207,10 +207,8 @@ class Progress:
         """An epoch has ended."""
         if self.enabled and self.bar is not None:
             val = f", val rSum {record.val_rsum:.1f}" if record.val_rsum is not None else ""
-            line = (
-                f"stage {record.stage} epoch {record.epoch}: loss {record.loss:.3f}, flagged {record.flagged:.1%}{val}"
-            )
-            self.bar.write(line, file=sys.stderr)
+            figures = f"loss {record.loss:.3f}, flagged {percent(record.flagged)}{val}"
+            self.bar.write(f"stage {record.stage} epoch {record.epoch}: {figures}", file=sys.stderr)
             if record.note:
                 self.bar.write(f"  note: {record.note}", file=sys.stderr)
 

@@ -10,6 +10,7 @@ from typing import Any
 from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.run import PLAN, Run, refuse_precious
 from cleanpairs.core.errors import OutputExistsError
+from cleanpairs.core.plain import percent
 from cleanpairs.core.progress import Silent
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.data import Pairs, load_pairs
@@ -103,9 +104,9 @@ def _export(model: Any, pairs: Pairs, run: Run, out: Path, say: Say) -> tuple[Re
     changed = acted(plan.table, REMATCHED)
     repaired, right = int(changed.sum()), int((~truth["true_mismatch"][changed]).sum())
     say(
-        f"3. mismatched pairs in the output: {pairs.true_mismatch_mask().mean():.1%} as it came, {shares[0]:.1%} of "
-        f"those kept, {shares[1]:.1%} with the repairs that are likelier right than wrong ({repaired:,}, of which "
-        f"{right:,} are right)"
+        f"3. mismatched pairs in the output: {percent(pairs.true_mismatch_mask().mean())} as it came, "
+        f"{percent(shares[0])} of those kept, {percent(shares[1])} with the repairs that are likelier right than wrong "
+        f"({repaired:,}, of which {right:,} are right)"
     )
     say("   " + str(summary).splitlines()[0])
     return plan, {"wrong_kept": shares[0], "wrong_out": shares[1], "repaired": repaired, "right": right}

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import cleanpairs
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core.errors import ConfigError, RefusedError
+from cleanpairs.core.plain import percent
 from cleanpairs.core.regular import sha256_of
 from cleanpairs.correspondence.calibration import Estimate
 from cleanpairs.data import Pairs, ParquetSink, Source, iter_tables, load_pairs, open_source, staged_file
@@ -157,8 +158,8 @@ def _unknown_words(model: PairScorer, source: Source, data: str, most: float) ->
     unknown = unknown_share(getattr(model, "tokenizer_", None), _first_captions(source))
     if unknown is not None and unknown > most:
         raise RefusedError(
-            f"{unknown:.0%} of the words of {data} are unknown to the model, which was fitted on other captions: its "
-            "scores would say nothing; fit on this data, or allow it by --set max_unknown="
+            f"{percent(unknown, 0)} of the words of {data} are unknown to the model, which was fitted on other "
+            "captions: its scores would say nothing; fit on this data, or allow it by --set max_unknown="
             f"{math.ceil(100 * unknown) / 100}"
         )
     return unknown

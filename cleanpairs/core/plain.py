@@ -12,6 +12,11 @@ def plain_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def percent(share: float, digits: int = 1) -> str:
+    """A share in per cent, as it is shown to people."""
+    return f"{100 * share:.{digits}f} %"
+
+
 def plain(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
     """``value`` in what JSON knows: NaN and infinities become null, paths text, arrays lists, dataclasses objects.
     ``other`` makes something of what is none of these, else TypeError.

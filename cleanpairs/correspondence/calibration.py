@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.limits import one_thread
+from cleanpairs.core.plain import percent
 
 BINS = 1000
 _MIDDLE = (np.arange(BINS) + 0.5) / BINS
@@ -633,28 +634,29 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
     """
     names = ("noise_rate", "noise_rate_interval", "noise_rate_bound", "better_than_random")
     rate, interval, bound, better = (result.get(name) for name in names)
-    within = "" if interval is None else f" (95 % interval {interval[0]:.1%} to {interval[1]:.1%})"
+    within = "" if interval is None else f" (95 % interval {percent(interval[0])} to {percent(interval[1])})"
     if result.get("answers") or result.get("opinions"):
         second = f" and {result['opinions']:,} opinions of a judge" if result.get("opinions") else ""
-        return f"By {result['answers']:,} answers{second} about {rate:.1%} of the pairs are mismatched{within}."
+        answered = f"By {result['answers']:,} answers{second} about {percent(result['noise_rate'])}"
+        return f"{answered} of the pairs are mismatched{within}."
     if better is not None and better < 0.4:
         text = (
-            f"Captions of this corpus say little about their pictures: {better:.0%} of the pairs that do not look "
-            "mismatched fit better than 19 of 20 random ones."
+            f"Captions of this corpus say little about their pictures: {percent(better, 0)} of the pairs that do not "
+            "look mismatched fit better than 19 of 20 random ones."
         )
         return f"{text} The others are loose, and how many are mismatched cannot be told."
     if rate is None:
-        most = "" if bound is None else f" They are at most {bound:.1%}."
+        most = "" if bound is None else f" They are at most {percent(bound)}."
         return f"How many pairs are mismatched cannot be told from the scores.{most}"
     if result.get("counts_similar"):
-        most = "" if bound is None else f"At most {bound:.1%} of the pairs are mismatched. "
-        return f"{most}About {rate:.1%} of the pairs fit no better than captions of similar pictures{within}."
-    random = f"About {rate:.1%} of the pairs fit no better than random ones{within}."
+        most = "" if bound is None else f"At most {percent(bound)} of the pairs are mismatched. "
+        return f"{most}About {percent(rate)} of the pairs fit no better than captions of similar pictures{within}."
+    random = f"About {percent(rate)} of the pairs fit no better than random ones{within}."
     if bound is None:
         return f"{random} Captions that belong to a similar picture are not counted."
     low = 0.0 if interval is None else interval[0]
     text = "of the pairs are mismatched: captions that belong to a similar picture cannot be counted"
-    return f"{low:.1%} to {bound:.1%} {text}. {random}"
+    return f"{percent(low)} to {percent(bound)} {text}. {random}"
 
 
 def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray | None, scores: np.ndarray | None = None) -> np.ndarray:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.plain import percent
 
 BINS = 4096
 CENTRES = (np.arange(BINS) + 0.5) / BINS
@@ -295,9 +296,9 @@ def guarded_split(losses: ArrayLike, kind: str = "gaussian", previous: np.ndarra
     if not split.separated:
         refused = "losses do not separate into two modes"
     elif not 0.03 <= share <= 0.995:
-        refused = f"a split with {share:.1%} clean pairs is implausible"
+        refused = f"a split with {percent(share)} clean pairs is implausible"
     elif previous is not None and abs(share - _clean_share(previous)) > 0.3:
-        refused = f"the share of clean pairs jumps from {_clean_share(previous):.1%} to {share:.1%}"
+        refused = f"the share of clean pairs jumps from {percent(_clean_share(previous))} to {percent(share)}"
     if refused is None:
         return GuardedSplit(clean, None)
     kept = np.ones(len(clean), dtype=np.float32) if previous is None else np.asarray(previous, dtype=np.float32)

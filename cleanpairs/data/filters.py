@@ -186,7 +186,7 @@ FILTERS = {
         _by_caption(lambda caption, n: len(caption.strip()) < n)),
     "mojibake": Filter("the caption was read in another encoding than it was written in", None, False,
         _by_caption(_is_mojibake)),
-    "language": Filter("the caption is in another script than at least {:.0%} of all", MAIN_SCRIPT, False,
+    "language": Filter("the caption is in another script than at least {:g} of all", MAIN_SCRIPT, False,
         lambda pairs, least: np.array([i for i, *_ in other_scripts(pairs.captions, least)], np.int64)),
-    "repeated_caption": Filter("the caption is that of {:.2%} of all images or more", 0.005, True, _repeated),
+    "repeated_caption": Filter("the caption is that of {:g} of all images or more", 0.005, True, _repeated),
 }  # fmt: skip

@@ -6,6 +6,7 @@ import numpy as np
 
 from cleanpairs.core.errors import ConfigError, RefusedError
 from cleanpairs.core.parameters import check_number
+from cleanpairs.core.plain import percent
 from cleanpairs.correspondence.calibration import LEAST, Calibration, Estimate
 
 
@@ -24,8 +25,8 @@ class Cut:
         if self.share is None or self.lost is None:
             return text + "\nmismatched      undetermined: these scores are no calibrated probabilities"
         return text + (
-            f"\nmismatched      {self.share.value:.1%} of the kept  (95 % interval {self.share.low:.1%} to "
-            f"{self.share.high:.1%})\ncost            {self.lost:.1%} of the matched pairs are not kept"
+            f"\nmismatched      {percent(self.share.value)} of the kept  (95 % interval {percent(self.share.low)} to "
+            f"{percent(self.share.high)})\ncost            {percent(self.lost)} of the matched pairs are not kept"
         )
 
 

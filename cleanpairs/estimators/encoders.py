@@ -16,6 +16,7 @@ import numpy as np
 from torch import nn
 
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.plain import percent
 from cleanpairs.core.registry import BACKBONES
 from cleanpairs.data import Pairs
 from cleanpairs.encoders.libraries import load_encoder
@@ -227,7 +228,7 @@ class Encoders:
         suits, why = knows(self.text, captions)
         if suits:
             return self, f"{prefix}vectors of {self.text.name} ({why})"
-        limits = f"{MOST_PIECES:g} and {MOST_UNKNOWN:.0%} at most"
+        limits = f"{MOST_PIECES:g} and {percent(MOST_UNKNOWN, 0)} at most"
         return replace(self, text=None), f"learned words ({why}, where it knows a language {limits})"
 
     def in_one_space(self, matrix: ImageMatrix, tokens: TokenTable) -> bool:
@@ -349,7 +350,7 @@ def knows(encoder: SentenceEncoder, captions: Sequence[str]) -> tuple[bool, str]
     rows = encoder.tokens([" ".join(text) for text in chosen if text])
     pieces = sum(len(row) - marks for row in rows) / max(1, sum(map(len, chosen)))
     share = sum(token in unknown for row in rows for token in row) / max(1, sum(len(row) - marks for row in rows))
-    figures = f"{encoder.name} makes {pieces:.2f} pieces of a word, {share:.0%} of them unknown"
+    figures = f"{encoder.name} makes {pieces:.2f} pieces of a word, {percent(share, 0)} of them unknown"
     return bool(rows) and pieces <= MOST_PIECES and share <= MOST_UNKNOWN, figures
 
 

@@ -16,6 +16,7 @@ from cleanpairs.audit import Answered, read_answers
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.limits import limit
 from cleanpairs.core.parameters import check_settings
+from cleanpairs.core.plain import percent
 from cleanpairs.correspondence.calibration import Calibration, rate_in_words
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
@@ -514,7 +515,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         many = len(bad) > n * most
         if many or not len(usable):
             pair, reason = next(iter((bad if many else self.quarantined_).items()))
-            share = f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (--set max_bad_share=SHARE)"
+            share = f"{len(bad)} of {n} pairs are unusable, more than {percent(most, 0)} (--set max_bad_share=SHARE)"
             what = share if many else f"all of {n} pairs are unusable"
             raise DataError(f"{what}; the first is pair {pair}: {reason}{_where(pairs, reason)}")
         if len(usable) < 2 or not self.require_dependence:
@@ -605,7 +606,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         embedded = self._embed(pairs)
         unknown = unknown_share(getattr(self, "tokenizer_", None), embedded.pairs.captions)
         if unknown is not None and unknown > MOST_NEW:
-            what = f"the model does not know {unknown:.0%} of the words: it was fitted on other captions"
+            what = f"the model does not know {percent(unknown, 0)} of the words: it was fitted on other captions"
             warnings.warn(what, stacklevel=3)
         return embedded, self._scores_of(embedded)
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.core.parameters import check_number
+from cleanpairs.core.plain import percent
 from cleanpairs.core.regular import cached_by_file, reading
 from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file
 from cleanpairs.data.columns import TRUTH, score_columns
@@ -87,7 +88,7 @@ class PlanSummary(ActionCounts):
 
     def __str__(self) -> str:
         def line(name: str, count: int, note: str = "") -> str:
-            share = f"{100 * count / self.pairs:5.1f} %" if self.pairs else ""
+            share = percent(count / self.pairs) if self.pairs else ""
             return f"{name:<16}{count:>10,}  {share:>7}{'  ' + note if note else ''}".rstrip()
 
         lines = [
@@ -102,7 +103,7 @@ class PlanSummary(ActionCounts):
         ]
         if self.repaired:
             digits = int(not 0.005 <= self.mean_confidence < 0.995)  # neither 0 nor 100 % where it is not
-            expected, left = f"{100 * self.mean_confidence:.{digits}f} % of", self.repaired - self.judged
+            expected, left = f"{percent(self.mean_confidence, digits)} of", self.repaired - self.judged
             if not self.judged:
                 lines.append("undetermined how many of the repairs are right")
             elif left:

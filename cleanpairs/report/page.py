@@ -12,6 +12,7 @@ import numpy as np
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.parameters import check_whole
+from cleanpairs.core.plain import percent
 from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, rate_in_words
 from cleanpairs.correspondence.displacement import in_words
@@ -147,7 +148,7 @@ def _figure(value: float | None, digits: int = 3) -> str:
 
 
 def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "–"
+    return percent(part / whole) if whole else "–"
 
 
 def _number(value: Any) -> Any:
@@ -218,7 +219,7 @@ def verdict(
         among = truth[outcome.kind == "kept"]  # what a repair has made of a pair may be unknown: NaN
         shares = shares or (float(among.mean()) if kept else np.nan, np.nan)
         rates = [float(truth[outcome.scored].mean()), *shares]
-        listed = [f"{value:.1%} {name}" for name, value in zip(stages, rates, strict=False) if np.isfinite(value)]
+        listed = [f"{percent(value)} {name}" for name, value in zip(stages, rates, strict=False) if np.isfinite(value)]
         sentence += f" The truth of this corpus is known: mismatched are {', '.join(listed)}."
         of, estimates = "mismatched", [Estimate(value, np.nan, np.nan) for value in rates]
     sentence += f" {in_words([block['why'] for block in result.get('displaced', ())])}"
@@ -229,8 +230,8 @@ def verdict(
 def _text(share: Estimate) -> str:
     if np.isnan(share.value):
         return "undetermined"
-    within = f" ({share.low:.1%} to {share.high:.1%})" if np.isfinite(share.low) else ""
-    return f"{share.value:.1%}{within}"
+    within = f" ({percent(share.low)} to {percent(share.high)})" if np.isfinite(share.low) else ""
+    return f"{percent(share.value)}{within}"
 
 
 def story(

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.benchmarking import bench
+from cleanpairs.core.plain import percent
 from cleanpairs.data import load_pairs
 from cleanpairs.data.noise import inject_noise
 from tests.conftest import Command
@@ -102,7 +103,7 @@ def test_corrupt_in_other_ways(command: Command, data: Path, given: str, kind: s
     assert code == 0, err
     corrupted = pq.read_table("n.parquet")["true_mismatch"].to_pylist()
     share = np.mean(corrupted)
-    now = f"32 pairs, {32 * share:.0f} of them now mismatched ({share:.1%} of the 50.0% asked for, {kind})"
+    now = f"32 pairs, {32 * share:.0f} of them now mismatched ({percent(share)} of the 50.0 % asked for, {kind})"
     assert out == f"{now} -> n.parquet\n"
     truth = inject_noise(load_pairs("d.parquet"), 0.5, kind=kind, seed=7).mismatched
     assert corrupted == truth.tolist() and 0.4 < share <= 0.5

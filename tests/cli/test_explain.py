@@ -19,6 +19,7 @@ import pytest
 
 from cleanpairs import CRCL, load_pairs
 from cleanpairs.commands.run import Run, write_scores
+from cleanpairs.core.plain import percent
 from cleanpairs.review.log import DecisionLog
 from tests.conftest import Command
 from tests.helpers import csv_rows
@@ -174,9 +175,9 @@ def test_captions_of_unknown_words(command: Command, made: Path, run: Path, word
     pq.write_table(table.set_column(1, "caption", [[words] * N]), "other.parquet")
     done = command("score", run, "other.parquet", "--out", "scores.parquet")
     assert done.code == code
-    assert ("warning: the model does not know 50% of the words" in done.err) == (words == "sand sea two new")
+    assert ("warning: the model does not know 50 % of the words" in done.err) == (words == "sand sea two new")
     if code:
-        assert "100% of the words of other.parquet are unknown" in done.err and not Path("scores.parquet").exists()
+        assert "100 % of the words of other.parquet are unknown" in done.err and not Path("scores.parquet").exists()
         again = command("score", run, "other.parquet", "--out", "scores.parquet", "--set", "max_unknown=1")
         assert again.code == 0
 
@@ -196,7 +197,7 @@ def test_a_threshold_that_does_not_hold_for_other_pairs_is_told(score: Command, 
         (run / "model" / "config.json").write_text(json.dumps(config))
         code, _, err = score("--overwrite")
         assert code == 0
-        assert ("100% of these pairs are below the threshold of the fit, and" in err) == told and told == bool(err)
+        assert ("100 % of these pairs are below the threshold of the fit, and" in err) == told and told == bool(err)
 
 
 # -- ``cleanpairs review`` and the page of ``cleanpairs audit``: decisions become a plan, and labels a result ---------
@@ -251,7 +252,7 @@ def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run:
     code, out, err = command("evaluate", run, "--truth", "truth.npy", "--json", TRUST)
     assert code == 0 and json.loads(out)["f1"] == 1, (out, err)
     code, out, err = command("report", run, TRUST)
-    assert code == 0 and f"{answered.noise_rate.value:.1%}" in Path("report.html").read_text(encoding="utf-8"), err
+    assert code == 0 and percent(answered.noise_rate.value) in Path("report.html").read_text(encoding="utf-8"), err
     model = opened.estimator(fitted=True).calibrate("answers.csv")
     np.testing.assert_array_equal(model.correspondence_, answered.correspondence)
     assert model.calibrate("answers.csv").threshold_ == answered.threshold == model.threshold_

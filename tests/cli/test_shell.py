@@ -266,7 +266,7 @@ def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
     with periodic_progress("fit", every=0.01):
         assert re.fullmatch(r"fit, \d+ s so far", during(None))
     with periodic_progress("fit", every=0.01):
-        assert re.fullmatch(r"fit: training, 8%, \d+ s so far", during(Progress()))
+        assert re.fullmatch(r"fit: training, 8 %, \d+ s so far", during(Progress()))
     with periodic_progress("fit", every=0.01):
         Progress(enabled=False).step(1, 2, 0.5)
         said.clear()

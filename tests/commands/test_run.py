@@ -288,7 +288,7 @@ def test_the_verdict_is_the_first_line_and_names_the_next_step(tmp_path: Path, m
         ({"standing_out": [], "answers": 40}, ["export 'a run'"]),
     ):
         lines = result_table(found | more).splitlines()
-        begin = "By 40 answers about 10.0%" if "answers" in more else "About 10.0% of the pairs fit no"
+        begin = "By 40 answers about 10.0 %" if "answers" in more else "About 10.0 % of the pairs fit no"
         assert lines[0].startswith(begin)
         assert any(line.startswith("standing out") for line in lines) == bool(more["standing_out"])
         for line, step in zip(lines[-len(steps) :], steps, strict=True):

@@ -133,14 +133,14 @@ def test_more_labels_narrow_the_interval() -> None:
     ("found", "told"),
     [
         ({"noise_rate": None}, "cannot be told from the scores."),
-        ({"noise_rate": None, "noise_rate_bound": 0.4}, "They are at most 40.0%."),
+        ({"noise_rate": None, "noise_rate_bound": 0.4}, "They are at most 40.0 %."),
         ({"noise_rate": 0.3}, "fit no better than random ones. Captions that belong to a similar"),
-        ({"noise_rate": 0.01, "noise_rate_interval": [0, 0.02], "noise_rate_bound": 0.3}, "0.0% to 30.0% of the"),
+        ({"noise_rate": 0.01, "noise_rate_interval": [0, 0.02], "noise_rate_bound": 0.3}, "0.0 % to 30.0 % of the"),
         (
             {"noise_rate": 0.2, "noise_rate_interval": [0.1, 0.3], "noise_rate_bound": 0.3, "counts_similar": True},
-            "At most 30.0% of the pairs are mismatched. About 20.0% of the pairs fit no better than captions of",
+            "At most 30.0 % of the pairs are mismatched. About 20.0 % of the pairs fit no better than captions of",
         ),
-        ({"noise_rate": 0.1, "better_than_random": 0.2}, "20% of the pairs that do not look mismatched fit better"),
+        ({"noise_rate": 0.1, "better_than_random": 0.2}, "20 % of the pairs that do not look mismatched fit better"),
         ({"noise_rate": 0.2, "noise_rate_interval": [0.1, 0.3], "answers": 40, "better_than_random": 0}, "By 40"),
     ],
 )  # fmt: skip

@@ -200,7 +200,7 @@ def test_a_share_that_jumps_is_refused(kind: str) -> None:
     before = np.arange(1000) < 800
     split = guarded_split(losses, kind, before.astype(np.float32))
     assert split.refused is not None
-    assert "the share of clean pairs jumps from 80.0% to 30" in split.refused
+    assert "the share of clean pairs jumps from 80.0 % to 30" in split.refused
     np.testing.assert_array_equal(split.clean, before)
     near = np.arange(1000) < 500
     taken = guarded_split(losses, kind, near.astype(np.float32))

@@ -42,7 +42,7 @@ def test_it_holds_four_files_that_cannot_run(saved: Path) -> None:
 def test_captions_of_unknown_words_are_scored_with_a_warning(saved: Path) -> None:
     model = load_estimator(saved)
     features = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)
-    with pytest.warns(UserWarning, match="does not know 100% of the words"):
+    with pytest.warns(UserWarning, match="does not know 100 % of the words"):
         model.score_pairs(Pairs.from_arrays(["新 款"] * 4, features=features))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

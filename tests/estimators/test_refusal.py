@@ -107,12 +107,12 @@ def test_the_share_of_bad_rows_is_a_parameter_and_a_variable(monkeypatch: pytest
     pairs = corpus(40)
     for row in range(12):  # 30 %
         pairs.reasons[row] = "set aside by the test"
-    with pytest.raises(DataError, match="12 of 40 pairs are unusable, more than 20%"):
+    with pytest.raises(DataError, match="12 of 40 pairs are unusable, more than 20 %"):
         method("crcl").fit(pairs)
     assert method("crcl", max_bad_share=0.3).fit(pairs).quarantined_.keys() == set(range(12))
     monkeypatch.setenv("CLEANPAIRS_MAX_BAD_SHARE", "0.5")
     method("crcl").fit(pairs)
-    with pytest.raises(DataError, match="more than 10%"):
+    with pytest.raises(DataError, match="more than 10 %"):
         method("crcl", max_bad_share=0.1).fit(pairs)
     for row in range(40):
         pairs.reasons[row] = "set aside by the test"

@@ -17,7 +17,7 @@ from cleanpairs.export.formats import FORMATS
 from .conftest import named
 
 FACTS = CardFacts(
-    license="cc-by-4.0", method="crcl", flagged=3, fitted=7, noise="About 25.0% of them.", versions={"torch": "2.13.0"}
+    license="cc-by-4.0", method="crcl", flagged=3, fitted=7, noise="About 25.0 % of them.", versions={"torch": "2.13.0"}
 )
 
 
@@ -34,7 +34,7 @@ def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixe
     assert loaded.data.task_categories == ["image-to-text", "text-to-image"] and "cleanpairs" in loaded.data.tags
     assert "| pairs in the input | 7 | 100.0 % |" in text and f"{summary.rows:,} rows are here" in text
     assert f"| dropped | {summary.dropped} |" in text and "quarantined" in text
-    for words in ("method: crcl", "3 of 7 pairs (42.9 %)", "- About 25.0%", "threshold of corr", "strategy ot"):
+    for words in ("method: crcl", "3 of 7 pairs (42.9 %)", "- About 25.0 %", "threshold of corr", "strategy ot"):
         assert words in text
     assert "torch 2.13.0" in text and "cleanpairs diff" in text
     assert ("cleanpairs restore" in text) == (name in ("parquet", "datasets"))

@@ -162,7 +162,7 @@ def test_a_refused_split_keeps_the_previous_one_and_says_so() -> None:
     assert procedure.note == "network 1: losses do not separate into two modes"
     run(procedure, view, 3, 3)
     np.testing.assert_array_equal(procedure.w, before)
-    assert procedure.note == "network 2: the share of clean pairs jumps from 70.0% to 20.0%"
+    assert procedure.note == "network 2: the share of clean pairs jumps from 70.0 % to 20.0 %"
     alone, view = Scripted(40, [[FLAT]], networks=1, warmup=1), view_of(networks=1)
     run(alone, view, 1)
     assert alone.note == "losses do not separate into two modes"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cleanpairs.core.plain import percent
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.plan import RepairPlan
@@ -63,7 +64,7 @@ def test_estimates_hold_the_truth() -> None:
     assert "truth" not in said["sentence"] and len(said["shares"]) == 2
     kept = found.shares(y, [int((y >= 0.5).sum())])[0]
     assert kept.low <= wrong[y >= 0.5].mean() <= kept.high
-    assert said["kept"] == f"{kept.value:.1%} ({kept.low:.1%} to {kept.high:.1%})"
+    assert said["kept"] == f"{percent(kept.value)} ({percent(kept.low)} to {percent(kept.high)})"
 
 
 def test_repairs_count_with_their_probability() -> None:
@@ -73,7 +74,7 @@ def test_repairs_count_with_their_probability() -> None:
     said = told(y, made, pairs, {"noise_rate": 0.3, "noise_rate_interval": [0.2, 0.4]}, found)
     kept = int((y >= 0.5).sum())
     share = (found.shares(y, [kept])[0].value * kept + 25) / (kept + 100)
-    assert said["kept and repaired"] == f"{share:.1%}" and said["of"] == "no better than random"
+    assert said["kept and repaired"] == percent(share) and said["of"] == "no better than random"
     assert f"{kept:,} of 2,000 pairs are kept" in said["sentence"] and "; 100 are repaired, which" in said["sentence"]
     made = plan(pairs, y, 100, None)  # nobody knows the probability of these
     assert told(y, made, pairs, {}, found)["kept and repaired"] == "undetermined"
@@ -87,14 +88,14 @@ def test_the_truth_of_repairs_is_that_of_their_donors() -> None:
     assert "The truth of this corpus is known" in said["sentence"]
     kept = y >= 0.5
     expected = (wrong[kept].sum() + 100) / (kept.sum() + 100)  # none of the donors' captions is the image's own
-    assert said["kept and repaired"] == f"{expected:.1%}" and said["of"] == "mismatched"
+    assert said["kept and repaired"] == percent(expected) and said["of"] == "mismatched"
 
 
 def test_another_truth_than_that_of_the_data_is_not_mixed_with_it() -> None:
     y, wrong, found = scored()
     pairs, given = corpus(wrong), np.arange(N) % 2 == 0
     said = told(y, plan(pairs, y, 100, 0.75), pairs, {}, found, given)
-    assert said["as it came"] == f"{given.mean():.1%}" and said["kept"] == f"{given[y >= 0.5].mean():.1%}"
+    assert said["as it came"] == percent(given.mean()) and said["kept"] == percent(given[y >= 0.5].mean())
     assert said["kept and repaired"] == "undetermined"
 
 
