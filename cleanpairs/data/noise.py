@@ -343,7 +343,7 @@ def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -
 
 def load_truth(path: str | Path, pairs: Pairs) -> np.ndarray:
     """(N,) bool: which pairs are truly mismatched, by a file: ``.npy`` with N booleans, a noise file, or Parquet with a
-    column ``true_mismatch``, one row a pair. Raises DataError: it does not fit.
+    column ``true_mismatch``, one row a pair, masked where it is null. Raises DataError: it does not fit.
     """
     if Path(path).suffix == ".npy":
         mask = read_npy(path)
@@ -354,10 +354,11 @@ def load_truth(path: str | Path, pairs: Pairs) -> np.ndarray:
             column = one_array((table := read_table(path, ["true_mismatch"]))["true_mismatch"])
         check_truth(table.schema, str(path))
         column = column.flatten() if pa.types.is_list(column.type) else column
-        mask = np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False), bool)
+        values = column.fill_null(False).to_numpy(zero_copy_only=False)
+        mask = np.ma.array(values, bool, mask=column.is_null().to_numpy(zero_copy_only=False))
     if mask.shape != (len(pairs),):
         raise DataError(f"{path} speaks of {mask.shape} pairs, the data has {len(pairs)}")
-    return np.asarray(mask)
+    return mask
 
 
 def apply_noise(pairs: Any, noise: Noise) -> Pairs:

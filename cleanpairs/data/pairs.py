@@ -27,8 +27,8 @@ class Pairs:
     - ``image_group`` (M,) int64: equal = the same image
     - ``text_group`` (N,) int64: equal = the same text after normalisation. The same vector, where there are no captions
     - ``reasons``: pair_id -> why it is quarantined
-    - ``true_mismatch``, ``true_key`` (N,) bool, list of N str, or None: the truth, where the input carries it. ``fit``
-      never looks at it
+    - ``true_mismatch``, ``true_key`` (N,) bool, list of N str, or None: the truth, where the input carries it, masked
+      where it is null. ``fit`` never looks at it
     - ``text_vectors`` (N, D) float, or None: vectors of the captions that the input brings, maybe memory-mapped: of the
       same model as the images' vectors
     - ``precomputed_scores`` dict of str to (N,) float32: image-text similarities that the input brings, by the name of

@@ -50,7 +50,7 @@ class RowBatch:
     image_group: np.ndarray  # (n_rows,), empty unless asked for
     vectors: np.ndarray | None = None  # (n_rows, R, D)
     text_vectors: np.ndarray | None = None  # (k, D)
-    true_mismatch: list[bool] | None = None
+    true_mismatch: list[bool | None] | None = None
     true_key: list[str] | None = None
     precomputed_scores: dict[str, np.ndarray] = field(default_factory=dict)  # column -> (k,) float32, NaN where missing
     named: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -167,7 +167,7 @@ def convert(
 
     if "true_mismatch" in batch.schema.names:
         true_key = column("true_key")
-        out.true_mismatch = [bool(mismatch) for mismatch in own(batch.column("true_mismatch").to_pylist())]
+        out.true_mismatch = own(batch.column("true_mismatch").to_pylist())
         out.true_key = [str(key or "") for key in own([None] * n if true_key is None else texts_of(true_key))]
     texts = column(columns.get("text_features"))
     if texts is not None:

@@ -306,10 +306,10 @@ def load_rows(
 ) -> Pairs:
     """Pairs of converted batches. ``vectors`` (n_rows, R, D), ``text_vectors`` (n_rows, D): of one array each."""
     given = {"features": vectors, "text_features": text_vectors}
-    arrays, first, truth = dict(given), 0, False
+    arrays, first = dict(given), 0
     captions: list[str] = []
     keys: list[str] = []
-    mismatch: list[bool] = []
+    mismatch: list[bool | None] = []
     true_key: list[str] = []
     reasons: dict[int, str] = {}
     named: dict[int, tuple[str, str]] = {}
@@ -329,7 +329,6 @@ def load_rows(
         named |= {first + row: each for row, each in batch.named.items()}
         captions += batch.captions.to_pylist()
         keys += batch.keys.to_pylist()
-        truth |= batch.true_mismatch is not None
         mismatch += batch.true_mismatch or []
         true_key += batch.true_key or []
         for name, parts in indices.items():
@@ -337,6 +336,7 @@ def load_rows(
         for name, values in scores.items():
             values.append(batch.precomputed_scores[name])
         first += batch.n_rows
+    truth = any(wrong is not None for wrong in mismatch)
     images, texts = encoded or ImageSource(source.n_rows), arrays["text_features"]
     rows, position, groups = map(np.concatenate, indices.values())
     return Pairs(
@@ -350,7 +350,7 @@ def load_rows(
         text_group=text_groups(captions) if "text" in source.columns or texts is None else vector_groups(texts),
         reasons=_with_row_faults(reasons, rows, meant_twice(named, source.image_root)),
         source=source,
-        true_mismatch=np.array(mismatch, bool) if truth else None,
+        true_mismatch=np.ma.array(mismatch, bool, mask=[wrong is None for wrong in mismatch]) if truth else None,
         true_key=true_key if truth else None,
         text_vectors=texts,
         precomputed_scores={name: np.concatenate(parts) for name, parts in scores.items()},

@@ -468,11 +468,12 @@ def truth_after(
     group = pairs.image_group[pairs.image_index]
     came = set(zip(pairs.keys, group.tolist(), strict=True))  # several images may have one key
     key = [pairs.true_key[i] for i in text_from.tolist()]
-    mismatch = pairs.true_mismatch.copy()
+    mismatch, unknown = pairs.true_mismatch.copy(), np.ma.getmaskarray(pairs.true_mismatch)[text_from]
     mixed = [wrong and a == b for wrong, a, b in zip(mismatch.tolist(), pairs.true_key, pairs.keys, strict=True)]
     own = np.arange(len(pairs))
     for i in np.flatnonzero((text_from != own) | (image_from != own)).tolist():
-        mismatch[i] = mixed[text_from[i]] or (key[i], int(group[image_from[i]])) not in came
+        wrong = mixed[text_from[i]] or (key[i], int(group[image_from[i]])) not in came
+        mismatch[i] = np.ma.masked if unknown[i] else wrong
     for i in np.flatnonzero(written).tolist() if written is not None else ():
         mismatch[i], key[i] = False, ""
     return dict(zip(TRUTH, (mismatch, key), strict=True))

@@ -114,10 +114,13 @@ def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np
     check_number("the report", "threshold", threshold, least=0, most=1)
     table = scores_table(scores)
     y, n = table["correspondence"].cast(pa.float64()).fill_null(np.nan).to_numpy(), len(table)
+    unknown = False if truth is None else np.ma.getmaskarray(truth)
     truth = None if truth is None else as_array("truths", truth, bool)
     for name, other in (("truth", truth), ("plan", plan and plan.table)):
         if other is not None and len(other) != n:
             raise DataError(f"the {name} is about {len(other)} pairs, and the scores about {n}")
+    if (unknown & np.isfinite(y)).any():
+        truth = None  # its figures are of all pairs. `evaluate` counts those that are known
     captions: list[str | None] = [None] * n
     if plan is None:
         action = np.where(~np.isfinite(y), "quarantine", np.where(y < threshold, "flagged", "keep")).astype(object)

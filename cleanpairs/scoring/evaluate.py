@@ -118,16 +118,16 @@ def recall_folds(
 
 
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:
-    """Detection of mismatched pairs by low correspondence, both (N,). NaN (quarantined) pairs are left out, pairs below
-    the ``threshold`` are flagged. AUROC and AP are NaN when all pairs are alike in truth. Where nothing is mismatched,
-    all figures are.
+    """Detection of mismatched pairs by low correspondence, both (N,). NaN (quarantined) pairs and those of masked truth
+    are left out, pairs below the ``threshold`` are flagged. AUROC and AP are NaN when all pairs are alike in truth.
+    Where nothing is mismatched, all figures are.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     if np.shape(mismatched) != np.shape(correspondence):
         raise DataError(f"{np.shape(correspondence)} scores need as many truths, found {np.shape(mismatched)}")
     y, truth = as_array("scores", correspondence, float), as_array("truths", mismatched, bool)
-    usable = np.isfinite(y)
+    usable = np.isfinite(y) & ~np.ma.getmaskarray(mismatched)
     y, truth = y[usable], truth[usable]
     if not truth.any():
         return Detection(*[float("nan")] * 5)

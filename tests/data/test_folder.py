@@ -125,7 +125,7 @@ def test_the_truth_in_a_csv_and_a_folder_with_several_files(folder: Path) -> Non
     with pytest.raises(DataError, match=r"a\.csv, b\.csv.*give one of them"):
         load_pairs(folder)
     pairs = load_pairs(folder / "a.csv")
-    assert pairs.true_mismatch is not None and pairs.true_mismatch.tolist() == [True, False, False]
+    assert pairs.true_mismatch is not None and pairs.true_mismatch.tolist() == [True, False, None]
 
 
 def test_vectors_in_json_lines_and_numbers_that_do_not_go_together(folder: Path) -> None:

@@ -136,6 +136,8 @@ def test_truth_from_a_file(tmp_path: Path) -> None:
         pairs.true_mismatch_mask()
     mask = [True, False, False, True, False, False]
     np.save(tmp_path / "mask.npy", mask)
+    pq.write_table(pa.table({"true_mismatch": [*mask[:5], None]}), tmp_path / "null.parquet")
+    assert load_truth(tmp_path / "null.parquet", pairs).tolist() == [*mask[:5], None]
     pq.write_table(pa.table({"true_mismatch": mask}), tmp_path / "flat.parquet")
     pq.write_table(pa.table({"true_mismatch": [mask[:2], mask[2:]]}), tmp_path / "lists.parquet")
     for name in ("mask.npy", "flat.parquet", "lists.parquet"):

@@ -272,10 +272,11 @@ def test_truth_columns_are_read_and_not_used(tmp_path: Path) -> None:
     images, path = [png(i) for i in range(3)], tmp_path / "in.parquet"
     flat = {"image": images, "caption": list("abc"), "true_mismatch": [True, False, None], "true_key": ["1", "1", None]}
     pairs = load_pairs(write(path, flat))
-    assert pairs.true_mismatch_mask().tolist() == [True, False, False] and pairs.true_key == ["1", "1", ""]
+    assert pairs.true_mismatch_mask().tolist() == [True, False, None] and pairs.true_key == ["1", "1", ""]
+    assert load_pairs(write(path, flat | {"true_mismatch": [None] * 3})).true_mismatch is None
     lists = {"image": images, "captions": [["a", "b"], ["c"], []], "true_mismatch": [[False, True], [True], []]}
     pairs = load_pairs(write(path, lists | {"true_key": [["x", "y"], ["z"], []]}))
-    assert pairs.true_mismatch_mask().tolist() == [False, True, True, False] and pairs.true_key == ["x", "y", "z", ""]
+    assert pairs.true_mismatch_mask().tolist() == [False, True, True, None] and pairs.true_key == ["x", "y", "z", ""]
     with pytest.raises(DataError, match=r"'true_mismatch' .*in\.parquet is string"):
         load_pairs(write(path, flat | {"true_mismatch": ["False"] * 3}))
 

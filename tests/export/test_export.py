@@ -147,15 +147,15 @@ def test_features_are_replaced_with_the_image(tmp_path: Path) -> None:
 
 def test_the_truth_follows_the_repair(tmp_path: Path) -> None:
     # captions of rows 0 and 1 were swapped; row 0 gets its own back, row 2 somebody else's image
-    path = write_flat(
-        tmp_path / "in.parquet", 4, true_mismatch=[True, True, False, False], true_key=["k1", "k0", "k2", "k3"]
-    )
-    pairs = load_pairs(path)
-    plan = plan_of(pairs, ["rematch_text", "keep", "rematch_image", "keep"], [1, None, 3, None])
+    # nobody knows of row 4, nor of its caption beside the image of row 5
+    wrong, keys = [True, True, False, False, None, False], ["k1", "k0", "k2", "k3", None, "k5"]
+    pairs = load_pairs(write_flat(tmp_path / "in.parquet", 6, true_mismatch=wrong, true_key=keys))
+    actions = ["rematch_text", "keep", "rematch_image", "keep", "keep", "rematch_text"]
+    plan = plan_of(pairs, actions, [1, None, 3, None, None, 4])
     export_pairs(pairs, plan, tmp_path / "out.parquet")
     table = pq.read_table(tmp_path / "out.parquet")
-    assert table["true_mismatch"].to_pylist() == [False, True, True, False]
-    assert table["true_key"].to_pylist() == ["k0", "k0", "k2", "k3"]
+    assert table["true_mismatch"].to_pylist() == [False, True, True, False, None, None]
+    assert table["true_key"].to_pylist() == ["k0", "k0", "k2", "k3", "", ""]
     again = load_pairs(tmp_path / "out.parquet")
     np.testing.assert_array_equal(again.true_mismatch_mask(), plan.apply(pairs).true_mismatch_mask())
 

@@ -139,6 +139,12 @@ def test_given_scores_are_compared() -> None:
         compare_scores(shown, {"s": np.zeros(3)}, 4)
 
 
+def test_where_the_truth_of_some_pairs_is_unknown_the_report_has_none() -> None:
+    truth = np.ma.array([True, False, True], mask=[False, False, True])
+    assert outcome([0.1, 0.9, 0.8], truth=truth).truth is None
+    assert outcome([0.1, 0.9, np.nan], truth=truth).truth is not None
+
+
 @pytest.mark.parametrize(
     ("settings", "result", "words"),
     [

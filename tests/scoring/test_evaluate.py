@@ -126,9 +126,10 @@ def test_detection_is_scikit_learns() -> None:
     assert (found.precision, found.recall, found.f1) == pytest.approx((precision, share, f1))
 
 
-def test_quarantined_pairs_are_left_out() -> None:
+def test_quarantined_pairs_and_those_of_unknown_truth_are_left_out() -> None:
     y, truth = np.array([0.1, 0.9, np.nan, 0.2, np.nan]), np.array([True, False, True, True, False])
     assert detection(y, truth, 0.5) == detection(y[[0, 1, 3]], truth[[0, 1, 3]], 0.5)
+    assert detection(y, np.ma.array(truth, mask=[0, 0, 0, 1, 0]), 0.15) == detection(y[:2], truth[:2], 0.15)
     assert detection(y, truth, 0.5).recall == 1.0
 
 
