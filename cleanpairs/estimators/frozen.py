@@ -1,7 +1,7 @@
 """FrozenScorer: a :class:`PairScorer` that trains nothing. It compares vectors of one space.
 
-A method adds one hook, :meth:`FrozenScorer.score`. What its scores mean, the null tells: the same score of random wrong
-pairs. The threshold, the noise rate and the probability follow from it.
+A method adds one hook, :meth:`FrozenScorer.compare`. What its scores mean, the null tells: the same score of random
+wrong pairs. The threshold, the noise rate and the probability follow from it.
 """
 
 import math
@@ -257,7 +257,7 @@ class FrozenScorer(PairScorer):
 
     Notes
     -----
-    Subclasses define :meth:`score`. The correspondence is the probability of being matched, by the null scores.
+    Subclasses define :meth:`compare`. The correspondence is the probability of being matched, by the null scores.
     """
 
     needs_training: ClassVar[bool] = False
@@ -267,7 +267,7 @@ class FrozenScorer(PairScorer):
     revision: str | None = text(None)
     quantile: float | None = number(None, least=0, below=1, also=(None,))
 
-    def score(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def compare(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Score pairs, and random wrong pairs of the same images and captions. The higher, the better matched.
 
         Parameters
@@ -294,7 +294,7 @@ class FrozenScorer(PairScorer):
         Parameters
         ----------
         score : (n,) float
-            What :meth:`score` gave.
+            What :meth:`compare` gave.
 
         Returns
         -------
@@ -426,14 +426,14 @@ class FrozenScorer(PairScorer):
     def _calibrate(self, pairs: VectorPairs) -> np.ndarray:
         """Correspondence (N,) float32 of the pairs of a fit. Some of these are the background of later ones."""
         null = np.stack(null_pairs(pairs.image_group, pairs.text_group, self.random_state_))
-        observed, of_null = self.score(pairs, pairs, null)
+        observed, of_null = self.compare(pairs, pairs, null)
         self._fit_probability = ScoreProbability.of(observed, of_null) if one_space(observed, of_null) else None
         self._probability = self._fit_probability
         rows = np.sort(np.random.default_rng(self.random_state_).permutation(len(pairs))[: self._background_pairs])
         some = self._background = pairs.take(rows[:0] if self._pointwise else rows)
         if len(some) < len(pairs) and self._fit_probability is not None and not self._pointwise:
             null = np.stack(null_pairs(some.image_group, some.text_group, self.random_state_))
-            self._probability = ScoreProbability.of(*self.score(some, some, null), self._fit_probability.noise_rate)
+            self._probability = ScoreProbability.of(*self.compare(some, some, null), self._fit_probability.noise_rate)
         return self._correspondence(observed, self._fit_probability)
 
     def _correspondence(self, score: np.ndarray, probability: ScoreProbability | None) -> np.ndarray:
@@ -454,7 +454,7 @@ class FrozenScorer(PairScorer):
             The correspondence.
         """
         assert self._background is not None
-        observed, _ = self.score(pairs, self._background, np.empty((2, 0), np.int64))
+        observed, _ = self.compare(pairs, self._background, np.empty((2, 0), np.int64))
         return self._correspondence(observed, self._probability)
 
     def _embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:

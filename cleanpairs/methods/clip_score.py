@@ -43,8 +43,8 @@ class ClipScore(FrozenScorer):
     label_column: str | None = text(None)
     normalise: str = choice("background", "csls", "none")
 
-    def score(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See :meth:`cleanpairs.estimators.FrozenScorer.score`."""
+    def compare(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See :meth:`cleanpairs.estimators.FrozenScorer.compare`."""
         kind = {"background": "softmax", "csls": "csls", "none": None}[self.normalise]
         return background.scores_and_null(pairs, null, kind=kind, tau=self._model.temperature)
 
@@ -54,7 +54,7 @@ class ClipScore(FrozenScorer):
         Parameters
         ----------
         score : (n,) float
-            What :meth:`score` gave.
+            What :meth:`compare` gave.
 
         Returns
         -------

@@ -58,8 +58,8 @@ class LEMoN(FrozenScorer):
     tau_1: float = number(0.1, least=0)
     tau_2: float = number(5.0, least=0)
 
-    def score(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See :meth:`cleanpairs.estimators.FrozenScorer.score`."""
+    def compare(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See :meth:`cleanpairs.estimators.FrozenScorer.compare`."""
         n = len(pairs)
         image, text = np.concatenate([np.tile(np.arange(n), (2, 1)), null], axis=1)
         distance = 1 - cosines(pairs.images[image], pairs.texts[text]).astype(np.float64)

@@ -133,6 +133,12 @@ def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
         np.testing.assert_allclose(cross_val_score(model(random_state=0, dim=8), data, **rsum), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", [entry.load() for entry in METHODS.values()])
+def test_a_search_without_scoring_names_it(frame: pd.DataFrame, method: Any) -> None:
+    with pytest.raises(TypeError, match="If no scoring is specified"):
+        GridSearchCV(method(), {"random_state": [1]}).fit(frame)
+
+
 def test_what_is_not_fitted_or_no_table_says_so(frame: pd.DataFrame) -> None:
     with pytest.raises(NotFittedError):
         model().predict(frame)

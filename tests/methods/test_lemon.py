@@ -39,7 +39,7 @@ def test_the_score_is_that_of_the_equations(k: int) -> None:
     x, y = vectors(60, 10)
     group = np.arange(60)
     pairs, null = VectorPairs(x, y, group, group), np.array([[0, 5, 7], [3, 5, 1]])
-    observed, of_null = LEMoN(k=k).score(pairs, pairs, null)
+    observed, of_null = LEMoN(k=k).compare(pairs, pairs, null)
     np.testing.assert_allclose(observed, by_loop(x, y, [(i, i) for i in range(60)], k), atol=1e-5)
     np.testing.assert_allclose(of_null, by_loop(x, y, list(zip(*null.tolist(), strict=True)), k), atol=1e-5)
 
