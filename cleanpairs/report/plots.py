@@ -30,8 +30,8 @@ def plot_scores(
 ) -> Axes:
     """Histogram of the correspondence (N,), NaN left out, with the threshold below which pairs are flagged.
 
-    ``truth`` (N,) bool: True where a pair is known to be wrong: the bars are split by it. ``ax``: to draw on. New ones
-    by default. Raises DataError: ``truth`` is of other pairs.
+    ``truth`` (N,) bool: True where a pair is known to be wrong: the bars are split by it, without pairs where it is
+    masked. ``ax``: to draw on. New ones by default. Raises DataError: ``truth`` is of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     bins, groups = 50, [("pairs", y, KEPT, "")]
@@ -39,6 +39,7 @@ def plot_scores(
         wrong = as_array("truths", truth, bool).ravel()
         if wrong.shape != y.shape:
             raise DataError(f"the truth is about {wrong.shape} pairs, and the scores about {y.shape}")
+        y = np.where(np.ma.getmaskarray(truth).ravel(), np.nan, y)
         groups = [("matched pairs", y[~wrong], KEPT, ""), ("mismatched pairs", y[wrong], FLAGGED, "////")]
     ax, filled = _new_axes() if ax is None else ax, np.empty(0)
     for label, some, colour, hatch in groups:  # the hatch: told apart without colour too

@@ -48,6 +48,8 @@ def test_bars_hold_every_scored_pair_once_and_the_line_is_the_threshold() -> Non
     split = plot_scores(with_gaps, 0.25, truth=np.concatenate([wrong, [True, False]]))
     assert sum(p.get_height() for p in split.patches) == len(y)
     assert "mismatched pairs" in {t.get_text() for t in split.get_legend().get_texts()}
+    some = plot_scores(y, 0.25, truth=np.ma.array(wrong, mask=np.arange(len(y)) >= 7))
+    assert sum(p.get_height() for p in some.patches) == 7  # the truth of the others is unknown
     with pytest.raises(DataError, match="the truth is about"):
         plot_scores([0.1, 0.2], 0.5, truth=np.array([True]))
 
