@@ -68,7 +68,7 @@ class AgreementNumbers:
 
     grouped, alike : float, float
         Images are judged as a whole where at least this share of the pairs has an image of several, and at least this
-        share of these images has captions that are alike. By chance 5 % have. The same holds for captions.
+        share of these images has captions that are alike. By chance a quarter has. The same holds for captions.
     """
 
     tau: float = 0.15
@@ -86,7 +86,7 @@ class AgreementNumbers:
     many_tau: float = 0.07
     few_tau: float = 0.05
     grouped: float = 0.05
-    alike: float = 0.25
+    alike: float = 0.8
 
 
 NUMBERS = AgreementNumbers()
@@ -345,7 +345,7 @@ def _rate_and_matched(whole: NeighbourAgreement, several: np.ndarray, group: np.
 
 
 def _share_alike(vectors: np.ndarray, group: np.ndarray, weight: np.ndarray, seed: int) -> float:
-    """Share of the groups of several that are more alike than 19 of 20 random pairs.
+    """Share of the groups of several that are more alike than three of four random pairs.
 
     ``group``, ``weight`` (N,): the number of each row's group, and its weight.
     """
@@ -354,7 +354,7 @@ def _share_alike(vectors: np.ndarray, group: np.ndarray, weight: np.ndarray, see
 
     vectors, n = normalize(vectors - vectors.mean(axis=0)), len(vectors)
     a, b = np.random.default_rng(seed).integers(n, size=(2, 20_000))
-    cut = np.quantile(cosines(vectors[a], vectors[b])[group[a] != group[b]], 0.95)
+    cut = np.quantile(cosines(vectors[a], vectors[b])[group[a] != group[b]], 0.75)
     total = csr_array((weight, (group, np.arange(n)))) @ vectors
     of_itself = np.bincount(group, weight**2 * np.einsum("nd,nd->n", vectors, vectors))
     among = np.einsum("md,md->m", total, total) - of_itself
