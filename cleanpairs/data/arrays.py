@@ -14,16 +14,19 @@ from cleanpairs.core.regular import check_regular, reading
 
 
 def as_array(what: str, values: Any, dtype: type | None = None) -> np.ndarray:
-    """``values`` as an array. Floats stay what they are. Where they are to be float, int or bool, no value may change.
+    """``values`` as an array. Floats of 16 to 64 bits stay so, in this machine's byte order. Where they are to be
+    float, int or bool, no value may change.
 
     Raises DataError, in which they are called ``what``: text is no number, 0.5 is no int, and 2 and NaN are no bool.
     """
     with reading(what, "taken as numbers", ValueError, TypeError, RuntimeError), np.errstate(invalid="ignore"):
         array = np.asarray(values)
+        if array.dtype == object:  # as pandas has vectors, and numbers of which some are missing
+            array = np.array(array.tolist())
+        if array.dtype.kind == "f":
+            array = array.astype(f"f{min(array.itemsize, 8)}", copy=False)  # torch takes no others
         if dtype is None or (dtype is float and array.dtype.kind == "f"):
             return array
-        if array.dtype == object:  # as pandas has those of which some are missing
-            array = np.array(array.tolist())
         if array.size and array.dtype.kind not in {float: "biufO", int: "iuf", bool: "biuf"}[dtype]:
             raise TypeError(f"they are {array.dtype}")
         cast: np.ndarray = array.astype(dtype)

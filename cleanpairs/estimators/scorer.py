@@ -1024,7 +1024,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         ----------
         pairs : n pairs
             Those of ``fit``. Others are scored.
-        which : {"worst", "borderline", "best", "random"} or sequence of int
+        which : {"worst", "borderline", "best", "random"}, sequence of int or (n,) bool
             Which pairs.
         count : int
             How many.

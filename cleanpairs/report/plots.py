@@ -94,9 +94,9 @@ def plot_pairs(
 ) -> np.ndarray:
     """Pictures with their captions and scores, at most ``count``. Those below the threshold are marked as flagged.
 
-    ``which`` {"worst", "borderline", "best", "random"}, or pair_ids: the lowest scores, those nearest to the threshold,
-    the highest, or any. Returns (k,) array of Axes, four in a row.
-    Raises ConfigError: unknown ``which``, or no such pair. DataError: scores of other pairs.
+    ``which`` {"worst", "borderline", "best", "random"}, pair_ids or a mask: the lowest scores, those nearest to the
+    threshold, the highest, or any. Returns (k,) array of Axes, four in a row.
+    Raises ConfigError: unknown ``which``, or no such pair. DataError: scores of other pairs, or no pair ids.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     if len(y) != len(pairs):
@@ -108,7 +108,9 @@ def plot_pairs(
         some = np.random.default_rng(0).permutation(len(ids)) if by is None else np.argsort(by, kind="stable")
         ids = ids[np.sort(some[:count]) if by is None else some[:count]]
     else:
-        ids = np.asarray(which, np.int64)[:count]
+        chosen = np.asarray(which)
+        mask = chosen.dtype == bool and chosen.shape == y.shape
+        ids = (np.flatnonzero(chosen) if mask else as_array("the pairs to plot", chosen, int))[:count]
     if not len(ids):
         return np.empty(0, dtype=object)
     if not 0 <= ids.min() <= ids.max() < len(pairs):

@@ -20,6 +20,7 @@ from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import load_truth
 from cleanpairs.data.text import normalise_text, text_groups
 from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, characters, words
+from cleanpairs.methods.plain import InfoNCE
 from tests.helpers import picture, write_tar
 
 
@@ -45,6 +46,14 @@ def test_from_arrays() -> None:
     assert images.image_group[0] == images.image_group[2] and len(set(images.image_group.tolist())) == 3
     assert set(images.reasons) == {1, 3} and repr(images) == "Pairs(4 pairs of 4 images (bytes), 2 quarantined)"
     assert len(Pairs.from_arrays([], features=np.zeros((0, 3)))) == 0
+
+
+@pytest.mark.parametrize("made", [lambda x: x.astype(">f4"), np.longdouble, lambda x: pd.Series(list(x))])
+def test_vectors_of_other_makes_are_trained_on(made: Any) -> None:
+    image, text = np.random.default_rng(0).normal(size=(2, 24, 4)).astype(np.float32)
+    model = InfoNCE(epochs=1, dim=4, require_dependence=False)
+    pairs, plain = (Pairs.from_arrays(image_vectors=f(image), text_vectors=f(text)) for f in (made, np.asarray))
+    np.testing.assert_array_equal(model.fit(pairs).correspondence_, model.fit(plain).correspondence_)
 
 
 def test_pairs_that_differ_in_anything_that_is_scored_have_another_fingerprint() -> None:

@@ -91,6 +91,9 @@ def test_pairs_are_drawn_with_caption_and_score() -> None:
     assert all(len(ax.images) == 1 for ax in axes)
     axes[0].figure.canvas.draw()  # dollar signs are no formula
     assert [ax.get_xlabel()[:9] for ax in plot_pairs(pairs, y, 0.5, which=[4, 0])] == ["caption 4", "caption 0"]
+    assert [ax.get_xlabel()[:9] for ax in plot_pairs(pairs, y, 0.5, which=y > 0.75)] == ["caption 0", "caption 2"]
+    with pytest.raises(DataError, match="they are bool"):
+        plot_pairs(pairs, y, 0.5, which=[True])
     with pytest.raises(ConfigError, match="one of worst, borderline"):
         plot_pairs(pairs, y, 0.5, which="ugliest")
     with pytest.raises(ConfigError, match="0 to 5, found 6"):
