@@ -309,10 +309,10 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
             raise DataError("the DataFrame holds no row")
         with reading("the DataFrame", "taken as a table", pa.ArrowException, ValueError, TypeError):
             cells = (cell for name in data.columns for cell in data[name].head(100))
-            if any(hasattr(cell, "getexif") or getattr(cell, "ndim", 0) == 2 for cell in cells):
+            if any(hasattr(c, "getexif") or isinstance(c, Path) or getattr(c, "ndim", 0) == 2 for c in cells):
                 columns = {name: zip(data[name], data[name].isna(), strict=True) for name in data.columns}
                 data = {name: [None if missing else cell for cell, missing in cells] for name, cells in columns.items()}
-                dataset = as_dataset(data)  # pictures, regions
+                dataset = as_dataset(data)  # pictures, paths, regions
             else:
                 texts = {  # Parquet has no categories that are intervals, as of pandas.cut, periods or tuples
                     name: data[name].cat.rename_categories(str)
@@ -392,9 +392,11 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
 
 
 def _kept(cell: Any) -> Any:
-    """A cell, but a picture without the name of its file where that does not hold it: `datasets` would read the file
-    in place of what was drawn.
+    """A cell, but a path as text, and a picture without the name of its file where that does not hold it: `datasets`
+    would read the file in place of what was drawn.
     """
+    if isinstance(cell, Path):
+        return str(cell)
     name = getattr(cell, "filename", "") if hasattr(cell, "getexif") else ""
     if not name:
         return cell

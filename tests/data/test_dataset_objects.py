@@ -98,7 +98,8 @@ def test_image_paths_of_a_frame_are_of_the_working_directory(tmp_path: Path, mon
     coloured(1).save(tmp_path / "a.png")
     frame = pd.DataFrame({"image": ["a.png", str(tmp_path / "a.png"), "../a.png"], "caption": ["one", "two", "three"]})
     monkeypatch.chdir(tmp_path)
-    for data in (frame, frame.to_dict("list")):
+    paths = frame.assign(image=frame["image"].map(Path))
+    for data in (frame, frame.to_dict("list"), paths, paths.to_dict("list"), paths.to_dict("records")):
         pairs = load_pairs(data)
         assert sorted(pairs.reasons) == [2] and "leaves the image root" in pairs.reasons[2]
         assert pairs.images.read([0])[0] == (tmp_path / "a.png").read_bytes()
