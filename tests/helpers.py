@@ -127,6 +127,12 @@ def meta_set() -> str:
     return str(research(folder, pairs.images.array(), pairs.captions))
 
 
+def write_table(path: Path, columns: Any, **options: Any) -> Path:
+    """Parquet of a table, or of these columns."""
+    pq.write_table(columns if isinstance(columns, pa.Table) else pa.table(columns), path, **options)
+    return path
+
+
 def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bool = False, **more: Any) -> Path:
     """Parquet of :func:`corpus`, with the columns key, image_features, caption and ``more``."""
     captions, features = sentences(n, seed)
@@ -135,8 +141,7 @@ def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bo
     columns |= {"caption": rotated(captions, wrong), **more}
     if truth:
         columns |= {"true_mismatch": [i < wrong for i in range(n)], "true_key": rotated(keys, wrong)}
-    pq.write_table(pa.table(columns), path)
-    return path
+    return write_table(path, columns)
 
 
 def research(folder: Path, images: np.ndarray, captions: Iterable[str], split: str = "train") -> Path:

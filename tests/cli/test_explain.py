@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,7 +20,7 @@ from cleanpairs import CRCL, load_pairs
 from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.review.log import DecisionLog
 from tests.conftest import Command, assert_refused
-from tests.helpers import csv_rows
+from tests.helpers import csv_rows, write_table
 
 N = 96
 TRUST = "--trust-stored-paths"
@@ -42,8 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "caption": captions,
         "image_features": list(vectors.astype("f4")),
     }
-    pq.write_table(pa.table(table), folder / "data.parquet")
-    pairs = load_pairs(folder / "data.parquet")
+    pairs = load_pairs(write_table(folder / "data.parquet", table))
     model = CRCL(backbone="mlp", epochs=3, refine_epochs=(), batch_size=16, eval_group_size=16, device="cpu").fit(pairs)
     y = np.where(np.arange(N) < 16, np.linspace(0.01, 0.04, N), 0.9).astype(np.float32)
     run = Run.create(folder / "run", latest=False)

@@ -16,7 +16,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, atomic, load_pairs, remember_user_path
 from cleanpairs.data.inspection import inspect_pairs
 from tests.conftest import Command, assert_refused
-from tests.helpers import embedding_folder, picture, research
+from tests.helpers import embedding_folder, picture, research, write_table
 
 
 @pytest.fixture
@@ -41,8 +41,7 @@ def data(tmp_path: Path) -> Path:
         "true_mismatch": [i == 1 for i in range(10)],
         "extra": list(range(10)),
     }
-    pq.write_table(pa.table(table), tmp_path / "in.parquet")
-    return tmp_path / "in.parquet"
+    return write_table(tmp_path / "in.parquet", table)
 
 
 def test_json_has_all_of_it(command: Command, data: Path) -> None:

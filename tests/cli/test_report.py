@@ -19,7 +19,7 @@ from cleanpairs.data import load_pairs
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.estimators.persistence import FORMAT
 from tests.conftest import Command, assert_refused
-from tests.helpers import csv_rows, picture, plan_of
+from tests.helpers import csv_rows, picture, plan_of, write_table
 
 N = 120
 
@@ -35,8 +35,7 @@ def run(tmp_path: Path) -> Run:
         "category": [f"kind {i % 3}" for i in range(N)],
         "similarity": (np.arange(N) * 37 % N / N).astype(np.float32),
     }
-    pq.write_table(pa.table(columns), data)
-    pairs = load_pairs(data)
+    pairs = load_pairs(write_table(data, columns))
     y = np.concatenate([np.linspace(0.01, 0.29, 40), np.linspace(0.31, 0.99, N - 40)]).astype(np.float32)
     run = Run.create(tmp_path / "run", latest=False)
     given = {"data": str(data), "options": {}, "fingerprint": pairs.source.fingerprint, "rows": N, "pairs": N}

@@ -17,7 +17,7 @@ from cleanpairs.data import Pairs, load_pairs, normalise_text
 from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise, load_noise_file, load_truth
 from cleanpairs.repair.plan import truth_after
 from tests.helpers import picture as png
-from tests.helpers import research
+from tests.helpers import research, write_table
 
 UNIFORM = ("caption", "image")
 ALL = (
@@ -435,8 +435,7 @@ def write(path: Path, n: int = 60, lists: bool = False) -> Path:
         "category": pa.array([None if i % 10 == 9 else f"c{i % 4}" for i in range(n)]).dictionary_encode(),
         "tags": [["x"]] * n,
     }
-    pq.write_table(pa.table(columns), path, row_group_size=13)
-    return path
+    return write_table(path, columns, row_group_size=13)
 
 
 @pytest.mark.parametrize("lists", [False, True])

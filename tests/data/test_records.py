@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import Pairs, iter_tables, load_pairs
-from tests.helpers import picture
+from tests.helpers import picture, write_table
 
 
 @pytest.fixture(scope="module")
@@ -304,8 +304,7 @@ def test_two_paths_that_mean_one_file(tmp_path: Path) -> None:
     paths = ["/mnt/x/0.png", "0.png", "/mnt/x/1.png", "/mnt/x/1.png", "/mnt/y/2.png"]
     images = pa.array([{"bytes": None, "path": path} for path in paths], IMAGE)
     table = pa.table({"image": images, "caption": [None, *"bcde"]})
-    pq.write_table(table, tmp_path / "one" / "a.parquet")
-    pairs = load_pairs(tmp_path / "one" / "a.parquet")
+    pairs = load_pairs(write_table(tmp_path / "one" / "a.parquet", table))
     assert pairs.reasons == {0: "'/mnt/x/0.png' and '0.png' end in the name of one file"}
     pq.write_table(table.slice(1), tmp_path / "one" / "a.parquet")
     pq.write_table(pa.table({"image": images[:1], "caption": ["a"]}), tmp_path / "other" / "a.parquet")

@@ -21,7 +21,7 @@ from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.methods.clip_score import ClipScore
 from tests.encoders.conftest import made, save_bert
-from tests.helpers import StopAt, sized
+from tests.helpers import StopAt, sized, write_table
 
 TINY = {
     "epochs": 1, "refine_epochs": (), "freeze": 1, "warmup": 1, "batch_size": 16, "eval_group_size": 16,
@@ -78,8 +78,7 @@ def meta(colored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import pyarrow.parquet as pq
 
     path = tmp_path_factory.mktemp("meta") / "meta.parquet"
-    pq.write_table(pq.read_table(colored).slice(0, 20), path)
-    return path
+    return write_table(path, pq.read_table(colored).slice(0, 20))
 
 
 def test_a_head_learns(tiny_clip: Path, colored: Path) -> None:

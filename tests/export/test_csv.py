@@ -13,7 +13,7 @@ from cleanpairs import load_pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.export import export_pairs
 from cleanpairs.verification import verify_path
-from tests.helpers import picture
+from tests.helpers import picture, write_table
 
 
 def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: Path) -> None:
@@ -67,7 +67,6 @@ def test_what_a_csv_cannot_hold(make_pairs: Any, make_plan: Any, tmp_path: Path)
     cells = pa.array(
         [{"bytes": cell["bytes"], "path": None} for cell in table["image"].to_pylist()], table["image"].type
     )
-    pq.write_table(table.set_column(2, "image", cells), tmp_path / "nameless.parquet")
-    pairs = load_pairs(tmp_path / "nameless.parquet")
+    pairs = load_pairs(write_table(tmp_path / "nameless.parquet", table.set_column(2, "image", cells)))
     with pytest.raises(DataError, match=r"image of row 0 of out\.csv has no file name"):
         export_pairs(pairs, make_plan(pairs), tmp_path / "out.csv")

@@ -13,7 +13,7 @@ from cleanpairs import CRCL, load_pairs
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0
 from cleanpairs.features import image_matrix, resolve_image_encoder
-from tests.helpers import encoded
+from tests.helpers import encoded, write_table
 
 SMALL = {"dim": 16, "dim_word": 8, "epochs": 1, "refine_epochs": (), "freeze": 1, "batch_size": 8, "image_size": 32}
 
@@ -25,8 +25,7 @@ def picture(seed: int, size: int = 40) -> bytes:
 
 def written(path: Path, images: list[bytes | None]) -> Path:
     captions = [f"caption number {i} of {chr(97 + i % 20)}" for i in range(len(images))]
-    pq.write_table(pa.table({"image": pa.array(images, pa.binary()), "caption": captions}), path)
-    return path
+    return write_table(path, {"image": pa.array(images, pa.binary()), "caption": captions})
 
 
 def test_frozen_features_come_from_the_cache_the_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import InfoNCE, PairCleaner, Pairs, load_pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.methods.clip_score import ClipScore
+from tests.helpers import write_table
 
 CAPTIONS = [f"caption number {i}" for i in range(60)]
 
@@ -102,8 +102,7 @@ def test_a_column_of_scores_needs_nothing_else(tmp_path: Path) -> None:
     scores = np.linspace(-0.1, 0.4, 60).astype(np.float32)
     scores[7] = np.nan
     table = {"caption": CAPTIONS, "similarity": pa.array(scores), "image": [b"no picture"] * 60}
-    pq.write_table(pa.table(table), tmp_path / "laion.parquet")
-    pairs = load_pairs(tmp_path / "laion.parquet")
+    pairs = load_pairs(write_table(tmp_path / "laion.parquet", table))
     model = ClipScore(score_column="similarity", threshold=0.6).fit(pairs)
     known = np.delete(np.arange(60), 7)
     np.testing.assert_allclose(model.correspondence_[known], (1 + scores[known]) / 2, atol=1e-6)
