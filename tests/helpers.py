@@ -107,6 +107,13 @@ def sentences(n: int, seed: int = 0, words: Sequence[str] = WORDS) -> tuple[list
     return captions, np.array([vectors[row].sum(0) for row in chosen], np.float32).reshape(n, 16)
 
 
+def reloaded(model: Any, folder: Path, pairs: Any) -> Any:
+    """The model from disk, which scores the pairs as it did."""
+    again = type(model).from_pretrained(model.save_pretrained(folder / "model", overwrite=True))
+    np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
+    return again
+
+
 def rotated(captions: list[str], wrong: int) -> list[str]:
     """The first ``wrong`` captions change places by one."""
     return captions[1:wrong] + captions[:1] + captions[wrong:] if wrong else captions
