@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.core import distributed
-from cleanpairs.core.errors import ConfigError
 from tests.conftest import Command
 from tests.helpers import write_corpus
 
@@ -123,9 +122,6 @@ def test_a_launcher_says_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
     assert distributed.rank_by_environment() == 3
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert distributed.rank_by_environment() is None
-    monkeypatch.setenv("RANK", "a")
-    with pytest.raises(ConfigError, match="RANK is 'a'"):
-        distributed.rank_by_environment()
 
 
 @pytest.mark.slow
