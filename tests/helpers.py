@@ -78,6 +78,14 @@ def picture(number: int, form: str = "PNG", size: tuple[int, int] = (8, 8)) -> b
     return encoded(Image.new("RGB", size, (number * 37 % 256, number * 91 % 256, number // 256)), form)
 
 
+def write_pictures(folder: Path, names: Iterable[str], form: str = "PNG") -> Path:
+    """Pictures of the numbers 0, 1 and so on, by these names, in a folder that is made where there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(picture(number, form))
+    return folder
+
+
 def unit(x: np.ndarray) -> np.ndarray:
     """Rows as unit vectors, float32."""
     return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True), np.float32)

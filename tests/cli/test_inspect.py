@@ -16,7 +16,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, atomic, load_pairs, remember_user_path
 from cleanpairs.data.inspection import inspect_pairs
 from tests.conftest import Command, assert_refused
-from tests.helpers import embedding_folder, picture, research, write_table
+from tests.helpers import embedding_folder, picture, research, write_pictures, write_table
 
 
 @pytest.fixture
@@ -142,11 +142,7 @@ def test_what_is_not_recognised(command: Command, tmp_path: Path) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with 0.jpg to 3.jpg."""
-    path = tmp_path / "data"
-    path.mkdir()
-    for i in range(4):
-        (path / f"{i}.jpg").write_bytes(picture(i, "JPEG"))
-    return path
+    return write_pictures(tmp_path / "data", [f"{i}.jpg" for i in range(4)], "JPEG")
 
 
 def test_the_research_layout_is_one_whatever_lies_beside_it(command: Command, folder: Path) -> None:

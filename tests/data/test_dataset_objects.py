@@ -20,7 +20,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import iter_tables, load_pairs
 from cleanpairs.data.formats.datasets_directory import cached_files
 from cleanpairs.repair.plan import RepairPlan
-from tests.helpers import picture, plan_of
+from tests.helpers import picture, plan_of, write_pictures
 
 FEATURES = datasets.Features(
     {"image": datasets.Image(), "caption": datasets.Value("string"), "kind": datasets.ClassLabel(names=["cat", "dog"])}
@@ -286,9 +286,7 @@ def test_a_dictionary_of_splits(tmp_path: Path) -> None:
 
 
 def test_lists_of_captions_and_images_by_path(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    for i in range(3):
-        (tmp_path / "images" / f"{i}.png").write_bytes(picture(i))
+    write_pictures(tmp_path / "images", [f"{i}.png" for i in range(3)])
     outside = tmp_path / "outside.png"
     outside.write_bytes(picture(9))
     features = datasets.Features({"image": datasets.Image(), "captions": datasets.List(datasets.Value("string"))})

@@ -13,15 +13,12 @@ from cleanpairs import load_pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.export import export_pairs
 from cleanpairs.verification import verify_path
-from tests.helpers import picture, write_table
+from tests.helpers import write_pictures, write_table
 
 
 def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "photos"
-    folder.mkdir()
+    folder = write_pictures(tmp_path / "photos", [f"{i} ä.png" for i in range(7)])
     captions = ["plain", 'with "quotes", and a comma', "in two\nlines", "d", "", "f", "g"]
-    for i in range(7):
-        (folder / f"{i} ä.png").write_bytes(picture(i))
     with (folder / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["file_name", "caption", "weight"]])
         csv.writer(file).writerows([f"{i} ä.png", text, f"{i}.10"] for i, text in enumerate(captions))

@@ -16,7 +16,7 @@ from cleanpairs.export import export_pairs, restore_export
 from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.layout import StoredRows
 from cleanpairs.verification import verify_path
-from tests.helpers import picture, plan_of, write_table
+from tests.helpers import plan_of, write_pictures, write_table
 
 
 def test_a_full_folder_for_temporary_files_is_named() -> None:
@@ -87,8 +87,7 @@ def test_columns_are_told_from_the_parts_of_a_struct_of_that_name(tmp_path: Path
 
 
 def test_categories_of_image_paths_are_lent_like_paths(tmp_path: Path, make_plan: Any) -> None:
-    for i in range(6):
-        (tmp_path / f"{i}.png").write_bytes(picture(i))
+    write_pictures(tmp_path, [f"{i}.png" for i in range(6)])
     paths = pa.chunked_array(
         [pa.array([f"{i}.png" for i in some]).dictionary_encode() for some in ([0, 1, 2], [3, 4, 5])]
     )
