@@ -247,15 +247,12 @@ def quiet() -> None:
 
 
 def captioned(n: int, first: int = 0) -> datasets.Dataset:
-    features = datasets.Features(
-        {"image": datasets.Image(), "caption": datasets.Value("string"), "label": datasets.ClassLabel(names=["a", "b"])}
-    )
     rows = {
         "image": [{"bytes": picture(first + i), "path": None} for i in range(n)],
         "caption": [f"caption {first + i}" for i in range(n)],
-        "label": [i % 2 for i in range(n)],
+        "kind": [i % 2 for i in range(n)],
     }
-    return datasets.Dataset.from_dict(rows, features=features)
+    return datasets.Dataset.from_dict(rows, features=FEATURES)
 
 
 def test_save_to_disk_of_a_dataset(tmp_path: Path) -> None:
@@ -266,9 +263,9 @@ def test_save_to_disk_of_a_dataset(tmp_path: Path) -> None:
     assert pairs.images.read([6, 0, 3]) == [picture(6), picture(0), picture(3)]
     assert [x for _, chunk in pairs.images.iter_encoded(4) for x in chunk] == [picture(i) for i in range(7)]
     table = pa.Table.from_batches(iter_tables(pairs.source, 2))
-    assert table.column_names == ["image", "caption", "label"] and len(table) == 7
+    assert table.column_names == ["image", "caption", "kind"] and len(table) == 7
     again = datasets.load_from_disk(str(tmp_path / "saved"))
-    assert again["caption"][:] == pairs.captions and table["label"].to_pylist() == again["label"][:]
+    assert again["caption"][:] == pairs.captions and table["kind"].to_pylist() == again["kind"][:]
     assert len(load_pairs(tmp_path / "saved", limit=4)) == 4
 
 
