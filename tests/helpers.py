@@ -148,11 +148,16 @@ def write_table(path: Path, columns: Any, **options: Any) -> Path:
     return path
 
 
+def vector_column(x: np.ndarray) -> pa.Array:
+    """Rows (n, d), as Parquet has them."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), x.shape[1])
+
+
 def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bool = False, **more: Any) -> Path:
     """Parquet of :func:`corpus`, with the columns key, image_features, caption and ``more``."""
     captions, features = sentences(n, seed)
     keys = [f"k{i}" for i in range(n)]
-    columns = {"key": keys, "image_features": pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), 16)}
+    columns = {"key": keys, "image_features": vector_column(features)}
     columns |= {"caption": rotated(captions, wrong), **more}
     if truth:
         columns |= {"true_mismatch": [i < wrong for i in range(n)], "true_key": rotated(keys, wrong)}

@@ -12,7 +12,7 @@ from cleanpairs import CRCL, load_pairs
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0
 from cleanpairs.features import image_matrix, resolve_image_encoder
-from tests.helpers import encoded, write_table
+from tests.helpers import encoded, vector_column, write_table
 
 SMALL = {"dim": 16, "dim_word": 8, "epochs": 1, "refine_epochs": (), "freeze": 1, "batch_size": 8, "image_size": 32}
 
@@ -51,8 +51,7 @@ def test_frozen_features_come_from_the_cache_the_second_time(tmp_path: Path, mon
 def test_an_image_file_that_was_replaced_is_encoded_again(vectors: bool, tmp_path: Path) -> None:
     table = pa.table({"image_path": ["a.png", "b.png"], "caption": ["one thing", "another thing"]})
     if vectors:
-        column = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(1, 9, dtype=np.float32)), 4)
-        table = table.append_column("image_features", column)
+        table = table.append_column("image_features", vector_column(np.arange(1, 9, dtype=np.float32).reshape(2, 4)))
     write_table(tmp_path / "a.parquet", table)
     for name, seed in (("a.png", 0), ("b.png", 1)):
         (tmp_path / name).write_bytes(picture(seed))
