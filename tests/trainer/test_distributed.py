@@ -30,11 +30,10 @@ def free_port() -> str:
 
 def start(out: Path, cases: list[str], world: int) -> None:
     """Run the worker in this process, or in ``world`` of them, whose tracebacks fail the test."""
+    out.mkdir(exist_ok=True)
     if world == 1:
-        out.mkdir(exist_ok=True)
         worker().main(out, cases)
         return
-    out.mkdir(exist_ok=True)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     env |= {"WORLD_SIZE": str(world)}
     command = [sys.executable, str(WORKER), str(out), *cases]
