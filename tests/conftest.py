@@ -81,6 +81,11 @@ class Done(NamedTuple):
 Command = Callable[..., Done]
 
 
+def assert_refused(done: Done, code: int, *words: str) -> None:
+    """The command ended with this code, and says these words on standard error."""
+    assert done.code == code and all(word in done.err for word in words), done
+
+
 @pytest.fixture
 def in_process(capfd: pytest.CaptureFixture[str]) -> Command:
     """Calls ``cleanpairs`` in this process, in the working directory; no traceback."""

@@ -78,6 +78,14 @@ def picture(number: int, form: str = "PNG", size: tuple[int, int] = (8, 8)) -> b
     return encoded(Image.new("RGB", size, (number * 37 % 256, number * 91 % 256, number // 256)), form)
 
 
+def write_pictures(folder: Path, names: Iterable[str], form: str = "PNG") -> Path:
+    """Pictures of the numbers 0, 1 and so on, by these names, in a folder that is made where there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(picture(number, form))
+    return folder
+
+
 def unit(x: np.ndarray) -> np.ndarray:
     """Rows as unit vectors, float32."""
     return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True), np.float32)
@@ -107,6 +115,13 @@ def sentences(n: int, seed: int = 0, words: Sequence[str] = WORDS) -> tuple[list
     return captions, np.array([vectors[row].sum(0) for row in chosen], np.float32).reshape(n, 16)
 
 
+def reloaded(model: Any, folder: Path, pairs: Any) -> Any:
+    """The model from disk, which scores the pairs as it did."""
+    again = type(model).from_pretrained(model.save_pretrained(folder / "model", overwrite=True))
+    np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
+    return again
+
+
 def rotated(captions: list[str], wrong: int) -> list[str]:
     """The first ``wrong`` captions change places by one."""
     return captions[1:wrong] + captions[:1] + captions[wrong:] if wrong else captions
@@ -127,16 +142,26 @@ def meta_set() -> str:
     return str(research(folder, pairs.images.array(), pairs.captions))
 
 
+def write_table(path: Path, columns: Any, **options: Any) -> Path:
+    """Parquet of a table, or of these columns."""
+    pq.write_table(columns if isinstance(columns, pa.Table) else pa.table(columns), path, **options)
+    return path
+
+
+def vector_column(x: np.ndarray) -> pa.Array:
+    """Rows (n, d), as Parquet has them."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), x.shape[1])
+
+
 def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bool = False, **more: Any) -> Path:
     """Parquet of :func:`corpus`, with the columns key, image_features, caption and ``more``."""
     captions, features = sentences(n, seed)
     keys = [f"k{i}" for i in range(n)]
-    columns = {"key": keys, "image_features": pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), 16)}
+    columns = {"key": keys, "image_features": vector_column(features)}
     columns |= {"caption": rotated(captions, wrong), **more}
     if truth:
         columns |= {"true_mismatch": [i < wrong for i in range(n)], "true_key": rotated(keys, wrong)}
-    pq.write_table(pa.table(columns), path)
-    return path
+    return write_table(path, columns)
 
 
 def research(folder: Path, images: np.ndarray, captions: Iterable[str], split: str = "train") -> Path:

@@ -13,7 +13,7 @@ from cleanpairs.benchmarking import bench
 from cleanpairs.core.plain import percent
 from cleanpairs.data import load_pairs
 from cleanpairs.data.noise import inject_noise
-from tests.conftest import Command
+from tests.conftest import Command, assert_refused
 from tests.helpers import write_corpus
 
 SMALL = "--set epochs=2 --set dim=8 --set dim_word=8 --set batch_size=8 --set eval_group_size=8 --set lr=0.01".split()
@@ -83,8 +83,7 @@ def test_bench_interrupted_keeps_what_is_measured(command: Command, data: Path, 
 
     monkeypatch.setattr(bench, "run_cell", stops)
     argv = ("bench", data, "--methods", "infonce", "--noise", "0.4", "--seeds", 2, "--out", "o", "--quiet", *SMALL)
-    code, _, err = command(*argv)
-    assert code == 130 and "The same command goes on" in err
+    assert_refused(command(*argv), 130, "The same command goes on")
     assert len(Path("o/bench.jsonl").read_text().splitlines()) == 1
     assert command(*argv)[0] == 0 and len(calls) == 3
 

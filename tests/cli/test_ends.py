@@ -20,7 +20,7 @@ import cleanpairs.cli
 import cleanpairs.cli.listing
 from cleanpairs.cli.terminal import guard_std_streams, safe
 from cleanpairs.core.errors import OutputError
-from tests.conftest import Command, code_of
+from tests.conftest import Command, assert_refused, code_of
 from tests.helpers import calls_of, research
 
 EVIL = "a\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\u2066\r\nError"
@@ -52,8 +52,7 @@ def test_data_that_is_no_file(command: Command, tmp_path: Path, name: str) -> No
         research(path.parent, np.ones((2, 3, 4), np.float32), "ab")
         path.unlink()
     os.mkfifo(path)
-    code, _, err = command("inspect", name if path.parent == tmp_path else path.parent.name)
-    assert code == 3 and "Error [data]" in err
+    assert_refused(command("inspect", name if path.parent == tmp_path else path.parent.name), 3, "Error [data]")
 
 
 def test_a_manifest_of_somebody_else_is_passed_over(command: Command, tmp_path: Path) -> None:
@@ -68,8 +67,7 @@ def test_the_end_of_a_file_is_no_interrupt(command: Command, monkeypatch: pytest
         raise EOFError("no data left in file")
 
     monkeypatch.setattr(cleanpairs.cli.listing.inspect, "callback", at_its_end)
-    code, _, err = command("inspect", ".")
-    assert code == 1 and "EOFError: no data left in file" in err
+    assert_refused(command("inspect", "."), 1, "EOFError: no data left in file")
 
 
 def test_an_output_of_the_manifest_that_never_ends(command: Command, tmp_path: Path) -> None:
@@ -114,8 +112,7 @@ def test_safe_keeps_what_people_write() -> None:
 
 
 def test_an_argument_that_is_no_utf8(command: Command) -> None:
-    code, _, err = command("inspect", os.fsdecode(b"caf\xe9.parquet"))
-    assert code == 2 and "caf\\udce9.parquet is not UTF-8" in err
+    assert_refused(command("inspect", os.fsdecode(b"caf\xe9.parquet")), 2, "caf\\udce9.parquet is not UTF-8")
 
 
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">/dev/full", "2>/dev/full"])
@@ -168,6 +165,5 @@ def test_without_a_home(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_run_that_is_not_as_fit_writes_it(command: Command, tmp_path: Path, content: Any, word: str) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text(json.dumps(content or "[]"))
-    code, _, err = command("report", "run", "--out", "r.html")
-    assert code == 3 and "run.json" in err and word in err
+    assert_refused(command("report", "run", "--out", "r.html"), 3, "run.json", word)
     assert command("verify", "run")[0] == 3

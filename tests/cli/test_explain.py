@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,8 +20,8 @@ from cleanpairs import CRCL, load_pairs
 from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.core.plain import percent
 from cleanpairs.review.log import DecisionLog
-from tests.conftest import Command
-from tests.helpers import csv_rows
+from tests.conftest import Command, assert_refused
+from tests.helpers import csv_rows, write_table
 
 N = 96
 TRUST = "--trust-stored-paths"
@@ -43,8 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "caption": captions,
         "image_features": list(vectors.astype("f4")),
     }
-    pq.write_table(pa.table(table), folder / "data.parquet")
-    pairs = load_pairs(folder / "data.parquet")
+    pairs = load_pairs(write_table(folder / "data.parquet", table))
     model = CRCL(backbone="mlp", epochs=3, refine_epochs=(), batch_size=16, eval_group_size=16, device="cpu").fit(pairs)
     y = np.where(np.arange(N) < 16, np.linspace(0.01, 0.04, N), 0.9).astype(np.float32)
     run = Run.create(folder / "run", latest=False)
@@ -71,8 +69,7 @@ def test_the_worst_are_explained_by_words_and_neighbours(command: Command, run: 
     code, out, err = command("explain", run, "k003", "50", "--neighbours", 2, TRUST)
     assert code == 0 and out.startswith("pair 3, key k003: correspondence 0.01") and "pair 50, key k050" in out
     assert out.count("similar images of trusted pairs:") == 2
-    code, _, err = command("explain", run, "nobody", TRUST)
-    assert code == 2 and "no pair has the key 'nobody'" in err
+    assert_refused(command("explain", run, "nobody", TRUST), 2, "no pair has the key 'nobody'")
     assert command("explain", run, "96", TRUST)[0] == 2
 
 
@@ -92,8 +89,7 @@ def test_keys_of_several_pairs_and_keys_that_are_numbers(command: Command, run: 
         code, out, err = command(name, run, "pair_id:40", TRUST)
         assert code == 0 and out.startswith("pair 40, key 66:") and not err
     assert command("explain", run, "5", TRUST)[1].startswith("pair 5, key 101:")  # nobody's key
-    code, _, err = command("explain", run, "pair_id:k", TRUST)
-    assert code == 2 and "no pair has the key 'pair_id:k'" in err
+    assert_refused(command("explain", run, "pair_id:k", TRUST), 2, "no pair has the key 'pair_id:k'")
     assert "pair 0, key 106:" in command("worst", run, "--n", 1, TRUST)[1]
 
 
@@ -116,8 +112,7 @@ def test_the_run_is_the_latest_where_none_is_named(command: Command, run: Path) 
     Path("runs/latest").symlink_to(run)
     assert command("explain", "k003", TRUST)[1].startswith("pair 3, key k003")
     assert command("worst", "--n", 1, TRUST)[1].startswith("doubtful:\n    1  0.010  pair 0")
-    code, _, err = command("explain", "runs/typo", "k003", TRUST)
-    assert code == 2 and "'runs/typo', nor is it a run" in err
+    assert_refused(command("explain", "runs/typo", "k003", TRUST), 2, "'runs/typo', nor is it a run")
 
 
 def test_the_list_of_fit_is_read(command: Command, run: Path) -> None:
@@ -184,8 +179,7 @@ def test_captions_of_unknown_words(command: Command, made: Path, run: Path, word
 
 def test_a_run_without_a_model_says_so(score: Command, run: Path) -> None:
     (run / "model").rename(run / "elsewhere")
-    done = score()
-    assert done.code == 3 and "the run did not finish" in done.err
+    assert_refused(score(), 3, "the run did not finish")
 
 
 def test_a_threshold_that_does_not_hold_for_other_pairs_is_told(score: Command, run: Path) -> None:
@@ -227,8 +221,7 @@ def test_decisions_become_a_plan_and_stay_with_the_run(command: Command, run: Pa
 
 def test_a_log_of_other_data_is_refused(command: Command, run: Path) -> None:
     DecisionLog(run / "review" / "decisions.jsonl", "other", N).close()
-    code, _, err = command("review", run, "--write", TRUST)
-    assert code == 3 and "about other data" in err
+    assert_refused(command("review", run, "--write", TRUST), 3, "about other data")
 
 
 def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run: Path, tmp_path: Path) -> None:

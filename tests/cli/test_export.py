@@ -21,7 +21,7 @@ from cleanpairs.data import ParquetSink, load_pairs
 from cleanpairs.export import diff_export, export_pairs
 from cleanpairs.repair.actions import REASONS
 from cleanpairs.repair.plan import RepairPlan
-from tests.helpers import csv_rows, plan_of
+from tests.helpers import csv_rows, plan_of, write_table
 from tests.helpers import picture as png
 
 
@@ -31,8 +31,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
     monkeypatch.chdir(tmp_path)
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(10, dtype=np.float32)), 2)
     table = pa.table({"action": list("abcde"), "caption": [f"text {i}" for i in range(5)], "features": vectors})
-    pq.write_table(table.replace_schema_metadata({"made": "by hand"}), "in.parquet")
-    pairs = load_pairs("in.parquet")
+    pairs = load_pairs(write_table("in.parquet", table.replace_schema_metadata({"made": "by hand"})))
     export_pairs(pairs, plan_of(pairs, ["keep", "drop", "keep", "drop", "keep"]), "out.parquet")
 
     def call(*argv: Any) -> Result:
@@ -118,8 +117,7 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     n = len(CAPTIONS)
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(n * 2, dtype=np.float32)), 2)
     keys = ["k\x07" if i == 3 else f"k{i}" for i in range(n)]
-    pq.write_table(pa.table({"key": keys, "caption": CAPTIONS, "features": vectors}), "in.parquet")
-    pairs = load_pairs("in.parquet")
+    pairs = load_pairs(write_table("in.parquet", {"key": keys, "caption": CAPTIONS, "features": vectors}))
     reasons = [None if a == "keep" else "no partner scores 0.5" for a in ACTIONS]
     correspondence = [None if a == "quarantine" else 0.25 for a in ACTIONS]
     scores = [None if d is None else 0.87 for d in DONORS]
@@ -231,8 +229,7 @@ def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Res
     monkeypatch.chdir(tmp_path)
     n = 5
     table = {"uid": [f"{i:032x}" for i in range(n)], "image": [png(i) for i in range(n)]}
-    pq.write_table(pa.table({**table, "caption": [f"text {i}" for i in range(n)]}), "in.parquet")
-    pairs = load_pairs("in.parquet")
+    pairs = load_pairs(write_table("in.parquet", {**table, "caption": [f"text {i}" for i in range(n)]}))
     actions = ["drop" if i % 2 else "keep" for i in range(n)]
     settings = {"data": str(tmp_path / "in.parquet"), "columns": {}}
     plan_of(pairs, actions, settings=settings).save("plan.parquet")

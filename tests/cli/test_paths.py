@@ -15,7 +15,7 @@ from cleanpairs.cli import COMMANDS, cli
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, written_and_read
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.repair.plan import METADATA_KEY, PLAN_SCHEMA
-from tests.conftest import Command
+from tests.conftest import Command, assert_refused
 from tests.data.test_atomic import held_by_another
 
 # Options that take text which is no path: names, columns, numbers in words.
@@ -126,8 +126,7 @@ def test_no_output_is_holds_or_lies_in_an_input(
     lost = {"folder": ("folder", "soft/a.jpg", ".")} if into == "image_root" else LOST
     for given, outputs in lost.items():
         for output in outputs:
-            code, _, err = in_process(*argv(name, out, into, output, given))
-            assert code == 5 and "never written" in err, (output, given, code, err)
+            assert_refused(in_process(*argv(name, out, into, output, given)), 5, "never written")
     assert state(here) == before
 
 
@@ -156,8 +155,7 @@ def test_a_plan_keeps_its_data(option: str, plan: str, here: Path, in_process: C
     before = state(here)
     more = [] if option == "--repaired" else ["--repaired", "new.parquet"]
     for output in ["planned.parquet", plan]:
-        code, _, err = in_process("export", "--plan", plan, option, output, *more, "--overwrite")
-        assert code == 5 and "never written" in err
+        assert_refused(in_process("export", "--plan", plan, option, output, *more, "--overwrite"), 5, "never written")
     assert state(here) == before
 
 
@@ -173,8 +171,7 @@ def test_the_data_of_a_run_is_kept_by_what_reads_the_run(here: Path, in_process:
         ("fit", "file.parquet", "--set", "data.val=folder", "--out", "folder/run"),
     ]
     for words in calls:
-        code, _, err = in_process(*words, "--overwrite")
-        assert code == 5 and "never written" in err, (words, code, err)
+        assert_refused(in_process(*words, "--overwrite"), 5, "never written")
     assert state(here) == before
 
 
@@ -183,10 +180,8 @@ def test_one_writer_at_a_time_in_every_command(here: Path, in_process: Command) 
     with held_by_another(Path("held"), Path("run/audit")) as other:
         before = state(here)
         for name, out in outputs:
-            ended, _, err = in_process(*argv(name, out, "", "held", ""))
-            assert ended == 5 and f"written by process {other.pid} on " in err, (name, out, err)
-        ended, _, err = in_process("audit", "run")
-        assert ended == 5 and f"written by process {other.pid} on " in err
+            assert_refused(in_process(*argv(name, out, "", "held", "")), 5, f"written by process {other.pid} on ")
+        assert_refused(in_process("audit", "run"), 5, f"written by process {other.pid} on ")
         assert state(here) == before
 
 
@@ -196,8 +191,7 @@ def test_images_beside_a_table_are_kept(here: Path, in_process: Command) -> None
         ("corrupt", "file.parquet", "--noise", "0.5", "--out", "a.jpg"),
         ("corrupt", "folder", "--image-root", ".", "--noise", "0.5", "--out", "a.jpg"),
     ):
-        code, _, err = in_process(*words, "--overwrite")
-        assert code == 5 and "never written" in err
+        assert_refused(in_process(*words, "--overwrite"), 5, "never written")
     assert (here / "a.jpg").read_bytes() == b"picture"
 
 

@@ -18,8 +18,8 @@ from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.data import load_pairs
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.estimators.persistence import FORMAT
-from tests.conftest import Command
-from tests.helpers import csv_rows, picture, plan_of
+from tests.conftest import Command, assert_refused
+from tests.helpers import csv_rows, picture, plan_of, write_table
 
 N = 120
 
@@ -35,8 +35,7 @@ def run(tmp_path: Path) -> Run:
         "category": [f"kind {i % 3}" for i in range(N)],
         "similarity": (np.arange(N) * 37 % N / N).astype(np.float32),
     }
-    pq.write_table(pa.table(columns), data)
-    pairs = load_pairs(data)
+    pairs = load_pairs(write_table(data, columns))
     y = np.concatenate([np.linspace(0.01, 0.29, 40), np.linspace(0.31, 0.99, N - 40)]).astype(np.float32)
     run = Run.create(tmp_path / "run", latest=False)
     given = {"data": str(data), "options": {}, "fingerprint": pairs.source.fingerprint, "rows": N, "pairs": N}
@@ -96,8 +95,7 @@ NO_NUMBERS = json.dumps(dict.fromkeys(AUDIT.split()) | {"at_threshold": CUT, "la
 def test_damaged_files_of_the_audit_are_named(command: Command, run: Run, content: str) -> None:
     (run.path / "audit").mkdir()
     (run.path / "audit" / "result.json").write_text(content, encoding="utf-8")
-    code, _, err = command("report", run.path)
-    assert code == 3 and "result.json cannot be read" in err
+    assert_refused(command("report", run.path), 3, "result.json cannot be read")
 
 
 @pytest.mark.parametrize("rows", [np.arange(N - 1), np.arange(N)[::-1]])
@@ -190,8 +188,7 @@ def test_a_draw_never_replaces_labels(command: Command, made: Run) -> None:
 
 
 def test_thresholds_without_labels(command: Command, made: Run) -> None:
-    code, _, err = command("audit", made.path, "--thresholds")
-    assert code == 7 and "nothing can be expected" in err and "asks about forty" in err
+    assert_refused(command("audit", made.path, "--thresholds"), 7, "nothing can be expected", "asks about forty")
     (made.path / "model").mkdir()
     theta = [-4.0, 4.0, 1.0]
     config = {"format": FORMAT, "calibration": {"theta": theta, "draws": [theta, [-3.8, 4.1, 0.9]]}}
@@ -205,8 +202,7 @@ def test_thresholds_without_labels(command: Command, made: Run) -> None:
     assert code == 0 and 0.33 in [t["threshold"] for t in json.loads(out)["at_thresholds"]]
     assert not (made.path / "audit").exists()
     (made.path / "model" / "config.json").write_text(json.dumps({"format": FORMAT, "calibration": {"theta": "none"}}))
-    code, _, err = command("audit", made.path, "--thresholds")
-    assert code == 3 and "calibration" in err
+    assert_refused(command("audit", made.path, "--thresholds"), 3, "calibration")
 
 
 @pytest.mark.parametrize(
@@ -221,5 +217,4 @@ def test_thresholds_without_labels(command: Command, made: Run) -> None:
     ],
 )
 def test_usage(command: Command, made: Run, argv: list[str], words: str) -> None:
-    code, _, err = command("audit", made.path, *argv)
-    assert code == 2 and words in err
+    assert_refused(command("audit", made.path, *argv), 2, words)

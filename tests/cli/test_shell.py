@@ -22,7 +22,7 @@ from cleanpairs.core import errors
 from cleanpairs.core.plain import plain
 from cleanpairs.core.recipe import find_recipes
 from cleanpairs.core.registry import BACKBONES, METHODS
-from tests.conftest import Command
+from tests.conftest import Command, assert_refused
 
 COMPLETE_VARIABLE = "_CLEANPAIRS_COMPLETE"  # by it a shell asks, as click's scripts do
 
@@ -76,8 +76,7 @@ def test_options_are_few_and_stand_in_groups(command: Command) -> None:
     ],
 )
 def test_settings_of_the_data_that_are_none(in_process: Any, argv: list[str], says: str) -> None:
-    code, _, err = in_process("inspect", "data.parquet", *argv)
-    assert code == 2 and says in err, err
+    assert_refused(in_process("inspect", "data.parquet", *argv), 2, says)
 
 
 def test_columns_by_their_roles_become_parameters() -> None:

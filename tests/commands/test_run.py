@@ -231,8 +231,7 @@ def test_scores_round_trip_with_quarantined_pairs(tmp_path: Path) -> None:
         run.scores()
 
 
-def test_default_path_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_default_path_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.strftime", lambda form: "20260131-120000")
     path = default_run_path("crcl", "some/where/data.parquet")
     assert path == Path("runs/20260131-120000-crcl-data")
@@ -277,8 +276,7 @@ def test_the_worst_pair_is_that_of_the_lowest_score() -> None:
     assert _result(fitted, {}, issues)["worst"] == "pair 1, key flagged, correspondence 0.100"
 
 
-def test_the_verdict_is_the_first_line_and_names_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_verdict_is_the_first_line_and_names_the_next_step() -> None:
     found = dict.fromkeys(("captions", "noise_rate_interval", "noise_rate_bound", "val_rsum", "worst"))
     found |= {"method": "auto", "pairs": 10, "quarantined": 0, "flagged": 1, "threshold": 0.5, "noise_rate": 0.1}
     found |= {"histogram": [1], "run": "a run", "set_aside": [], "doubtful": {}, "displaced": [], "issues": {}}

@@ -14,7 +14,7 @@ from cleanpairs.commands import score as streaming_module
 from cleanpairs.commands.score import ScoreResult
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.engine import Partition, make_engine, run_partitions
-from tests.helpers import embedding_folder
+from tests.helpers import embedding_folder, write_table
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 8, "eval_group_size": 8, "threshold": 0.2, "tau": 0.1}
 
@@ -35,8 +35,7 @@ def write(path: Path, n: int, *, lists: bool = False, bad: tuple[int, ...] = (),
     texts = [[c, c + " too", ""][: 1 + i % 3] for i, c in enumerate(captions)] if lists else captions
     kind = pa.list_(pa.string()) if lists else pa.string()
     flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim)
-    pq.write_table(pa.table({"caption": pa.array(texts, kind), "image_features": flat, "id": pa.array(range(n))}), path)
-    return path
+    return write_table(path, {"caption": pa.array(texts, kind), "image_features": flat, "id": pa.array(range(n))})
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +159,7 @@ def with_texts(path: Path, n: int, *, kind: Any = np.float32, dim: int = 6, bad:
     for k, row in enumerate(bad):
         texts[row] = [np.zeros(dim, kind), np.full(dim, np.nan, kind), None][k % 3]
     vector = pa.list_(pa.from_numpy_dtype(kind), dim)
-    pq.write_table(table.append_column("text_features", pa.array(texts, vector)), path, row_group_size=9)
-    return path
+    return write_table(path, table.append_column("text_features", pa.array(texts, vector)), row_group_size=9)
 
 
 @pytest.fixture(scope="module", params=[InfoNCE(**SETTINGS), ClipScore()], ids=["infonce", "clip-score"])

@@ -16,7 +16,7 @@ from cleanpairs.data.noise import apply_noise, corrupt, inject_noise
 from cleanpairs.export.writing import refuse_changed_input
 from cleanpairs.methods.clip_score import ClipScore
 from cleanpairs.methods.plain import InfoNCE
-from tests.helpers import embedding_folder, picture
+from tests.helpers import embedding_folder, picture, write_table
 
 N, D = 120, 8
 
@@ -44,8 +44,7 @@ def table(**more: Any) -> pa.Table:
 )  # fmt: skip
 def test_columns_of_vectors_are_found_by_their_usual_names(tmp_path: Path, names: tuple[str, str]) -> None:
     data = table(caption=[f"caption {i}" for i in range(N)])
-    pq.write_table(data.rename_columns(["uid", *names, "caption"]), tmp_path / "a.parquet")
-    pairs = load_pairs(tmp_path / "a.parquet")
+    pairs = load_pairs(write_table(tmp_path / "a.parquet", data.rename_columns(["uid", *names, "caption"])))
     image, text = vectors()
     assert pairs.has_both_vectors and not pairs.reasons
     np.testing.assert_array_equal(np.asarray(pairs.images.array())[:, 0], image)
@@ -76,8 +75,7 @@ def test_a_vector_of_zeros_is_set_aside(made: str, value: float, tmp_path: Path)
         pairs = Pairs.from_arrays(image_vectors=image, text_vectors=text)
     elif made == "parquet":
         columns = {"image_emb": image, "text_emb": text}
-        pq.write_table(pa.table({name: list(array) for name, array in columns.items()}), tmp_path / "a.parquet")
-        pairs = load_pairs(tmp_path / "a.parquet")
+        pairs = load_pairs(write_table(tmp_path / "a.parquet", {name: list(array) for name, array in columns.items()}))
     else:
         for name, array in (("image", image), ("text", text)):
             np.save(tmp_path / f"{name}.npy", array)

@@ -20,7 +20,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import iter_tables, load_pairs
 from cleanpairs.data.formats.datasets_directory import cached_files
 from cleanpairs.repair.plan import RepairPlan
-from tests.helpers import picture, plan_of
+from tests.helpers import picture, plan_of, write_pictures
 
 FEATURES = datasets.Features(
     {"image": datasets.Image(), "caption": datasets.Value("string"), "kind": datasets.ClassLabel(names=["cat", "dog"])}
@@ -248,15 +248,12 @@ def quiet() -> None:
 
 
 def captioned(n: int, first: int = 0) -> datasets.Dataset:
-    features = datasets.Features(
-        {"image": datasets.Image(), "caption": datasets.Value("string"), "label": datasets.ClassLabel(names=["a", "b"])}
-    )
     rows = {
         "image": [{"bytes": picture(first + i), "path": None} for i in range(n)],
         "caption": [f"caption {first + i}" for i in range(n)],
-        "label": [i % 2 for i in range(n)],
+        "kind": [i % 2 for i in range(n)],
     }
-    return datasets.Dataset.from_dict(rows, features=features)
+    return datasets.Dataset.from_dict(rows, features=FEATURES)
 
 
 def test_save_to_disk_of_a_dataset(tmp_path: Path) -> None:
@@ -267,9 +264,9 @@ def test_save_to_disk_of_a_dataset(tmp_path: Path) -> None:
     assert pairs.images.read([6, 0, 3]) == [picture(6), picture(0), picture(3)]
     assert [x for _, chunk in pairs.images.iter_encoded(4) for x in chunk] == [picture(i) for i in range(7)]
     table = pa.Table.from_batches(iter_tables(pairs.source, 2))
-    assert table.column_names == ["image", "caption", "label"] and len(table) == 7
+    assert table.column_names == ["image", "caption", "kind"] and len(table) == 7
     again = datasets.load_from_disk(str(tmp_path / "saved"))
-    assert again["caption"][:] == pairs.captions and table["label"].to_pylist() == again["label"][:]
+    assert again["caption"][:] == pairs.captions and table["kind"].to_pylist() == again["kind"][:]
     assert len(load_pairs(tmp_path / "saved", limit=4)) == 4
 
 
@@ -287,9 +284,7 @@ def test_a_dictionary_of_splits(tmp_path: Path) -> None:
 
 
 def test_lists_of_captions_and_images_by_path(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    for i in range(3):
-        (tmp_path / "images" / f"{i}.png").write_bytes(picture(i))
+    write_pictures(tmp_path / "images", [f"{i}.png" for i in range(3)])
     outside = tmp_path / "outside.png"
     outside.write_bytes(picture(9))
     features = datasets.Features({"image": datasets.Image(), "captions": datasets.List(datasets.Value("string"))})

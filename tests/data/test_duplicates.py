@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageDraw
 
@@ -17,7 +15,7 @@ from cleanpairs.data import Pairs, duplicates, load_pairs
 from cleanpairs.data.duplicates import flat_images, group_near_duplicates, image_signatures, near_duplicate_groups
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters, filter_reasons
 from cleanpairs.data.images import encoded_list
-from tests.helpers import encoded
+from tests.helpers import encoded, write_table
 
 
 def picture(seed: int, size: int = 160) -> Image.Image:
@@ -114,8 +112,7 @@ def test_vectors_have_no_pictures() -> None:
 
 
 def test_signatures_of_a_file_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = tmp_path / "data.parquet"
-    pq.write_table(pa.table({"image": copies(picture(0)), "caption": list("abcd")}), data)
+    data = write_table(tmp_path / "data.parquet", {"image": copies(picture(0)), "caption": list("abcd")})
     first = group_near_duplicates(load_pairs(data)).image_group
     monkeypatch.setattr(duplicates, "image_signatures", lambda *_: pytest.fail("decoded again"))
     again = group_near_duplicates(load_pairs(data)).image_group

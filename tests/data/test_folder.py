@@ -22,17 +22,13 @@ from PIL import Image
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
-from tests.helpers import picture
+from tests.helpers import picture, write_pictures
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the images 0.png to 5.png."""
-    path = tmp_path / "data"
-    path.mkdir()
-    for i in range(6):
-        (path / f"{i}.png").write_bytes(picture(i))
-    return path
+    return write_pictures(tmp_path / "data", [f"{i}.png" for i in range(6)])
 
 
 def table_of(pairs: Any) -> pa.Table:

@@ -17,7 +17,7 @@ from cleanpairs.data import Pairs, load_pairs, normalise_text
 from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise, load_noise_file, load_truth
 from cleanpairs.repair.plan import truth_after
 from tests.helpers import picture as png
-from tests.helpers import research
+from tests.helpers import research, vector_column, write_table
 
 UNIFORM = ("caption", "image")
 ALL = (
@@ -426,17 +426,15 @@ def test_what_does_not_go_together() -> None:
 
 def write(path: Path, n: int = 60, lists: bool = False) -> Path:
     rng = np.random.default_rng(0)
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=n * 4).astype(np.float32)), 4)
     captions = [[f"a{i}.{k} b{i}.{k} c{i}" for k in range(i % 4 if lists else 1)] for i in range(n)]
     columns = {
         "key": [f"k{i}" for i in range(n)],
-        "image_features": vectors,
+        "image_features": vector_column(rng.normal(size=(n, 4)).astype(np.float32)),
         "captions" if lists else "caption": captions if lists else [c[0] for c in captions],
         "category": pa.array([None if i % 10 == 9 else f"c{i % 4}" for i in range(n)]).dictionary_encode(),
         "tags": [["x"]] * n,
     }
-    pq.write_table(pa.table(columns), path, row_group_size=13)
-    return path
+    return write_table(path, columns, row_group_size=13)
 
 
 @pytest.mark.parametrize("lists", [False, True])

@@ -14,11 +14,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, ParquetSink, fingerprint_of, iter_tables, load_pairs, table_reader
 from cleanpairs.data.parquet_io import iter_batches
 from tests.helpers import picture as png
-
-
-def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
-    pq.write_table(pa.table(columns), path, **options)
-    return path
+from tests.helpers import write_table as write
 
 
 def vectors(rows: list[Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from cleanpairs.export.manifest import open_export
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import verify_path
 from tests import helpers
-from tests.helpers import picture
+from tests.helpers import picture, write_table
 
 
 @pytest.fixture
@@ -278,8 +278,7 @@ def test_no_row_reaches_the_network_or_another_file(root: Path, monkeypatch: pyt
     ]
     names = ["good.png", str(root / "within.png"), *hostile]
     table = pa.table({"image": names, "caption": ["a caption"] * len(names)})
-    pq.write_table(table, root.parent / "d.parquet")
-    pairs = load_pairs(root.parent / "d.parquet", image_root=str(root))
+    pairs = load_pairs(write_table(root.parent / "d.parquet", table), image_root=str(root))
     assert sorted(pairs.reasons) == list(range(2, len(hostile) + 2))
     assert all("image" in reason for reason in pairs.reasons.values())
     assert all("URL" in pairs.reasons[k + 2] for k in range(len(HOSTILE)))

@@ -17,16 +17,13 @@ from hypothesis import strategies as st
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import Pairs, iter_tables, load_pairs
-from tests.helpers import picture
+from tests.helpers import picture, write_pictures, write_table
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the images 0.png to 5.png, in which each test writes its own file."""
-    path = tmp_path_factory.mktemp("odd")
-    for i in range(6):
-        (path / f"{i}.png").write_bytes(picture(i))
-    return path
+    return write_pictures(tmp_path_factory.mktemp("odd"), [f"{i}.png" for i in range(6)])
 
 
 DATA_URL = b'"data:image/png;base64,' + b64encode(picture(2)) + b'"'
@@ -214,10 +211,8 @@ def test_a_row_is_called_by_its_file(content: bytes, options: dict[str, Any], ke
 
 
 def test_the_images_may_lie_in_another_folder(tmp_path: Path) -> None:
-    for name in ("flickr30k-images", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "0.png").write_bytes(picture(0))
-    (tmp_path / "b" / "1.png").write_bytes(picture(1))
+    write_pictures(tmp_path / "flickr30k-images", ["0.png"])
+    write_pictures(tmp_path / "b", ["0.png", "1.png"])
     (tmp_path / "a.csv").write_bytes(table("a", "b"))
     assert load_pairs(tmp_path / "a.csv").source.image_root == str(tmp_path / "b")
     (tmp_path / "flickr30k-images" / "1.png").write_bytes(picture(1))
@@ -299,13 +294,12 @@ def test_keys_that_pandas_made_floats() -> None:
 
 def test_two_paths_that_mean_one_file(tmp_path: Path) -> None:
     """The path that is there stays. One that only ends in its name is a guess. Each table has a folder of its own."""
-    write_images(tmp_path / "one", ["0.png", "1.png", "2.png"])
-    write_images(tmp_path / "other", ["0.png"])
+    write_pictures(tmp_path / "one", ["0.png", "1.png", "2.png"])
+    write_pictures(tmp_path / "other", ["0.png"])
     paths = ["/mnt/x/0.png", "0.png", "/mnt/x/1.png", "/mnt/x/1.png", "/mnt/y/2.png"]
     images = pa.array([{"bytes": None, "path": path} for path in paths], IMAGE)
     table = pa.table({"image": images, "caption": [None, *"bcde"]})
-    pq.write_table(table, tmp_path / "one" / "a.parquet")
-    pairs = load_pairs(tmp_path / "one" / "a.parquet")
+    pairs = load_pairs(write_table(tmp_path / "one" / "a.parquet", table))
     assert pairs.reasons == {0: "'/mnt/x/0.png' and '0.png' end in the name of one file"}
     pq.write_table(table.slice(1), tmp_path / "one" / "a.parquet")
     pq.write_table(pa.table({"image": images[:1], "caption": ["a"]}), tmp_path / "other" / "a.parquet")
@@ -384,16 +378,10 @@ def test_no_quote_swallows_a_row(captions: list[str], ending: str, folder: Path)
 # -- COCO's captions and Karpathy's splits ----------------------------------------------------------------------------
 
 
-def write_images(folder: Path, names: list[str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for i, name in enumerate(names):
-        (folder / name).write_bytes(picture(i))
-
-
 def write_coco(root: Path, n: int = 3) -> Path:
     """COCO's own layout: ``annotations/captions_val2017.json`` beside ``val2017/``."""
     names = [f"{i:012d}.jpg" for i in range(n)]
-    write_images(root / "val2017", names)
+    write_pictures(root / "val2017", names)
     content = {
         "info": {"year": 2017},
         "licenses": [],
@@ -418,7 +406,7 @@ def write_karpathy(root: Path, flickr: bool = False) -> Path:
         image = {"sentids": [5 * i, 5 * i + 1], "imgid": i, "sentences": sentences, "split": split}
         folder = {} if flickr else {"filepath": "val2014", "cocoid": 1000 + i}
         images.append({**image, "filename": f"{i}.jpg", **folder})
-    write_images(root if flickr else root / "val2014", [f"{i}.jpg" for i in range(5)])
+    write_pictures(root if flickr else root / "val2014", [f"{i}.jpg" for i in range(5)])
     path = root / ("dataset_flickr30k.json" if flickr else "dataset_coco.json")
     path.write_text(json.dumps({"images": images, "dataset": "coco"}))
     return path

@@ -19,7 +19,7 @@ from cleanpairs.data.formats import remote
 from cleanpairs.data.formats.remote import fetch, is_public, is_url
 from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.data.readers import iter_tables
-from tests.helpers import Handler, serving
+from tests.helpers import Handler, serving, vector_column, write_table
 
 
 def parquet(*captions: str) -> bytes:
@@ -77,12 +77,9 @@ def test_what_is_there_already_is_fetched_again_only_if_it_changed(bucket: fsspe
 def large(bucket: fsspec.AbstractFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[int]]:
     """13 MB in 20 row groups, most of them pictures, as a local file and in the bucket; and bytes read of it."""
     rng, n = np.random.default_rng(0), 2000
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rng.standard_normal(n * 384, np.float32)), 384)
-    table = pa.table({
-        "caption": [f"a {i}" for i in range(n)], "image": [rng.bytes(4500) for _ in range(n)],
-        "image_features": vectors,
-    })  # fmt: skip
-    pq.write_table(table, tmp_path / "large.parquet", row_group_size=100)
+    vectors = vector_column(rng.standard_normal((n, 384), np.float32))
+    columns = {"caption": [f"a {i}" for i in range(n)], "image": [rng.bytes(4500) for _ in range(n)]}
+    write_table(tmp_path / "large.parquet", {**columns, "image_features": vectors}, row_group_size=100)
     bucket.pipe("/bucket/large.parquet", (tmp_path / "large.parquet").read_bytes())
     came: list[int] = []
 

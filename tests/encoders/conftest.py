@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
 
-from tests.helpers import encoded
+from tests.helpers import encoded, write_table
 
 WORDS = "a photo of the red cat dog and boat .".split()
 LENGTH = 16  # tokens that the tiny models take
@@ -135,5 +134,4 @@ def colored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     images[50] = images[50][:60]
     captions = [[f"{a} {b}", f"{a} over {b}"][: 2 if k < 10 else 1] for k, (a, b) in enumerate(rows)]
     path = tmp_path_factory.mktemp("colored") / "colored.parquet"
-    pq.write_table(pa.table({"image": pa.array(images, pa.binary()), "captions": captions}), path, row_group_size=16)
-    return path
+    return write_table(path, {"image": pa.array(images, pa.binary()), "captions": captions}, row_group_size=16)

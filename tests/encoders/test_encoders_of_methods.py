@@ -21,7 +21,7 @@ from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.methods.clip_score import ClipScore
 from tests.encoders.conftest import made, save_bert
-from tests.helpers import StopAt, sized
+from tests.helpers import StopAt, reloaded, sized, write_table
 
 TINY = {
     "epochs": 1, "refine_epochs": (), "freeze": 1, "warmup": 1, "batch_size": 16, "eval_group_size": 16,
@@ -65,11 +65,8 @@ def test_methods_train_and_come_back_from_disk(
     assert len(model.rematch(pairs).to_pandas()) == len(pairs)
     unseen = Pairs.from_arrays(["red red", "nothing like it"], images=pairs.images.read([3, 4]))
     assert np.isfinite(model.score_pairs(unseen)).all()
-    model.save_pretrained(tmp_path / "model")
+    assert model.evaluate(pairs) == reloaded(model, tmp_path, pairs).evaluate(pairs)
     assert not (tmp_path / "model" / "vocabulary.json").exists()
-    again = type(model).from_pretrained(tmp_path / "model")
-    np.testing.assert_array_equal(again.score_pairs(pairs), scores)
-    assert model.evaluate(pairs) == again.evaluate(pairs)
 
 
 @pytest.fixture(scope="session")
@@ -78,8 +75,7 @@ def meta(colored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import pyarrow.parquet as pq
 
     path = tmp_path_factory.mktemp("meta") / "meta.parquet"
-    pq.write_table(pq.read_table(colored).slice(0, 20), path)
-    return path
+    return write_table(path, pq.read_table(colored).slice(0, 20))
 
 
 def test_a_head_learns(tiny_clip: Path, colored: Path) -> None:
@@ -142,9 +138,7 @@ def test_tuned_towers_begin_as_the_model_learn_and_come_back(
         layers = {n.split("layers.")[1][0] for n in changed if "layers." in n}
         assert layers == ({"1"} if tune == "blocks:1" else {"0", "1"})
         assert any("embeddings" in n for n in changed) == (tune == "full")
-    scores = model.score_pairs(pairs)
-    model.save_pretrained(tmp_path / "model")
-    np.testing.assert_array_equal(CRCL.from_pretrained(tmp_path / "model").score_pairs(pairs), scores)
+    reloaded(model, tmp_path, pairs)
 
 
 def test_an_interrupted_lora_goes_on_to_the_same(tiny_clip: Path, colored: Path, tmp_path: Path) -> None:
@@ -262,9 +256,7 @@ def test_a_text_encoder_beside_learned_words_or_in_their_place(
     model = tiny(CRCL, text_encoder=sentence_model, **settings).fit(pairs)
     assert (type(model.model_).__name__ == "VectorTowers") == (backbone == "sgr")
     assert model.evaluate(pairs).rsum > 150  # 56 images: 16 by chance for each direction of R@1, 5, 10
-    scores = model.score_pairs(pairs)
-    model.save_pretrained(tmp_path / "model")
-    np.testing.assert_array_equal(CRCL.from_pretrained(tmp_path / "model").score_pairs(pairs), scores)
+    reloaded(model, tmp_path, pairs)
 
 
 def test_models_that_are_no_text_encoders(tiny_clip: Path, sentence_model: Path, tmp_path: Path) -> None:
@@ -293,10 +285,7 @@ def test_given_vectors_of_both_sides(dim_text: int, tmp_path: Path) -> None:
     model = tiny(CRCL, text_encoder="features", dim=16, epochs=20, lr=1e-2).fit(pairs)
     assert type(model.model_).__name__ == ("JointHead" if dim_text == 8 else "VectorTowers")
     assert model.evaluate(pairs).rsum > 400
-    scores = model.score_pairs(pairs)
-    model.save_pretrained(tmp_path / "model")
-    again = CRCL.from_pretrained(tmp_path / "model")
-    np.testing.assert_array_equal(again.score_pairs(pairs), scores)
+    again = reloaded(model, tmp_path, pairs)
     with pytest.raises(ConfigError, match="vectors of both sides"):
         again.encode_texts(["a caption"])
     with pytest.raises(DataError, match="the data has none"):

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -15,6 +14,7 @@ from cleanpairs.commands.run import Run
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
+from tests.helpers import vector_column, write_table
 
 
 def twice(n: int) -> list[bytes]:
@@ -37,12 +37,11 @@ def test_a_plan_by_auto_is_that_of_memory_however_many_rows_there_are(pictures: 
     captions, wrong = np.array([f"a text of number {i}" for i in range(n)]), rng.choice(n, 90, replace=False)
     order = rng.permutation(wrong)
     texts[wrong], captions[wrong] = texts[order], captions[order]
-    sides = [pa.FixedSizeListArray.from_arrays(pa.array(x.astype(np.float32).ravel()), 16) for x in (images, texts)]
-    columns = {"caption": captions.tolist(), "image_features": sides[0], "text_features": sides[1]}
+    image, text = (vector_column(x.astype(np.float32)) for x in (images, texts))
+    columns = {"caption": captions.tolist(), "image_features": image, "text_features": text}
     if pictures:
         columns |= {"image": pa.array(twice(n // 2), pa.binary())}
-    pq.write_table(pa.table(columns), tmp_path / "data.parquet")
-    options = {"train": str(tmp_path / "data.parquet"), "method": "auto", "device": "cpu"}
+    options = {"train": str(write_table(tmp_path / "data.parquet", columns)), "method": "auto", "device": "cpu"}
     fit_run(Recipe.resolve(None, overrides=["text_encoder=features"], options=options), out=tmp_path / "run")
     plans = []
     for name, streamed_from in (("memory", 10**9), ("many", 0)):

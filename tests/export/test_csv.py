@@ -13,15 +13,12 @@ from cleanpairs import load_pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.export import export_pairs
 from cleanpairs.verification import verify_path
-from tests.helpers import picture
+from tests.helpers import picture, write_pictures, write_table
 
 
 def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "photos"
-    folder.mkdir()
+    folder = write_pictures(tmp_path / "photos", [f"{i} ä.png" for i in range(7)])
     captions = ["plain", 'with "quotes", and a comma', "in two\nlines", "d", "", "f", "g"]
-    for i in range(7):
-        (folder / f"{i} ä.png").write_bytes(picture(i))
     with (folder / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["file_name", "caption", "weight"]])
         csv.writer(file).writerows([f"{i} ä.png", text, f"{i}.10"] for i, text in enumerate(captions))
@@ -82,7 +79,6 @@ def test_what_a_csv_cannot_hold(make_pairs: Any, make_plan: Any, tmp_path: Path)
     cells = pa.array(
         [{"bytes": cell["bytes"], "path": None} for cell in table["image"].to_pylist()], table["image"].type
     )
-    pq.write_table(table.set_column(2, "image", cells), tmp_path / "nameless.parquet")
-    pairs = load_pairs(tmp_path / "nameless.parquet")
+    pairs = load_pairs(write_table(tmp_path / "nameless.parquet", table.set_column(2, "image", cells)))
     with pytest.raises(DataError, match=r"image of row 0 of out\.csv has no file name"):
         export_pairs(pairs, make_plan(pairs), tmp_path / "out.csv")

@@ -21,7 +21,7 @@ from cleanpairs.export.writing import ExportWork
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.verification import verify_path
 from tests.helpers import picture as png
-from tests.helpers import plan_of
+from tests.helpers import plan_of, write_table
 
 ADDED = ["correspondence", "action", "original_caption", "source_key", "repair_score"]
 
@@ -29,8 +29,7 @@ ADDED = ["correspondence", "action", "original_caption", "source_key", "repair_s
 def write_flat(path: Path, n: int, **more: Any) -> Path:
     columns = {"key": [f"k{i}" for i in range(n)], "image": [png(i) for i in range(n)]}
     columns |= {"caption": [f"text {i}" for i in range(n)], "site": list(range(n))}
-    pq.write_table(pa.table(columns | more), path, row_group_size=5)
-    return path
+    return write_table(path, columns | more, row_group_size=5)
 
 
 def write_lists(path: Path, sizes: list[int], spelled: bool = False) -> Path:
@@ -40,8 +39,7 @@ def write_lists(path: Path, sizes: list[int], spelled: bool = False) -> Path:
     kind = pa.string() if spelled else pa.list_(pa.string())
     schema = pa.schema([("key", pa.string()), ("image", pa.binary()), ("captions", kind)])
     keys = [f"k{i}" for i in range(len(sizes))]
-    pq.write_table(pa.table({"key": keys, "image": images, "captions": captions}, schema=schema), path)
-    return path
+    return write_table(path, pa.table({"key": keys, "image": images, "captions": captions}, schema=schema))
 
 
 @pytest.fixture
@@ -136,8 +134,7 @@ def test_lists_stay_one_row(tmp_path: Path, spelled: bool) -> None:
 def test_features_are_replaced_with_the_image(tmp_path: Path) -> None:
     features = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(24, dtype=np.float32)), 4)
     table = pa.table({"caption": [f"text {i}" for i in range(6)], "image_features": features})
-    pq.write_table(table, tmp_path / "in.parquet")
-    pairs = load_pairs(tmp_path / "in.parquet")
+    pairs = load_pairs(write_table(tmp_path / "in.parquet", table))
     plan = plan_of(pairs, ["rematch_image", *["keep"] * 5], [4, *[None] * 5])
     export_pairs(pairs, plan, tmp_path / "out.parquet")
     out = pq.read_table(tmp_path / "out.parquet")
@@ -167,8 +164,7 @@ def test_a_caption_that_was_written_for_its_image(tmp_path: Path, lists: bool) -
     if lists:
         captions, truth = [[c] for c in captions], {name: [[v] for v in column] for name, column in truth.items()}
     table = pa.table({"key": ["k0", "k1", "k2"], "image": [png(i) for i in range(3)], "caption": captions} | truth)
-    pq.write_table(table, tmp_path / "in.parquet")
-    pairs = load_pairs(tmp_path / "in.parquet")
+    pairs = load_pairs(write_table(tmp_path / "in.parquet", table))
     plan = plan_of(pairs)
     for name, value in (("action", "recaption"), ("caption", "a new one"), ("repair_score", 0.75)):
         values = plan.table[name].to_pylist()
@@ -194,8 +190,7 @@ def test_the_truth_of_lists_runs_along_the_captions(tmp_path: Path, explode: boo
     captions = [["a", "b"], ["c", "d"]]
     truth = {"true_mismatch": [[False, True], [True, False]], "true_key": [["k0", "k1"], ["k0", "k1"]]}
     table = pa.table({"key": ["k0", "k1"], "image": [png(0), png(1)], "captions": captions, **truth})
-    pq.write_table(table, tmp_path / "in.parquet")
-    pairs = load_pairs(tmp_path / "in.parquet")
+    pairs = load_pairs(write_table(tmp_path / "in.parquet", table))
     plan = plan_of(pairs, ["drop", "rematch_text", "keep", "drop"], [None, 2, None, None])
     out, dropped = tmp_path / "out.parquet", tmp_path / "dropped.parquet"
     export_pairs(pairs, plan, out, dropped=dropped, explode=explode)

@@ -19,7 +19,7 @@ from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.writing import Export, ExportSettings
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.repair.plan import write_plan as write_plan_file
-from tests.helpers import InParts, plan_of
+from tests.helpers import InParts, plan_of, vector_column, write_table
 from tests.helpers import picture as png
 
 ROLES = ("out", "ledger", "dropped")
@@ -28,16 +28,15 @@ DIM = 4
 
 def write_input(path: Path, n: int, **more: Any) -> Path:
     rng = np.random.default_rng(n)
-    flat = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=n * DIM).astype(np.float32)), DIM)
+    image = vector_column(rng.normal(size=(n, DIM)).astype(np.float32))
     captions = [None if i == 6 else f"text {i}" for i in range(n)]
     keys = pa.array([f"k{i}" if i % 5 else None for i in range(n)], pa.string())
-    texts = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=n * DIM).astype(np.float16)), DIM)
+    text = vector_column(rng.normal(size=(n, DIM)).astype(np.float16))
     columns = {
-        "key": keys, "caption": pa.array(captions, pa.string()), "image_features": flat, "text_features": texts,
+        "key": keys, "caption": pa.array(captions, pa.string()), "image_features": image, "text_features": text,
         "similarity": pa.array(rng.random(n)), "clip_score": pa.array(range(n), pa.int64()),
     }  # fmt: skip
-    pq.write_table(pa.table({**columns, **more}), path, row_group_size=7)
-    return path
+    return write_table(path, {**columns, **more}, row_group_size=7)
 
 
 def write_plan(
@@ -64,8 +63,7 @@ def write_plan(
 
 def as_edited(path: Path) -> Path:
     """The same plan, as another program writes it."""
-    pq.write_table(pq.read_table(path), path)
-    return path
+    return write_table(path, pq.read_table(path))
 
 
 def files(folder: Path, name: str) -> dict[str, Path]:

@@ -18,7 +18,7 @@ from cleanpairs.data import writing as data_writing
 from cleanpairs.export import ExportSummary, diff_export, export_pairs, restore, restore_export
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import verify_path
-from tests.helpers import embedding_folder, plan_of
+from tests.helpers import embedding_folder, plan_of, write_table
 from tests.helpers import picture as png
 
 N = 17
@@ -200,8 +200,7 @@ def plain(table: pa.Table) -> pa.Table:
 @pytest.mark.parametrize("kind", INPUTS)
 def test_the_input_comes_back(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restore, "BATCH_ROWS", 5)  # the two streams fall out of step, and batches are cut
-    path = tmp_path / "in.parquet"
-    pq.write_table(INPUTS[kind](), path, row_group_size=6)
+    path = write_table(tmp_path / "in.parquet", INPUTS[kind](), row_group_size=6)
     for seed in (0, 1) if kind in ("strings", "lists") else (1,):  # nothing is changed by the first
         comes_back(tmp_path, path, seed, False)
     if "lists" in kind:
@@ -211,8 +210,7 @@ def test_the_input_comes_back(tmp_path: Path, kind: str, monkeypatch: pytest.Mon
 def test_nothing_written_and_nothing_there(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     for n in (0, 1, 2):
-        pq.write_table(pa.table(columns(n), schema=pa.table(columns(1)).schema), path)
-        pairs = load_pairs(path)
+        pairs = load_pairs(write_table(path, pa.table(columns(n), schema=pa.table(columns(1)).schema)))
         out = tmp_path / str(n) / "out.parquet"
         export_pairs(pairs, plan_of(pairs, ["drop"] * n, [None] * n), out)
         summary = restore_export(out, out.with_name("back.parquet"))
@@ -244,8 +242,7 @@ def test_only_the_rows_that_were_read_come_back(tmp_path: Path) -> None:
 
 
 def test_an_export_of_an_export(tmp_path: Path) -> None:
-    pq.write_table(pa.table(columns(N)), tmp_path / "in.parquet")
-    first = load_pairs(tmp_path / "in.parquet")
+    first = load_pairs(write_table(tmp_path / "in.parquet", columns(N)))
     export_pairs(first, random_plan(first, 1), tmp_path / "once.parquet")
     comes_back(tmp_path, tmp_path / "once.parquet", 2, False)
 
@@ -259,8 +256,7 @@ def test_pairs_of_a_table_in_memory(tmp_path: Path) -> None:
 
 
 def test_only_what_is_needed_is_kept(tmp_path: Path) -> None:
-    pq.write_table(pa.table(columns(6)), tmp_path / "in.parquet")
-    pairs = load_pairs(tmp_path / "in.parquet")
+    pairs = load_pairs(write_table(tmp_path / "in.parquet", columns(6)))
     actions = ["keep", "rematch_text", "rematch_image", "drop", "keep", "keep"]
     export_pairs(pairs, plan_of(pairs, actions, [None, 0, 5, None, None, None]), tmp_path / "out.parquet")
     lines = pq.read_table(tmp_path / "out.parquet.ledger.parquet").to_pylist()
@@ -275,8 +271,7 @@ def test_only_what_is_needed_is_kept(tmp_path: Path) -> None:
 
 def test_a_row_of_many_captions_is_kept_once(tmp_path: Path) -> None:
     captions = [[f"{i}.{j}" for j in range(400)] for i in range(3)]
-    pq.write_table(pa.table({"image": [png(i) for i in range(3)], "caption": captions}), tmp_path / "in.parquet")
-    pairs = load_pairs(tmp_path / "in.parquet")
+    pairs = load_pairs(write_table(tmp_path / "in.parquet", {"image": [png(i) for i in range(3)], "caption": captions}))
     export_pairs(pairs, plan_of(pairs, ["drop"] * 1200, [None] * 1200), tmp_path / "out.parquet")
     ledger = pq.read_table(tmp_path / "out.parquet.ledger.parquet")
     assert len(ledger) == 1200 and ledger["original_columns"].null_count == 1197
@@ -310,8 +305,7 @@ def test_memory_is_that_of_some_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
     """``out.parquet`` beside ``in.parquet``."""
-    pq.write_table(pa.table(columns(N)), tmp_path / "in.parquet")
-    pairs = load_pairs(tmp_path / "in.parquet")
+    pairs = load_pairs(write_table(tmp_path / "in.parquet", columns(N)))
     export_pairs(pairs, random_plan(pairs, 1), tmp_path / "out.parquet", dropped=tmp_path / "gone" / "out.parquet")
     return tmp_path / "out.parquet"
 
@@ -346,8 +340,7 @@ def test_a_ledger_of_one_name_in_another_folder_is_found(exported: Path, tmp_pat
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.parquet.ledger.parquet"])
 def test_a_file_edited_since_is_not_undone(exported: Path, tmp_path: Path, name: str) -> None:
-    file = tmp_path / name
-    pq.write_table(pq.read_table(file).slice(1), file)
+    file = write_table(tmp_path / name, pq.read_table(tmp_path / name).slice(1))
     with pytest.raises(DataError, match="edited after the export") as caught:
         restore_export(exported, tmp_path / "back.parquet")
     assert str(file) in str(caught.value) and not (tmp_path / "back.parquet").exists()

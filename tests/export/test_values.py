@@ -16,7 +16,7 @@ from cleanpairs.export import export_pairs, restore_export
 from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.layout import StoredRows
 from cleanpairs.verification import verify_path
-from tests.helpers import picture, plan_of
+from tests.helpers import plan_of, write_pictures, write_table
 
 
 def test_a_full_folder_for_temporary_files_is_named() -> None:
@@ -87,14 +87,12 @@ def test_columns_are_told_from_the_parts_of_a_struct_of_that_name(tmp_path: Path
 
 
 def test_categories_of_image_paths_are_lent_like_paths(tmp_path: Path, make_plan: Any) -> None:
-    for i in range(6):
-        (tmp_path / f"{i}.png").write_bytes(picture(i))
+    write_pictures(tmp_path, [f"{i}.png" for i in range(6)])
     paths = pa.chunked_array(
         [pa.array([f"{i}.png" for i in some]).dictionary_encode() for some in ([0, 1, 2], [3, 4, 5])]
     )
     table = pa.table({"image": paths, "caption": [f"text {i}" for i in range(6)]})
-    pq.write_table(table, tmp_path / "in.parquet", row_group_size=3)  # each row group has categories of its own
-    pairs = load_pairs(tmp_path / "in.parquet", reader="parquet")
+    pairs = load_pairs(write_table(tmp_path / "in.parquet", table, row_group_size=3), reader="parquet")
     plan = plan_of(pairs, ["rematch_image", "keep", "rematch_image", *["keep"] * 3], [4, None, 1, None, None, None])
     export_pairs(pairs, plan, tmp_path / "out" / "out.parquet")
     out = pq.read_table(tmp_path / "out" / "out.parquet")

@@ -16,6 +16,7 @@ from PIL import Image
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import export_pairs, webdataset_format
+from tests.helpers import write_table
 
 # webdataset leaves the tars that it read to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -134,8 +135,7 @@ def test_images_of_paths_are_embedded_and_vectors_stay_beside(tmp_path: Path, ma
             "image_features": pa.array([[0.5, float(i)] for i in range(3)], pa.list_(pa.float32())),
         }
     )
-    pq.write_table(table, folder / "in.parquet")
-    pairs = load_pairs(folder / "in.parquet")
+    pairs = load_pairs(write_table(folder / "in.parquet", table))
     out = tmp_path / "shards"
     export_pairs(pairs, make_plan(pairs), out, format="webdataset")
     read = samples(out)
@@ -148,8 +148,7 @@ def test_images_of_paths_are_embedded_and_vectors_stay_beside(tmp_path: Path, ma
 def test_a_row_without_its_image_is_refused_by_name(tmp_path: Path, make_plan: Any) -> None:
     features = pa.array([[0.5, float(i)] for i in range(3)], pa.list_(pa.float32()))
     table = pa.table({"image": ["a.png"] * 3, "caption": list("abc"), "image_features": features})
-    pq.write_table(table, tmp_path / "in.parquet")
-    pairs = load_pairs(tmp_path / "in.parquet")
+    pairs = load_pairs(write_table(tmp_path / "in.parquet", table))
     with pytest.raises(DataError, match=r"000000000.*a\.png.*missing.*Parquet"):
         export_pairs(pairs, make_plan(pairs), tmp_path / "out", format="webdataset")
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "cache") == ["in.parquet"]

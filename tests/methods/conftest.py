@@ -62,6 +62,12 @@ def view_of(procedure: Any, n: int, **settings: Any) -> EpochContext:
     return EpochContext(data, TrainingSettings(**known), networks)
 
 
+def begun(method: Any, n: int, **settings: Any) -> tuple[Any, EpochContext]:
+    """What trains n pairs by a method with these settings, and an epoch of its networks."""
+    procedure = procedure_of(method, n, **settings)
+    return procedure, view_of(procedure, n)
+
+
 def probabilities_of_both(view: EpochContext, tau: float = 0.07) -> list[np.ndarray]:
     """Matching probabilities (n,) of all pairs among each other, by each of two networks."""
     encoded = (view.encoded(k) for k in range(2))

@@ -22,7 +22,7 @@ from cleanpairs.methods.auto_training import AutoTraining, CalibrationStage, fir
 from cleanpairs.methods.untrained import plant
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.trainer.context import EpochContext
-from tests.helpers import WORDS
+from tests.helpers import WORDS, reloaded
 
 
 def corpus(n: int, seed: int = 0) -> Pairs:
@@ -189,10 +189,7 @@ def test_the_regression_beside_the_networks_retrieves_more_and_is_kept(tmp_path:
     both, alone = small().fit(mixed), small(regression=False).fit(mixed)
     np.testing.assert_array_equal(both.correspondence_, alone.correspondence_)
     assert both.evaluate(test).rsum > alone.evaluate(test).rsum
-    both.save_pretrained(tmp_path / "model")
-    again = Auto.from_pretrained(tmp_path / "model")
-    np.testing.assert_array_equal(again.score_pairs(test), both.score_pairs(test))
-    assert again.evaluate(test) == both.evaluate(test)
+    assert reloaded(both, tmp_path, test).evaluate(test) == both.evaluate(test)
 
 
 def test_no_more_than_sixteen_networks() -> None:
@@ -242,9 +239,7 @@ def test_vectors_that_tell_all_are_trained_on_once_if_that_is_asked_for(retrieva
     model = small(epochs=3, label_epochs=2, retrieval=retrieval).fit(pairs)
     assert [line["stage"] for line in model.history_] == [1] * 3 * retrieval
     assert model.rematch(pairs, repairs="plausible").summary().repaired > 10
-    again = Auto.from_pretrained(model.save_pretrained(tmp_path / "model"))
-    others = pairs.select(np.arange(60, 200))
-    np.testing.assert_array_equal(again.score_pairs(others), model.score_pairs(others))
+    again = reloaded(model, tmp_path, pairs.select(np.arange(60, 200)))
     if not retrieval:
         np.testing.assert_allclose(again.score_pairs(pairs), model.correspondence_, atol=0.05)
         unit = images / np.linalg.norm(images, axis=1, keepdims=True)

@@ -6,7 +6,7 @@ import pytest
 from cleanpairs import BiCro
 from cleanpairs.methods.bicro import consistency
 from tests.helpers import unit
-from tests.methods.conftest import procedure_of, view_of
+from tests.methods.conftest import begun, procedure_of
 
 
 def rows(n: int, seed: int) -> np.ndarray:
@@ -80,8 +80,7 @@ def test_anchors_that_say_nothing_give_zeros(case: str) -> None:
 
 def test_clean_pairs_keep_1_and_the_value_joins_split_and_consistency() -> None:
     n = 40
-    procedure = procedure_of(BiCro, n)
-    view = view_of(procedure, n)
+    procedure, view = begun(BiCro, n)
     procedure.w = np.random.default_rng(1).random((2, n)).astype(np.float32)
     value = procedure.judge(view)
     each = []

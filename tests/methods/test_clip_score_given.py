@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import InfoNCE, PairCleaner, Pairs, load_pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.methods.clip_score import ClipScore
+from tests.helpers import reloaded, write_table
 
 CAPTIONS = [f"caption number {i}" for i in range(60)]
 
@@ -50,8 +50,7 @@ def test_vectors_of_both_sides_need_no_model(tmp_path: Path) -> None:
     plan = model.rematch(pairs, repairs="plausible").to_pandas()
     taken = plan[plan["action"] == "rematch_text"]
     assert len(taken) >= 10 and (taken["caption"] == [CAPTIONS[i] for i in taken["pair_id"]]).all()
-    again = ClipScore.from_pretrained(model.save_pretrained(tmp_path / "m"))
-    np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
+    again = reloaded(model, tmp_path, pairs)
     assert again.evaluate(pairs).i2t_r1 == pytest.approx(80.0)
     with pytest.raises(ConfigError, match="came with the data"):
         again.encode_texts(["a"])
@@ -70,9 +69,7 @@ def test_threshold_rate_and_probability_come_from_the_null(
     flagged = model.correspondence_ < model.threshold_
     assert (flagged != wrong).mean() < 0.05
     assert normalise == "none" or model.threshold_ == 0.5  # more likely mismatched than matched
-    path = model.save_pretrained(tmp_path / "m")
-    again = ClipScore.from_pretrained(path).score_pairs(pairs)
-    np.testing.assert_array_equal(again, model.score_pairs(pairs))
+    again = reloaded(model, tmp_path, pairs).score_pairs(pairs)
     if stored > 600:
         np.testing.assert_allclose(again, model.correspondence_, atol=1e-5)
     assert ((again < model.threshold_) != wrong).mean() < 0.08  # those that are scored later mean the same
@@ -102,8 +99,7 @@ def test_a_column_of_scores_needs_nothing_else(tmp_path: Path) -> None:
     scores = np.linspace(-0.1, 0.4, 60).astype(np.float32)
     scores[7] = np.nan
     table = {"caption": CAPTIONS, "similarity": pa.array(scores), "image": [b"no picture"] * 60}
-    pq.write_table(pa.table(table), tmp_path / "laion.parquet")
-    pairs = load_pairs(tmp_path / "laion.parquet")
+    pairs = load_pairs(write_table(tmp_path / "laion.parquet", table))
     model = ClipScore(score_column="similarity", threshold=0.6).fit(pairs)
     known = np.delete(np.arange(60), 7)
     np.testing.assert_allclose(model.correspondence_[known], (1 + scores[known]) / 2, atol=1e-6)

@@ -9,7 +9,7 @@ import torch
 from cleanpairs import CREAM
 from cleanpairs.methods.cream import CLEAN, HARD, NOISY, spread_cross_entropy
 from cleanpairs.objectives import InfoNCELoss
-from tests.methods.conftest import probabilities_of_both, procedure_of, view_of
+from tests.methods.conftest import begun, probabilities_of_both
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.15, float("inf")])
@@ -45,8 +45,7 @@ def test_the_loss_against_a_loop(phi: float, pair: tuple[int, int] | None) -> No
 
 def split_in_three(n: int = 30, **settings: Any) -> tuple[Any, Any]:
     """Both networks take the first half for clean, B the next fifth."""
-    procedure = procedure_of(CREAM, n, **settings)
-    view = view_of(procedure, n)
+    procedure, view = begun(CREAM, n, **settings)
     rng = np.random.default_rng(1)
     low, high = rng.uniform(0, 0.4, (2, n)), rng.uniform(0.6, 1, (2, n))
     procedure.w = np.where(np.arange(n) < np.array([[n // 2], [n * 7 // 10]]), high, low).astype(np.float32)
@@ -122,8 +121,7 @@ def test_nothing_is_filtered_where_nearly_all_are_clean() -> None:
 
 
 def test_what_is_split() -> None:
-    procedure = procedure_of(CREAM, 30, split_by="infonce")
-    view = view_of(procedure, 30)
+    procedure, view = begun(CREAM, 30, split_by="infonce")
     encoded = view.encoded(0)
     S = torch.from_numpy(encoded.images.vectors @ encoded.texts.vectors.T) / 0.07
     loss = -(S.log_softmax(1).diagonal() + S.log_softmax(0).diagonal()).numpy()

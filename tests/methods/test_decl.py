@@ -10,7 +10,7 @@ from cleanpairs import DECL
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.methods.decl import EvidentialLoss, expected_probability
 from cleanpairs.methods.splitting import scaled
-from tests.methods.conftest import procedure_of, view_of
+from tests.methods.conftest import begun
 
 
 @pytest.mark.parametrize("excluding", [False, True])
@@ -29,8 +29,7 @@ def test_expected_probability_by_hand(n: int, excluding: bool) -> None:
 
 
 def test_what_is_split_is_what_is_not_expected() -> None:
-    procedure = procedure_of(DECL, 30, evidence_tau=0.2)
-    view = view_of(procedure, 30)
+    procedure, view = begun(DECL, 30, evidence_tau=0.2)
     encoded = view.encoded(0)
     S = torch.from_numpy(encoded.images.vectors @ encoded.texts.vectors.T)
     surprise = 1 - expected_probability(S, 0.2).numpy()
@@ -38,8 +37,7 @@ def test_what_is_split_is_what_is_not_expected() -> None:
 
 
 def test_every_pair_once_an_epoch_weighed_by_its_posterior() -> None:
-    procedure = procedure_of(DECL, 30, evidence_tau=0.2, kl_weight=0.01)
-    view = view_of(procedure, 30)
+    procedure, view = begun(DECL, 30, evidence_tau=0.2, kl_weight=0.01)
     procedure.w[0] = np.random.default_rng(1).random(30)
     procedure.split_known = True
     batches = procedure.batches(view, 0)

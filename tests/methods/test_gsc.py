@@ -9,7 +9,7 @@ from cleanpairs.methods.gsc import geometric_loss, structure_consistency
 from cleanpairs.objectives import InfoNCELoss
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import BatchOutput
-from tests.methods.conftest import probabilities_of_both, procedure_of, view_of
+from tests.methods.conftest import begun, probabilities_of_both
 
 
 def within(f: BatchOutput) -> list[torch.Tensor]:
@@ -54,8 +54,7 @@ def test_the_consistency_against_a_loop() -> None:
 
 
 def test_labels_are_the_lower_of_two_running_means_and_those_of_the_other_network() -> None:
-    procedure = procedure_of(GSC, 30, beta=0.7)
-    view = view_of(procedure, 30)
+    procedure, view = begun(GSC, 30, beta=0.7)
     w = np.random.default_rng(1).random((2, 30)).astype(np.float32)
     procedure.w = w
     p = probabilities_of_both(view)
@@ -71,8 +70,7 @@ def test_labels_are_the_lower_of_two_running_means_and_those_of_the_other_networ
 
 
 def test_what_is_split_is_the_consistency_of_the_whole_group() -> None:
-    procedure = procedure_of(GSC, 30, networks=1)
-    view = view_of(procedure, 30)
+    procedure, view = begun(GSC, 30, networks=1)
     procedure.y = np.random.default_rng(1).random((1, 30)).astype(np.float32)
     encoded = view.encoded(0)
     V, U = (x.vectors @ x.vectors.T for x in (encoded.images, encoded.texts))
@@ -82,8 +80,7 @@ def test_what_is_split_is_the_consistency_of_the_whole_group() -> None:
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
 def test_the_loss_of_a_batch(gamma: float) -> None:
-    procedure = procedure_of(GSC, 30, gamma=gamma, tau=0.1)
-    view = view_of(procedure, 30)
+    procedure, view = begun(GSC, 30, gamma=gamma, tau=0.1)
     procedure.y = np.random.default_rng(1).random((2, 30)).astype(np.float32)
     f = view.forward(1, np.arange(8), seed=4)
     y = torch.from_numpy(procedure.y[1][f.rows])
@@ -94,8 +91,7 @@ def test_the_loss_of_a_batch(gamma: float) -> None:
 
 def test_figures_of_the_training_batches() -> None:
     """``label_pass="batch"``: c and p are those of the batch that a pair was trained in."""
-    procedure = procedure_of(GSC, 30, label_pass="batch", networks=1)
-    view = view_of(procedure, 30)
+    procedure, view = begun(GSC, 30, label_pass="batch", networks=1)
     for rows in (np.arange(16), np.arange(16, 30)):
         procedure.loss(view, 0, (rows,), 4)
         f = view.forward(0, rows, seed=4)

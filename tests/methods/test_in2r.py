@@ -10,7 +10,7 @@ from cleanpairs import IN2R
 from cleanpairs.methods.in2r import GraphRefiner
 from cleanpairs.objectives import InfoNCEWithRCE
 from tests.helpers import unit
-from tests.methods.conftest import procedure_of, view_of
+from tests.methods.conftest import begun
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -50,8 +50,7 @@ def test_the_refiner_against_numpy() -> None:
 
 
 def after_the_split(n: int = 30, **settings: Any) -> tuple[Any, Any]:
-    procedure = procedure_of(IN2R, n, **settings)
-    view = view_of(procedure, n)
+    procedure, view = begun(IN2R, n, **settings)
     procedure.w = np.random.default_rng(1).random((2, n)).astype(np.float32)
     procedure.split_known = True
     return procedure, view
@@ -135,8 +134,7 @@ def test_batches_hold_the_clean_pairs_twice() -> None:
 
 
 def test_the_warm_up_is_nce_between_and_within_the_modalities() -> None:
-    procedure = procedure_of(IN2R, 30, tau=0.2, within_weight=1.0)
-    view = view_of(procedure, 30)
+    procedure, view = begun(IN2R, 30, tau=0.2, within_weight=1.0)
     rows = np.arange(8)
     f = view.forward(0, rows, rows, seed=3)
     first, again = f.select(f.source == 0), f.select(f.source == 1)

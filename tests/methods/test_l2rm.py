@@ -13,12 +13,11 @@ from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE
 from cleanpairs.ops.transport import partial_transport
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import EpochContext
-from tests.methods.conftest import corpus, parts, procedure_of, view_of
+from tests.methods.conftest import begun, corpus, parts, procedure_of
 
 
 def started(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, EpochContext]:
-    procedure = procedure_of(L2RM, n, **{"batch_size": 8, "transport_reg": 0.05, **settings})
-    view = view_of(procedure, n)
+    procedure, view = begun(L2RM, n, **{"batch_size": 8, "transport_reg": 0.05, **settings})
     procedure.w[0] = np.where(np.arange(n) < clean, 0.9, 0.1)
     procedure.split_known = True
     return procedure, view

@@ -8,13 +8,12 @@ import torch
 
 from cleanpairs import NCR
 from cleanpairs.objectives import TripletLoss, prediction
-from tests.methods.conftest import parts, procedure_of, view_of
+from tests.methods.conftest import begun, parts, procedure_of, view_of
 
 
 def test_labels_are_rectified_by_the_other_networks_split() -> None:
     n = 30
-    procedure = procedure_of(NCR, n)
-    view = view_of(procedure, n)
+    procedure, view = begun(NCR, n)
     procedure.w = np.random.default_rng(1).random((2, n)).astype(np.float32)
     value = procedure.judge(view)
     r = []
@@ -33,8 +32,7 @@ def test_labels_are_rectified_by_the_other_networks_split() -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 0.3])
 def test_the_loss_is_that_of_clean_pairs_and_the_weighted_one_of_noisy_pairs(weight: float) -> None:
-    procedure = procedure_of(NCR, 30, noisy_weight=weight, clean_loss="triplet")
-    view = view_of(procedure, 30)
+    procedure, view = begun(NCR, 30, noisy_weight=weight, clean_loss="triplet")
     procedure.y = np.random.default_rng(1).random((2, 30)).astype(np.float32)
     clean, noisy = parts(view, np.arange(10), np.arange(20, 26), 1)
     hard = TripletLoss()

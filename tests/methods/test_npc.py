@@ -10,7 +10,7 @@ import torch
 from cleanpairs import NPC
 from cleanpairs.methods.npc import negative_weight
 from cleanpairs.objectives import InfoNCELoss
-from tests.methods.conftest import procedure_of, view_of
+from tests.methods.conftest import begun, procedure_of
 
 
 def test_weights_by_hand() -> None:
@@ -22,8 +22,7 @@ def test_weights_by_hand() -> None:
 
 
 def with_bank(n: int = 30, **settings: Any) -> tuple[Any, Any]:
-    procedure = procedure_of(NPC, n, **settings)
-    view = view_of(procedure, n)
+    procedure, view = begun(NPC, n, **settings)
     procedure.w[0] = np.where(np.arange(n) % 3 == 0, 0.95, 0.85)
     procedure.judge(view)
     procedure.split_known = True
@@ -92,20 +91,11 @@ def test_the_loss_weighs_the_batch_and_adds_both_banks() -> None:
     assert got.item() == pytest.approx(total, rel=1e-4)
 
 
-def test_without_a_warm_up_the_bank_is_built_before_the_first_epoch() -> None:
-    procedure = procedure_of(NPC, 30, warmup=0)
-    view = view_of(procedure, 30)
+def test_without_a_warm_up_the_bank_is_built_before_the_first_epoch_whose_labels_count() -> None:
+    procedure, view = begun(NPC, 30, warmup=0, label_epochs=1)
     view.epoch = 1
     procedure.start_epoch(view)
-    assert procedure.split_known
+    assert procedure.split_known and len(np.unique(procedure.value())) > 1
     late = procedure_of(NPC, 30, warmup=2)
     late.start_epoch(view)
     assert not late.split_known
-
-
-def test_the_labels_of_the_first_look_count_without_a_warm_up() -> None:
-    procedure = procedure_of(NPC, 30, warmup=0, label_epochs=1)
-    view = view_of(procedure, 30)
-    view.epoch = 1
-    procedure.start_epoch(view)
-    assert len(np.unique(procedure.value())) > 1

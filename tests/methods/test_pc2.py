@@ -12,13 +12,12 @@ from cleanpairs.correspondence.mixture import GuardedSplit, guarded_split
 from cleanpairs.methods.pc2 import PseudoClassifier, oscillation
 from cleanpairs.objectives import TripletLoss
 from cleanpairs.trainer import EpochContext
-from tests.methods.conftest import SMALL, corpus, parts, procedure_of, view_of
+from tests.methods.conftest import SMALL, begun, corpus, parts, procedure_of
 
 
 def started(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, EpochContext]:
     """The first ``clean`` pairs are clean for both networks."""
-    procedure = procedure_of(PC2, n, **{"classes": 6, "class_tau": 0.3, **settings})
-    view = view_of(procedure, n)
+    procedure, view = begun(PC2, n, **{"classes": 6, "class_tau": 0.3, **settings})
     procedure.w[:] = np.where(np.arange(n) < clean, 0.9, 0.1)
     procedure.y = np.random.default_rng(1).random((2, n)).astype(np.float32)
     procedure.split_known = True
@@ -122,8 +121,7 @@ def test_a_pair_that_more_likely_moves_is_not_steady_at_all(monkeypatch: pytest.
 
 
 def test_predictions_of_every_epoch_are_kept_for_the_next_one() -> None:
-    procedure = procedure_of(PC2, 40, warmup=3, classes=6)
-    view = view_of(procedure, 40)
+    procedure, view = begun(PC2, 40, warmup=3, classes=6)
     seen = []
     for view.epoch in (1, 2, 3):
         procedure.end_epoch(view)

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from cleanpairs import ClipScore, load_pairs
 from cleanpairs.cli import cli
 from cleanpairs.core.errors import ConfigError, DataError
-from tests.helpers import picture
+from tests.helpers import picture, reloaded
 
 NAMES = "clip_score,other,judge,aesthetic"
 
@@ -48,10 +48,7 @@ def test_they_are_better_together(data: tuple[Path, np.ndarray], tmp_path: Path,
     assert (labels or "what they agree on") in told
     if labels:
         assert np.mean(model.correspondence_ < model.threshold_) == pytest.approx(0.3, abs=0.06)
-    model.save_pretrained(tmp_path / "model")
-    np.testing.assert_allclose(
-        ClipScore.from_pretrained(tmp_path / "model").score_pairs(pairs), model.score_pairs(pairs)
-    )
+    reloaded(model, tmp_path, pairs)
 
 
 def test_a_command_takes_them_and_prints_the_weights(data: tuple[Path, np.ndarray], tmp_path: Path) -> None:

@@ -31,6 +31,12 @@ def corpus(n: int, dim: int = 24, seed: int = 0) -> VectorPairs:
     return VectorPairs(images[of_image], texts[of_text], of_image * 1000, of_text * 1000)
 
 
+def alone(n: int) -> VectorPairs:
+    """The corpus, of which no image and no caption counts as another one's duplicate."""
+    pairs = corpus(n)
+    return distinct(pairs.images, pairs.texts)
+
+
 def naive(pairs: VectorPairs, background: VectorPairs, kind: str, tau: float) -> np.ndarray:
     out = []
     for i in range(len(pairs)):
@@ -62,8 +68,7 @@ def test_it_is_the_formula(kind: str, n: int) -> None:
 
 
 def test_small_blocks_and_halves_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = corpus(300)
-    pairs = distinct(pairs.images, pairs.texts)
+    pairs = alone(300)
     want, halves = scores(pairs), scores(distinct(pairs.images.astype(np.float16), pairs.texts.astype(np.float16)))
     np.testing.assert_allclose(halves, want, atol=2e-3)
     monkeypatch.setattr(module, "_BLOCK_ENTRIES", 1)
@@ -83,8 +88,7 @@ def test_a_search_finds_the_sum(kind: str, tau: float, monkeypatch: pytest.Monke
 
 def test_balancing_is_the_transport_of_all_images_and_captions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first step is the softmax; many make every row and column of the plan sum to 1; few kept ones do, too."""
-    pairs = corpus(150)
-    pairs = VectorPairs(pairs.images, pairs.texts, np.arange(150), np.arange(150))
+    pairs = alone(150)
     np.testing.assert_allclose(balanced(pairs, tau=0.1, steps=1), pairs.shared(pairs, tau=0.1), atol=2e-6)
     last = 2 * balanced(pairs, tau=0.1, steps=400) - balanced(pairs, tau=0.1, steps=1)
     S = pairs.images.astype(np.float64) @ pairs.texts.T.astype(np.float64)
@@ -109,8 +113,7 @@ def test_about_as_many_of_the_smallest_are_kept_as_asked(equal: bool) -> None:
 
 def test_of_a_background_a_pair_is_scored_as_one_more_among_them() -> None:
     """The equations of the added pair, iterated; of the background's own pairs what the balancing finds."""
-    pairs, tau = corpus(150), 0.1
-    pairs = VectorPairs(pairs.images, pairs.texts, np.arange(150), np.arange(150))
+    pairs, tau = alone(150), 0.1
     background = Background.of(pairs, tau=tau)
     found = cosines(pairs.images, pairs.texts) - background.similarity(pairs)
     np.testing.assert_allclose(found, background.within.mean(axis=0), atol=0.05 * tau)

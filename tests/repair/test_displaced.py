@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -26,7 +25,7 @@ from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.report import write_report
 from cleanpairs.verification.verifying import verify_path
-from tests.helpers import unit
+from tests.helpers import unit, vector_column, write_table
 
 
 def write(path: Path, n: int = 400, first: int = 100, last: int = 300, distance: int = 2) -> np.ndarray:
@@ -36,9 +35,8 @@ def write(path: Path, n: int = 400, first: int = 100, last: int = 300, distance:
     owner[first:last] = np.roll(owner[first:last], distance)
     images = rng.normal(size=(n, 16)).astype(np.float32)
     texts = (images + 0.7 * rng.normal(size=(n, 16)).astype(np.float32))[owner]
-    sides = [pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 16) for x in (images, texts)]
     columns = {"key": [f"k{i}" for i in range(n)], "caption": [f"text {i}" for i in owner]}
-    pq.write_table(pa.table({**columns, "image_features": sides[0], "text_features": sides[1]}), path)
+    write_table(path, columns | {"image_features": vector_column(images), "text_features": vector_column(texts)})
     return owner
 
 
@@ -200,10 +198,9 @@ def test_a_caption_that_stands_at_another_row_of_its_image_is_not_mismatched(
     shown = np.repeat(rng.normal(size=(n // 5, 16)), 5, axis=0).astype(np.float32)
     texts = np.roll(shown + 0.7 * rng.normal(size=(n, 16)), 1, axis=0).astype(np.float32)
     owner = np.roll(np.arange(n), 1)
-    sides = [pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 16) for x in (shown, texts)]
-    columns = {"caption": [f"text {i}" for i in owner], "image_features": sides[0], "text_features": sides[1]}
-    pq.write_table(pa.table(columns), tmp_path / "data.parquet")
-    recipe = Recipe.resolve(None, options={"train": str(tmp_path / "data.parquet"), "seed": 0})
+    sides = {"image_features": vector_column(shown), "text_features": vector_column(texts)}
+    data = write_table(tmp_path / "data.parquet", {"caption": [f"text {i}" for i in owner], **sides})
+    recipe = Recipe.resolve(None, options={"train": str(data), "seed": 0})
     result = fit_run(recipe, out=tmp_path / "run", latest=False, streamed_from=streamed_from)
     assert result["displaced"] and 50 < result["flagged"] < 80
     assert result["noise_rate_interval"][0] < 0.2 < result["noise_rate"] + 0.01 < 0.3

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.audit import draw_sample, evaluate_audit
 from cleanpairs.data import load_pairs
 from cleanpairs.report import write_report
+from tests.helpers import write_table
 
 from .conftest import plan_of, png
 
@@ -42,8 +42,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "source": [("web", "shop", EVIL[2])[i % 3] for i in range(N)], "width": [float(i) for i in range(N)],
         }
     )  # fmt: skip
-    pq.write_table(table, folder / "data.parquet")
-    pairs = load_pairs(folder / "data.parquet")
+    pairs = load_pairs(write_table(folder / "data.parquet", table))
     y = np.linspace(0.01, 0.99, N)
     y[39] = np.nan
     actions = ["drop" if v < 0.4 else "keep" for v in y[:39]] + ["quarantine"]

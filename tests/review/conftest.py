@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.audit import AuditSample, draw_sample
@@ -20,7 +19,7 @@ from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.review.log import DecisionLog
 from cleanpairs.review.server import LabelServer
 from cleanpairs.review.session import Session
-from tests.helpers import picture, plan_of, unit
+from tests.helpers import picture, plan_of, unit, write_table
 
 N, WRONG, REPAIRED, QUARANTINED = 120, 30, 5, 119
 TOPICS = ("sand waves sea surf", "stove pan cook plate", "trees moss path deer", "cars lights bus shops")
@@ -61,8 +60,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
         "image": [picture(i, size=(320, 240)) for i in range(N)],
         "caption": captions,
     }
-    pq.write_table(pa.table(columns), file)
-    pairs = load_pairs(file)
+    pairs = load_pairs(write_table(file, columns))
     y = np.where(wrong, rng.beta(1, 6, N), rng.beta(6, 1, N)).astype(np.float32)
     y[QUARANTINED] = np.nan
     pairs = replace(pairs, reasons={QUARANTINED: "broken"})

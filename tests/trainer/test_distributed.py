@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.core import distributed
-from cleanpairs.core.errors import ConfigError
 from tests.conftest import Command
 from tests.helpers import write_corpus
 
@@ -31,11 +30,10 @@ def free_port() -> str:
 
 def start(out: Path, cases: list[str], world: int) -> None:
     """Run the worker in this process, or in ``world`` of them, whose tracebacks fail the test."""
+    out.mkdir(exist_ok=True)
     if world == 1:
-        out.mkdir(exist_ok=True)
         worker().main(out, cases)
         return
-    out.mkdir(exist_ok=True)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     env |= {"WORLD_SIZE": str(world)}
     command = [sys.executable, str(WORKER), str(out), *cases]
@@ -123,9 +121,6 @@ def test_a_launcher_says_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
     assert distributed.rank_by_environment() == 3
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert distributed.rank_by_environment() is None
-    monkeypatch.setenv("RANK", "a")
-    with pytest.raises(ConfigError, match="RANK is 'a'"):
-        distributed.rank_by_environment()
 
 
 @pytest.mark.slow

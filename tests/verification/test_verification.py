@@ -22,7 +22,7 @@ from cleanpairs.data import ParquetSink
 from cleanpairs.export import export_pairs
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import Verification, kind_of, verify_path
-from tests.helpers import plan_of
+from tests.helpers import plan_of, write_table
 
 N = 24
 
@@ -45,8 +45,7 @@ def corpus(path: Path, n: int = N, lists: bool = False) -> Path:
         columns["captions"] = pa.array([[c, c + " again"] for c in captions], pa.list_(pa.string()))
     else:
         columns["caption"] = pa.array(captions, pa.string())
-    pq.write_table(pa.table(columns), path)
-    return path
+    return write_table(path, columns)
 
 
 def export(folder: Path, n: int = N, lists: bool = False, out: str = "out.parquet", **options: Any) -> Path:
@@ -87,8 +86,7 @@ def test_an_export_as_a_directory_is_whole_and_a_file_more_in_it_is_not(tmp_path
 def export_images(folder: Path, format: str) -> Path:
     columns = {"key": [f"k{i}" for i in range(4)], "image": [b"\xff\xd8\xff" + bytes([i]) for i in range(4)]}
     table = pa.table({**columns, "caption": [f"caption {i}" for i in range(4)]})
-    pq.write_table(table, folder / "in.parquet")
-    pairs = load_pairs(folder / "in.parquet")
+    pairs = load_pairs(write_table(folder / "in.parquet", table))
     export_pairs(pairs, plan_for(pairs, ["keep", "rematch_text", "drop", "keep"]), folder / "out", format=format)
     return folder / "out"
 
@@ -234,7 +232,7 @@ def test_a_scores_table(tmp_path: Path, n: int) -> None:
 )  # fmt: skip
 def test_a_scores_table_that_contradicts_itself(tmp_path: Path, name: str, row: int, value: Any) -> None:
     path = scores(tmp_path / "s.parquet")
-    pq.write_table(put(pq.read_table(path), name, row, value).cast(SCORES_SCHEMA), path)
+    write_table(path, put(pq.read_table(path), name, row, value).cast(SCORES_SCHEMA))
     assert not verify_path(path).ok
 
 
