@@ -170,8 +170,9 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
 
     For data that RUN was not fitted on there is a new threshold. Random pairs of the same images and captions show
     where a pair is as likely mismatched as not. The threshold of the fit holds for fewer than 80 pairs, for pairs that
-    score no higher than random ones, and for pairs of the fit. It also holds if the fit was given one, for clip-score,
-    and for vectors of one space. Their probabilities take for granted that as many pairs are mismatched as in the fit.
+    score no higher than random ones, and for pairs of the fit. It also holds if the fit was given one, and for
+    clip-score. For vectors of one space it holds where the fit found mismatched pairs. Their probabilities take for
+    granted that as many pairs are mismatched as in the fit.
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
     interrupted, the same command goes on. Finished parts lie in OUT.parts until all are there. Filters set none of its

@@ -197,7 +197,8 @@ def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data
         return None
     images, texts, image_group, text_group, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
     embeddings = Embeddings(images), Embeddings(texts)
-    return unseen_threshold(bank, *embeddings, image_group, text_group, scores, model.random_state_)
+    groups = image_group, text_group
+    return unseen_threshold(bank, *embeddings, *groups, scores, model.random_state_, model._similarity)
 
 
 def _by_row_group(runs: list[range], groups: list[int]) -> list[list[range]]:

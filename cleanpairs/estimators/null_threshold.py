@@ -3,7 +3,8 @@
 For pairs that a trained model has not seen: they score lower than those that it was trained on, whose threshold flags
 most of them. Random pairs of the same images and captions are mismatched, and as unseen as the observed ones. Their
 scores are the null of :mod:`cleanpairs.correspondence.calibration`. At the threshold a pair is as likely mismatched as
-not. Data that hold pairs of the training (more than one in a hundred of them in the bank) have none.
+not. Data that hold pairs of the training (more than one in a hundred of them in the bank) have none. The probabilities
+of vectors of one space need none either, unless the fit knew of no mismatched pair.
 
 A head that is trained on vectors of one space ranks wrong pairs below right ones. But its scale depends on the model
 that made the vectors. The best threshold of CRCL's labels is .62 on one and .91 on another. Its own .1 finds a tenth of
@@ -11,6 +12,7 @@ the wrong pairs there (dev/LOG.md). Their similarities before any training, and 
 the noise rate. The pairs of the lowest labels, so many of them, are flagged.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,7 +65,7 @@ def spread_blocks(n: int) -> list[range]:
 
 def unseen_threshold(
     bank: Bank, images: Embeddings, texts: Embeddings, image_group: np.ndarray, text_group: np.ndarray,
-    scores: np.ndarray, seed: int = 0,
+    scores: np.ndarray, seed: int = 0, judge: Callable[[VectorPairs], np.ndarray] | None = None,
 ) -> UnseenThreshold | None:  # fmt: skip
     """The threshold for scores of pairs that a model has not seen.
 
@@ -84,6 +86,9 @@ def unseen_threshold(
     seed : int
         Seed of everything random.
 
+    judge : callable, optional
+        What scored them in place of the bank.
+
     Returns
     -------
     UnseenThreshold or None
@@ -96,7 +101,11 @@ def unseen_threshold(
     if ((seen >= 0) & (seen == places(bank.text_group, text_group[scored]))).mean() > 0.01:
         return None
     image, text = (scored[rows] for rows in null_pairs(image_group[scored], text_group[scored], seed))
-    null, observed = bank(images, texts, image_group, text_group, image, text), scores[scored]
+    if judge is None:
+        null = bank(images, texts, image_group, text_group, image, text)
+    else:
+        null = judge(VectorPairs(images.vectors[image], texts.vectors[text], image_group[image], text_group[text]))
+    observed = scores[scored]
     calibration = calibrate(observed, null, seed=seed) if len(null) and one_space(observed, null) else None
     if calibration is None:
         return None

@@ -21,6 +21,7 @@ from cleanpairs.correspondence.calibration import Calibration, rate_in_words
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.pair_probability import PairProbability, VectorRows
+from cleanpairs.correspondence.similarity import SimilarityModel
 from cleanpairs.data import Pairs, Source, load_pairs
 from cleanpairs.data.arrays import as_array
 from cleanpairs.data.duplicates import group_near_duplicates
@@ -273,6 +274,7 @@ class Fitted:
     calibration_: Calibration | None
     tau_: float
     _text_encoder: str | Path | None  # its name, "features" (the data's vectors), "words". None beside `encoder`
+    _similarity: SimilarityModel | None = None  # what scores vectors of one space, where nothing is trained
     _counts_similar = False  # whether the noise rate counts captions of similar pairs
     _captions: str | None  # what the captions became (learned words, vectors of which encoder), and why
     _versions: dict[str, str] | None  # package -> version, that a loaded model was made with
@@ -865,7 +867,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         rows = np.flatnonzero(chosen[pairs.image_index])
         return unseen_threshold(
             self.bank_, embedded.images.take(pairs.image_index[rows]), embedded.texts.take(rows),
-            pairs.pair_image_group[rows], pairs.text_group[rows], scores[rows], self.random_state_,
+            pairs.pair_image_group[rows], pairs.text_group[rows], scores[rows], self.random_state_, self._similarity,
         )  # fmt: skip
 
     def _applied_threshold(self, unseen: UnseenThreshold | None, *, of_fit: bool = False) -> float:

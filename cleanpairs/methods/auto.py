@@ -213,7 +213,7 @@ class Auto(PairCleaner):
 
     def _begin(self) -> None:
         super()._begin()
-        self._similarity: SimilarityModel | None = None  # what scores vectors of one space, where nothing is trained
+        self._similarity = None
 
     def _builder(self, fit: Fit) -> Callable[[], Any]:
         found = _training(fit).known.similarity
@@ -233,7 +233,8 @@ class Auto(PairCleaner):
         return np.concatenate([np.empty(0, np.float32), *found])
 
     def _takes_own_threshold(self, fingerprint: str) -> bool:
-        return self._similarity is None and super()._takes_own_threshold(fingerprint)  # a probability has one threshold
+        known = self._similarity is not None and self.noise_rate_interval_[0] > 0  # a probability has one threshold
+        return not known and super()._takes_own_threshold(fingerprint)
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         known = super()._row_scorer(roles)

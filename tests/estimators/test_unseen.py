@@ -121,6 +121,26 @@ def test_many_rows_with_lists_have_the_same_threshold_in_memory_and_in_a_stream(
     assert unseen is not None and found.threshold == pytest.approx(unseen.threshold, rel=1e-3)
 
 
+def test_vectors_have_a_threshold_of_their_own_where_the_fit_knew_of_no_mismatched_pair(tmp_path: Path) -> None:
+    """Its probabilities say of no score that it is a mismatched pair's. Of a fit with such pairs they hold."""
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(900, 32)).astype(np.float32)
+    texts = (images + rng.normal(size=images.shape)).astype(np.float32)
+    texts[500:600], wrong = np.roll(texts[500:600], 1, axis=0), np.arange(400) < 100
+    clean = Pairs.from_arrays(image_vectors=images[:500], text_vectors=texts[:500])
+    new = Pairs.from_arrays(image_vectors=images[500:], text_vectors=texts[500:])
+    model = Auto(random_state=0).fit(clean)
+    unseen = model.own_threshold(new)
+    assert unseen is not None and unseen.noise_rate.low < 0.25 < unseen.noise_rate.high
+    assert (model.predict(new) == wrong).mean() > 0.95
+    columns = {"image_features": list(images[500:]), "text_features": list(texts[500:])}
+    pq.write_table(pa.table({"caption": [f"caption {i}" for i in range(400)]} | columns), tmp_path / "new.parquet")
+    saved = model.save_pretrained(tmp_path / "model")
+    found = score_stream(saved, tmp_path / "new.parquet", tmp_path / "scores.parquet")
+    assert found.flagged == model.predict(new).sum() and found.threshold == pytest.approx(unseen.threshold, rel=1e-4)
+    assert Auto(random_state=0).fit(new).own_threshold(clean) is None
+
+
 def test_a_model_that_compares_words_with_regions_is_scored_in_a_stream(tmp_path: Path) -> None:
     captions, features = rows(120, 0)
     small = {"dim": 8, "dim_word": 8, "dim_sim": 4, "epochs": 1, "batch_size": 16, "require_dependence": False}
