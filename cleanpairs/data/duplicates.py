@@ -165,11 +165,12 @@ def _grouped(pairs: Pairs) -> tuple[Pairs | None, np.ndarray]:
 
 
 def _cached(pairs: Pairs) -> np.ndarray:
-    if pairs.source.kind == "memory":
+    vectors = pairs.images.kind == "features"  # whose groups tell nothing of the pictures beside them
+    if pairs.images.in_memory or (vectors and pairs.source.kind == "memory"):
         return image_signatures(pairs.images)
-    version = 2  # of the signatures
+    version = 3  # of the signatures
     images = hashlib.sha256(pairs.image_group.tobytes()).hexdigest()  # also of files that the input only names
-    file = cache_dir() / "signatures" / f"{pairs.source.fingerprint[:24]}-{images[:16]}-{version}"
+    file = cache_dir() / "signatures" / f"{images[:32]}-{pairs.source.fingerprint[:24] * vectors}-{version}"
     cached, size, limits = read_cached(file), 201 * len(pairs.images), decoding_limits().encode()
     if cached is not None and len(cached) >= size:
         signatures = np.frombuffer(cached[:size], np.uint8).reshape(-1, 201)

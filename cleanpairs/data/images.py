@@ -30,8 +30,11 @@ class ImageSource:
     """M images: vectors (M, R, D), perhaps memory-mapped (``kind`` "features"), encoded images ("bytes"), or both.
 
     When encoded images are needed, ``read(rows)`` fetches them, None where there is none. All of them come from
-    ``stream(batch_size)``, with the first row of each batch.
+    ``stream(batch_size)``, with the first row of each batch. ``in_memory``: no file holds them, so none keeps what is
+    made of them.
     """
+
+    in_memory = False
 
     def __init__(
         self,
@@ -86,7 +89,9 @@ class ImageSource:
 
 def encoded_list(images: Sequence[bytes | None]) -> ImageSource:
     """Encoded images in memory."""
-    return ImageSource(len(images), partial(_at, images))
+    source = ImageSource(len(images), partial(_at, images))
+    source.in_memory = True
+    return source
 
 
 def _at(images: Sequence[bytes | None], rows: Sequence[int]) -> list[bytes | None]:

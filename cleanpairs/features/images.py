@@ -102,7 +102,7 @@ def _rows(
     encode: Callable[[list[np.ndarray]], np.ndarray],
     progress: Progress | None,
 ) -> Rows:
-    """The rows of all images: of the cache directory, where the pairs are on disk, else as long as the images live."""
+    """The rows of all images: of the cache directory, where the images are on disk, else as long as they live."""
     prefetch = 2 if any(transform.output_size) else 0  # whole pictures are much to hold
     preparation = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform), prefetch=prefetch)
 
@@ -119,15 +119,15 @@ def _rows(
                     values[batch.rows - batch.start] = vectors
                 yield batch.start, values, failures
 
-    if pairs.source.kind != "memory":
-        # By the images' contents, also of files that the input only names. Whatever captions stand beside them. Where
-        # there are vectors too, the groups are theirs.
-        images = pairs.image_group if pairs.images.kind == "bytes" else pairs.images.hashes()
-        folder = cache_dir() / "images" / f"{digest(images.tobytes())}-{encoder_key}"
-        return compute_rows(
+    kept = _in_memory.setdefault(pairs.images, {})  # a fit, its scores and parts of the pairs share the images' object
+    if encoder_key not in kept:
+        folder = None
+        if not pairs.images.in_memory:
+            # By the images' contents, also of files that the input only names. Whatever captions stand beside them.
+            # Where there are vectors too, the groups are theirs.
+            images = pairs.image_group if pairs.images.kind == "bytes" else pairs.images.hashes()
+            folder = cache_dir() / "images" / f"{digest(images.tobytes())}-{encoder_key}"
+        kept[encoder_key] = compute_rows(
             len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress, limits=decoding_limits()
         )
-    kept = _in_memory.setdefault(pairs.images, {})  # a fit, its scores and repairs share the images' object
-    if encoder_key not in kept:
-        kept[encoder_key] = compute_rows(len(pairs.images), shape, dtype, chunks, progress=progress)
     return kept[encoder_key]

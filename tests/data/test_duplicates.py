@@ -115,8 +115,9 @@ def test_signatures_of_a_file_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     data = write_table(tmp_path / "data.parquet", {"image": copies(picture(0)), "caption": list("abcd")})
     first = group_near_duplicates(load_pairs(data)).image_group
     monkeypatch.setattr(duplicates, "image_signatures", lambda *_: pytest.fail("decoded again"))
-    again = group_near_duplicates(load_pairs(data)).image_group
-    assert again.tolist() == first.tolist() and len(np.unique(again)) == 1
+    for some in (load_pairs(data), load_pairs(data)[:2]):
+        again = group_near_duplicates(some).image_group
+        assert again.tolist() == first.tolist() and len(np.unique(again)) == 1
 
 
 @pytest.mark.parametrize("grouped", [True, False])

@@ -41,8 +41,9 @@ def test_frozen_features_come_from_the_cache_the_second_time(tmp_path: Path, mon
         raise AssertionError("encoded again")
 
     monkeypatch.setattr(EfficientNetLite0, "encode_pixels", fail)
-    again = image_matrix(load_pairs(tmp_path / "a.parquet"), image_size=224)
-    np.testing.assert_array_equal(again.array, first.array)
+    loaded = load_pairs(tmp_path / "a.parquet")
+    for some in (loaded[1:], loaded.with_captions(["x", "y", "z"]), loaded):
+        np.testing.assert_array_equal(image_matrix(some, image_size=224).array, first.array)
     with pytest.raises(AssertionError, match="encoded again"):
         image_matrix(pairs, image_size=64)  # another size is another key
 
