@@ -218,6 +218,10 @@ def test_encodings_are_unit_vectors(trained: Any, fitted: Any) -> None:
     assert model.encode_texts([]).shape == (0, dim)
     with pytest.raises(ConfigError, match="list"):
         model.encode_texts("a single caption is not a list of captions")
+    with pytest.raises(DataError, match="caption 1 is 5, and captions are text"):
+        model.encode_texts(["a", 5])
+    np.testing.assert_array_equal(model.encode_texts([float("nan")]), model.encode_texts([""]))
+    np.testing.assert_array_equal(model.encode_images(pairs.images.array().astype(">f4")), z_image)
     assert 0 <= model.evaluate(pairs).rsum <= 600
 
 

@@ -116,7 +116,7 @@ class Pairs:
             raise DataError("captions may be left out only where there are vectors of both sides")
         texts = None if text_vectors is None else as_array("text vectors", text_vectors)
         given = [None] * len(texts) if captions is None and texts is not None else list(captions)  # type: ignore[arg-type]
-        captions = [_caption(i, caption) for i, caption in enumerate(given)]
+        captions = [caption_text(i, caption) for i, caption in enumerate(given)]
         n = len(captions)
         if features is not None:
             source_images, groups, bad = _of_vectors(as_array("features", features))
@@ -258,8 +258,8 @@ def _check_sizes(
         raise DataError(f"text vectors must be floats ({n}, D), found {texts.dtype} {texts.shape}")
 
 
-def _caption(i: int, given: Any) -> str:
-    """The caption ``i`` as text: nothing where pandas has none."""
+def caption_text(i: int, given: Any) -> str:
+    """The caption ``i`` as text: nothing where pandas has none. Raises DataError: it is something else."""
     if isinstance(given, str):
         return plain_text(given)
     if str(given) in ("None", "nan", "<NA>"):

@@ -19,6 +19,7 @@ from cleanpairs.core.parameters import check_choice
 from cleanpairs.core.registry import BACKBONES, HEADS
 from cleanpairs.core.torch_state import own_modes, seeded
 from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data.arrays import as_array
 from cleanpairs.encoders.base import DualEncoder, input_dim
 from cleanpairs.encoders.ensemble import Ensemble, members_of
 from cleanpairs.encoders.image_transform import pictures_of
@@ -28,7 +29,7 @@ from cleanpairs.estimators.batches import RowScorer, VectorScorer
 from cleanpairs.estimators.encoders import AUTO, GIVEN, WORDS, Encoders, takes_sentences, text_encoder_for
 from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.persistence import Saved, Stored
-from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
+from cleanpairs.estimators.scorer import Embedded, PairScorer, texts_of, with_images
 from cleanpairs.estimators.settings import FitSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix
 from cleanpairs.features.rows import Progress
@@ -436,7 +437,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if isinstance(images, np.ndarray) and images.ndim == 4 and len(images):
             images = {"image": pictures_of(images), "caption": [""] * len(images)}
         if isinstance(images, np.ndarray):
-            array = images[:, None, :] if images.ndim == 2 else images
+            array = as_array("the images", images)
+            array = array[:, None, :] if array.ndim == 2 else array
         else:
             array = self._images(load_pairs(images)).array
         return embed_images(self.model_, self._checked(array), device=self._resolved_device()).vectors
@@ -444,9 +446,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """See :meth:`PairScorer.encode_texts`."""
         self._fitted()
-        if isinstance(texts, str):
-            raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")
-        return embed_texts(self.model_, self.tokenizer_.encode(texts), device=self._resolved_device()).vectors
+        table = self.tokenizer_.encode(texts_of(texts))
+        return embed_texts(self.model_, table, device=self._resolved_device()).vectors
 
     def _stored(self) -> Stored:
         """See :meth:`PairScorer._stored`: the weights, the vocabulary, and which pretrained networks stand before."""

@@ -26,6 +26,7 @@ from cleanpairs.data import Pairs, Source, load_pairs
 from cleanpairs.data.arrays import as_array
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
+from cleanpairs.data.pairs import caption_text
 from cleanpairs.data.text import NO_CAPTION_FILE, NO_DOWNLOAD
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.batches import RowScorer
@@ -397,7 +398,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         Returns
         -------
         (m, d) float32
-            Unit vectors.
+            Unit vectors of all images. Pair i has row ``image_index[i]``. A part of the pairs shares all images.
         """
         raise NotImplementedError
 
@@ -413,6 +414,13 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         -------
         (n, d) float32
             Unit vectors.
+
+        Raises
+        ------
+        ConfigError
+            They are one text, or the captions of the fit came as vectors.
+        DataError
+            A caption is no text.
         """
         raise NotImplementedError
 
@@ -1133,6 +1141,31 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
                 f"{path} holds a {type(model).__name__}, not a {cls.__name__}; PairScorer.from_pretrained loads any"
             )
         return model
+
+
+def texts_of(captions: Sequence[str]) -> list[str]:
+    """The captions (n,) that :meth:`PairScorer.encode_texts` is given.
+
+    Parameters
+    ----------
+    captions : sequence of str
+        n captions.
+
+    Returns
+    -------
+    list of str
+        Empty where one is missing.
+
+    Raises
+    ------
+    ConfigError
+        They are one text.
+    DataError
+        One is no text.
+    """
+    if isinstance(captions, str):
+        raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{captions[:40]!r}]")
+    return [caption_text(i, caption) for i, caption in enumerate(captions)]
 
 
 def _one_for_each(pairs: Pairs, correspondence: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from cleanpairs import Pairs
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.methods.clip_score import ClipScore
 from tests.encoders.conftest import made, save_clip
@@ -66,6 +66,8 @@ def test_the_correspondence_is_the_cosine(folder: Path, encoder: PretrainedCLIP)
     np.testing.assert_allclose(model.score_pairs(pairs), model.correspondence_, atol=1e-6)
     np.testing.assert_allclose(model.encode_images(pairs), z_image, atol=1e-6)
     np.testing.assert_allclose(model.encode_texts(captions(8)), encoder.encode_texts(captions(8)), atol=1e-6)
+    with pytest.raises(ConfigError, match="list"):
+        model.encode_texts("one caption")
     pixels = np.stack([np.asarray(Image.open(io.BytesIO(data or b""))) for data in images]).transpose(0, 3, 1, 2)
     np.testing.assert_allclose(model.encode_images(pixels), z_image, atol=1e-6)
     assert model.tau_ == pytest.approx(encoder.temperature)
