@@ -141,10 +141,8 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
             else:
                 roles[role] = wanted
             continue
-        alike = [sorted((n for n in names if n.lower() == want), key=lambda n: n != want) for want in usual]
-        fitting = [
-            name for some in alike for name in some if _fits(role, schema.field(name).type)
-        ]  # the exact one first
+        exact_first = [sorted((n for n in names if n.lower() == want), key=lambda n: n != want) for want in usual]
+        fitting = [name for alike in exact_first for name in alike if _fits(role, schema.field(name).type)]
         if role == "image":  # pictures before their names, and those of any name before none
             fitting.sort(key=lambda name: is_text(_inner_type(schema.field(name).type)))
             fitting = fitting or [field.name for field in schema if is_image_struct(field.type)]
