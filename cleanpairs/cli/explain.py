@@ -219,7 +219,7 @@ def _next_steps(run: Any, calibration: Any, planned: bool) -> list[tuple[str, st
     for most in (0.05, 0.02, 0.01) if len(y) else ():
         with contextlib.suppress(RefusedError):
             cut = cut_at(y, calibration, str(run.info["method"]), max_wrong=most, keep=None)
-            note = f"… of which at most {percent(most, 0)} are expected to be mismatched: keeps {cut.kept:,}"
+            note = f"… at most {percent(most, 0)} expected mismatched: keeps {cut.kept:,}"
             steps.append((note, f"{command} --max-wrong {most:g}"))
     steps.append(("Answer forty questions, for figures that rest on a person", f"cleanpairs review {name} --calibrate"))
     return steps

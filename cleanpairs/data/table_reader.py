@@ -336,7 +336,9 @@ def load_rows(
         for name, values in scores.items():
             values.append(batch.precomputed_scores[name])
         first += batch.n_rows
-    truth = any(wrong is not None for wrong in mismatch)
+    unknown = [wrong is None for wrong in mismatch]
+    truth = not all(unknown)
+    known = np.ma.array(mismatch, bool, mask=unknown) if any(unknown) else np.array(mismatch, bool)
     images, texts = encoded or ImageSource(source.n_rows), arrays["text_features"]
     rows, position, groups = map(np.concatenate, indices.values())
     return Pairs(
@@ -350,7 +352,7 @@ def load_rows(
         text_group=text_groups(captions) if "text" in source.columns or texts is None else vector_groups(texts),
         reasons=_with_row_faults(reasons, rows, meant_twice(named, source.image_root)),
         source=source,
-        true_mismatch=np.ma.array(mismatch, bool, mask=[wrong is None for wrong in mismatch]) if truth else None,
+        true_mismatch=known if truth else None,
         true_key=true_key if truth else None,
         text_vectors=texts,
         precomputed_scores={name: np.concatenate(parts) for name, parts in scores.items()},

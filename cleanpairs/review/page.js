@@ -37,7 +37,7 @@ async function list() {
   const found = await ask("queue?" + new URLSearchParams(blind ? {} : { show: $("show").value, words }));
   ({ pairs, total } = found);
   answered = new Set(found.answered);
-  if (!blind) $("rate").textContent = found.mismatched ? `Of the ${found.kept} kept pairs the model expects about ${percent(found.mismatched[0])} to be mismatched (${percent(found.mismatched[1])} to ${percent(found.mismatched[2])}).`
+  if (!blind) $("rate").textContent = found.mismatched ? `Expected mismatched of ${found.kept} kept pairs: ${percent(found.mismatched[0])} (${percent(found.mismatched[1])} to ${percent(found.mismatched[2])}).`
     : `${found.kept} pairs are kept. How many of them are mismatched, “cleanpairs audit” measures.`;
   for (const id of ["keep-all", "drop-all"]) $(id).hidden = !words || !total;
   progress();
