@@ -56,7 +56,7 @@ def test_a_page_about_a_run(command: Command, run: Run, tmp_path: Path) -> None:
     assert (code, out) == (0, "written: r.html\n"), err
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "<h1>crcl on data.parquet</h1>" in page
-    assert "About 31.0 % of the pairs fit no better than random ones" in page and "chosen from the scores" in page
+    assert "About 31.0\u00a0% of the pairs fit no better than random ones" in page and "chosen from the scores" in page
     assert "By category" in page and "kind 2" in page
     assert "strategy ot; a repair needs a score of at least 0.5" in page
     assert page.count('<article class="card') == 20 + 2 * (5 // 2)  # four galleries, and pairs where scores disagree
