@@ -39,6 +39,8 @@ from cleanpairs.explain import ISSUES
 from cleanpairs.repair.editing import write_csv
 from cleanpairs.trainer import EpochRecord
 
+LISTED = 200  # issues of each kind in issues.csv
+
 
 @dataclass(frozen=True)
 class FitInput:
@@ -65,7 +67,7 @@ def result_table(result: Mapping[str, Any]) -> str:
     out = result["standing_out"]
     odd = f"{len(out):,}  (kept, but they fit worse than half of all random pairs)"
     found = list(result["issues"].items())[1:-1]  # without doubtful pairs, and blocks of displaced rows
-    others = [f"{'at least ' * (n >= 200)}{n:,} {name}" for name, n in found if n]  # issues.csv ends at 200
+    others = [f"{'at least ' * (n >= LISTED)}{n:,} {name}" for name, n in found if n]
     rows = {
         "method": result["method"],
         "pairs": f"{result['pairs']:,}  ({result['quarantined']:,} quarantined)",
@@ -326,7 +328,7 @@ def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Stream
         first = [int(np.searchsorted(pairs.row, np.unique(pairs.row)[block.first])) for block in displaced.blocks]
         blocks = [{"pair_id": i, "why": str(block)} for i, block in zip(first, displaced.blocks, strict=True)]
         out = [i for i in estimator.standing_out_.tolist() if estimator.correspondence_[i] >= estimator.threshold_][:20]
-        issues, keys = explainer.issues(200, blocks, out), dict(enumerate(pairs.keys))  # of each kind, in issues.csv
+        issues, keys = explainer.issues(LISTED, blocks, out), dict(enumerate(pairs.keys))
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:
         write_csv(issues, staged)
     return {

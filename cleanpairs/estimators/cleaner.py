@@ -29,7 +29,7 @@ from cleanpairs.estimators.batches import RowScorer, VectorScorer
 from cleanpairs.estimators.encoders import AUTO, GIVEN, WORDS, Encoders, takes_sentences, text_encoder_for
 from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.persistence import Saved, Stored
-from cleanpairs.estimators.scorer import Embedded, PairScorer, texts_of, with_images
+from cleanpairs.estimators.scorer import Embedded, PairScorer, checked_captions, with_images
 from cleanpairs.estimators.settings import FitSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix
 from cleanpairs.features.rows import Progress
@@ -446,7 +446,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """See :meth:`PairScorer.encode_texts`."""
         self._fitted()
-        table = self.tokenizer_.encode(texts_of(texts))
+        table = self.tokenizer_.encode(checked_captions(texts))
         return embed_texts(self.model_, table, device=self._resolved_device()).vectors
 
     def _stored(self) -> Stored:

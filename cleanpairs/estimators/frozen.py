@@ -27,7 +27,7 @@ from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.encoders import GIVEN, Encoders, check_vectors, refuse_without_captions, resolved
 from cleanpairs.estimators.persistence import Saved, Stored
-from cleanpairs.estimators.scorer import Embedded, PairScorer, texts_of, with_images
+from cleanpairs.estimators.scorer import Embedded, PairScorer, checked_captions, with_images
 from cleanpairs.estimators.settings import check_model
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.matching import unit_rows
@@ -547,7 +547,7 @@ class FrozenScorer(PairScorer):
         self._fitted()
         if isinstance(self._model, GivenVectors):
             raise ConfigError("the captions' vectors came with the data: there is no model that makes others")
-        return np.asarray(self._model.encode_texts(texts_of(texts)))
+        return np.asarray(self._model.encode_texts(checked_captions(texts)))
 
     def _stored(self) -> Stored:
         """Of the pretrained model its name and its fingerprint only. The background, and what scores mean."""

@@ -700,7 +700,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _apply_answers(self, answered: Answered) -> None:
         rate = answered.noise_rate
-        known = {name: getattr(self, name) for name in ("threshold_", "noise_rate_", "calibration_")}
+        names = ("threshold_", "noise_rate_", "noise_rate_interval_", "calibration_")
+        known = {name: getattr(self, name) for name in names}
         self._of_fit_ = getattr(self, "_of_fit_", known)
         self.correspondence_, self.threshold_ = answered.correspondence.copy(), answered.threshold
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
@@ -1143,7 +1144,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return model
 
 
-def texts_of(captions: Sequence[str]) -> list[str]:
+def checked_captions(captions: Sequence[str]) -> list[str]:
     """The captions (n,) that :meth:`PairScorer.encode_texts` is given.
 
     Parameters

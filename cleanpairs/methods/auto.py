@@ -233,7 +233,8 @@ class Auto(PairCleaner):
         return np.concatenate([np.empty(0, np.float32), *found])
 
     def _takes_own_threshold(self, fingerprint: str) -> bool:
-        known = self._similarity is not None and self.noise_rate_interval_[0] > 0  # a probability has one threshold
+        # A probability has one threshold, if the fit knew of mismatched pairs.
+        known = self._similarity is not None and self._without_answers("noise_rate_interval_")[0] > 0
         return not known and super()._takes_own_threshold(fingerprint)
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:

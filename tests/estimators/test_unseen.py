@@ -139,6 +139,10 @@ def test_vectors_have_a_threshold_of_their_own_where_the_fit_knew_of_no_mismatch
     found = score_stream(saved, tmp_path / "new.parquet", tmp_path / "scores.parquet")
     assert found.flagged == model.predict(new).sum() and found.threshold == pytest.approx(unseen.threshold, rel=1e-4)
     assert Auto(random_state=0).fit(new).own_threshold(clean) is None
+    model.calibrate(dict.fromkeys(range(40), False))  # answers about the data of the fit
+    again = model.own_threshold(new)
+    assert model.noise_rate_interval_[0] > 0 and again is not None
+    assert (again.threshold, again.noise_rate) == (unseen.threshold, unseen.noise_rate)
 
 
 def test_a_model_that_compares_words_with_regions_is_scored_in_a_stream(tmp_path: Path) -> None:
