@@ -160,7 +160,7 @@ def _over_others(side: _Largest, worth: np.ndarray) -> np.ndarray:
     """log sum_j exp(s_ij / tau + worth_j) (N,) float64 over the others, whose worth is (N,)."""
     kept, rest, top, total = side
     highest = float(worth.max())
-    sums = kept @ np.exp(worth - highest)
+    sums = (kept @ np.exp(worth - highest).astype(kept.dtype)).astype(np.float64)
     return np.asarray(np.log(sums + rest * sums.sum() / total) + top + highest)
 
 
@@ -297,7 +297,7 @@ def _largest(side: _Side, products: np.ndarray | None, tau: float) -> _Largest:
     asking, answering, mine, theirs = side
     n = len(asking)
     k, rest, top = min(n, max(1, _KEPT // n)), np.zeros(n), np.empty(n)
-    whole, parts = np.empty((n, n if k == n else 0)), list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
+    whole, parts = np.empty((n, n if k == n else 0), np.float32), list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
     near = np.asarray(answering, np.float32).T
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // 2 // n))  # larger blocks are mapped anew each time
     for block in blocks(n, rows):
@@ -318,7 +318,7 @@ def _largest(side: _Side, products: np.ndarray | None, tau: float) -> _Largest:
         row, column = np.divmod(at, n)
         parts.append((S.ravel()[at].astype(np.float64), column.astype(np.int32), np.bincount(row, minlength=len(S))))
     if k == n:
-        return whole, rest, top, float(whole.sum())
+        return whole, rest, top, float(whole.sum(dtype=np.float64))
     from scipy.sparse import csr_array
 
     values, columns, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
