@@ -433,8 +433,8 @@ def normalised_agreement(
 
     observed, shared = among_all(summed, n, tau=NUMBERS.sum_tau, seed=seed)
     agreement = -(shared[0, others[0]] + shared[1, others[1]]) / 2
-    for side, (asking, shown) in ((of_image, others), (of_text, others[::-1])):
-        agreement += cosines(side(asking, shown), np.tile(side.space.vectors[shown], 2))
+    for side, (queries, targets) in ((of_image, others), (of_text, others[::-1])):
+        agreement += cosines(side(queries, targets), np.tile(side.space.vectors[targets], 2))
     return observed, agreement
 
 
@@ -458,16 +458,16 @@ class _Prediction:
         self.mean = np.zeros(0, np.float32)
         self.mean = np.stack([predicted.mean(axis=0) for predicted in self._each(sample, None)])
 
-    def _each(self, rows: np.ndarray, shown: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def _each(self, rows: np.ndarray, targets: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """(R, e) each."""
-        by_ridge, none = self.ridge.without(rows, shown), np.zeros(0, np.int64)
-        if shown is None:
+        by_ridge, none = self.ridge.without(rows, targets), np.zeros(0, np.int64)
+        if targets is None:
             return self.kernel(rows, none, none)[0], by_ridge
-        return self.kernel(np.unique(rows), rows, shown)[1], by_ridge
+        return self.kernel(np.unique(rows), rows, targets)[1], by_ridge
 
-    def __call__(self, rows: np.ndarray, shown: np.ndarray | None = None) -> np.ndarray:
-        """Of ``rows`` (R,), without themselves, and without ``shown`` (R,), the rows whose vectors in t are judged."""
-        each = zip(self._each(rows, shown), self.mean, strict=True)
+    def __call__(self, rows: np.ndarray, targets: np.ndarray | None = None) -> np.ndarray:
+        """Of ``rows`` (R,), without themselves and ``targets`` (R,), the rows whose vectors in t are judged."""
+        each = zip(self._each(rows, targets), self.mean, strict=True)
         return np.concatenate([self.space.scaled(predicted - mean) for predicted, mean in each], axis=1)
 
 
@@ -482,17 +482,17 @@ def _joined_agreement(
     """
     trust = trust.astype(np.float32)
     observed, null = [], []
-    for direction, (asking, shown) in zip(directions, (null_rows, null_rows[::-1]), strict=True):
+    for direction, (queries, targets) in zip(directions, (null_rows, null_rows[::-1]), strict=True):
         # Image i predicts the caption of j, or the caption of j the image i. The judged pair is left out.
         x, _, space = direction
         ridge = _Ridge(x, space.given, trust)
         for predicted, null_predicted in (
-            _kernel_regression(direction, references, trust, rows, asking, shown),
-            (ridge.without(rows), ridge.without(asking, shown)),
+            _kernel_regression(direction, references, trust, rows, queries, targets),
+            (ridge.without(rows), ridge.without(queries, targets)),
         ):
             mean = predicted.mean(axis=0)
             observed.append(space.standardised(predicted - mean, rows))
-            null.append(space.standardised(null_predicted - mean, shown))
+            null.append(space.standardised(null_predicted - mean, targets))
     return _discriminant(np.stack(observed), np.stack(null), null_rows.shape[1] - apart)
 
 
@@ -509,11 +509,11 @@ def _discriminant(observed: np.ndarray, null: np.ndarray, count: int) -> tuple[n
 
 
 def _kernel_regression(
-    direction: _Direction, references: np.ndarray, trust: np.ndarray, rows: np.ndarray, asking: np.ndarray,
-    shown: np.ndarray,
+    direction: _Direction, references: np.ndarray, trust: np.ndarray, rows: np.ndarray, queries: np.ndarray,
+    targets: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """The weighted mean of N vectors ``t`` near in ``x``, less that of all: (R, d) of ``rows`` without themselves, and
-    (K, d) of ``asking``, out of ``rows``, without ``shown`` either.
+    (K, d) of ``queries``, out of ``rows``, without ``targets`` either.
     """
     x, group, space = direction
     t = space.given
@@ -529,12 +529,13 @@ def _kernel_regression(
         mean = (weighted - left) / np.maximum(all_mass - left_mass, 1e-12)[:, None]
         return np.asarray(mean, dtype=np.float32)
 
-    shown_weight = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(NUMBERS.tau)) * trust[shown]
-    shown_weight[~is_reference[shown]] = 0
-    left_total, left_mass = total[place[asking]] - shown_weight[:, None] * t[shown], mass[place[asking]]
-    null_predicted = left_total / np.maximum(left_mass - shown_weight, 1e-12)[:, None]
+    cosine = np.einsum("ij,ij->i", x[queries], x[targets])
+    target_weight = np.exp((cosine - 1) / np.float32(NUMBERS.tau)) * trust[targets]
+    target_weight[~is_reference[targets]] = 0
+    left_total, left_mass = total[place[queries]] - target_weight[:, None] * t[targets], mass[place[queries]]
+    null_predicted = left_total / np.maximum(left_mass - target_weight, 1e-12)[:, None]
     predicted = total / np.maximum(mass, 1e-12)[:, None]
-    return predicted - mean_of_all_but(rows), null_predicted - mean_of_all_but(asking, shown)
+    return predicted - mean_of_all_but(rows), null_predicted - mean_of_all_but(queries, targets)
 
 
 def kernel_sums(
@@ -641,15 +642,15 @@ class _Ridge:
         self.residual = t - self.solved @ (weighted @ t)
         self.stays = 1 - np.einsum("ij,ij->i", self.solved, x) * weight  # 1 - H_ii
 
-    def without(self, asking: np.ndarray, shown: np.ndarray | None = None) -> np.ndarray:
-        """Predictions (R, e) at the rows ``asking`` (R,). The regressions have seen neither these pairs nor those of
-        the rows ``shown`` (R,). The residuals of the left-out pairs S are (I - H_SS)^-1 e_S.
+    def without(self, queries: np.ndarray, targets: np.ndarray | None = None) -> np.ndarray:
+        """Predictions (R, e) at the rows ``queries`` (R,). The regressions have seen neither these pairs nor those of
+        the rows ``targets`` (R,). The residuals of the left-out pairs S are (I - H_SS)^-1 e_S.
         """
-        if shown is None:
-            return np.asarray(self.t[asking] - self.residual[asking] / self.stays[asking, None])
-        out = np.empty((len(asking), self.t.shape[1]), np.float32)
-        for start in range(0, len(asking), BLOCK):
-            i, j = asking[start : start + BLOCK], shown[start : start + BLOCK]
+        if targets is None:
+            return np.asarray(self.t[queries] - self.residual[queries] / self.stays[queries, None])
+        out = np.empty((len(queries), self.t.shape[1]), np.float32)
+        for start in range(0, len(queries), BLOCK):
+            i, j = queries[start : start + BLOCK], targets[start : start + BLOCK]
             both = np.einsum("ij,ij->i", self.solved[i], self.x[j])
             toward, back = both * self.weight[j], both * self.weight[i]
             left_out = self.stays[j, None] * self.residual[i] + toward[:, None] * self.residual[j]
@@ -719,8 +720,8 @@ def similarity_to_neighbours(pairs: VectorPairs, trust: np.ndarray, *, seed: int
         similarity = np.einsum("ij,ij->i", many, space.vectors)
         above += similarity / max(float(similarity.std()), 1e-12)
         observed = np.einsum("ij,ij->i", few, t) + 1e-6  # no pair is nearer than itself
-        for asking, among in ((few, t[others]), (t, few[others])):
+        for queries, among in ((few, t[others]), (t, few[others])):
             for start in range(0, n, BLOCK):
                 at = slice(start, start + BLOCK)
-                nearer[at] += np.log1p((asking[at] @ among.T > observed[at, None]).sum(axis=1))
+                nearer[at] += np.log1p((queries[at] @ among.T > observed[at, None]).sum(axis=1))
     return np.asarray(rankdata(above) + rankdata(-nearer) - 1) / (2 * max(n, 1))

@@ -133,8 +133,8 @@ def weights_by_twins(
     -----
     Where captions are copied, most mismatched pairs have a caption of several images, and score lower than others.
     """
-    shown = np.unique(np.stack([text_group, image_group]), axis=1)[0]  # the caption of each image once
-    texts, images = np.unique(shown, return_counts=True)
+    captioned = np.unique(np.stack([text_group, image_group]), axis=1)[0]  # the caption of each image once
+    texts, images = np.unique(captioned, return_counts=True)
     several = images[np.searchsorted(texts, text_group)] > 1
     of_known, prior = several[captions], 10
     if min(of_known.sum(), (~of_known).sum()) < prior:
@@ -234,8 +234,8 @@ class SimilarityModel:
         if self.correction:
             sides = pairs.images - self.means[0], pairs.texts - self.means[1]
             found = sum(
-                cosines(_in_spread(asking @ map_, covariance), shown)
-                for asking, shown, map_, covariance in zip(
+                cosines(_in_spread(queries @ map_, covariance), targets)
+                for queries, targets, map_, covariance in zip(
                     sides, sides[::-1], self.maps, self.covariances[::-1], strict=True
                 )
             )
@@ -246,8 +246,9 @@ class SimilarityModel:
         """All that there is, by name."""
         found = {f"background.{name}": value for name, value in vars(self.background.pairs).items()}
         found |= {f"of_score.{name}": np.atleast_1d(value) for name, value in vars(self.of_score).items()}
+        found["potentials"] = self.background.potentials
         own = ("maps", "means", "covariances", "scales", "correction", "known")
-        return found | {"worth": self.background.worth} | {name: np.atleast_1d(getattr(self, name)) for name in own}
+        return found | {name: np.atleast_1d(getattr(self, name)) for name in own}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "SimilarityModel":
@@ -259,7 +260,7 @@ class SimilarityModel:
         of_score = part("of_score.")
         rate = float(of_score.pop("noise_rate")[0])
         return cls(
-            background=Background(VectorPairs(**part("background.")), arrays["worth"]),
+            background=Background(VectorPairs(**part("background.")), arrays["potentials"]),
             correction=float(arrays["correction"][0]),
             of_score=ScoreProbability(rate, **of_score),
             **{name: arrays[name] for name in ("maps", "means", "covariances", "scales", "known")},
@@ -343,15 +344,15 @@ def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> Similarit
     best = _first_within_two_standard_errors(
         [matched * (_above(o, c) + NUMBERS.near_share * _above(o, near)) for o, c, near in joined]
     )
-    observed, of_null, of_near = joined[best]
+    observed, null_scores, near_scores = joined[best]
     weight = weights_by_twins(pairs.image_group, pairs.text_group, null[1], matched)
-    calibration = calibrate(observed, of_null, weight=weight, by_score=True, seed=seed)
+    calibration = calibrate(observed, null_scores, weight=weight, by_score=True, seed=seed)
     assert calibration is not None
     rate = calibration.rate
-    apart = _corrected(area(observed, of_null), rate)
+    apart = _corrected(area(observed, null_scores), rate)
     found = None
     if rate < NUMBERS.few_random and apart >= NUMBERS.apart:
-        found = _near(observed, of_near, of_null, rate, seed)
+        found = _near(observed, near_scores, null_scores, rate, seed)
     calibration = found or calibration
     correction, matched = NUMBERS.weights[best], 1 - calibration.mismatched(positions(observed, observed))
     added_alone = (alone[0] - scales[0, 0]) / scales[0, 1] + correction * predicted[0]
@@ -367,14 +368,14 @@ def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> Similarit
     )
     return SimilarityAgreement(
         observed,
-        of_null,
+        null_scores,
         calibration.rate,
         matched,
         calibration=calibration,
         model=model,
         separation=apart if calibration.rate < NUMBERS.few_wrong else calibration.separation,
         near=found is not None,
-        similar=of_near if found is None else of_near[:0],
+        similar=near_scores if found is None else near_scores[:0],
     )
 
 
@@ -401,7 +402,7 @@ def _alone(
     """Similarity of rows (2, k) of images and captions, each pair as if it were added to the background alone."""
     sums, rng = background.others, np.random.default_rng(seed)
     own = cosines(pairs.images, pairs.texts).astype(np.float64) / TAU
-    with_own = np.logaddexp(sums, [[own, own + background.worth[1]], [own, own + background.worth[0]]])
+    with_own = np.logaddexp(sums, [[own, own + background.potentials[1]], [own, own + background.potentials[0]]])
     out = []
     for image, text in judged:
         cosine = cosines(pairs.images[image], pairs.texts[text])
@@ -445,10 +446,10 @@ def _predicted(
             map_ = solved(*(whole - own for whole, own in zip(total, part, strict=True)))
             for scores, rows in zip(out, judged, strict=True):
                 of = np.flatnonzero(fold[rows[0]] == f)
-                asking, shown = rows[:, of] if not flipped else rows[::-1, of]
-                known, place = np.unique(asking, return_inverse=True)
+                queries, targets = rows[:, of] if not flipped else rows[::-1, of]
+                known, place = np.unique(queries, return_inverse=True)
                 predicted = space.scaled(x[known] @ map_)
-                scores[of] += cosines(predicted[place], space.vectors[shown])
+                scores[of] += cosines(predicted[place], space.vectors[targets])
     return np.stack(maps), out
 
 
@@ -476,10 +477,10 @@ def _above(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
     return np.searchsorted(np.sort(null), observed) / max(len(null), 1)
 
 
-def _first_within_two_standard_errors(worth: list[np.ndarray]) -> int:
+def _first_within_two_standard_errors(values: list[np.ndarray]) -> int:
     """The first of several choices that is within two standard errors of the best. (n,) each, of the same n pairs."""
-    best = worth[int(np.argmax([w.mean() for w in worth]))]
-    behind = [best - w for w in worth]
+    best = values[int(np.argmax([each.mean() for each in values]))]
+    behind = [best - each for each in values]
     return next(i for i, d in enumerate(behind) if d.mean() <= 2 * d.std() / np.sqrt(len(d)))
 
 

@@ -91,9 +91,9 @@ class GraphReasoning(nn.Module):
         for k, (query, key, graph) in enumerate(zip(self.query, self.key, self.graph, strict=True)):
             # (Wq x + bq) . (Wk y): what depends on x alone leaves the softmax over y as it is
             merged, offset = query.weight.T @ key.weight, key.weight.T @ query.bias  # type: ignore[operator]
-            asking = x[:, 0] if k == last else x.flatten(0, 1)  # of the last round only node 0 is looked at
-            asking = torch.addmm(offset, asking, merged).view(len(x), -1, x.shape[-1])
-            logits = asking @ x.transpose(1, 2)  # (P, L + 1, L + 1)
+            queries = x[:, 0] if k == last else x.flatten(0, 1)  # of the last round only node 0 is looked at
+            queries = torch.addmm(offset, queries, merged).view(len(x), -1, x.shape[-1])
+            logits = queries @ x.transpose(1, 2)  # (P, L + 1, L + 1)
             if hidden is not None:
                 logits = logits.masked_fill(hidden, float("-inf"))
             e = (logits - logits.detach().amax(dim=-1, keepdim=True)).exp()  # torch's softmax of short rows is slow

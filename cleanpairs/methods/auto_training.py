@@ -333,13 +333,13 @@ class AutoTraining(TrainingStrategy):
 
     def repair(self, view: EpochContext) -> None:
         """Lend captions of pairs with w < 1/2 to the images that they fit best, by sparse transport."""
-        lost = np.flatnonzero(self.w < 0.5)
-        if len(lost) < 4:
+        flagged = np.flatnonzero(self.w < 0.5)
+        if len(flagged) < 4:
             return
-        image, text = self.joint(view, view.data.image_index[lost], lost)
-        m, k = len(lost), min(NUMBERS.candidates, len(lost))
-        asking, found, back = np.repeat(np.arange(m), k), top_k(image, text, k).indices, top_k(text, image, k).indices
-        row, column = np.concatenate([asking, back.ravel()]), np.concatenate([found.ravel(), asking])
+        image, text = self.joint(view, view.data.image_index[flagged], flagged)
+        m, k = len(flagged), min(NUMBERS.candidates, len(flagged))
+        queries, found, back = np.repeat(np.arange(m), k), top_k(image, text, k).indices, top_k(text, image, k).indices
+        row, column = np.concatenate([queries, back.ravel()]), np.concatenate([found.ravel(), queries])
         edge = (row != column) & (row >= 0) & (column >= 0)  # below 0: an approximate search found no more
         key = np.unique(row[edge] * m + column[edge])
         row, column = key // m, key % m
@@ -355,8 +355,8 @@ class AutoTraining(TrainingStrategy):
         order = np.lexsort((-plan.mass, row))
         best = order[np.unique(row[order], return_index=True)[1]]  # of each row, the edge that carries most
         good = best[(cosine[best] > own[row[best]]) & (plan.mass[best] > NUMBERS.least_mass * plan.row_left[row[best]])]
-        self.captions[lost[row[good]]] = lost[column[good]]
-        self.weight[lost[row[good]]] = self.repair_weight
+        self.captions[flagged[row[good]]] = flagged[column[good]]
+        self.weight[flagged[row[good]]] = self.repair_weight
 
     def labels(self) -> np.ndarray:
         """See :class:`cleanpairs.trainer.TrainingStrategy`."""

@@ -339,14 +339,14 @@ class L2RM(SplittingCleaner):
             linear = self._heads[0].linear
             weight, bias = float(linear.weight.detach().diagonal().mean()), float(linear.bias.detach().mean())
 
-        def search(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK | None:
+        def search(is_image: bool, trusted: bool, queries: np.ndarray, donors: np.ndarray, k: int) -> TopK | None:
             most = 1 << 24  # entries of a transport problem. Beyond, the nearest are taken.
-            if trusted or len(asking) * len(showing) > most or min(len(asking), len(showing)) < 2:
+            if trusted or len(queries) * len(donors) > most or min(len(queries), len(donors)) < 2:
                 return None
             kept, given = (z_text, z_image) if is_image else (z_image, z_text)
-            S = torch.from_numpy(kept[asking] @ given[showing].T)
+            S = torch.from_numpy(kept[queries] @ given[donors].T)
             cost = (weight * S + bias).clamp_min(1e-10)
-            own = torch.from_numpy(asking[:, None] == showing[None, :])
+            own = torch.from_numpy(queries[:, None] == donors[None, :])
             plan = partial_transport(cost, mass=self.rematch_mass, reg=self.transport_reg, forbidden=own)
             best = plan.topk(min(k, plan.shape[1]), dim=1)
             moved = best.values > 0

@@ -68,10 +68,10 @@ class LEMoN(FrozenScorer):
             (pairs.images, background.images, pairs.texts, background.texts, image, text, self.beta),
             (pairs.texts, background.texts, pairs.images, background.images, text, image, self.gamma),
         )
-        for asking, near, shown, expected, asks, shows, weight in sides:
-            if not n or not len(near):
+        for queries, references, partners, reference_partners, query, partner, weight in sides:
+            if not n or not len(references):
                 continue
-            nearest = top_k(asking, near, self.k + 1)
+            nearest = top_k(queries, references, self.k + 1)
             at = np.maximum(nearest.indices, 0)
             same_pair = (background.image_group[at] == pairs.image_group[:, None]) & (
                 background.text_group[at] == pairs.text_group[:, None]
@@ -80,6 +80,6 @@ class LEMoN(FrozenScorer):
             valid &= valid.cumsum(axis=1) <= self.k
             share = valid * np.exp(-self.tau_1 * (1 - nearest.scores)) * trust[at]
             share /= np.maximum(valid.sum(axis=1, keepdims=True), 1)
-            mean = np.einsum("nk,nkd->nd", share, expected[at], optimize=True)
-            distance += weight * (share.sum(axis=1)[asks] - cosines(mean[asks], shown[shows]))
+            mean = np.einsum("nk,nkd->nd", share, reference_partners[at], optimize=True)
+            distance += weight * (share.sum(axis=1)[query] - cosines(mean[query], partners[partner]))
         return -distance[:n], -distance[n:]

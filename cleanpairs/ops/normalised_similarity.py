@@ -45,9 +45,9 @@ _KEPT = 1 << 23  # similarities that it keeps of each side: 96 MiB
 _BLOCK_ENTRIES = 1 << 22  # similarities at once: 16 MiB of float32
 _LEAST_ROWS, _MOST_ROWS = 64, 1024  # of a block: products of few rows add up in another order
 
-_Side = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # who asks (n, d), who answers (m, d), and their groups
+_Side = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # queries (n, d), references (m, d), and their groups
 _Largest = tuple["np.ndarray | csr_array", np.ndarray, np.ndarray, float]  # see _largest
-_Answering = tuple[np.ndarray, np.ndarray, float, np.ndarray, set[int]]  # see Background._answering
+_References = tuple[np.ndarray, np.ndarray, float, np.ndarray, set[int]]  # see Background._references
 
 
 @dataclass(frozen=True)
@@ -80,32 +80,32 @@ class VectorPairs:
         """
         image, text = null
         observed = cosines(pairs.images, pairs.texts).astype(np.float64)
-        of_null = cosines(pairs.images[image], pairs.texts[text]).astype(np.float64)
+        null_scores = cosines(pairs.images[image], pairs.texts[text]).astype(np.float64)
         if kind is not None:
             shared = self.shared(pairs, kind=kind, tau=tau)
             observed -= shared.mean(axis=0)
-            of_null -= (shared[0, image] + shared[1, text]) / 2
-        return observed, of_null
+            null_scores -= (shared[0, image] + shared[1, text]) / 2
+        return observed, null_scores
 
     def _shared(self, side: _Side, own: np.ndarray, kind: str, tau: float) -> np.ndarray:
         """(n,) float64, of one direction."""
-        asking, answering, mine, theirs = side
-        n, m = len(asking), len(answering)
+        queries, references, query_group, reference_group = side
+        n, m = len(queries), len(references)
         out = np.empty(n)
-        search = prepare(asking, answering, 256) if m > EXACT_UP_TO else None
+        search = prepare(queries, references, 256) if m > EXACT_UP_TO else None
         sample = 1024  # pairs that stand for those that are not among the nearest
         at = np.arange(m) if search is None else np.sort(np.random.default_rng(0).choice(m, sample, replace=False))
-        near = np.asarray(answering if search is None else answering[at], np.float32).T
+        near = np.asarray(references if search is None else references[at], np.float32).T
         rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // max(len(at), 1))) if search is None else search.block
         for block in blocks(n, rows):
-            asked = np.asarray(asking[block], np.float32)
-            S = asked @ near  # (b, m), or with the sample
-            S[theirs[at] == mine[block, None]] = -np.inf
+            block_queries = np.asarray(queries[block], np.float32)
+            S = block_queries @ near  # (b, m), or with the sample
+            S[reference_group[at] == query_group[block, None]] = -np.inf
             if search is not None:
-                scores, found = search(asked)  # (b, 256)
+                scores, found = search(block_queries)  # (b, 256)
                 S[scores[:, -1:] <= S] = -np.inf  # those are among the nearest, or as near as they
                 S += np.float32(tau * np.log(m / sample) if kind == "softmax" else -np.inf)  # each stands for so many
-                scores[(found < 0) | (theirs[found] == mine[block, None])] = -np.inf
+                scores[(found < 0) | (reference_group[found] == query_group[block, None])] = -np.inf
                 S = np.concatenate([scores, S], axis=1)
             S = np.concatenate([S, own[block, None]], axis=1)
             if kind == "csls":
@@ -116,7 +116,7 @@ class VectorPairs:
                 top = S.max(axis=1, keepdims=True)
                 sums = np.exp((S - top) / np.float32(tau)).sum(axis=1, dtype=np.float64)
                 out[block] = top[:, 0] + tau * np.log(sums)
-            release(asking)
+            release(queries)
         return out
 
     def _sides(self, pairs: "VectorPairs") -> list[_Side]:
@@ -130,7 +130,7 @@ def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = 20) -> np.nda
     """As :meth:`VectorPairs.shared`, (2, N) float64: the mean of softmax and balanced.
 
     The softmax is the first of ``steps``: both sides take half a step at once. The largest similarities of each image
-    and caption are kept, all up to some 2,900 pairs. The rest of a sum counts with the mean worth of what is kept.
+    and caption are kept, all up to some 2,900 pairs. The rest counts with the mean potential of these.
     """
     first, last, _ = _balance(pairs, tau, steps)
     return -tau * (first + last)
@@ -151,22 +151,22 @@ def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarra
     first = found
     for step in range(steps):
         each = zip(sides, found, found[::-1], strict=True)
-        found = [(mine - np.logaddexp(_over_others(side, worth), own + worth)) / 2 for side, mine, worth in each]
+        found = [(mine - np.logaddexp(_over_others(side, other), own + other)) / 2 for side, mine, other in each]
         first = first if step else found
     return np.stack(first), np.stack(found), sides
 
 
-def _over_others(side: _Largest, worth: np.ndarray) -> np.ndarray:
-    """log sum_j exp(s_ij / tau + worth_j) (N,) float64 over the others, whose worth is (N,)."""
+def _over_others(side: _Largest, potential: np.ndarray) -> np.ndarray:
+    """log sum_j exp(s_ij / tau + potential_j) (N,) float64 over the others, whose potential is (N,)."""
     kept, rest, top, total = side
-    highest = float(worth.max())
-    sums = (kept @ np.exp(worth - highest).astype(kept.dtype)).astype(np.float64)
+    highest = float(potential.max())
+    sums = (kept @ np.exp(potential - highest).astype(kept.dtype)).astype(np.float64)
     return np.asarray(np.log(sums + rest * sums.sum() / total) + top + highest)
 
 
-def _least(worth: np.ndarray) -> np.ndarray:
+def _floored(potential: np.ndarray) -> np.ndarray:
     """Worth (m,) that is not too small: products of smaller terms are denormal, and slow."""
-    return np.asarray(np.maximum(worth, worth.max(initial=0) - 27))
+    return np.asarray(np.maximum(potential, potential.max(initial=0) - 27))
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Background:
     ----------
     pairs : VectorPairs
         m pairs.
-    worth : (2, m) float
+    potentials : (2, m) float
         Balanced u of the images and v of the captions.
     within : (2, m) float
         What :func:`balanced` finds for these pairs. Empty where it is no longer needed.
@@ -188,7 +188,7 @@ class Background:
     """
 
     pairs: VectorPairs
-    worth: np.ndarray
+    potentials: np.ndarray
     within: np.ndarray = field(default_factory=lambda: np.empty((2, 0)))
     others: np.ndarray = field(default_factory=lambda: np.empty((2, 2, 0)))
     tau: float = TAU
@@ -197,8 +197,8 @@ class Background:
     def of(cls, pairs: VectorPairs, *, tau: float = TAU) -> "Background":
         """Balance m pairs. They are kept in half precision."""
         first, last, sides = _balance(pairs, tau)
-        worths = [(np.zeros(len(pairs)), _least(v)) for v in last[::-1]]
-        others = np.array([[_over_others(side, w) for w in both] for side, both in zip(sides, worths, strict=True)])
+        potentials = [(np.zeros(len(pairs)), _floored(v)) for v in last[::-1]]
+        others = np.array([[_over_others(side, w) for w in both] for side, both in zip(sides, potentials, strict=True)])
         half = replace(pairs, images=pairs.images.astype(np.float16), texts=pairs.texts.astype(np.float16))
         return cls(half, last, -tau * (first + last), others, tau)
 
@@ -208,13 +208,13 @@ class Background:
         return np.asarray(cosine - self.added(cosine, self.sums(pairs)).mean(axis=0))
 
     def sums(self, pairs: VectorPairs) -> np.ndarray:
-        """(2, 2, n): of images and captions, log sum_j exp(s_ij / tau) without and with the worth of j."""
+        """(2, 2, n): of images and captions, log sum_j exp(s_ij / tau) without and with the potential of j."""
         out = np.empty((2, 2, len(pairs)))
-        sides = list(zip(out, self.pairs._sides(pairs), self._answering, strict=True))
+        sides = list(zip(out, self.pairs._sides(pairs), self._references, strict=True))
 
         def find(block: slice) -> None:
-            for found, (vectors, _, group, _), answering in sides:
-                found[:, block] = _log_sums(vectors[block], group[block], answering, self.tau)
+            for found, (vectors, _, group, _), references in sides:
+                found[:, block] = _log_sums(vectors[block], group[block], references, self.tau)
 
         in_threads(find, blocks(len(pairs), 512))
         return out
@@ -236,21 +236,21 @@ class Background:
         return np.asarray(self.tau * (first + last + root))
 
     @cached_property
-    def _answering(self) -> list[_Answering]:
+    def _references(self) -> list[_References]:
         """Of captions, and of images: vectors over tau (d, m), weights (m, 2), their scale, and groups, twice."""
         found = []
-        for (_, vectors, _, group), worth in zip(self.pairs._sides(self.pairs), self.worth[::-1], strict=True):
-            highest = float(worth.max(initial=0))
-            weights = np.stack([np.ones_like(worth), np.exp(_least(worth) - highest)], axis=1)
+        for (_, vectors, _, group), potential in zip(self.pairs._sides(self.pairs), self.potentials[::-1], strict=True):
+            highest = float(potential.max(initial=0))
+            weights = np.stack([np.ones_like(potential), np.exp(_floored(potential) - highest)], axis=1)
             near = np.ascontiguousarray(vectors.T, np.float32) / np.float32(self.tau)
             found.append((near, weights.astype(np.float32), highest, group, set(group.tolist())))
         return found
 
 
-def _log_sums(asking: np.ndarray, group: np.ndarray, answering: _Answering, tau: float) -> np.ndarray:
-    """(2, n) float64: log sum_j exp(s_ij / tau) over those of other groups, and the same with worth in the exponent."""
-    near, weights, highest, groups, known = answering
-    products, sums = np.asarray(asking, np.float32) @ near, np.empty((len(asking), 2))
+def _log_sums(queries: np.ndarray, group: np.ndarray, references: _References, tau: float) -> np.ndarray:
+    """(2, n) float64: log sum_j exp(s_ij / tau) over those of other groups, without and with their potentials."""
+    near, weights, highest, groups, known = references
+    products, sums = np.asarray(queries, np.float32) @ near, np.empty((len(queries), 2))
     for i, number in enumerate(group.tolist()):
         if number in known:
             products[i, groups == number] = -np.inf
@@ -294,15 +294,15 @@ def _largest(side: _Side, products: np.ndarray | None, tau: float) -> _Largest:
     And the sum of the matrix, which is dense where all of them are kept. ``products`` (N, N): all similarities, where
     they are known.
     """
-    asking, answering, mine, theirs = side
-    n = len(asking)
+    queries, references, query_group, reference_group = side
+    n = len(queries)
     k, rest, top = min(n, max(1, _KEPT // n)), np.zeros(n), np.empty(n)
     whole, parts = np.empty((n, n if k == n else 0), np.float32), list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
-    near = np.asarray(answering, np.float32).T
+    near = np.asarray(references, np.float32).T
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // 2 // n))  # larger blocks are mapped anew each time
     for block in blocks(n, rows):
-        S = np.asarray(asking[block], np.float32) @ near if products is None else np.array(products[block], order="C")
-        S[theirs == mine[block, None]] = -np.inf
+        S = np.asarray(queries[block], np.float32) @ near if products is None else np.array(products[block], order="C")
+        S[reference_group == query_group[block, None]] = -np.inf
         S[np.arange(len(S)), np.arange(n)[block]] = -np.inf
         highest = np.maximum(S.max(axis=1, keepdims=True), np.float32(-1))  # of nobody else: as of one who is far
         top[block] = highest[:, 0] / tau

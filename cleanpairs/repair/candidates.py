@@ -15,8 +15,8 @@ from cleanpairs.repair.assignment import Members
 from cleanpairs.repair.settings import RepairSettings
 
 DonorSearch = Callable[[bool, bool, np.ndarray, np.ndarray, int], TopK | None]
-# ``search(is_image, trusted, asking, showing, k)``: for each pair of ``asking`` (Q,), whose text is kept where
-# ``is_image`` and whose image is kept otherwise, the k best pairs of ``showing`` (G,) to take the other part from, as
+# ``search(is_image, trusted, queries, donors, k)``: for each pair of ``queries`` (Q,), whose text is kept where
+# ``is_image`` and whose image is kept otherwise, the k best pairs of ``donors`` (G,) to take the other part from, as
 # positions (Q, k) in it and scores. None: the most similar parts are to be looked for.
 
 NeighbourSearch = Callable[[np.ndarray, np.ndarray, int], TopK]
@@ -66,7 +66,7 @@ class Edges:
 
     - ``row`` int32: place among the ``mismatched`` (R,) pairs
     - ``is_image``, ``trusted`` bool: the image is replaced. The donor group is of trusted pairs
-    - ``donor_group`` int32: place in ``members``, and in ``shown`` (G,) int32, a pair that has the group's part
+    - ``donor_group`` int32: place in ``members``, and in ``donor_pair`` (G,) int32, a pair that has the group's part
     - ``similarity`` float32
     - ``image_group``, ``text_group`` (N,): dense groups of all pairs
     - ``searches``: how neighbours were looked for
@@ -79,7 +79,7 @@ class Edges:
     donor_group: np.ndarray
     similarity: np.ndarray
     mismatched: np.ndarray
-    shown: np.ndarray
+    donor_pair: np.ndarray
     image_group: np.ndarray
     text_group: np.ndarray
     members: Members
@@ -91,7 +91,7 @@ class Edges:
 
     def shown_by(self, at: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
         """Pairs that show the images, and pairs that show the texts, of the edges ``at``: (b,) int32 each."""
-        own, given, is_image = self.mismatched[self.row[at]], self.shown[self.donor_group[at]], self.is_image[at]
+        own, given, is_image = self.mismatched[self.row[at]], self.donor_pair[self.donor_group[at]], self.is_image[at]
         return np.where(is_image, given, own), np.where(is_image, own, given)
 
     def only(self, some: np.ndarray) -> "Edges":
@@ -101,11 +101,11 @@ class Edges:
     def and_others(self, others: "Edges") -> "Edges":
         """These, and ``others`` of the same mismatched pairs behind them."""
         columns = {name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in COLUMNS}
-        columns["donor_group"][len(self) :] += len(self.shown)
+        columns["donor_group"][len(self) :] += len(self.donor_pair)
         members = (self.members.member, others.members.member)
         starts = self.members.start, others.members.start[1:] + self.members.start[-1]
         return replace(
-            self, **columns, shown=np.concatenate([self.shown, others.shown]),
+            self, **columns, donor_pair=np.concatenate([self.donor_pair, others.donor_pair]),
             members=Members(*map(np.concatenate, (members, starts))), searches=self.searches + others.searches,
             cosine=self.cosine and others.cosine,
         )  # fmt: skip
@@ -128,7 +128,7 @@ def candidate_edges(
     pools = [pool for pool in corpus.pools if len(pool[0]) and pool[1] in trusted]
     parts = {name: [np.empty(0, kind)] for name, kind in COLUMNS.items()}
     holders: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.int32))]
-    shown: list[np.ndarray] = [np.empty(0, np.int32)]
+    donor_pairs: list[np.ndarray] = [np.empty(0, np.int32)]
     searches: list[SearchNote] = []
     by_cosine = True
     for (donors, sure), is_image in product(pools, directions):
@@ -136,40 +136,40 @@ def candidate_edges(
         if not len(asked):
             continue
         kept, given = (text, image) if is_image else (image, text)
-        query_of_row, asking = _distinct(kept, mismatched[asked])
-        group_of_donor, showing = _distinct(given, donors)
-        found = donor_search(is_image, sure, asking, showing, k) if donor_search is not None else None
+        query_of_row, queries = _distinct(kept, mismatched[asked])
+        group_of_donor, distinct_donors = _distinct(given, donors)
+        found = donor_search(is_image, sure, queries, distinct_donors, k) if donor_search is not None else None
         if found is None:
-            found = neighbour_search(_rows(kept, asking), _rows(given, showing), k)
+            found = neighbour_search(_rows(kept, queries), _rows(given, distinct_donors), k)
         else:
             by_cosine = False
         if found.note is not None:
             searches.append(found.note)
-        first = sum(map(len, shown))
-        admissible = _admissible(corpus, found, asked, query_of_row, showing, is_image, settings.candidates)
+        first = sum(map(len, donor_pairs))
+        admissible = _admissible(corpus, found, asked, query_of_row, distinct_donors, is_image, settings.candidates)
         for row, nearest, similarity in admissible:
             columns = (row, np.full(len(row), is_image), np.full(len(row), sure), nearest + first, similarity)
             for (name, kind), column in zip(COLUMNS.items(), columns, strict=True):
                 parts[name].append(column.astype(kind, copy=False))
         # What k mismatched pairs carry may go back to k. Equal parts of trusted pairs are one donor.
-        group_of, holder = (np.arange(len(showing)), showing) if sure else (group_of_donor, donors)
+        group_of, holder = (np.arange(len(distinct_donors)), distinct_donors) if sure else (group_of_donor, donors)
         holders.append(((first + group_of).astype(np.int32), holder.astype(np.int32)))
-        shown.append(showing.astype(np.int32))
+        donor_pairs.append(distinct_donors.astype(np.int32))
     group, member = (np.concatenate(each) for each in zip(*holders, strict=True))
     return Edges(
         **{name: np.concatenate(parts.pop(name)) for name in COLUMNS},
         mismatched=np.asarray(mismatched, np.int32),
-        shown=np.concatenate(shown),
+        donor_pair=np.concatenate(donor_pairs),
         image_group=image.group,
         text_group=text.group,
-        members=Members.from_groups(group, member, sum(map(len, shown))),
+        members=Members.from_groups(group, member, sum(map(len, donor_pairs))),
         searches=tuple(searches),
         cosine=by_cosine,
     )
 
 
 def _admissible(
-    corpus: Corpus, found: TopK, asked: np.ndarray, query_of_row: np.ndarray, showing: np.ndarray, is_image: bool,
+    corpus: Corpus, found: TopK, asked: np.ndarray, query_of_row: np.ndarray, donors: np.ndarray, is_image: bool,
     candidates: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:  # fmt: skip
     """Of what was ``found`` for the mismatched pairs ``asked`` the nearest that no pair of the input is: row, place,
@@ -182,7 +182,7 @@ def _admissible(
         rows = asked[start : start + step]
         query = query_of_row[start : start + step]
         nearest = found.indices[query]  # (R, k)
-        group = given.group[showing[np.maximum(nearest, 0)]]  # (R, k)
+        group = given.group[donors[np.maximum(nearest, 0)]]  # (R, k)
         own = kept.group[corpus.mismatched[rows]][:, None]
         key = group * n_text + own if is_image else own * n_text + group
         admitted = (nearest >= 0) & (corpus.taken[np.searchsorted(corpus.taken, key)] != key)
@@ -245,13 +245,13 @@ def half_replacing(z_image: np.ndarray, z_text: np.ndarray, neighbours: int = 32
     Source: REPAIR (Zheng et al., 2024), eq. 10 to 13.
     """
 
-    def search(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK | None:
+    def search(is_image: bool, trusted: bool, queries: np.ndarray, donors: np.ndarray, k: int) -> TopK | None:
         if not trusted:
             return None
         kept, given = (z_text, z_image) if is_image else (z_image, z_text)
-        near = top_k(kept[asking], kept[showing], neighbours)
+        near = top_k(kept[queries], kept[donors], neighbours)
         at = np.maximum(near.indices, 0)
-        fit = np.einsum("qke,qe->qk", given[showing[at]], kept[asking])  # S of the half with what stays
+        fit = np.einsum("qke,qe->qk", given[donors[at]], kept[queries])  # S of the half with what stays
         fit = np.where(near.indices >= 0, fit, -np.inf)
         order = np.argsort(-fit, axis=1, kind="stable")[:, :k]
         indices = np.take_along_axis(near.indices, order, 1)
@@ -267,8 +267,8 @@ def pseudo_captioning(image: np.ndarray, text: np.ndarray) -> DonorSearch:
     Source: PC2 (Duan et al., 2024), section 3.3.
     """
 
-    def search(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK | None:
+    def search(is_image: bool, trusted: bool, queries: np.ndarray, donors: np.ndarray, k: int) -> TopK | None:
         kept = text if is_image else image
-        return top_k(kept[asking], kept[showing], k) if trusted else None
+        return top_k(kept[queries], kept[donors], k) if trusted else None
 
     return search

@@ -328,8 +328,8 @@ def _edge_scorer(given: PlanInput, scorer: BoundScorer) -> EdgeScorer:
 
 
 def _by_pair(search: DonorSearch, kept: np.ndarray, *where: Any) -> TopK | None:
-    is_image, trusted, asking, showing, k = where
-    return search(is_image, trusted, kept[asking], kept[showing], k)
+    is_image, trusted, queries, donors, k = where
+    return search(is_image, trusted, kept[queries], kept[donors], k)
 
 
 def _taken(given: PlanInput, images: np.ndarray, texts: np.ndarray) -> np.ndarray:

@@ -83,15 +83,15 @@ def sayings(a: np.ndarray, b: np.ndarray, right: np.ndarray, i: int, *out: int) 
 
 
 def in_deviations(
-    a: np.ndarray, b: np.ndarray, right: np.ndarray, asking: np.ndarray, shown: np.ndarray
+    a: np.ndarray, b: np.ndarray, right: np.ndarray, queries: np.ndarray, targets: np.ndarray
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """By either, (n, d) of all pairs without themselves, (m, d) of ``asking`` ones without the ``shown`` ones, in
+    """By either, (n, d) of all pairs without themselves, (m, d) of ``queries`` ones without the ``targets`` ones, in
     deviations of their products with all of b.
     """
     n, spread, found = len(a), np.cov(b.T, bias=True), []
     for k in range(2):
         of = np.array([sayings(a, b, right, i, i)[k] for i in range(n)])
-        against = np.array([sayings(a, b, right, i, i, j)[k] for i, j in zip(asking, shown, strict=True)])
+        against = np.array([sayings(a, b, right, i, i, j)[k] for i, j in zip(queries, targets, strict=True)])
         each = [c - of.mean(0) for c in (of, against)]
         found.append(tuple(c / np.sqrt(np.einsum("ij,jk,ik->i", c, spread, c))[:, None] for c in each))
     return found  # type: ignore[return-value]
@@ -103,16 +103,16 @@ def small_spaces() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_agreement_is_that_of_a_loop() -> None:
-    """The pair or the shown one is left out; joined by Fisher's discriminant."""
+    """The pair or the targets one is left out; joined by Fisher's discriminant."""
     x, t, right = small_spaces()
     n = len(x)
     pairs = np.stack([np.arange(n), np.roll(np.arange(n), 3)])
     observed, null = [], []
-    for a, b, (asking, shown) in ((x, t, pairs), (t, x, pairs[::-1])):
+    for a, b, (queries, targets) in ((x, t, pairs), (t, x, pairs[::-1])):
         each = b - b.mean(0)
-        for of, against in in_deviations(a, b, right, asking, shown):
+        for of, against in in_deviations(a, b, right, queries, targets):
             observed.append((of * each).sum(1))
-            null.append((against * each[shown]).sum(1))
+            null.append((against * each[targets]).sum(1))
     group = np.arange(n)
     found = _joined_agreement(_directions(VectorPairs(x, t, group, group)), group, pairs, group, right)
     own, control = np.array(observed), np.array(null)
@@ -129,11 +129,11 @@ def test_normalised_agreement_is_that_of_a_loop() -> None:
     n, tau = len(x), NUMBERS.sum_tau
     pairs = np.array([[4, 17, 30], [9, 2, 31]])
     Z, of_pairs = np.zeros((n, n)), np.zeros(3)
-    for a, b, (asking, shown) in ((x, t, pairs), (t, x, pairs[::-1])):
+    for a, b, (queries, targets) in ((x, t, pairs), (t, x, pairs[::-1])):
         each = b - b.mean(0)
-        for of, against in in_deviations(a, b, right, asking, shown):
+        for of, against in in_deviations(a, b, right, queries, targets):
             Z += of @ each.T if a is x else each @ of.T
-            of_pairs += (against * each[shown]).sum(1)
+            of_pairs += (against * each[targets]).sum(1)
     u, v, steps = np.zeros(n), np.zeros(n), []
     for _ in range(20):
         over_texts, over_images = (np.logaddexp.reduce(M, axis=1) for M in (Z / tau + v, Z.T / tau + u))
@@ -224,8 +224,8 @@ def test_groups_are_judged_as_a_whole_where_partners_are_alike(alike: bool) -> N
     """Copies of one caption for random images make no group."""
     images, texts, _ = corpus(900, 0.0)
     source = np.concatenate([np.arange(900), np.arange(300)])
-    shown = images[source if alike else np.random.default_rng(0).permutation(1200) % 900]
-    found = neighbour_agreement(VectorPairs(shown, texts[source], np.arange(1200), source))
+    targets = images[source if alike else np.random.default_rng(0).permutation(1200) % 900]
+    found = neighbour_agreement(VectorPairs(targets, texts[source], np.arange(1200), source))
     assert (found.group_noise_rate is not None) == alike
 
 

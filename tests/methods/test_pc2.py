@@ -148,7 +148,7 @@ def test_rematching_looks_among_pairs_of_like_classes() -> None:
     found = model._embed(pairs)
     images, texts = found.images, found.texts
     search = model._search(pairs, images, texts)
-    asking, showing = np.array([3, 8]), np.arange(20, 60)
+    queries, donors = np.array([3, 8]), np.arange(20, 60)
     probabilities = []
     for vectors in (images.vectors, texts.vectors):
         parts = []
@@ -158,13 +158,13 @@ def test_rematching_looks_among_pairs_of_like_classes() -> None:
             parts.append(p / np.linalg.norm(p, axis=1, keepdims=True) / np.sqrt(2))
         probabilities.append(np.concatenate(parts, axis=1))
     for is_image in (True, False):
-        found = search(is_image, True, asking, showing, 5)
+        found = search(is_image, True, queries, donors, 5)
         p = probabilities[1 if is_image else 0]
-        assert found is not None and search(is_image, False, asking, showing, 5) is None
-        for q, row in enumerate(asking):
-            best = sorted(float(p[row] @ p[j]) for j in showing)[::-1][:5]
+        assert found is not None and search(is_image, False, queries, donors, 5) is None
+        for q, row in enumerate(queries):
+            best = sorted(float(p[row] @ p[j]) for j in donors)[::-1][:5]
             np.testing.assert_allclose(found.scores[q], best, rtol=1e-4)
-            np.testing.assert_allclose([p[row] @ p[showing[j]] for j in found.indices[q]], best, rtol=1e-4)
+            np.testing.assert_allclose([p[row] @ p[donors[j]] for j in found.indices[q]], best, rtol=1e-4)
 
 
 def test_losses_are_sums_over_the_pairs_where_the_paper_sums() -> None:

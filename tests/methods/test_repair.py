@@ -199,12 +199,12 @@ def test_half_replacing_begins_behind_the_epoch_that_was_asked_for() -> None:
 def test_rematching_offers_the_other_half_of_what_is_near(is_image: bool, k: int) -> None:
     pairs, images, texts = corpus(30, 0), rows(30, 1), rows(30, 2)
     search = REPAIR(neighbours=6)._search(pairs, Embeddings(images), Embeddings(texts))
-    asking, showing = np.array([3, 8, 21]), np.arange(9, 30)
-    found = search(is_image, True, asking, showing, k)
+    queries, donors = np.array([3, 8, 21]), np.arange(9, 30)
+    found = search(is_image, True, queries, donors, k)
     kept, given = (texts, images) if is_image else (images, texts)
-    for q, row in enumerate(asking):
-        near = sorted(range(len(showing)), key=lambda j: -float(kept[showing[j]] @ kept[row]))[:6]
-        best = sorted(near, key=lambda j: -float(given[showing[j]] @ kept[row]))[:k]
+    for q, row in enumerate(queries):
+        near = sorted(range(len(donors)), key=lambda j: -float(kept[donors[j]] @ kept[row]))[:6]
+        best = sorted(near, key=lambda j: -float(given[donors[j]] @ kept[row]))[:k]
         assert found.indices[q].tolist() == best
-        np.testing.assert_allclose(found.scores[q], [given[showing[j]] @ kept[row] for j in best], rtol=1e-5)
-    assert search(is_image, False, asking, showing, k) is None
+        np.testing.assert_allclose(found.scores[q], [given[donors[j]] @ kept[row] for j in best], rtol=1e-5)
+    assert search(is_image, False, queries, donors, k) is None

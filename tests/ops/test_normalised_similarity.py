@@ -119,7 +119,7 @@ def test_of_a_background_a_pair_is_scored_as_one_more_among_them() -> None:
     np.testing.assert_allclose(found, background.within.mean(axis=0), atol=0.05 * tau)
     added = corpus(40, seed=1)
     other = VectorPairs(added.images, added.texts, np.arange(150, 190), np.arange(150, 190))
-    u, v = background.worth
+    u, v = background.potentials
     logits = (
         other.images.astype(np.float64) @ pairs.texts.T / tau,
         other.texts.astype(np.float64) @ pairs.images.T / tau,
@@ -143,7 +143,7 @@ def test_the_balance_of_a_background_tells_the_sums_over_its_other_pairs(monkeyp
     for kept in (module._KEPT, 300 * 60):
         monkeypatch.setattr(module, "_KEPT", kept)
         background = Background.of(pairs)
-        assert np.ptp(background.worth, axis=1).max() > 60
+        assert np.ptp(background.potentials, axis=1).max() > 60
         np.testing.assert_allclose(background.others, background.sums(pairs), atol=0.05)
 
 
