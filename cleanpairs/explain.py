@@ -308,7 +308,7 @@ class WordSupport:
     0. The evidence that w belongs to the image is the mean of L_w and L_w - M_w. Add to it the log odds of the pair.
     A word with negative evidence is *unsupported* if this sum is lower than that of 92 % of the words of trusted pairs.
     The words with the largest L, at least ln 2, that the caption lacks are *expected*. Words with h < 1/2, like "of"
-    and "and", are neither.
+    and "and", are neither. Those with h < 3/4, like "at", are not expected.
 
     ``x`` (B, d): unit vectors of the images. ``group`` (B,): pairs of one number say nothing of each other. ``odds``
     (B,): logarithms of the odds that the pairs are matched.
@@ -354,27 +354,28 @@ class WordSupport:
         evidence is not negative, and the word that would be in its place, -1 for none. Last come the ratios of all
         words, and which are expected.
         """
-        # Share of neighbours that agree, ratio of an expected word, height of a word that tells. Captions at once.
-        least_share, least_ratio, least_height, block = 0.2, 2.0, 0.5, 256
+        # Of an expected word: share of neighbours, ratio and height. Height of a word that tells. Captions at once.
+        least_share, least_ratio, expected_height, least_height, block = 0.2, 2.0, 0.75, 0.5, 256
         for start in range(0, len(words), block):
             some = slice(start, start + block)
             row, before, word, after = self._places(words[some])
             n, size = len(words[some]), len(self.names) + 2
-            ratio, share = np.zeros((2, n, size), np.float32)
+            (ratio, share), height = np.zeros((2, n, size), np.float32), np.zeros(size)
             ratio[:, self._ratios.known], share[:, self._ratios.known] = self._ratios.of_images(x[some], group[some])
-            tells, has = np.zeros(size, bool), np.zeros((n, size), bool)
-            tells[self._ratios.known] = self._ratios.height >= least_height
+            has = np.zeros((n, size), bool)
+            height[self._ratios.known] = self._ratios.height
             has[row, word] = True
             at, new = self._behind[before].multiply(self._before[after]).tocoo().coords
-            value = np.where(tells[new] & ~has[row[at], new], ratio[row[at], new], 0)
+            value = np.where((height[new] >= least_height) & ~has[row[at], new], ratio[row[at], new], 0)
             order = np.lexsort((new, value, at))
             last = order[np.flatnonzero(np.diff(at[order], append=-1))]
             best, instead = np.zeros(len(word)), np.full(len(word), -1)
             best[at[last]], instead[at[last]] = np.maximum(value[last], 0), np.where(value[last] > 0, new[last], -1)
             evidence = ratio[row, word] - best / 2
-            doubt = np.where(tells[word] & (evidence < 0), evidence + odds[some][row], np.inf)
+            doubt = np.where((height[word] >= least_height) & (evidence < 0), evidence + odds[some][row], np.inf)
             lacked = np.stack(np.nonzero(share >= least_share))
-            lacked = lacked[:, tells[lacked[1]] & ~has[*lacked] & (ratio[*lacked] > np.log(least_ratio))]
+            lacked = lacked[:, (height[lacked[1]] >= expected_height) & ~has[*lacked]]
+            lacked = lacked[:, ratio[*lacked] > np.log(least_ratio)]
             yield row, word, doubt, instead, ratio, lacked
 
     def named(
