@@ -71,7 +71,7 @@ def decide_repairs(
         # A trusted pair's part is no probable repair, but may be a better candidate.
         top = good[_has_best_score(edges, paired)[good]]
         sure = top[_confidence(edges, paired, top, probability) >= settings.min_confidence]
-        reason[slice(None) if settings.lenders == "trusted" else reason == 3] = UNSURE
+        reason[slice(None) if settings.donor_pool == "trusted" else reason == 3] = UNSURE
         reason[edges.row[sure]] = RIVALLED
         rows = {way: np.unique(edges.row[sure[edges.is_image[sure] == way]]) for way in (False, True)}
         edges = edges.only(np.isin(_asked(edges), _asked(edges)[sure])).and_others(searched(trusted=[True], rows=rows))
@@ -258,7 +258,7 @@ def transport_shares(
     # How many mismatched pairs show each image, and each text, and how many rows that of one pair may serve.
     a = np.bincount(corpus.image.group[corpus.mismatched])[images].astype(np.float64)
     b = np.bincount(corpus.text.group[corpus.mismatched])[texts].astype(np.float64)
-    lent = (settings.lenders != "trusted" and some for some in (settings.replaces_image, settings.replaces_text))
+    lent = (settings.donor_pool != "trusted" and some for some in (settings.replaces_image, settings.replaces_text))
     capacity = [settings.max_reuse if some else 1 for some in lent]
     wrong, right = corpus.typical
     mass = sparse_transport(

@@ -145,7 +145,7 @@ class PlanInput:
         vectors: tuple[list[np.ndarray], list[np.ndarray]] = [], []
         reasons: dict[int, str] = {}
         signs_of, signs = VectorSigns(), np.empty((n if settings.dedup else 0, 32), np.uint8)
-        best = _Best(0 if settings.lenders == "mismatched" else min(settings.max_trusted, n))
+        best = _Best(0 if settings.donor_pool == "mismatched" else min(settings.max_trusted, n))
         first = 0
         with writing(texts), pa.OSFile(str(texts), "wb") as sink, pa.ipc.new_file(sink, TEXTS) as table:
             for batch, z_image, z_text, scores in rows:

@@ -252,8 +252,8 @@ def _corpus(given: PlanInput, settings: RepairSettings) -> Corpus:
     texts, text_group = np.unique(given.text_group[kept], return_inverse=True)
     rows = np.arange(len(kept), dtype=np.int32)
     best_first = rows[R + np.argsort(-given.correspondence[given.trusted], kind="stable")]
-    pools = [(rows[:R], False)] if settings.lenders != "trusted" else []
-    pools += [(best_first, True)] if settings.lenders != "mismatched" else []
+    pools = [(rows[:R], False)] if settings.donor_pool != "trusted" else []
+    pools += [(best_first, True)] if settings.donor_pool != "mismatched" else []
     return Corpus(
         Side(given.z_image, given.image_row, image_group.astype(np.int32)),
         Side(given.z_text, given.text_row, text_group.astype(np.int32)),

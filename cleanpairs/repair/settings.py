@@ -115,7 +115,7 @@ class RepairSettings:
         return self.threshold
 
     @property
-    def lenders(self) -> str:
+    def donor_pool(self) -> str:
         """``take_from``, as far as the strategy has a choice."""
         return "trusted" if self.strategy in ("half-replace", "pseudo-caption") else self.take_from
 

@@ -197,14 +197,14 @@ class Session:
             options[0] |= {"planned": True, "caption": visible(row["caption"], 2_000)}
         if self.explainer is None:
             return options
-        image, (lenders, texts) = self.explainer.vectors(np.array([pair]))[0], self._lenders
+        image, (donors, texts) = self.explainer.vectors(np.array([pair]))[0], self._donors
         if image.shape[1] != texts.shape[1]:  # images and captions have spaces of their own
             return options
         group, text = self.pairs.pair_image_group, self.pairs.text_group
         own = set(text[group == group[pair]].tolist())  # captions of this image in the data
         most, fit = 5 + len(own), texts @ image[0]
         near = np.argpartition(-fit, min(most, len(fit) - 1))[:most]
-        near = lenders[near[np.argsort(-fit[near], kind="stable")]]
+        near = donors[near[np.argsort(-fit[near], kind="stable")]]
         shown = {option["caption"] for option in options} | {visible(self.pairs.captions[pair], 2_000)}
         for j in near[~np.isin(text[near], list(own))][:5].tolist():
             caption = visible(self.pairs.captions[j], 2_000)
@@ -213,7 +213,7 @@ class Session:
         return options
 
     @cached_property
-    def _lenders(self) -> tuple[np.ndarray, np.ndarray]:
+    def _donors(self) -> tuple[np.ndarray, np.ndarray]:
         """Of each caption one pair, a flagged one where there is one, and the captions' vectors (k, d)."""
         assert self.explainer is not None and self.plan is not None
         ids = np.flatnonzero(self.known)
