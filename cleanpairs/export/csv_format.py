@@ -83,9 +83,11 @@ class CsvSink(Sink):
 
 
 class CsvOutput(CsvSink, Output):
-    """See :class:`CsvSink`. Programs read it: text stays as it is."""
+    """See :class:`CsvSink`. Programs read it: text stays as it is. ConfigError also where the images are in tars."""
 
     for_people = False
 
     def __init__(self, path: Path, layout: Layout) -> None:
+        if layout.source.kind == "webdataset":
+            raise ConfigError("a CSV names image files, and these images are in tars: write --format webdataset")
         super().__init__(path, layout.out_schema)

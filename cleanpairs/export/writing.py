@@ -273,9 +273,9 @@ class Export:
             self.schema = pa.schema([field for field in self.schema if field.name not in unread])
         with scratch_directory("check") as folder:
             if self.format.directory:
-                (folder / "out").mkdir()
+                (folder / self.out.name).mkdir()
             layout = Layout(source, self.schema, self.one_row_a_pair, all_captions=settings.all_captions)
-            self.output(folder / "out", layout).abandon()
+            self.output(folder / self.out.name, layout).abandon()
 
     @property
     def streams(self) -> bool:

@@ -68,13 +68,17 @@ def test_text_of_any_kind(make_pairs: Any, make_plan: Any, tmp_path: Path) -> No
 
 def test_what_a_csv_cannot_hold(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     for how, words in (
-        ({}, r"column 'image' of type binary: write Parquet \(out.parquet\)$"),
+        ({}, r"column 'image' of type binary: write Parquet \(cut.parquet\)$"),
         ({"struct": True, "lists": True}, "column 'caption' of type list.*--captions split"),
     ):
         pairs = make_pairs(3, **how)
         with pytest.raises(ConfigError, match=words):
-            export_pairs(pairs, make_plan(pairs), tmp_path / "out.csv")
+            export_pairs(pairs, make_plan(pairs), tmp_path / "cut.csv")
     pairs = make_pairs(3, struct=True)
+    export_pairs(pairs, make_plan(pairs), tmp_path / "tars", format="webdataset")
+    packed = load_pairs(tmp_path / "tars")
+    with pytest.raises(ConfigError, match=r"images are in tars.*--format webdataset"):
+        export_pairs(packed, make_plan(packed), tmp_path / "out.csv")
     table = pq.read_table(pairs.source.paths[0])
     cells = pa.array(
         [{"bytes": cell["bytes"], "path": None} for cell in table["image"].to_pylist()], table["image"].type
