@@ -51,6 +51,16 @@ def refuse_changed_input(source: Source) -> None:
         refuse_changed_input(source.original)
 
 
+def _refuse_types(schema: pa.Schema) -> None:
+    """Raise :class:`ConfigError` if there is a column that Parquet cannot hold: the ledger has its old values."""
+    for field in schema:
+        try:
+            pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+        except pa.ArrowNotImplementedError as error:
+            what = f"column {field.name!r} is {field.type}, which Parquet cannot hold"
+            raise ConfigError(f"{what}, and the ledger is Parquet: leave it out of the input") from error
+
+
 def _refuse_foreign_directory(out: Path) -> None:
     """Raise :class:`OutputExistsError` if ``out`` is there and no export: replacing it would delete what is in it."""
     if not out.is_dir() or out.is_symlink():
@@ -271,6 +281,7 @@ class Export:
         if self.format.selection:  # vectors and images are not read
             unread = {source.columns.get(role) for role in (*IMAGE_ROLES, *TEXT_ROLES)}
             self.schema = pa.schema([field for field in self.schema if field.name not in unread])
+        _refuse_types(self.schema)
         with scratch_directory("check") as folder:
             if self.format.directory:
                 (folder / self.out.name).mkdir()

@@ -100,6 +100,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_dictionary(kind):
         return pa.dictionary(kind.index_type, plain_type(kind.value_type), kind.ordered)
+    if pa.types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
     return _with_parts(kind, lambda field: field.with_type(plain_type(field.type)))
 
 
