@@ -245,6 +245,7 @@ class ParquetReader(TableReader):
         """See :class:`TableReader`. Of ``rows`` rows from ``first`` on: the row groups before them are not read."""
         rows = source.n_rows if rows is None else rows
         text = source.columns.get("text") if "captions" in source.options else None
+        schema = None if text is None else self.schema(source)
         noted = FAULT in common_schema(source.paths[:1]).names  # all files have the same columns
         wanted = columns if columns is None or not noted else [*columns, FAULT]
         for path, whole in iter_batches(source.paths, wanted, batch_rows, rows, first):
@@ -252,12 +253,12 @@ class ParquetReader(TableReader):
             if noted:
                 faults = {i: why for i, why in enumerate(whole[FAULT].to_pylist()) if why is not None}
                 batch = whole.drop_columns([FAULT])
-            if text is None or text not in batch.schema.names:
+            if schema is None or text not in batch.schema.names:
                 yield Rows(path, batch, faults)
                 continue
             column, spoilt = caption_column(texts_of(batch[text]), lists=True)
             values = dict(zip(batch.schema.names, batch.columns, strict=True)) | {text: column}
-            yield Rows(path, record_batch(self.schema(source), values, columns), faults, spoilt)
+            yield Rows(path, record_batch(schema, values, columns), faults, spoilt)
 
     def iter_range(
         self, source: Source, first: int, rows: int, batch_rows: int, *, hash_vectors: bool = True
@@ -272,8 +273,12 @@ class ParquetReader(TableReader):
         return [rows for path in source.paths if not path.endswith(".npy") for rows in group_sizes(path)]
 
     def _parts_of(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
-        for _, first, rows in rows_by_file(self.row_groups(source), wanted):
-            yield first, self.batches(source, BATCH, columns, first, int(rows[-1]) + 1)
+        paths = [path for path in source.paths if not path.endswith(".npy")]
+        for number, before, in_file in rows_by_file(count_rows(paths), wanted):
+            path = paths[number]  # alone: of several each is looked at, for the schema that they share
+            for _, first, rows in rows_by_file(group_sizes(path), in_file):
+                read = iter_batches([path], columns, BATCH, int(rows[-1]) + 1, first)
+                yield before + first, (Rows(path, batch) for path, batch in read)
 
 
 def _complete_request(paths: Sequence[str], request: DataOptions, data: str) -> tuple[DataOptions, bool]:

@@ -1,6 +1,8 @@
 """Reading Parquet: columns, every form of image and vector, quarantine, faults that name their file."""
 
 import json
+import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -397,6 +399,17 @@ def test_images_are_read_across_row_groups_files_and_batches(tmp_path: Path) -> 
     for limit in (0, 1, 299, 300, 700, 701, 9999):
         some = load_pairs(tmp_path, limit=limit)
         assert len(some) == len(some.images) == some.source.n_rows == min(limit, n)
+
+
+def test_many_files_are_not_looked_at_again_for_each_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 40
+    for k in range(n):
+        write(tmp_path / f"{k:02}.parquet", {"caption": [f'["text {k}", "other"]'], "image": [png(k)]})
+    looked, real = Counter[str](), os.stat
+    monkeypatch.setattr(os, "stat", lambda path, **how: (looked.update([str(path)]), real(path, **how))[1])
+    pairs = load_pairs(tmp_path)
+    assert pairs.images.read(range(n)) == [png(k) for k in range(n)] and len(pairs) == 2 * n
+    assert looked.total() < 50 * n
 
 
 def test_the_fingerprint_follows_the_content(tmp_path: Path) -> None:
