@@ -151,7 +151,7 @@ def _lines(summary: dict[str, Any], decode: str, width: int) -> Iterator[str]:
         yield f"\nquarantined  {summary['quarantined']:,} of {plural(summary['pairs'], 'pair')}, for example"
         yield from _reasons(summary["reasons"])
     if summary["filters"] is not None:
-        yield "\nfilters      what `fit --drop NAME,...` sets aside; those with * always are"
+        yield "\nfilters      what `fit --drop NAME,...` sets aside (several may find a pair); those with * always are"
     for f in summary["filters"] or ():
         example = "" if f["key"] is None else f"  (pair {f['pair_id']}, key {safe(f['key'])[:30]})"
         many = ", more than half of the pairs, so not set aside" if f["too_many"] else ""

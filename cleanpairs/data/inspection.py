@@ -71,14 +71,15 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
 def _counted(pairs: Pairs, drop: str) -> Iterator[Found]:
     for name, setting in chosen_filters(drop).items():
         entry = FILTERS[name]
-        rows = entry.find(pairs, setting)
-        first = int(rows[0]) if len(rows) else None
+        found = entry.find(pairs, setting)
+        rows = [i for i in found.tolist() if i not in pairs.reasons]
+        first = rows[0] if rows else None
         yield {
             "filter": name,
             "pairs": len(rows),
             "reason": entry.reason.format(setting),
             "always": entry.always,
-            "too_many": is_usual(rows, pairs),
+            "too_many": is_usual(found, pairs),
             "pair_id": first,
             "key": None if first is None else pairs.keys[first],
         }

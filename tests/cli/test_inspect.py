@@ -350,6 +350,8 @@ def test_fit_says_what_it_sets_aside_why_and_what_changes_it(
     assert code == 0, err
     lines = {line[:16].strip(): line[16:] for line in out.splitlines()}
     no_word = "1 x filter no_word: the caption has no letter"
+    counted = {f["filter"]: f["pairs"] for f in inspect_pairs(load_pairs("data.parquet"), filters="all")["filters"]}
+    assert counted["no_word"] == 1
     assert ("no caption" if drop != "hashtags,mojibake" else "others: see scores.parquet") in lines["set aside"]
     assert (no_word in lines["set aside"]) == (drop != "none")
     assert ("--drop none keeps what filters set aside" in lines["set aside"]) == (drop != "none")
