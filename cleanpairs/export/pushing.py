@@ -190,8 +190,8 @@ def push_export(
     None. ``ledger``: where it is now. Where the manifest says when None. Raises DataError: ``out`` is no export, or not
     as it was exported. ConfigError, OutputError: as :func:`push_files`, or there is no card.
     """
-    check_push(repo)
     export = open_export(out, ledger)
+    check_push(repo)  # before all files are hashed
     export.check(*export.parts)
     own = export.out if export.out.is_dir() else export.out.parent
     chosen = Path(card) if card is not None else export.out / CARD if export.out.is_dir() else card_path(export.out)
@@ -216,7 +216,6 @@ def push_model(folder: str | Path, repo: str, *, about: CardFacts, private: bool
 
     Raises DataError: ``folder`` holds no model. ConfigError, OutputError: as :func:`push_files`.
     """
-    check_push(repo)
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise DataError(f"{folder} is no model directory: it holds no config.json")

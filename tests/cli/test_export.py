@@ -282,13 +282,18 @@ def test_every_format(export: Callable[..., Result]) -> None:
         assert Path(f"{name}.ledger.parquet").exists() and Path(f"{name}.manifest.json").exists()
 
 
+@pytest.mark.usefixtures("command")
 def test_a_push_that_cannot_be_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nonexistent/token")
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    for repo, words in (("me/clean", "no token"), ("clean", "OWNER/NAME")):
-        done = CliRunner().invoke(cli, ["push", "out.parquet", repo])
-        assert isinstance(done.exception, ConfigError) and words in str(done.exception)
+    for out, repo, words in (
+        ("out.parquet", "me/clean", "no token"),
+        ("out.parquet", "clean", "OWNER/NAME"),
+        ("nothing.parquet", "me/clean", "there is no file nothing.parquet"),
+    ):
+        done = CliRunner().invoke(cli, ["push", out, repo])
+        assert isinstance(done.exception, ConfigError | DataError) and words in str(done.exception)
     done = CliRunner().invoke(cli, ["push", "out.parquet", "me/clean", "--license", "mit"])
     assert done.exit_code == 2 and "--license is for a model" in done.output

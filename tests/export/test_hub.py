@@ -221,6 +221,8 @@ def test_no_network_no_token_and_offline(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nonexistent/token")
     with pytest.raises(ConfigError, match=r"no token.*HF_TOKEN"):
         check_push("me/x")
+    with pytest.raises(DataError, match="is no model directory"):  # which a token would not mend
+        push_model("/nonexistent", "me/x", about=CardFacts())
 
 
 def test_a_model_is_pushed_and_loaded_by_its_name(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
