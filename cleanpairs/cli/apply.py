@@ -28,7 +28,7 @@ from cleanpairs.cli.options import (
 )
 from cleanpairs.cli.terminal import asked, echo, print_result, say
 from cleanpairs.core.parameters import check_number
-from cleanpairs.core.plain import percent
+from cleanpairs.core.plain import percent, plural
 from cleanpairs.core.recipe import override_values
 
 engine_options = (
@@ -197,7 +197,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
         )
     warn_of_flags(run, result.flagged, result.pairs, result.threshold)
     text = (
-        f"{result.pairs - result.quarantined:,} pairs scored, {result.flagged:,} below {result.threshold:.3g}, "
+        f"{plural(result.pairs - result.quarantined, 'pair')} scored, {result.flagged:,} below {result.threshold:.3g}, "
         f"{result.quarantined:,} quarantined -> {out}"
     )
     if result.quarantined:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, ledger_option, option
-from cleanpairs.cli.terminal import asked, cut, echo, flag, plural, print_result, safe, say
+from cleanpairs.cli.terminal import asked, cut, echo, flag, print_result, safe, say
 from cleanpairs.core.errors import CleanpairsError, DataError
+from cleanpairs.core.plain import plural
 
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
     from cleanpairs.export import Change, ExportDiff
@@ -129,7 +130,7 @@ def verify(path: str) -> None:
     if asked("json"):
         print_result({**vars(findings), "ok": findings.ok})
     elif not asked("quiet"):
-        say(str(findings) + (f"\n{len(findings.checked)} checks, nothing wrong" if findings.ok else ""))
+        say(str(findings) + (f"\n{plural(len(findings.checked), 'check')}, nothing wrong" if findings.ok else ""))
     elif not findings.ok:
         say("\n".join(map(str, findings.problems)))
     if not findings.ok:

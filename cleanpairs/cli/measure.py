@@ -22,7 +22,7 @@ from cleanpairs.cli.options import (
     set_option,
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, print_result, say
-from cleanpairs.core.plain import percent, plain
+from cleanpairs.core.plain import percent, plain, plural
 
 
 @click.command(cls=PathsCommand)
@@ -124,7 +124,7 @@ def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, **
     reached = percent(wrong / max(n, 1))
     if str(kind) != "uniform" and noise is not None:
         reached += f" of the {percent(noise)} asked for, {kind}"
-    text = f"{n:,} pairs, {wrong:,} of them now mismatched ({reached}) -> {out}"
+    text = f"{plural(n, 'pair')}, {wrong:,} of them now mismatched ({reached}) -> {out}"
     named = "file" if noise is None else str(kind)
     figures = {"pairs": n, "mismatched": wrong, "kind": named, "noise": noise, "out": out}
     print_result(figures, text)

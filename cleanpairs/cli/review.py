@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument
-from cleanpairs.cli.terminal import Progress, asked, echo, plural, print_result
-from cleanpairs.core.plain import plain
+from cleanpairs.cli.terminal import Progress, asked, echo, print_result
+from cleanpairs.core.plain import plain, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
     if not options["page"]:
         pictures, out = len(list(folder.glob("images/*"))), f" --out {quote(options['out'])}" if options["out"] else ""
         text = (
-            f"{len(sample):,} pairs drawn, {pictures:,} with a picture -> {csv}\n"
+            f"{plural(len(sample), 'pair')} drawn, {pictures:,} with a picture -> {csv}\n"
             f"label on a page:     cleanpairs audit {quote(str(run.path))} --page{out}\n"
             "or in a spreadsheet: fill the column `matched` (1 or 0), then\n"
             f"                     cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"

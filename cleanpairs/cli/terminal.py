@@ -24,11 +24,6 @@ from cleanpairs.core.limits import memory_is_capped
 from cleanpairs.core.plain import percent, plain
 
 
-def plural(count: int, noun: str) -> str:
-    """``1 change``, ``2 changes``."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
 def safe(text: str, keep: str = "") -> str:
     """One line without anything that a terminal would obey, cannot write, or would turn around: that becomes escapes,
     what is in ``keep`` excepted. Blanks become blanks.

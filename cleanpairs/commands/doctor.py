@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 
 import cleanpairs
 from cleanpairs.core.children import start
+from cleanpairs.core.plain import plural
 from cleanpairs.data.source import cache_dir
 
 _MODULES = {  # what is imported of each
@@ -145,7 +146,7 @@ def machine(facts: Mapping[str, Any]) -> Iterator[Check]:
     else:
         yield Check("device", "ok", "CPU; no NVIDIA GPU here")
     usable = len(os.sched_getaffinity(0))
-    found = f"{usable} of {os.cpu_count()} CPUs usable, torch uses {threads} threads"
+    found = f"{usable} of {plural(os.cpu_count() or 1, 'CPU')} usable, torch uses {plural(threads, 'thread')}"
     more = "warning", f"{found}: more than there are", f"export OMP_NUM_THREADS={usable}"
     yield Check("cpu", *more) if threads > usable else Check("cpu", "ok", found)
     if devices and not facts["faiss_gpu"]:

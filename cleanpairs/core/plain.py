@@ -17,6 +17,11 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
+def plural(count: int, noun: str) -> str:
+    """``1 change``, ``2 changes``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def plain(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
     """``value`` in what JSON knows: NaN and infinities become null, paths text, arrays lists, dataclasses objects.
     ``other`` makes something of what is none of these, else TypeError.

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from cleanpairs.core.plain import plural
+
 Floats = np.ndarray
 
 
@@ -41,7 +43,7 @@ class DisplacedBlock:
 
     def __str__(self) -> str:
         far = abs(self.distance)
-        where = f"{far:,} row{'s' if far > 1 else ''} {'down' if self.distance < 0 else 'up'}"
+        where = f"{plural(far, 'row')} {'down' if self.distance < 0 else 'up'}"
         return f"Rows {self.first + 1:,} to {self.last + 1:,}: each caption belongs {where}."
 
 
@@ -79,7 +81,7 @@ def in_words(blocks: Sequence[str], most: int = 3) -> str:
     str
     """
     more = len(blocks) - most
-    return " ".join(blocks[:most]) + (f" {more:,} more block{'s' * (more > 1)} of displaced rows." if more > 0 else "")
+    return " ".join(blocks[:most]) + (f" {plural(more, 'more block')} of displaced rows." if more > 0 else "")
 
 
 def find_displaced_rows(

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from cleanpairs.core.errors import DataError, OutputExistsError
+from cleanpairs.core.plain import plural
 from cleanpairs.data.formats.file_names import IMAGES, expand_braces
 from cleanpairs.data.label_rows import label_rows
 
@@ -156,7 +157,7 @@ def refuse_labels(path: Path) -> None:
     for file in [path] if path.is_file() else sorted(path.rglob("*.csv")) if path.is_dir() else ():
         if file.suffix.lower() == ".csv" and (given := _labels_in(file)):
             raise OutputExistsError(
-                f"{file} holds {given:,} label{'s' if given > 1 else ''} given by hand, which nothing here deletes: "
+                f"{file} holds {plural(given, 'label')} given by hand, which nothing here deletes: "
                 "move it away, or name another output"
             )
 

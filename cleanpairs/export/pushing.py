@@ -13,6 +13,7 @@ import pyarrow as pa
 
 import cleanpairs
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
+from cleanpairs.core.plain import plural
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.ledger import REVERSIBLE
@@ -110,7 +111,7 @@ class Pushed:
 
     def __str__(self) -> str:
         gone = f", {len(self.removed):,} of an earlier upload removed" if self.removed else ""
-        return f"{len(self.files):,} files pushed{gone}: {self.url}"
+        return f"{plural(len(self.files), 'file')} pushed{gone}: {self.url}"
 
 
 def check_push(repo: str) -> None:

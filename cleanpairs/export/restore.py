@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
+from cleanpairs.core.plain import plural
 from cleanpairs.core.regular import read_json, reading
 from cleanpairs.data import ParquetSink, staged_file
 from cleanpairs.data.formats.datasets_directory import iter_arrow, stored_files
@@ -37,7 +38,7 @@ class RestoreSummary:
 
     def __str__(self) -> str:
         return (
-            f"{self.rows:,} rows of {self.columns:,} columns restored: {self.unchanged:,} unchanged, "
+            f"{plural(self.rows, 'row')} of {plural(self.columns, 'column')} restored: {self.unchanged:,} unchanged, "
             f"{self.undone:,} changed back, {self.returned:,} dropped before and now back\n"
             f"restored: {self.path}"
         )

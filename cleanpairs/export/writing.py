@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.core.parameters import check_whole, refuse_unknown
+from cleanpairs.core.plain import plural
 from cleanpairs.core.regular import read_json, reading, writing
 from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, staged_set
 from cleanpairs.data.atomic import StagedSet, scratch_directory
@@ -114,11 +115,11 @@ class ExportSummary(ActionCounts):
     def __str__(self) -> str:
         written = f"{self.recaptioned:,} with a caption written for it, " if self.recaptioned else ""
         lines = [
-            f"{self.pairs:,} pairs in: {self.kept:,} kept, {self.rematched_text:,} with a new caption, "
+            f"{plural(self.pairs, 'pair')} in: {self.kept:,} kept, {self.rematched_text:,} with a new caption, "
             f"{self.rematched_image:,} with a new image, {written}{self.dropped:,} dropped, "
             f"{self.quarantined:,} quarantined",
             *filter(None, [why_none_is_repaired(self.reasons, uids=self.format == "uids") * (not self.repaired)]),
-            f"{self.rows:,} rows out: {self.files['out']}",
+            f"{plural(self.rows, 'row')} out: {self.files['out']}",
             *(f"{name}: {path}" for name, path in self.files.items() if name != "out"),
             *(f"column {old!r} of the input is now {new!r}" for old, new in self.renamed.items()),
             *(f"images are paths: read them with --image-root {shlex.quote(str(r))}" for r in [self.image_root] if r),

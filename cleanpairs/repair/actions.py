@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.core.plain import plural
 from cleanpairs.ops.columns import one_array
 
 ACTIONS = ("keep", "rematch_text", "rematch_image", "recaption", "drop", "quarantine")
@@ -76,7 +77,7 @@ def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False, ui
     reasons = {reason: n for reason, n in reasons.items() if reason != REASONS[DUPLICATE]}
     if not reasons or set(reasons) == {REASONS[NOT_ASKED]}:
         return ""
-    counts = ", ".join(f"{reason} ({n:,} pair{'s' * (n != 1)})" for reason, n in reasons.items())
+    counts = ", ".join(f"{reason} ({plural(n, 'pair')})" for reason, n in reasons.items())
     given = "" if listed else f": {counts}"
     could = "; --repairs plausible (repairs='plausible') makes the repairs that fit best"
     helps = not uids and not reasons.keys().isdisjoint(REASONS[UNSURE:NOT_ASKED])

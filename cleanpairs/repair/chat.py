@@ -25,6 +25,7 @@ from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.parameters import check_settings, number, whole
+from cleanpairs.core.plain import plural
 from cleanpairs.core.regular import open_regular, read_text, reading, writing
 from cleanpairs.data.atomic import append_line, opened_for_lines
 
@@ -183,8 +184,8 @@ class ChatWriter:
             n, text = len(captions), sum(len(self.template) + len(c) for c in captions) // 4
             seen = n * (self.settings.image_size // 28) ** 2  # a token for 28 x 28 pixels, as in Qwen2.5-VL
             self.tell(
-                f"recaption: {n:,} pairs with {pictures:,} pictures. Without what is answered already, about "
-                f"{text + seen:,} tokens at most are asked, and {n * 25:,} answered"
+                f"recaption: {plural(n, 'pair')} with {plural(pictures, 'picture')}. Without what is answered already, "
+                f"about {text + seen:,} tokens at most are asked, and {n * 25:,} answered"
             )
 
     def caption(
@@ -229,10 +230,11 @@ class ChatWriter:
         if unknown:
             self._count("unknown ids", unknown[0].where, len(unknown))
         usable = sum(self.models.values())
-        lines = [f"recaption: {usable:,} captions were answered, {len(self.unanswered):,} pairs have no usable answer"]
+        without = plural(len(self.unanswered), "pair")
+        lines = [f"recaption: {plural(usable, 'caption')} answered, {without} without a usable answer"]
         lines += [f"  {count:,} {kind}, such as {self.examples[kind]}" for kind, count in self.problems.items()]
         if self.otherwise:
-            lines.append(f"  {self.otherwise:,} answers are to another prompt than is given here")
+            lines.append(f"  {plural(self.otherwise, 'answer')} to another prompt than is given here")
         if self.requests is not None:
             lines[0] += ", which are requested"
         return "\n".join(lines)

@@ -9,6 +9,7 @@ from collections.abc import Container
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.core.plain import plural
 from cleanpairs.correspondence.displacement import Displacement
 from cleanpairs.repair.actions import DISPLACED
 
@@ -106,4 +107,4 @@ def from_columns(table: pa.Table) -> np.ndarray:
 def reason_of(distance: int) -> str:
     """Why the pairs of a block get the caption that stood so many rows further on: the rule, as a ledger names it."""
     far = abs(distance)
-    return f"{DISPLACED}its caption stood {far:,} row{'s' * (far > 1)} {'down' if distance > 0 else 'up'}"
+    return f"{DISPLACED}its caption stood {plural(far, 'row')} {'down' if distance > 0 else 'up'}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.parameters import check_whole
-from cleanpairs.core.plain import percent
+from cleanpairs.core.plain import percent, plural
 from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, rate_in_words
 from cleanpairs.correspondence.displacement import in_words
@@ -259,7 +259,7 @@ def _method(info: Mapping[str, Any], settings: Mapping[str, Any], result: Mappin
     if settings.get("image_encoder"):
         text += f". Image encoder: {settings['image_encoder']}"
     if result.get("epochs"):
-        text += f". Trained for {result['epochs']} epochs"
+        text += f". Trained for {plural(result['epochs'], 'epoch')}"
         text += f" on {info['device']}" if info.get("device") else ""
         text += f", seed {info['seed']}" if info.get("seed") is not None else ""
     return text + "."

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.plain import plural
 from cleanpairs.core.regular import reading
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.recorded import check_inside
@@ -65,7 +66,9 @@ def _check_file(part: Part, manifest: Path, findings: Verification) -> None:
 def _check_counts(
     out: Path, manifest: Path, kind: str, rows: Mapping[str, int], counts: Mapping[str, int], findings: Verification
 ) -> None:
-    with findings.section(f"rows add up: {counts.get('pairs', 0):,} pairs, {rows.get('out', 0):,} rows out", manifest):
+    with findings.section(
+        f"rows add up: {plural(counts.get('pairs', 0), 'pair')}, {plural(rows.get('out', 0), 'row')} out", manifest
+    ):
         total = sum(counts.get(name, 0) for name in COUNTED)  # one that a manifest lacks is 0
         if total != counts.get("pairs"):
             of = counts.get("pairs", 0)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from cleanpairs.commands.run import SCORES_SCHEMA
 from cleanpairs.core.errors import CleanpairsError, DataError
+from cleanpairs.core.plain import plural
 from cleanpairs.core.regular import error_text
 from cleanpairs.data.parquet_io import open_parquet, read_table
 
@@ -58,7 +59,7 @@ class Verification:
         """Note the first of the rows ``bad`` (n,) bool of a column, and how many more there are."""
         where = np.flatnonzero(bad)
         if len(where):
-            more = f" (and in {len(where) - 1:,} more rows)" if len(where) > 1 else ""
+            more = f" (and in {plural(len(where) - 1, 'more row')})" if len(where) > 1 else ""
             self.wrong(file, what + more, f"row {where[0]}, column {column!r}")
 
     @contextmanager

@@ -8,6 +8,7 @@ import numpy as np
 
 from cleanpairs.commands.run import SCORES_SCHEMA, Run
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.core.plain import plural
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.core.regular import read_object, reading, sha256_of
 from cleanpairs.data.arrays import read_tensors
@@ -74,7 +75,9 @@ def _verify_parquet(path: Path, findings: Verification) -> None:
     with open_parquet(str(path)) as file:
         schema = file.schema_arrow
         groups = range(file.metadata.num_row_groups)
-        findings.notes += [f"{path.name}: {rows:,} rows, {len(groups)} row groups, {len(schema)} columns"]
+        findings.notes += [
+            f"{path.name}: {plural(rows, 'row')}, {plural(len(groups), 'row group')}, {plural(len(schema), 'column')}"
+        ]
     if schema.names[: len(SCORES_SCHEMA)] == SCORES_SCHEMA.names:
         with findings.section(f"{path.name}: a scores table, one row a pair, ranges", path):
             check_scores(path, findings)

@@ -72,7 +72,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_whole_file_is_exit_code_0(file: Path) -> None:
     done = verify(file)
     assert done.exit_code == 0
-    assert "2 rows" in done.output and done.output.endswith("1 checks, nothing wrong\n")
+    assert "2 rows, 1 row group, 2 columns" in done.output and done.output.endswith("1 check, nothing wrong\n")
     assert verify(file, "--quiet").output == ""
     (line,) = verify(file, "--json").output.splitlines()
     assert set(json.loads(line)) == {"path", "kind", "ok", "checked", "problems", "notes"}

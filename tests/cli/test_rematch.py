@@ -188,12 +188,12 @@ def test_captions_are_requested_and_answers_are_read(on_squares: Callable[..., A
     rematch = ["rematch", "run", "--repairs", "none", "--threshold", "1", "--set", "min_repair_score=0", "--overwrite"]
     model = ["--recaption-model", "tiny-vl", "--set", "body={max_tokens: 9}"]
     code, out, err = on_squares(*rematch, *model, "--out", "p.parquet", "--recaption-requests", "requests.jsonl")
-    assert code == 0 and "40 pairs with 40 pictures" in err and "40 pairs have no usable answer" in out, err
+    assert code == 0 and "40 pairs with 40 pictures" in err and "40 pairs without a usable answer" in out, err
     requests = lines_of(Path("requests.jsonl"))
     assert len(requests) == 40 and {r["body"]["max_tokens"] for r in requests} == {9}
     Path("answers.jsonl").write_text("\n".join(answered(r) for r in requests[:30]))
     code, out, err = on_squares(*rematch, *model, "--out", "p.parquet", "--captions", "answers.jsonl")
-    assert code == 0 and "30 captions were answered" in out, err
+    assert code == 0 and "30 captions answered" in out, err
     code, out, err = on_squares("export", "--plan", "p.parquet", "--out", "clean.parquet", "--json")
     counts = json.loads(out)
     assert code == 0 and 0 < counts["recaptioned"] <= 30
@@ -205,7 +205,7 @@ def test_captions_are_requested_and_answers_are_read(on_squares: Callable[..., A
     with serving(lambda k, request: good(request)) as (url, asked):
         for _ in range(2):  # the second time it is all known
             code, out, err = on_squares(*rematch, *model, "--out", "p.parquet", "--recaption-url", url)
-            assert code == 0 and "40 captions were answered, 0 pairs" in out and len(asked) == 40, err
+            assert code == 0 and "40 captions answered, 0 pairs" in out and len(asked) == 40, err
         assert len(lines_of(Path("p.parquet.answers.jsonl"))) == 40
         more = ["--recaption-url", url, "--recaption-requests", "requests.jsonl"]
         assert on_squares(*rematch, *model, "--out", "p.parquet", *more)[0] == 2
