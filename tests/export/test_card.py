@@ -33,7 +33,7 @@ def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixe
     assert loaded.data.license == "cc-by-4.0" and loaded.data.size_categories == "n<1K"
     assert loaded.data.task_categories == ["image-to-text", "text-to-image"] and "cleanpairs" in loaded.data.tags
     assert "| pairs in the input | 7 | 100.0 % |" in text and f"{summary.rows:,} rows are here" in text
-    assert f"| dropped | {summary.dropped} |" in text and "quarantined" in text
+    assert f"| dropped | {summary.dropped} |" in text and "| quarantined: unusable, or found by a filter |" in text
     for words in ("method: crcl", "3 of 7 pairs (42.9 %)", "- About 25.0 %", "threshold of corr", "strategy ot"):
         assert words in text
     assert "torch 2.13.0" in text and "cleanpairs diff" in text
