@@ -88,7 +88,7 @@ class Outcome:
         measured = detection(self.correspondence, self.truth, self.threshold)
         names = ("AUROC", "average precision", "precision", "recall", "F1")
         values = zip(names, measured.to_dict().values(), strict=True)
-        return [] if math.isnan(measured.auroc) else [(name, f"{value:.3f}") for name, value in values]
+        return [] if math.isnan(measured.auroc) else [(k, "-" if math.isnan(v) else f"{v:.3f}") for k, v in values]
 
 
 def scores_table(scores: Any) -> pa.Table:

@@ -120,7 +120,7 @@ def recall_folds(
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:
     """Detection of mismatched pairs by low correspondence, both (N,). NaN (quarantined) pairs and those of masked truth
     are left out, pairs below the ``threshold`` are flagged. AUROC and AP are NaN when all pairs are alike in truth.
-    Where nothing is mismatched, all figures are.
+    Where nothing is mismatched, all figures are. Where nothing is flagged, the precision is.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -132,10 +132,9 @@ def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: flo
     if not truth.any():
         return Detection(*[float("nan")] * 5)
     flagged = y < threshold
-    hit = int((flagged & truth).sum())
-    precision, recall = hit / max(int(flagged.sum()), 1), hit / int(truth.sum())
-    f1 = 2 * precision * recall / max(precision + recall, 1e-12)
+    hit, found, wrong = int((flagged & truth).sum()), int(flagged.sum()), int(truth.sum())
     auroc = ap = float("nan")
+    precision = hit / found if found else float("nan")
     if not truth.all():
         auroc, ap = float(roc_auc_score(truth, -y)), float(average_precision_score(truth, -y))
-    return Detection(auroc, ap, precision, recall, f1)
+    return Detection(auroc, ap, precision, hit / wrong, 2 * hit / (found + wrong))

@@ -131,6 +131,8 @@ def test_quarantined_pairs_and_those_of_unknown_truth_are_left_out() -> None:
     assert detection(y, truth, 0.5) == detection(y[[0, 1, 3]], truth[[0, 1, 3]], 0.5)
     assert detection(y, np.ma.array(truth, mask=[0, 0, 0, 1, 0]), 0.15) == detection(y[:2], truth[:2], 0.15)
     assert detection(y, truth, 0.5).recall == 1.0
+    nothing = detection(y, truth, 0.05)
+    assert np.isnan(nothing.precision) and nothing.recall == nothing.f1 == 0.0
 
 
 @pytest.mark.parametrize("mismatched", [[True, True], [False, False], []])
