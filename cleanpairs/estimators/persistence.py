@@ -83,7 +83,7 @@ def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Pa
         "parameters": parameters | own.parameters,
         **own.config,
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
-        "state": {name: estimator._without_answers(name) for name in (*_STATE, "random_state_")},
+        "state": {name: estimator._without_answers(name) for name in (*_STATE, "random_state_", "_counts_similar")},
         "calibration": None if calibration is None else calibration.to_dict(),
     }
     with staged_directory(path, overwrite=overwrite, ours=MODEL_FILES) as staging:
@@ -182,7 +182,8 @@ class Saved:
     def state(self) -> dict[str, Any]:
         """What fitting found. ValueError where a rate or the threshold is none."""
         state = {name: self.config["state"][name] for name in _STATE}
-        state["random_state_"] = self.config["state"].get("random_state_") or 0
+        for name, missing in (("random_state_", 0), ("_counts_similar", False)):  # as early models lack them
+            state[name] = self.config["state"].get(name) or missing
         for name, other in (("threshold_", False), ("noise_rate_", state["noise_rate_"] is None)):
             if not (other or is_share(state[name])):
                 raise ValueError(f"its {name.rstrip('_')} is {state[name]!r}, not a number in [0, 1]")

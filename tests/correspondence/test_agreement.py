@@ -1,6 +1,7 @@
 """Neighbours' agreement: against loops, what it finds, what it says of the noise rate."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from cleanpairs.correspondence.calibration import noise_rate_by_tails
 from cleanpairs.correspondence.similarity import SimilarityModel, _near, similarity_agreement
 from cleanpairs.ops import normalised_similarity
 from cleanpairs.ops.normalised_similarity import VectorPairs, cosines
-from tests.helpers import cone, unit
+from tests.helpers import cone, reloaded, unit
 
 
 def corpus(n: int, rate: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -351,7 +352,7 @@ def test_of_two_spaces_nothing_is_said(n: int) -> None:
     assert similarity_agreement(VectorPairs(images[:50], texts[:50], groups[0][:50], at[:50])) is None
 
 
-def test_captions_swapped_with_the_nearest_are_told() -> None:
+def test_captions_swapped_with_the_nearest_are_told(tmp_path: Path) -> None:
     images, texts, _, _ = cone(800, 0.0, spread=0.5, seed=3)
     S = texts @ texts.T
     np.fill_diagonal(S, -1)
@@ -363,7 +364,9 @@ def test_captions_swapped_with_the_nearest_are_told() -> None:
     wrong = at != np.arange(800)
     found = similarity_agreement(VectorPairs(images, texts[at], np.arange(800), at))
     assert found is not None and found.near and found.settled
-    model = Auto(random_state=0).fit(Pairs.from_arrays(image_vectors=images, text_vectors=texts[at]))
+    pairs = Pairs.from_arrays(image_vectors=images, text_vectors=texts[at])
+    model = Auto(random_state=0).fit(pairs)
+    assert reloaded(model, tmp_path, pairs)._counts_similar  # for its card
     assert model._counts_similar and model.noise_rate_bound_ == model.noise_rate_interval_[1] > wrong.mean()
     flagged = found.matched < 0.5
     assert 2 * (flagged & wrong).sum() / (flagged.sum() + wrong.sum()) > 0.75
