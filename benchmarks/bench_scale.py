@@ -37,6 +37,7 @@ import pyarrow.parquet as pq
 import torch
 from scale_rematch import rematch_many
 
+from cleanpairs.core.plain import percent
 from cleanpairs.ops import search
 from cleanpairs.ops.search import recall_at
 from cleanpairs.repair.plan import METADATA_KEY
@@ -236,7 +237,8 @@ def rematch(work: Path, rows: int) -> None:
     image = np.asarray(pc.equal(table["action"], "rematch_image"))
     right = np.where(image, donor == order, donor == back) & repaired
     print(f"rematch {rows:>10,} mismatched pairs: {seconds:.0f} CPU s, {wall:.0f} s, peak {peak / 2**30:.2f} GiB; "
-          f"repaired {repaired.mean():.1%}, their own part {right.sum() / max(repaired.sum(), 1):.1%}")  # fmt: skip
+          f"repaired {percent(repaired.mean())}, "
+          f"their own part {percent(right.sum() / max(repaired.sum(), 1))}")  # fmt: skip
     for note in json.loads(pq.read_schema(plan).metadata[METADATA_KEY])["settings"]["searches"]:
         print(f"rematch search {search.SearchNote(**note)}")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from rows import Corpus
 
+from cleanpairs.core.plain import percent
 from cleanpairs.datasets import clipart_path
 from cleanpairs.methods.plain import InfoNCE
 
@@ -47,7 +48,7 @@ def main() -> None:
         print(f"| {args.data.stem}, noise {rate:g}, {args.seeds} seeds | mismatched | rSum |\n|---|---|---|")
         for name in each[0]:
             wrong, rsum = np.array([found[name] for found in each]).T
-            print(f"| {name} | {wrong.mean():.1%} | {rsum.mean():.1f} ± {rsum.std(ddof=1):.1f} |", flush=True)
+            print(f"| {name} | {percent(wrong.mean())} | {rsum.mean():.1f} ± {rsum.std(ddof=1):.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from vectors_at_scale import Cost, command
 
+from cleanpairs.core.plain import percent
 from cleanpairs.ops.search import SearchNote
 from cleanpairs.repair.plan import METADATA_KEY
 
@@ -109,9 +110,9 @@ def tell(plan: Path, wrong: int, cost: Cost) -> None:
     own = np.where(image, donor == (row - block) % wrong, donor == (row + block) % wrong)
     flagged = np.asarray(pc.not_equal(table["action"], "keep"))
     print(
-        f"rematch {len(table):>10,} rows, {wrong:,} of them wrong ({flagged[:wrong].mean():.2%} of these below the "
-        f"threshold, {flagged[wrong:].sum():,} others): {cost.cpu:.0f} CPU s, {cost.wall:.0f} s, peak "
-        f"{cost.peak / 2**30:.2f} GiB; own part back {own.mean():.1%}",
+        f"rematch {len(table):>10,} rows, {wrong:,} of them wrong ({percent(flagged[:wrong].mean(), 2)} of these below "
+        f"the threshold, {flagged[wrong:].sum():,} others): {cost.cpu:.0f} CPU s, {cost.wall:.0f} s, peak "
+        f"{cost.peak / 2**30:.2f} GiB; own part back {percent(own.mean())}",
         flush=True,
     )
     for note in json.loads(pq.read_schema(plan).metadata[METADATA_KEY])["settings"]["searches"]:

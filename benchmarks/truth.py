@@ -26,6 +26,7 @@ import numpy as np
 
 from cleanpairs import Auto, Pairs, load_pairs
 from cleanpairs.core.errors import RefusedError
+from cleanpairs.core.plain import percent
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.repair.plan import truth_of
 from cleanpairs.scoring.evaluate import detection
@@ -140,7 +141,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             cells.append(f"{said:.3f} / {true:.3f}" if count else "none")
         for most in WRONG:
             cut = r[f"max {most}"]
-            cells.append("refused" if cut is None else f"{cut[4]:.3f}, {cut[5]:.0%}")
+            cells.append("refused" if cut is None else f"{cut[4]:.3f}, {percent(cut[5], 0)}")
         lines.append("| " + " | ".join([*cells, f"{r['seconds']:.0f}"]) + " |")
     return "\n".join(lines)
 
