@@ -124,10 +124,14 @@ def score_stream(
         scorer = fitted._row_scorer(roles_of(source))
         if scorer is None:
             if engine.remote:
+                takes = (
+                    "Parquet with a column of image vectors (image_features) and, for a model of caption vectors, one "
+                    "of those (text_features), or an embedding folder"
+                )
+                if fitted._named_filters:
+                    takes = "a model that was fitted without --drop, whose filters are asked about all rows at once"
                 raise ConfigError(
-                    f"{data} cannot be divided among workers: that takes Parquet with a column of image vectors "
-                    "(image_features) and, for a model of caption vectors, one of those (text_features), or an "
-                    "embedding folder, and a fit without --drop; leave --engine and --workers out"
+                    f"{data} cannot be divided among workers: that takes {takes}; leave --engine and --workers out"
                 )
             counts, unseen = _score_at_once(fitted, load_pairs(data, **(columns or {})), Path(staged))
             done = None
