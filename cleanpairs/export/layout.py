@@ -20,6 +20,7 @@ from cleanpairs.ops.columns import (
     flat_type,
     fresh_names,
     grouped,
+    is_image_struct,
     is_list,
     one_array,
     recast,
@@ -192,15 +193,22 @@ class Layout:
         root = self.source.image_root or (folders.pop() if len(folders) == 1 else None)
         return None if root is None else Path(root)
 
-    def paths_from(self, format: str, folder: Path) -> Path | None:
+    def names_files(self, out: pa.Table) -> bool:
+        """Whether cleaned rows hold the path of an image without its bytes."""
+        name = self.out_columns.get("image")
+        if name not in out.column_names or not is_image_struct(out.schema.field(name).type):
+            return name in out.column_names and is_text(out.schema.field(name).type)
+        held, path = (pc.is_valid(pc.struct_field(out[name], part)) for part in ("bytes", "path"))
+        return bool(pc.any(pc.and_not(path, held)).as_py())
+
+    def paths_from(self, format: str, folder: Path, named: bool) -> Path | None:
         """What the paths of images are relative to, where an output of the ``format`` in ``folder`` holds these alone.
-        None also where that is ``folder``.
+        None also where that is ``folder``. ``named``: as of :meth:`names_files`.
         """
-        image = self.source.columns.get("image")
-        if image is None or format in ("webdataset", "uids"):
+        if "image" not in self.source.columns or format in ("webdataset", "uids"):
             return None
         given = None if self.source.image_root is None else Path(self.source.image_root)
-        root = self.image_root if is_text(self.schema.field(image).type) else given if format == "csv" else None
+        root = self.image_root if named else given if format == "csv" else None
         return None if root is None or root.resolve() == folder.resolve() else root
 
     @cached_property

@@ -327,7 +327,7 @@ class Export:
                 whole = Partition(0, 0, source.n_rows)
                 batches = work.by(engine, parts, settings.overwrite) if engine.remote else work.tables(whole)
                 recaption = plan.head.settings.get("recaption")
-                rows, parts_of, actions, reasons = self._write(batches, layout, staged, recaption)
+                rows, parts_of, actions, reasons, named = self._write(batches, layout, staged, recaption)
             counts = {"pairs": plan.pairs, **count_actions(actions)}
             self._check(rows, counts, out_rows, staged)
             refuse_changed_input(source)
@@ -340,34 +340,35 @@ class Export:
             remove_job(parts)
         return ExportSummary(
             **counts, rows=rows["out"], files=self.targets, renamed=layout.renamed, reasons=reasons, format=self.name,
-            image_root=layout.paths_from(self.name, self.out.parent),
+            image_root=layout.paths_from(self.name, self.out.parent, named),
         )  # fmt: skip
 
     def _write(
         self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path], recaption: Any
-    ) -> tuple[Mapping[str, int], Mapping[str, int], Counter[str], Counter[str]]:
+    ) -> tuple[Mapping[str, int], Mapping[str, int], Counter[str], Counter[str], bool]:
         """Write all files, batch by batch: rows of each, and of the files of a directory. Pairs of each action, and
-        dropped ones of each reason. ``recaption``: what the ledger notes of the model that wrote captions.
+        dropped ones of each reason. Whether images are paths (:meth:`Layout.names_files`). ``recaption``: what the
+        ledger notes of the model that wrote captions.
         """
         schema = Ledger(layout).schema
         if recaption is not None:
             schema = schema.with_metadata({**schema.metadata, b"cleanpairs.recaption": json.dumps(recaption)})
         schemas = {"ledger": schema, "dropped": layout.dropped_schema}
         place, actions = schemas["ledger"].get_field_index("out_row"), Counter[str]()
-        reasons = Counter[str]()
+        reasons, named = Counter[str](), False
         with ExitStack() as files:
             out = files.enter_context(self.output(staged["out"], layout))
             sinks: dict[str, Sink] = {"out": out}
             for role in schemas.keys() & staged.keys():
                 sinks[role] = files.enter_context(self._sink_of(role)(staged[role], schemas[role]))
             for tables in batches:
-                lines = tables["ledger"]
+                lines, named = tables["ledger"], named or layout.names_files(tables["out"])
                 tables["ledger"] = lines.set_column(place, "out_row", pc.add(lines["out_row"], out.rows))
                 for role, table in tables.items():
                     sinks[role].write(table)
                 actions.update(counted(lines["action"]))
                 reasons.update(counted(filtered(lines, pc.equal(lines["action"], "drop"))["reason"].drop_null()))
-        return {role: sink.rows for role, sink in sinks.items()}, out.parts, actions, reasons
+        return {role: sink.rows for role, sink in sinks.items()}, out.parts, actions, reasons, named
 
     def _sink_of(self, role: str) -> type[ParquetSink] | type[CsvSink]:
         """What writes the ledger, or the dropped pairs."""

@@ -11,6 +11,7 @@ import pytest
 
 from cleanpairs import load_pairs
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.data.table_reader import IMAGE_TYPE
 from cleanpairs.export import export_pairs
 from cleanpairs.verification import verify_path
 from tests.helpers import picture, write_pictures, write_table
@@ -40,12 +41,16 @@ def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: P
     assert again.captions == [row["caption"] for row in kept] and again.images.read([0]) == pairs.images.read([0])
 
 
+@pytest.mark.parametrize("struct", [False, True])
 @pytest.mark.parametrize("name", ["parquet", "datasets", "csv", "webdataset", "uids"])
-def test_where_paths_lead_is_said_if_they_are_all_that_is_written(name: str, make_plan: Any, tmp_path: Path) -> None:
+def test_where_paths_lead_is_said_if_they_are_all_that_is_written(
+    name: str, struct: bool, make_plan: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a b.png").write_bytes(picture(0))
-    table = pa.table({"image_path": ["a b.png"], "caption": ["a"], "uid": ["0" * 32]})
+    images = pa.array([{"bytes": None, "path": "a b.png"}], IMAGE_TYPE) if struct else pa.array(["a b.png"])
+    table = pa.table({"image_path": images, "caption": ["a"], "uid": ["0" * 32]})
     pq.write_table(table, folder / "in.parquet")
     pairs = load_pairs(folder / "in.parquet")
     for out in (tmp_path / "out dir" / "out", folder / "out"):
