@@ -10,10 +10,11 @@ import pyarrow.csv as pa_csv
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.regular import writing
+from cleanpairs.data.columns import is_text
 from cleanpairs.data.writing import Sink
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
-from cleanpairs.ops.columns import decoded_type, is_image_struct, one_array, readable
+from cleanpairs.ops.columns import decoded_type, is_image_struct, is_list, one_array, readable
 from cleanpairs.repair.editing import without_formulas
 
 
@@ -34,7 +35,7 @@ class CsvSink(Sink):
             schema = schema.set(i, pa.field(schema.field(i).name, pa.string()))
         for field in schema:
             if pa.types.is_nested(field.type) or "binary" in str(field.type):
-                texts = pa.types.is_list(field.type) and "string" in str(field.type)
+                texts = is_list(field.type) and is_text(field.type.value_type)
                 split = ", or one row a pair of lists of captions (--captions split)" if texts else ""
                 raise ConfigError(
                     f"a CSV cannot hold the column {field.name!r} of type {field.type}: write Parquet "

@@ -79,6 +79,8 @@ def test_what_a_csv_cannot_hold(make_pairs: Any, make_plan: Any, tmp_path: Path)
         pairs = make_pairs(3, **how)
         with pytest.raises(ConfigError, match=words):
             export_pairs(pairs, make_plan(pairs), tmp_path / "cut.csv")
+    with pytest.raises(ConfigError, match=r"column 'all_captions' of type list.*\(out\.parquet\)$"):
+        export_pairs(pairs, make_plan(pairs), tmp_path / "out.csv", explode=True, all_captions=True)
     pairs = make_pairs(3, struct=True)
     export_pairs(pairs, make_plan(pairs), tmp_path / "tars", format="webdataset")
     packed = load_pairs(tmp_path / "tars")
