@@ -288,6 +288,8 @@ class Export:
                 (folder / self.out.name).mkdir()
             layout = Layout(source, self.schema, self.one_row_a_pair, all_captions=settings.all_captions)
             self.output(folder / self.out.name, layout).abandon()
+            if settings.dropped is not None and self._sink_of("dropped") is CsvSink:
+                CsvSink(folder / self.targets["dropped"].name, layout.dropped_schema).abandon()
 
     @property
     def streams(self) -> bool:

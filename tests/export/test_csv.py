@@ -13,6 +13,7 @@ from cleanpairs import load_pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.table_reader import IMAGE_TYPE
 from cleanpairs.export import export_pairs
+from cleanpairs.export.writing import Export, ExportSettings
 from cleanpairs.verification import verify_path
 from tests.helpers import picture, write_pictures, write_table
 
@@ -79,6 +80,9 @@ def test_what_a_csv_cannot_hold(make_pairs: Any, make_plan: Any, tmp_path: Path)
         pairs = make_pairs(3, **how)
         with pytest.raises(ConfigError, match=words):
             export_pairs(pairs, make_plan(pairs), tmp_path / "cut.csv")
+        if not how:
+            with pytest.raises(ConfigError, match=words):  # before there is a plan, which takes its time
+                Export(pairs.source, tmp_path / "out.parquet", ExportSettings(dropped=tmp_path / "cut.csv"))
     with pytest.raises(ConfigError, match=r"column 'all_captions' of type list.*\(out\.parquet\)$"):
         export_pairs(pairs, make_plan(pairs), tmp_path / "out.csv", explode=True, all_captions=True)
     pairs = make_pairs(3, struct=True)
