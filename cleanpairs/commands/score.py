@@ -124,15 +124,7 @@ def score_stream(
         scorer = fitted._row_scorer(roles_of(source))
         if scorer is None:
             if engine.remote:
-                takes = (
-                    "Parquet with a column of image vectors (image_features) and, for a model of caption vectors, one "
-                    "of those (text_features), or an embedding folder"
-                )
-                if fitted._named_filters:
-                    takes = "a model that was fitted without --drop, whose filters are asked about all rows at once"
-                raise ConfigError(
-                    f"{data} cannot be divided among workers: that takes {takes}; leave --engine and --workers out"
-                )
+                raise ConfigError(_why_undivided(fitted, data))
             counts, unseen = _score_at_once(fitted, load_pairs(data, **(columns or {})), Path(staged))
             done = None
         else:
@@ -155,6 +147,17 @@ def score_stream(
         remove_job(parts)
     rate = None if unseen is None else unseen.noise_rate
     return ScoreResult(**counts, threshold=fitted._applied_threshold(unseen), unknown_words=unknown, noise_rate=rate)
+
+
+def _why_undivided(model: PairScorer, data: str | Path) -> str:
+    """Why workers cannot share the rows of ``data``."""
+    takes = (
+        "Parquet with a column of image vectors (image_features) and, for a model of caption vectors, one of those "
+        "(text_features), or an embedding folder"
+    )
+    if model._named_filters:
+        takes = "a model that was fitted without --drop, whose filters are asked about all rows at once"
+    return f"{data} cannot be divided among workers: that takes {takes}; leave --engine and --workers out"
 
 
 def _unknown_words(model: PairScorer, source: Source, data: str, most: float) -> float | None:
