@@ -201,11 +201,11 @@ class _Predictor:
         self.x, self.t, self.weight = x, t, weight[:most]
 
     def _predicted(
-        self, asking: np.ndarray, among: np.ndarray, values: np.ndarray, map_: np.ndarray
+        self, queries: np.ndarray, references: np.ndarray, values: np.ndarray, map_: np.ndarray
     ) -> list[np.ndarray]:
-        unit, others = unit_rows(asking), unit_rows(among)
-        out = [asking @ map_, *(np.empty((len(asking), values.shape[1]), np.float32) for _ in NUMBERS.taus)]
-        for start in range(0, len(asking), 1024):
+        unit, others = unit_rows(queries), unit_rows(references)
+        out = [queries @ map_, *(np.empty((len(queries), values.shape[1]), np.float32) for _ in NUMBERS.taus)]
+        for start in range(0, len(queries), 1024):
             near = unit[start : start + 1024] @ others.T - 1
             for k, tau in enumerate(NUMBERS.taus):
                 K = np.exp(near / np.float32(tau)) * self.weight
@@ -354,12 +354,12 @@ class PairProbability:
         """How likely each caption to be repaired is a lost one, and no copy of a trusted pair's, by their shares."""
         texts = np.unique([x[self.trusted] for x in (self.image_group, self.text_group)], axis=1)[1]
         _, place, count = np.unique(texts, return_inverse=True, return_counts=True)
-        mine = self.text_group[self.captions]
-        copy = np.isin(mine, texts)
+        texts_of_captions = self.text_group[self.captions]
+        copy = np.isin(texts_of_captions, texts)
         usual = min(1.0, float((count[place] > 1).mean()) / max(float(copy.mean()), 1e-9))
         self._lost = np.where(copy, usual, 1.0)
-        lost = len(np.unique(mine[~copy])) + self._lost[copy].sum()
-        self._present = min(NUMBERS.present, lost / len(mine))
+        lost = len(np.unique(texts_of_captions[~copy])) + self._lost[copy].sum()
+        self._present = min(NUMBERS.present, lost / len(texts_of_captions))
 
     def _ratio(self, views: np.ndarray) -> np.ndarray:
         return np.asarray(_terms(views) @ self._coefficients + self._intercept, np.float32)
@@ -444,11 +444,11 @@ class PairProbability:
         self._views = []
         self._place = np.full(len(self.images), -1)  # of each image among those of its fold
         for f, predictor in enumerate(predictors):
-            mine = np.flatnonzero(self.image_fold == f)
-            self._place[mine] = np.arange(len(mine))
-            sides = _Sides(predictor.images(self.images[mine]), predictor.captions(self.captions))
+            in_fold = np.flatnonzero(self.image_fold == f)
+            self._place[in_fold] = np.arange(len(in_fold))
+            sides = _Sides(predictor.images(self.images[in_fold]), predictor.captions(self.captions))
             self._views.append(sides)
-            sums[0][mine], of_captions = self._totals(sides.images, sides.captions)
+            sums[0][in_fold], of_captions = self._totals(sides.images, sides.captions)
             sums[1][:] += of_captions
         image, caption = self._right(self.images, self.captions)  # what stands in the input is no candidate
         own = np.exp(self._ratio_of(image, caption).astype(np.float64))
@@ -466,11 +466,11 @@ class PairProbability:
         self._holds = np.isin(np.arange(len(self.images)), some[0]), np.isin(np.arange(len(self.captions)), some[1])
         self._scale = len(self.captions) / len(some[1]), len(self.images) / len(some[0])
         few = predictor.images(self.images[some[0]]), predictor.captions(self.captions[some[1]])
-        asking, answering = predictor.images(held), predictor.captions(held)
+        held_images, held_captions = predictor.images(held), predictor.captions(held)
         seen = slice(min(NUMBERS.most_held, NUMBERS.most_edges // len(self.captions) + 1))  # of the held-out images
-        table = np.concatenate([ratio for _, ratio in self._blocks(_Sides(asking[seen], few[1]))])
+        table = np.concatenate([ratio for _, ratio in self._blocks(_Sides(held_images[seen], few[1]))])
         self.least = float(np.quantile(table, 1 - min(1.0, NUMBERS.near / len(self.captions))))
-        own = self._totals(asking, few[1])[0], self._totals(few[0], answering)[1]  # of held-out pairs
+        own = self._totals(held_images, few[1])[0], self._totals(few[0], held_captions)[1]  # of held-out pairs
         step = 4096 if linear else max(map(len, both))
         starts = [range(0, len(x), step) for x in both]
         totals = []
@@ -483,7 +483,7 @@ class PairProbability:
             captions = predictor.captions(self.captions[start : start + step])
             scales.append(captions.scale)
             of_captions.append(self._totals(few[0], captions)[1])
-            for rows, ratio in self._blocks(_Sides(asking[seen], captions)):
+            for rows, ratio in self._blocks(_Sides(held_images[seen], captions)):
                 i, c = np.nonzero(ratio > self.least)
                 found.append((rows.start + i, start + c, ratio[i, c]))
         self._sums = np.concatenate(totals), np.concatenate(of_captions)
@@ -496,7 +496,7 @@ class PairProbability:
         beside, n = self._right(held[seen], self.captions), len(self.captions)
         wrong = ~np.isin(image * n + caption, beside[0] * n + beside[1])
         image, caption, ratio = image[wrong], caption[wrong], ratio[wrong]
-        right = self._ratio(_Sides(asking, answering).pairs(*np.tile(np.arange(len(held)), (2, 1))))
+        right = self._ratio(_Sides(held_images, held_captions).pairs(*np.tile(np.arange(len(held)), (2, 1))))
         near = np.flatnonzero(right > self.least)
         # The sums of other images hold their right caption as often as a sample does.
         held_too = rng.random(len(held)) * self._scale[0] < self._present
@@ -512,9 +512,9 @@ class PairProbability:
         """The sums of exp(l) of each image over the captions, and of each caption over the images."""
         of_images, of_captions = [np.empty(0)], np.zeros(len(captions.views[0]))
         for _, ratio in self._blocks(_Sides(images, captions)):
-            worth = np.exp(ratio.astype(np.float64))
-            of_images.append(worth.sum(axis=1))
-            of_captions += worth.sum(axis=0)
+            exact = np.exp(ratio.astype(np.float64))
+            of_images.append(exact.sum(axis=1))
+            of_captions += exact.sum(axis=0)
         return np.concatenate(of_images), of_captions
 
     def _note_wrong(self) -> None:
@@ -529,8 +529,8 @@ class PairProbability:
             return self._ratio(_Sides(predictor.images(self.images[few]), captions).pairs(place, caption))
         out = np.empty(len(image), np.float32)
         for f, sides in enumerate(self._views):
-            mine = np.flatnonzero(self.image_fold[image] == f)
-            out[mine] = self._ratio(sides.pairs(self._place[image[mine]], caption[mine]))
+            in_fold = np.flatnonzero(self.image_fold[image] == f)
+            out[in_fold] = self._ratio(sides.pairs(self._place[image[in_fold]], caption[in_fold]))
         return out
 
     def _folds(self, many: bool) -> list[np.ndarray]:
