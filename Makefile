@@ -22,7 +22,7 @@ help:
 	@echo "make test-cluster  install Ray too; score, rematch and export on a cluster whose workers are killed (a minute)"
 	@echo "make lint    ruff and mypy; make format rewrites"
 	@echo "make docs    build the documentation site into build/site"
-	@echo "make bench   every operation beside its baseline, its target and the machine's floor (four minutes on an idle core)"
+	@echo "make bench   compare every operation with its baseline, its target and the machine's lower bound (four minutes on an idle core)"
 	@echo "make faults  kill commands, fill disks, damage files; write the table of dev/FAULTS.md (half an hour)"
 	@echo "make notebooks  run the notebooks and store them with their outputs (five minutes)"
 	@echo "make clean   remove $(VENV), caches and build output; runs/ and demo/ stay"

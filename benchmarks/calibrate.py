@@ -7,9 +7,10 @@ attributes: 2,000 products with their attributes as captions. Scores are those o
 DIR. Kinds of noise: ``within:category`` where there are categories, else cluster:4; cluster:16, partial, uniform, none.
 
 order: telling (as ``review --calibrate`` asks), random, lowest scores first, audit (its stratified draw). F1 at the
-threshold that the answers give, by the best F1 of these scores. Held: the 95 % interval of the rate holds it. Limit
-kept: of the exports by ``max_wrong`` .05 that are not refused, those with at most so many mismatched pairs. Each figure
-is the mean over corpora, kinds, rates and draws; beside F1 stands the lowest mean of one corpus, kind and rate.
+threshold that the answers give, by the best F1 of these scores. Interval holds truth: how often the 95 % interval of
+the rate does. Exports made: how often ``max_wrong`` .05 is not refused. Exports within limit: of these, those with at
+most so many mismatched pairs. Each figure is the mean over corpora, kinds, rates and draws. Lowest mean: that F1 of one
+corpus, kind and rate.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ def judged(y: np.ndarray, bad: np.ndarray, given: dict[int, bool]) -> dict[str, 
     kept = found.purest(1 - found.mismatched(q), 0.05)
     best = best_f1(q, bad) if bad.any() else float("nan")
     return {
-        "F1": f1(q <= found.best_share(), bad) / best, "held": rate.low <= bad.mean() <= rate.high,
-        "width": rate.high - rate.low, "exports": kept > 0,
+        "F1": f1(q <= found.best_share(), bad) / best, "interval holds truth": rate.low <= bad.mean() <= rate.high,
+        "interval width": rate.high - rate.low, "exports made": kept > 0,
         "word": bad[np.argsort(-y, kind="stable")[:kept]].mean() <= 0.05 if kept else float("nan"),
     }  # fmt: skip
 
@@ -140,21 +141,22 @@ def main() -> None:
             for (kind, rate), (y, bad) in scored(args.data, corpus, args.out).items():
                 for order, wrong in ORDERS:
                     for n, figures in drawn(y, bad, order, wrong, args.draws).items():
-                        cell = {"corpus": corpus, "kind": kind, "rate": rate, "order": order, "wrong": wrong, "n": n}
+                        cell = {"corpus": corpus, "kind": kind, "rate": rate, "order": order}
+                        cell |= {"wrong answers": wrong, "answers": n}
                         cells.append(cell | pd.DataFrame(figures, dtype=float).mean().to_dict())
                 print(f"{corpus} {kind} {rate}", file=sys.stderr, flush=True)
             pd.DataFrame(cells).to_csv(file, index=False)
         found.append(pd.read_csv(file))
     cells = pd.concat(found)
-    cells["wrong"] = cells["wrong"].map("{:g}".format)
-    cells["kept"] = (cells["word"] * cells["exports"]).fillna(0)
+    cells["wrong answers"] = cells["wrong answers"].map("{:g}".format)
+    cells["kept"] = (cells["word"] * cells["exports made"]).fillna(0)
     for by in ("order", "kind", "corpus"):
         some = cells if by == "order" else cells[cells["order"] == "telling"]
-        found = some.groupby([by, "wrong", "n"], sort=False)
-        table = found[["F1", "held", "width", "exports"]].mean()
-        table.insert(1, "lowest", found["F1"].min())
-        table["limit kept"] = found["kept"].sum() / found["exports"].sum()
-        print(table.rename(columns={"F1": "F1 / best"}).to_csv(float_format="%.3f", na_rep="-"))
+        found = some.groupby([by, "wrong answers", "answers"], sort=False)
+        table = found[["F1", "interval holds truth", "interval width", "exports made"]].mean()
+        table.insert(1, "lowest mean", found["F1"].min())
+        table["exports within limit"] = found["kept"].sum() / found["exports made"].sum()
+        print(table.rename(columns={"F1": "F1 / best F1"}).to_csv(float_format="%.3f", na_rep="-"))
 
 
 if __name__ == "__main__":

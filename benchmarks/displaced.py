@@ -1,4 +1,4 @@
-"""Displaced rows: how many get their own caption back by the rule, and how many other rows are touched.
+"""Displaced rows: how many get their own caption back by the rule, and how many other rows are damaged.
 
     OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --corpora vectors,titles-2000,clipart --out displaced.csv
     OMP_NUM_THREADS=1 python benchmarks/displaced.py DATA_DIR --none 40
@@ -6,13 +6,13 @@
 
 The corpora are those of truth.py; ``vectors`` are the CLIP vectors of ``clip/mini_*.npy``, which clip-score compares.
 Captions of a block are displaced in a circle, so its first or last ones are orphans. A share of all captions is then
-exchanged at random. A row counts as displaced where its own caption stands at the block's distance. ``own caption`` is
-the share of these that the plan gives their caption; ``touched`` the share of all other rows that the rule gives a
-wrong caption, and ``outside`` the part of it that is in no block. ``kept wrong``: the share of a block's rows that the
-plan keeps with another's caption.
+exchanged at random. A row counts as displaced where its own caption stands at the block's distance. ``own caption
+restored`` is the share of these that the plan gives their caption. ``other rows damaged`` is the share of all other
+rows that the rule gives a wrong caption, and ``damaged outside a block`` the part of it that is in no block. ``kept
+wrong``: the share of a block's rows that the plan keeps with another's caption.
 Vectors have one size of blocks and one distance at a time. Pictures have six blocks together, of 30, 100 and 300 rows
 with distances from -2 to 5, or two of 30 and 60, in one fit of ``auto``.
-``--none`` counts what is found in so many corpora without displacement: as they are, exchanged at random, sorted by
+``--none`` counts what is found in so many corpora without displacement: unchanged, exchanged at random, sorted by
 likeness and exchanged among neighbours. ``--many`` counts the CPU seconds of a fit on so many rows of vectors that
 vectors_at_scale.py makes, and of the search in it.
 """
@@ -89,10 +89,10 @@ def measured(folder: Path, corpus: str, blocks: list[Block], noise: float, seed:
         numbers = [k for k, block in enumerate(blocks) if block == (rows, distance)]
         mine = np.isin(inside, numbers) & ~others
         found.append({
-            "corpus": corpus, "blocks": len(blocks), "rows": rows, "distance": distance, "mismatched": noise,
-            "seed": seed, "displaced": int(mine.sum()), "own caption": round(float(right[mine].mean()), 3),
-            "touched": round(float((ruled & ~right)[others].mean()), 4),
-            "outside": round(float((ruled & ~right & others & (inside < 0)).sum() / others.sum()), 4),
+            "corpus": corpus, "blocks": len(blocks), "rows a block": rows, "distance": distance, "mismatched": noise,
+            "seed": seed, "displaced": int(mine.sum()), "own caption restored": round(float(right[mine].mean()), 3),
+            "other rows damaged": round(float((ruled & ~right)[others].mean()), 4),
+            "damaged outside a block": round(float((ruled & ~right & others & (inside < 0)).sum() / others.sum()), 4),
             "kept wrong": round(float(wrong[np.isin(inside, numbers)].mean()), 4),
             "fit, s": round(fit, 1), "search, s": round(search, 1),
         })  # fmt: skip
@@ -101,13 +101,15 @@ def measured(folder: Path, corpus: str, blocks: list[Block], noise: float, seed:
 
 def over_distances(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """All distances in one row: the displaced rows, the mean of the figures, and the least share of own captions."""
-    found = pd.DataFrame(rows).groupby(["corpus", "blocks", "rows", "mismatched"], as_index=False).agg(
-        displaced=("displaced", "sum"), own=("own caption", "mean"), least=("own caption", "min"),
-        touched=("touched", "mean"), outside=("outside", "mean"), kept=("kept wrong", "mean"),
+    found = pd.DataFrame(rows).groupby(["corpus", "blocks", "rows a block", "mismatched"], as_index=False).agg(
+        displaced=("displaced", "sum"), own=("own caption restored", "mean"), least=("own caption restored", "min"),
+        damaged=("other rows damaged", "mean"), outside=("damaged outside a block", "mean"),
+        kept=("kept wrong", "mean"),
     )  # fmt: skip
-    named = found.round(4).rename(
-        columns={"own": "own caption", "least": "at the worst distance", "kept": "kept wrong"}
-    )
+    named = found.round(4).rename(columns={
+        "own": "own caption restored", "least": "at the worst distance", "damaged": "other rows damaged",
+        "outside": "damaged outside a block", "kept": "kept wrong",
+    })  # fmt: skip
     return [{str(name): value for name, value in row.items()} for row in named.to_dict("records")]
 
 
@@ -119,7 +121,7 @@ def undisplaced(folder: Path, count: int) -> list[dict[str, Any]]:
     image, text = z[:, 0], clean.text_vectors
     for seed in range(count):
         rng = np.random.default_rng(seed)
-        kind, rate = ("as it is", "permuted", "near")[seed % 3], (0.2, 0.4, 0.8, 1.0)[seed // 3 % 4]
+        kind, rate = ("unchanged", "permuted", "near")[seed % 3], (0.2, 0.4, 0.8, 1.0)[seed // 3 % 4]
         order, owner = rng.permutation(len(image)), np.arange(len(image))
         some = np.sort(rng.choice(len(owner), round(rate * len(owner)), replace=False))
         if kind == "permuted":

@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/downstream.py                 # the clip art that ships: nothing to download
     OMP_NUM_THREADS=1 python benchmarks/downstream.py DATA --noise 0.2,0.4,0.6 --seeds 3
 
-DATA: what ``benchmarks/rows.py`` takes, whose fits in OUT are used. Rows: all pairs as they came; those that ``auto``
+DATA: what ``benchmarks/rows.py`` takes, whose fits in OUT are used. Rows: all pairs of the input; those that ``auto``
 keeps, at its own threshold; as many by the untrained evidence, the simplest score; the pairs that are right, which
 nobody knows. Each is the mean over seeds of rSum on the test split, the same noise, networks and epochs for all; the
 validation split picks the epoch.
@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from rows import Corpus
 
-from cleanpairs.core.plain import percent
 from cleanpairs.datasets import clipart_path
 from cleanpairs.methods.plain import InfoNCE
 
@@ -26,8 +25,8 @@ def retrieval(corpus: Corpus) -> dict[str, tuple[float, float]]:
     usable = np.flatnonzero(np.isfinite(y))
     kept = usable[y[usable] >= 0.5]
     best = usable[np.argsort(-evidence[usable], kind="stable")[: len(kept)]]
-    parts = {"as it came": usable, "kept by `auto`": kept, "as many by the untrained evidence": np.sort(best)}
-    parts["the right pairs"] = usable[~corpus.wrong[usable]]
+    parts = {"all pairs": usable, "kept by `auto`": kept, "as many pairs, by evidence": np.sort(best)}
+    parts["right pairs only"] = usable[~corpus.wrong[usable]]
     found = {}
     for name, rows in parts.items():
         model = InfoNCE(**corpus.settings, device=corpus.device, random_state=corpus.seed)
@@ -48,7 +47,7 @@ def main() -> None:
         print(f"| {args.data.stem}, noise {rate:g}, {args.seeds} seeds | mismatched | rSum |\n|---|---|---|")
         for name in each[0]:
             wrong, rsum = np.array([found[name] for found in each]).T
-            print(f"| {name} | {percent(wrong.mean())} | {rsum.mean():.1f} ± {rsum.std(ddof=1):.1f} |", flush=True)
+            print(f"| {name} | {wrong.mean():.3f} | {rsum.mean():.1f} ± {rsum.std(ddof=1):.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ def main() -> None:
     images += [copy_of(data, kind) for kind in range(3) for data in images]
     web, products = (rules_of(each) for each in (images, images_of(data / "fashion_test.parquet")))
     print("# OMP_NUM_THREADS=1 python benchmarks/near_vectors.py DATA_DIR > benchmarks/results/near_vectors.csv")
-    print("near duplicates by,scaled copies found,low quality,cropped,other images linked,products linked,in one group")
+    copies = ",".join(f"share of {kind} copies found" for kind in ("scaled", "low-quality", "cropped"))
+    print(f"near duplicates by,{copies},different images linked,different products linked,most in one group")
     for name, group in web.items():
         found = [f"{(group[:n] == group[n * k : n * (k + 1)]).mean():.3f}".lstrip("0") for k in (1, 2, 3)]
         size = np.unique(products[name], return_counts=True)[1]

@@ -112,7 +112,8 @@ def session(fit: tuple[Pairs, Auto, RepairPlan, Explainer], order: str, goal: fl
 
 
 def curves(args: argparse.Namespace) -> None:
-    print(f"corpus,seed,order,{','.join(map(str, SHOWN))},below {args.goal:g} after,right pairs then (before)")
+    shown = f"{SHOWN[0]} decisions,{','.join(map(str, SHOWN[1:]))}"
+    print(f"corpus,seed,order,{shown},below {args.goal:g} after,right pairs then (before)")
     for corpus in args.corpora.split(","):
         for seed in range(args.seeds):
             fit = fitted(args.data, corpus, args.noise, seed)

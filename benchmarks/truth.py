@@ -126,11 +126,10 @@ def row(folder: Path, corpus: str, rate: float, seed: int, changes: dict[str, An
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: implied / true above each level, then by each max_wrong: true share, of an oracle's right pairs."""
-    head = ["corpus", "noise", "seed", "rate, interval", "AUROC", "ECE"]
-    head += (
-        [f"w > {a}: implied / true" for a in ABOVE] + [f"max_wrong {m}: true, of oracle's" for m in WRONG] + ["CPU s"]
-    )
+    """Markdown: the expected and true share above each level, then by each max_wrong: true share, right pairs kept."""
+    head = ["corpus", "noise", "seed", "estimated rate [interval]", "AUROC", "calibration error"]
+    head += [f"mismatched above {a}: expected / true" for a in ABOVE]
+    head += [f"max_wrong {m}: mismatched, right pairs kept (% of optimum)" for m in WRONG] + ["CPU s"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
         cells = [r["corpus"], f"{r['noise']:g}", str(r["seed"])]
@@ -147,9 +146,11 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def repair_table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: mismatched pairs as they came, kept, kept and repaired; then what the repairs are like."""
-    head = ["corpus", "noise", "seed", "wrong: as it came", "kept", "repaired", "repairs, right", "ECE", "possible"]
-    head += ["plausible: wrong", "plausible: repairs, right", "plausible: ECE"]
+    """Markdown: mismatched pairs of the input, the kept, the kept and repaired ones, then how good the repairs are."""
+    head = ["corpus", "noise", "seed", *(f"mismatched: {part}" for part in ("input", "kept", "kept and repaired"))]
+    head += [f"repairs: {what}" for what in ("made, right", "calibration error", "possible")]
+    head += ["mismatched: plausible repairs"]
+    head += [f"plausible repairs: {what}" for what in ("made, right", "calibration error")]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
         f = r["repairs"]

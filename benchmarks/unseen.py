@@ -33,7 +33,8 @@ def main() -> None:
     train, val, test = splits_of(args.data)
     noisy = apply_noise(train, inject_noise(train, 0.4, per="caption", seed=0))
     print(f"| {args.data.stem}: {len(test)} pairs | mismatched | AUROC | ", end="")
-    print("fit's threshold: flagged, F1 | own: flagged, F1 | best F1 | rate, interval |")
+    print("threshold of the fit: flagged, F1 | new threshold: flagged, F1 | F1, best threshold | ", end="")
+    print("estimated rate [interval] |")
     print("|---|---|---|---|---|---|---|")
     for name in args.methods.split(","):
         model = METHODS.load(name)(backbone="mlp", text_encoder="auto", device="cpu", random_state=0).fit(

@@ -161,12 +161,8 @@ def main() -> None:
     parser.add_argument("--noise", default="0,0.05,0.2,0.4,0.6,near")
     parser.add_argument("--size", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--epochs",
-        type=int,
-        default=12,
-        help="of auto; 0: without auto. What is settled by similarity does not depend on it",
-    )
+    epochs = "of auto; 0: without auto. It matters only where auto trains, not where it compares by similarity"
+    parser.add_argument("--epochs", type=int, default=12, help=epochs)
     args = parser.parse_args()
     columns: list[str] = []
     for name, (x0, t0, labels) in real(args.dir, args.names).items():

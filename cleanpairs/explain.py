@@ -272,7 +272,7 @@ def _different(
         at = int(similar.min(axis=1).argmin())
         other = int(similar[at].argmin())
         if pairs.text_group[rows[at]] != pairs.text_group[rows[other]]:
-            why = f"pair {rows[other]} shows the same image, or nearly, and says “{pairs.captions[rows[other]]}”"
+            why = f"pair {rows[other]} shows nearly the same image, with the caption “{pairs.captions[rows[other]]}”"
             yield int(rows[at]), float(np.clip((1 + similar[at, other]) / 2, 0, 1)), why
 
 

@@ -106,8 +106,8 @@ def rates() -> str:
                 {
                     "corpus": corpus,
                     "noise": noise,
-                    "evidence": mean(found["evidence alone"]["AUROC"]),
-                    "best of the four": found["best"]["AUROC"],
+                    "untrained evidence": mean(found["evidence alone"]["AUROC"]),
+                    "best of the four papers": found["best"]["AUROC"],
                     "two CRCLs and the evidence": mean(found["2 x crcl + evidence"]["AUROC"]),
                     "`auto`": found["auto"]["AUROC"],
                 }
@@ -119,7 +119,7 @@ def methods() -> str:
     """Every method on photographs at 40 %, the best label first."""
     rows = [row for row in read("methods_photographs") if row["noise"] == "0.4"]
     rows.sort(key=lambda row: (-float(mean(row["AUROC"])), row["method"]))
-    shown = {"AUROC": "AUROC", "F1": "F1", "mismatched among the kept": "kept", "rSum": "rSum"}
+    shown = {"AUROC": "AUROC", "F1": "F1", "mismatched among the kept": "mismatched: kept", "rSum": "rSum"}
     return table(
         [{"method": row["method"]} | {name: mean(row[column]) for name, column in shown.items()} for row in rows]
     )
@@ -128,7 +128,7 @@ def methods() -> str:
 def thresholds() -> str:
     """What the default thresholds of CRCL and `auto` do to photographs."""
     rows = [row for row in read("methods_photographs") if row["method"] in ("auto", "crcl")]
-    names = ("flagged", "precision", "recall", "F1", "noise est.")
+    names = ("flagged", "precision", "recall", "F1", "estimated rate")
     return table([{k: row[k] for k in ("method", "noise")} | {k: mean(row[k]) for k in names} for row in rows])
 
 
@@ -140,24 +140,25 @@ def similar() -> str:
         of = {row["model"]: row for row in found if (row["kind"], row["mismatched"]) == (kind, mismatched)}
         auto = of["auto"]
         rows.append(
-            {"noise": kind, "mismatched": mismatched}
-            | {"rate, interval": f"{auto['rate']} [{auto['low']}, {auto['high']}]", "bound": auto["bound"]}
-            | {"kept: `auto`": auto["kept"], "`similar`": of["auto, similar"]["kept"], "CRCL": of["crcl"]["kept"]}
+            {"kind": kind, "mismatched": mismatched}
+            | {"estimated rate [interval]": f"{auto['rate']} [{auto['low']}, {auto['high']}]"}
+            | {"upper bound": auto["bound"], "mismatched among the kept: `auto`": auto["kept"]}
+            | {"`mismatches=similar`": of["auto, similar"]["kept"], "CRCL": of["crcl"]["kept"]}
         )
     return table(rows)
 
 
 def protocols() -> str:
-    """AUROC of `auto` on near mismatches beside the best other row."""
+    """AUROC of `auto` on near mismatches, compared with the best other method."""
     rows = []
     found = [row for row in read("noise_protocols") if row["kind"] != "copied"]
     for cell in dict.fromkeys((row["corpus"], row["kind"], mean(row["mismatched"])) for row in found):
         of = {row["method"]: row for row in found if (row["corpus"], row["kind"], mean(row["mismatched"])) == cell}
-        auto, told = of.pop("auto"), dict(zip(("corpus", "kind", "mismatched"), cell, strict=True))
-        for figure, head in (("AUROC", ""), ("test AUROC", "test: ")):
+        auto, shown = of.pop("auto"), dict(zip(("corpus", "kind", "mismatched"), cell, strict=True))
+        for figure, head in (("AUROC", ""), ("test AUROC", "test split: ")):
             best = max(of, key=lambda name: mean(of[name][figure]))
-            told |= {f"{head}best other": f"{mean(of[best][figure])} ({best})", f"{head}`auto`": auto[figure]}
-        rows.append(told)
+            shown |= {f"{head}best other method": f"{mean(of[best][figure])} ({best})", f"{head}`auto`": auto[figure]}
+        rows.append(shown)
     return table(rows)
 
 

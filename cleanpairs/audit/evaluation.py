@@ -227,8 +227,8 @@ def expected_quality(
     y = y[~np.isnan(y)]
     if calibration is None or not len(y):
         raise RefusedError(
-            f"of the {len(y):,} scores nothing can be expected: the method gives no calibrated probabilities, or its "
-            "noise rate is undetermined; `cleanpairs review --calibrate` asks about forty"
+            f"the expected precision and recall of these {len(y):,} pairs are unknown: the method gives no calibrated "
+            "probabilities, or the noise rate is undetermined; forty answers to `cleanpairs review --calibrate` help"
         )
     if not 0 <= y.min() <= y.max() <= 1:
         raise DataError("the correspondence must be in [0, 1]")

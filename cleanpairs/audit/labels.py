@@ -1,4 +1,4 @@
-"""The labels of an audit as a CSV, which a spreadsheet opens: written with pictures beside it, and read back."""
+"""The labels of an audit as a CSV, which a spreadsheet opens: written next to a folder of images, and read back."""
 
 import math
 import re
@@ -26,7 +26,7 @@ AUDIT_FILES = re.compile(r"labels\.csv|images/\d+\.jpg|result\.json")
 
 
 def write_labels(folder: str | Path, sample: AuditSample, pairs: Any, *, overwrite: bool = False) -> Path:
-    """Write a sample as ``labels.csv``, with its pictures in ``images/``, into a directory of their own.
+    """Write a sample as ``labels.csv``, with its images in ``images/``, into a directory of their own.
 
     Parameters
     ----------

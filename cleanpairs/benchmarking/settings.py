@@ -168,5 +168,5 @@ def _split(role: str, given: str | Path | None, data: Path, columns: dict[str, A
         return load_pairs(given, **columns), None
     sibling = data.with_name(f"{data.name.removesuffix('_train.parquet')}_{role}.parquet")
     if data.name.endswith("_train.parquet") and sibling.exists():
-        return load_pairs(sibling, **columns), f"{role}: {sibling}, found beside the data"
+        return load_pairs(sibling, **columns), f"{role}: {sibling}, found next to the data"
     return None, f"no {role} pairs"

@@ -10,22 +10,22 @@ from cleanpairs.core.registry import METHODS
 
 # Of the figures of a cell those that the table shows: heading, decimals.
 SHOWN = {
-    "mismatched": ("wrong in", 3),
-    "wrong_kept": ("kept", 3),
-    "wrong_out": ("repaired", 3),
+    "mismatched": ("mismatched: input", 3),
+    "wrong_kept": ("mismatched: kept", 3),
+    "wrong_out": ("mismatched: kept and repaired", 3),
     "rsum": ("rSum", 1),
     "auroc": ("AUROC", 3),
     "ap": ("AP", 3),
     "f1": ("F1", 3),
-    "repair_precision": ("repair", 3),
-    "corrupted_restored": ("restored", 3),
-    "noise_rate_estimate": ("noise est.", 3),
+    "repair_precision": ("repairs: right", 3),
+    "corrupted_restored": ("repairs: restored", 3),
+    "noise_rate_estimate": ("estimated rate", 3),
     "seconds": ("seconds", 0),
 }
 LEGEND = (
-    "± is the sample standard deviation over seeds. wrong in, kept, repaired: share of mismatched pairs as the data "
-    "came, of what is kept, and with the repairs made by default; repair: share of the method's own repairs, probable "
-    "or not, that are right; restored: share of the mismatched pairs that these give a right caption"
+    "± is the sample standard deviation over seeds. mismatched: share of mismatched pairs in the input, among the kept "
+    "pairs, and among the kept and repaired pairs by default; repairs: share of the method's own repairs, probable or "
+    "not, that are right, and share of the mismatched pairs that get a right caption by them"
 )
 
 

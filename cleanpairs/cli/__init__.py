@@ -28,39 +28,39 @@ from cleanpairs.core.registry import nearest
 
 __all__ = ["COMMANDS", "SECTIONS", "cli", "main"]
 
-# Section of the help -> command -> (module, summary). The summary fits beside the name on a line of 80 columns.
+# Section of the help -> command -> (module, summary). The summary fits next to the name on a line of 80 columns.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
-        "inspect": ("cleanpairs.cli.listing", "Show how data is read, and what is wrong with it."),
+        "inspect": ("cleanpairs.cli.listing", "Show how data is read, and which rows cannot be used."),
         "methods": ("cleanpairs.cli.listing", "List the methods and their settings."),
         "recipes": ("cleanpairs.cli.listing", "List the recipes that ship with the package."),
-        "demo": ("cleanpairs.cli.listing", "See it work on the clip art that ships with it."),
+        "demo": ("cleanpairs.cli.listing", "Run a demonstration on clip art."),
     },
     "Clean": {
-        "fit": ("cleanpairs.cli.fit", "Train on noisy pairs. Writes a run: scores, a model."),
+        "fit": ("cleanpairs.cli.fit", "Train on noisy pairs. Writes a run: scores and a model."),
         "score": ("cleanpairs.cli.apply", "Score any pairs with a fitted model."),
-        "rematch": ("cleanpairs.cli.apply", "Plan the repairs, to be reviewed before they are made."),
+        "rematch": ("cleanpairs.cli.apply", "Plan repairs, which you can review before the export."),
         "export": ("cleanpairs.cli.apply", "Write the cleaned, repaired dataset and its ledger."),
         "push": ("cleanpairs.cli.apply", "Upload a model or an export to the Hugging Face hub."),
     },
     "Review": {
         "report": ("cleanpairs.cli.explain", "Write one HTML page about a run."),
-        "worst": ("cleanpairs.cli.explain", "List the worst pairs, by what is wrong with them."),
-        "neighbours": ("cleanpairs.cli.explain", "List the pairs whose images and captions are similar."),
-        "explain": ("cleanpairs.cli.explain", "Say why pairs are doubted: words and neighbours."),
-        "review": ("cleanpairs.cli.review", "Decide about pairs and repairs on a local page."),
+        "worst": ("cleanpairs.cli.explain", "List the worst pairs, by kind of issue."),
+        "neighbours": ("cleanpairs.cli.explain", "List pairs with similar images or captions."),
+        "explain": ("cleanpairs.cli.explain", "Explain low scores by words and similar pairs."),
+        "review": ("cleanpairs.cli.review", "Review pairs and repairs on a local page."),
         "audit": ("cleanpairs.cli.review", "Label a sample, to measure precision and recall."),
         "diff": ("cleanpairs.cli.diff", "Show what an export changed, pair by pair."),
         "restore": ("cleanpairs.cli.diff", "Undo an export: write its input again."),
         "verify": ("cleanpairs.cli.diff", "Check that an export, a run or a file is whole."),
     },
     "Measure": {
-        "evaluate": ("cleanpairs.cli.measure", "Measure retrieval, and detection against a truth."),
-        "corrupt": ("cleanpairs.cli.measure", "Mismatch some pairs on purpose, and write the truth."),
+        "evaluate": ("cleanpairs.cli.measure", "Measure retrieval, and detection where truth is known."),
+        "corrupt": ("cleanpairs.cli.measure", "Mismatch some pairs on purpose. Writes the truth, too."),
         "bench": ("cleanpairs.cli.measure", "Compare methods at several noise rates."),
     },
     "Shell": {
-        "doctor": ("cleanpairs.cli.diff", "Check the installation, and say what mends it."),
+        "doctor": ("cleanpairs.cli.diff", "Check the installation, and print how to fix it."),
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}

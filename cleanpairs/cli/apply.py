@@ -32,8 +32,8 @@ from cleanpairs.core.plain import percent, plural
 from cleanpairs.core.recipe import override_values
 
 engine_options = (
-    option("--workers", "Processes that work at once.", click.IntRange(1), default=1),
-    option("--engine=NAME", "Who works: local, ray (started here), or ray=ADDRESS of a cluster.", default="local"),
+    option("--workers", "Parallel processes.", click.IntRange(1), default=1),
+    option("--engine=NAME", "Engine of the processes: local, ray (started here), or ray=ADDRESS.", default="local"),
 )
 
 
@@ -77,26 +77,26 @@ def repair_options(more: str = "") -> tuple[Decorator, ...]:
         ),
         option(
             "--max-wrong=P",
-            "Keep the largest set with at most this share of mismatched pairs. Refused where that is not known.",
+            "Keep the largest set with at most this expected share of mismatched pairs. It needs calibrated scores.",
             float,
         ),
         option("--keep=P", "Keep this share of the pairs, those with the best scores.", float),
         option(
             "--repairs",
-            "probable: make those that are likelier right than wrong, where that can be judged. plausible: take what "
-            "fits best, right or near. none: drop all pairs below the threshold.",
+            "probable: make repairs that are more likely right than wrong, where that is known. plausible: make the "
+            "best repair of each pair. none: drop all pairs below the threshold.",
             ["probable", "plausible", "none"],
             default="probable",
         ),
         option(
             "--donors=N n_donors",
-            "Give a pair that needs a new caption up to N of them, with weights. Needs --repairs plausible. They are "
-            "in the plan and in `export --captions all`.",
+            "Give a pair that needs a new caption up to N captions, with weights. It needs --repairs plausible. The "
+            "captions are in the plan and in `export --captions all`.",
             click.IntRange(1),
             default=1,
         ),
         set_option(
-            "Rarer settings: strategy, displaced, dedup, targets, take_from, max_reuse, min_repair_score, "
+            "Other settings: strategy, displaced, dedup, targets, take_from, max_reuse, min_repair_score, "
             f"min_confidence, candidates, repeats (see docs/repair.md).{more}"
         ),
     )
@@ -164,19 +164,19 @@ def caption_writer(out: str, options: dict[str, Any], chosen: dict[str, Any]) ->
     *engine_options,
 )
 def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
-    """Score every pair of DATA by the model of RUN (or runs/latest): how probable is it that the two belong together?
+    """Score every pair of DATA by the model of RUN (or runs/latest). The score is the correspondence, from 0 to 1.
 
-    It stops if the model does not know half of the words. `--set max_unknown=1` allows more.
+    The command stops if the model does not know half of the words. `--set max_unknown=1` allows more.
 
-    For data that RUN was not fitted on there is a new threshold. Random pairs of the same images and captions show
-    where a pair is as likely mismatched as not. The threshold of the fit holds for fewer than 80 pairs, for pairs that
-    score no higher than random ones, and for pairs of the fit. It also holds if the fit was given one, and for
-    clip-score. For vectors of one space it holds where the fit found mismatched pairs. Their probabilities take for
-    granted that as many pairs are mismatched as in the fit.
+    Data that RUN was not fitted on gets a new threshold. It is the score at which a pair is as likely mismatched as
+    matched, by random pairs of the same images and captions. The threshold of the fit is used for fewer than 80 pairs,
+    for pairs that score no higher than random ones, for pairs of the fit, for clip-score, and if the fit was given a
+    threshold. It is also used for vectors of one space, if the fit found mismatched pairs. The probabilities of such
+    pairs assume the noise rate of the fit.
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
-    interrupted, the same command goes on. Finished parts lie in OUT.parts until all are there. Filters set none of its
-    rows aside. After a fit with --drop all rows are read at once, and filtered.
+    interrupted, the same command resumes. Finished parts are in OUT.parts until all are there. Filters are not applied.
+    After a fit with --drop all rows are read at once, and filtered.
     """
     from cleanpairs.commands.score import score_stream
 
@@ -192,7 +192,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     if (unknown := result.unknown_words or 0) > 0.2:
         echo(
             f"warning: the model does not know {percent(unknown, 0)} of the words of {data}: it was fitted on other "
-            "captions, and its scores say less here",
+            "captions, and its scores are less reliable here",
             err=True,
         )
     warn_of_flags(run, result.flagged, result.pairs, result.threshold)
@@ -201,7 +201,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
         f"{result.quarantined:,} quarantined -> {out}"
     )
     if result.quarantined:
-        text += f"\nquarantined: cleanpairs inspect {quote(data)} says why"
+        text += f"\nwhy pairs are quarantined: cleanpairs inspect {quote(data)}"
     if result.noise_rate is not None:
         rate = "undetermined" if math.isnan(result.noise_rate.value) else result.noise_rate
         text += f"\nthreshold: by random pairs of this data, which the model has not seen; share mismatched: {rate}"
@@ -225,14 +225,14 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     ),
     option(
         "--recaption-requests=FILE",
-        "Write requests to the vision-language model --recaption-model, in OpenAI's batch form (.jsonl). They are for "
-        "pairs that would be dropped and have no answer yet.",
+        "Write requests for the vision-language model --recaption-model, in OpenAI's batch format (.jsonl). There is "
+        "one for each pair that would be dropped and has no answer yet.",
         Writes(".jsonl"),
     ),
     option(
         "--recaption-url=URL",
         "Ask --recaption-model on this server (OpenAI's chat completions), such as http://localhost:8000/v1. The key "
-        "is in OPENAI_API_KEY. Answers are kept in OUT.answers.jsonl, and not asked for again.",
+        "is in OPENAI_API_KEY. Answers are stored in OUT.answers.jsonl, and used again.",
         str,
     ),
     option(
@@ -253,12 +253,12 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
 def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     """Plan which pair gets which caption or image from which other pair. Nothing is changed.
 
-    Without DATA it plans for the data that RUN (or runs/latest) was fitted on. Read the plan, and edit its actions and
-    donors. For a caption of your own write the action recaption. Then carry it out: cleanpairs export --plan FILE --out
-    OUT.
+    Without DATA the plan is for the data that RUN (or runs/latest) was fitted on. Read the plan, and edit its actions
+    and donors. For a caption of your own write the action recaption. Then apply the plan: cleanpairs export --plan FILE
+    --out OUT.
 
-    With --workers several processes search for candidates. If they are interrupted, the same command goes on. What is
-    found lies in OUT.parts until the plan is made.
+    With --workers several processes search for candidates. If they are interrupted, the same command resumes. Results
+    are in OUT.parts until the plan is complete.
     """
     from cleanpairs.commands.rematch import rematch_run
     from cleanpairs.ops.search import SearchNote
@@ -299,7 +299,7 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
 @run_argument
 @group(
     "Repair",
-    option("--plan=FILE", "Carry out this plan of `cleanpairs rematch`; it needs no run.", Reads()),
+    option("--plan=FILE", "Apply this plan of `cleanpairs rematch`. No RUN is needed.", Reads()),
     *repair_options(),
 )
 @group(
@@ -321,19 +321,19 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     option("--dropped=FILE", "The pairs that were dropped or quarantined: Parquet, or a .csv.", Writes()),
     option(
         "--ledger=FILE",
-        "Parquet with what happened to every pair of the input.  [default: OUT.ledger.parquet]",
+        "Parquet with the outcome of every pair of the input.  [default: OUT.ledger.parquet]",
         Writes(),
     ),
     option(
         "--card=FILE",
-        "Write a dataset card there, or Croissant metadata (*.json). A directory has a README.md.",
+        "The dataset card to write, or Croissant metadata (*.json). A directory has its card in README.md.",
         Writes(),
     ),
     option("--license=ID", "Licence of the data, for the card, such as cc-by-4.0.  [default: unknown]"),
     option(
         "--captions=HOW",
-        "split: one row for each caption, where a row holds a list of them. all: add a column all_captions with the "
-        "old and the new captions of a row, each with its source and its probability.",
+        "split: write one row for each caption of a list. all: add a column all_captions with the old and the new "
+        "captions of a row, each with its source and its probability.",
         ["split", "all"],
     ),
     option("--shard-size=N", "Samples in each tar of a webdataset.  [default: 10000]", int),
@@ -341,11 +341,11 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
 )
 @click.pass_context
 def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> None:
-    """Write the cleaned data of RUN (or runs/latest). Pairs at or above the threshold are kept, others are repaired,
-    and what cannot be repaired is dropped.
+    """Write the cleaned data of RUN (or runs/latest). Pairs at or above the threshold are kept. The others are
+    repaired or dropped.
 
-    With --workers or --engine ray several processes write partitions. If they are interrupted, the same command goes
-    on. Finished parts lie in OUT.parts until all are there.
+    With --workers or --engine ray several processes write partitions. If they are interrupted, the same command
+    resumes. Finished parts are in OUT.parts until all are there.
     """
     from cleanpairs.commands.export import export_plan, export_run
     from cleanpairs.repair.actions import COUNTED
@@ -383,8 +383,8 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
 def push(what: str, repo: str, public: bool, license: str | None, card: str | None, ledger: str | None) -> None:
     """Upload the model of a run, or the cleaned data OUT of an export, in one commit.
 
-    A repository that does not exist is made, private unless --public. One that exists stays as it is. The token is
-    huggingface_hub's own: HF_TOKEN, or `hf auth login`.
+    A new repository is private, unless you give --public. An existing one keeps its visibility. The token is that of
+    huggingface_hub: HF_TOKEN, or `hf auth login`.
     """
     from cleanpairs.commands.export import push_run
     from cleanpairs.export import push_export

@@ -35,7 +35,7 @@ NAMES = {
 )
 @option(
     "--action actions",
-    "Only this kind of change; may be given several times.",
+    "Only this kind of change. May be repeated.",
     [name for name in NAMES if name != "keep"],
     multiple=True,
 )
@@ -44,7 +44,7 @@ NAMES = {
 def diff(
     export: str, ledger: str | None, limit: int | None, actions: tuple[str, ...], out: str | None, overwrite: bool
 ) -> None:
-    """Show what the export OUT changed, by its ledger: how many pairs, then each of them, before and after."""
+    """Show what the export OUT changed, by its ledger: counts, then each changed pair before and after."""
     from cleanpairs.export import diff_export
     from cleanpairs.export.diff import write_changes
 
@@ -102,10 +102,10 @@ def _change(change: "Change", width: int) -> Iterator[tuple[str, str | None]]:
 @ledger_option
 @option("--overwrite", "Replace --out.")
 def restore(export: str, out: str, ledger: str | None, overwrite: bool) -> None:
-    """Write the input of the export OUT again, out of OUT and its ledger.
+    """Write the input of the export OUT again, from OUT and its ledger.
 
-    Dropped rows, replaced captions and images, the columns' names, types and metadata, and the order come back: the
-    table equals the input's. OUT and its ledger must be as they were exported. A file edited since is refused.
+    The restored table equals the input, with its dropped rows, replaced captions and images, names, types and metadata
+    of columns, and its order. OUT and its ledger must be unchanged since the export.
     """
     from cleanpairs.export import restore_export
 
@@ -115,14 +115,14 @@ def restore(export: str, out: str, ledger: str | None, overwrite: bool) -> None:
 @click.command(cls=PathsCommand, flags=[flag("quiet", "Print only what is wrong.")])
 @click.argument("path", metavar="PATH", type=Reads())
 def verify(path: str) -> None:
-    """Check that PATH is whole, and name what is wrong: file, row group, row, column.
+    """Check that PATH is complete and undamaged. Faults are listed with file, row group, row and column.
 
     PATH is the cleaned data of an export (or its manifest), a run directory, a saved model, a Parquet file, or a
-    directory of such. In an export it checks the manifest's sizes and SHA-256, page checksums, counts, and that the
-    ledger has every pair of the input exactly once. In a run it checks the files and their SHA-256, rows and ranges of
-    the scores, and that the model loads.
+    directory of these. Checked of an export are sizes and SHA-256 of all files, page checksums, counts, and that
+    the ledger has every pair of the input exactly once. Checked of a run are the files and their SHA-256, rows and
+    ranges of the scores, and that the model loads.
 
-    Exit code 3 if anything is wrong.
+    The exit code is 3 if anything is wrong.
     """
     from cleanpairs.verification import verify_path
 
@@ -141,7 +141,7 @@ def verify(path: str) -> None:
 def doctor() -> None:
     """Check the installation and the machine: versions, extras, GPU, threads, FAISS.
 
-    It prints the command that mends what could be better. Exit code 1 only if cleanpairs cannot run.
+    The output has the commands that fix problems. The exit code is 1 only if cleanpairs cannot run.
     """
     from cleanpairs.commands.doctor import diagnose
 

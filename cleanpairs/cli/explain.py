@@ -24,15 +24,14 @@ if TYPE_CHECKING:
 
 @click.command(cls=PathsCommand)
 @click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1, type=Reads())
-@option("--n --limit count", "How many of the worst pairs, without PAIR.", click.IntRange(1), default=5)
+@option("--n --limit count", "Number of worst pairs to explain, if no PAIR is given.", click.IntRange(1), default=5)
 @option("--neighbours", "Similar pairs to show, by image and by caption.", click.IntRange(1, 50), default=3)
 def explain(named: tuple[str, ...], count: int, neighbours: int) -> None:
-    """Say why pairs of RUN are doubted. PAIR is a key, else the number of a pair (pair_id:7 is pair 7 in any case).
-    Without one, the worst are explained.
+    """Explain the scores of pairs of RUN (or runs/latest). PAIR is a key, or the number of a pair. Without PAIR the
+    worst pairs are explained. If keys are numbers, pair_id:7 is pair 7.
 
-    It shows the captions of trusted pairs with similar images, and trusted pairs with similar captions. It names the
-    words of the pair's caption that hardly any of them has, and the words that they share and it lacks. RUN is
-    runs/latest by default.
+    The explanation has trusted pairs with similar images, and trusted pairs with similar captions. It names words of
+    the caption that hardly any similar image has in its captions, and words that it lacks.
     """
     run, explainer, ids = _opened(named)
     explanations = explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours)
@@ -44,10 +43,9 @@ def explain(named: tuple[str, ...], count: int, neighbours: int) -> None:
 @click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1, type=Reads())
 @option("--n --limit count", "Pairs to list by image, and as many by caption.", click.IntRange(1, 50), default=10)
 def neighbours(named: tuple[str, ...], count: int) -> None:
-    """List the pairs of RUN with the most similar images, and captions, whether trusted or not.
+    """List the pairs of RUN (or runs/latest) with the most similar images and the most similar captions.
 
-    PAIR is a key, else the number of a pair (pair_id:7 is pair 7 in any case). RUN is runs/latest by default. All
-    pairs are encoded first.
+    PAIR is a key, or the number of a pair. If keys are numbers, pair_id:7 is pair 7. All pairs are encoded first.
     """
     _, explainer, ids = _opened(named)
     if not ids:
@@ -123,16 +121,17 @@ def _issues(run: Any, count: int, listed: int = 200) -> Any:
 @click.command(cls=PathsCommand)
 @run_argument
 @option("--n --limit count", "Pairs to list for each issue.", click.IntRange(1), default=20)
-@option("--out=FILE", "Write them as CSV, for a spreadsheet.", Writes(".csv"))
+@option("--out=FILE", "Write the list as CSV, for a spreadsheet.", Writes(".csv"))
 @option("--overwrite", "Replace --out.")
 def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None:
-    """List the worst pairs of RUN, however few are flagged, with what speaks against each.
+    """List the worst pairs of RUN (or runs/latest), by kind of issue and with a reason, however few pairs are flagged.
 
-    Issues: doubtful pairs, first those that stand out from the rest of their corpus. Near-duplicate images with
-    different captions. One caption of many images. Images or captions that say nothing. Captions in another script than
-    most others. Displaced rows.
+    Issues: doubtful pairs, first kept pairs that fit much worse than the others. Near-duplicate images with different
+    captions. One caption of many images. Images or captions without content. Captions in another script than most
+    others. Displaced rows.
 
-    Each pair has a score from 0 to 1, low is bad: a doubtful pair its correspondence, a caption of N images 1 / N.
+    Each pair has a score from 0 to 1, and low is bad. The score of a doubtful pair is its correspondence, that of a
+    caption of N images 1 / N.
     """
     from cleanpairs.data.atomic import staged_file
     from cleanpairs.explain import ISSUES
@@ -158,15 +157,19 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None
 @click.command(cls=PathsCommand)
 @run_argument
 @option("--out=FILE", "The page to write.", Writes(".html"), default="report.html")
-@option("--slice-by=COLUMN,...", "Columns of the input. The page has a table of outcomes for each.")
+@option("--slice-by=COLUMN,...", "Columns of the input. The page gets a table of outcomes by the values of each.")
 @option("--pairs count", "Cards in each gallery.", click.IntRange(1, 200), default=24)
-@option("--truth=FILE", "True mismatches: .npy or Parquet. A column `true_mismatch` of the input is found.", Reads())
+@option(
+    "--truth=FILE",
+    "True mismatches: .npy or Parquet.  [default: the input's true_mismatch]",
+    Reads(),
+)
 @option("--overwrite", "Replace --out.")
 def report(run: str | None, out: str, truth: str | None, **options: Any) -> None:
-    """Write one page about RUN (or runs/latest): what was done, scores, and pairs as thumbnails to sort and filter.
+    """Write one HTML page about RUN (or runs/latest), with counts, scores, and thumbnails of pairs to sort and filter.
 
-    It opens from disk in any browser, loads nothing and sends nothing. It shows samples, never all pairs, and is at
-    most 10 MB large.
+    The page opens from disk in any browser, loads nothing and sends nothing. It shows samples of the pairs, and has at
+    most 10 MB.
     """
     from cleanpairs.data.noise import load_truth
     from cleanpairs.report import write_report
@@ -213,15 +216,15 @@ def _next_steps(run: Any, calibration: Any, planned: bool) -> list[tuple[str, st
     name = quote(str(path))
     command = f"cleanpairs export {name} --out out.parquet"
     as_shown = f"cleanpairs export --plan {quote(str(path / PLAN))} --out out.parquet" if planned else command
-    steps = [("Write what is kept and repaired", as_shown)]
+    steps = [("Write the kept and the repaired pairs", as_shown)]
     y = run.scores().correspondence
     y = y[y == y]
     for most in (0.05, 0.02, 0.01) if len(y) else ():
         with contextlib.suppress(RefusedError):
             cut = cut_at(y, calibration, str(run.info["method"]), max_wrong=most, keep=None)
-            note = f"… at most {percent(most, 0)} expected mismatched: keeps {cut.kept:,}"
+            note = f"… with at most {percent(most, 0)} mismatched pairs expected: keeps {cut.kept:,}"
             steps.append((note, f"{command} --max-wrong {most:g}"))
-    steps.append(("Answer forty questions, for figures that rest on a person", f"cleanpairs review {name} --calibrate"))
+    steps.append(("Answer forty questions, to measure the noise rate", f"cleanpairs review {name} --calibrate"))
     return steps
 
 

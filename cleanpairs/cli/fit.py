@@ -29,7 +29,7 @@ from cleanpairs.core.recipe import Recipe
 @click.argument("data", nargs=-1, type=Reads(), callback=join_arrays)
 @group(
     "Data",
-    option("--val=DATA", "Clean validation pairs, read as DATA is: the best epoch on them is kept.", Reads()),
+    option("--val=DATA", "Clean validation pairs, read as DATA. The best epoch on them gives the model.", Reads()),
     *column_options,
     limit_option,
     option("--drop=FILTERS", "Also quarantine pairs that match these filters (see `inspect --filters`), or `all`."),
@@ -47,9 +47,9 @@ from cleanpairs.core.recipe import Recipe
 @group(
     "Training",
     option("--epochs=N", "Epochs of the last stage.", int),
-    option("--batch-size=N", "Pairs in a step, of all processes together.", int),
+    option("--batch-size=N", "Pairs in a batch, over all processes.", int),
     option("--device", "Where to train. auto: on a GPU, if there is one.", ["auto", "cpu", "cuda"]),
-    option("--seed=N", "Seed of everything random.", int),
+    option("--seed=N", "Random seed.", int),
     option("--recipe=FILE|NAME", "Settings from a YAML file, or from a name of `cleanpairs recipes`.", Reads()),
     set_option(
         "One setting of the method (`cleanpairs methods METHOD --settings` lists them), or of the data, such as "
@@ -59,11 +59,11 @@ from cleanpairs.core.recipe import Recipe
 @group(
     "Output",
     option("--out=DIR", "Run directory.  [default: runs/<date>-<method>-<data>]", Writes()),
-    option("--resume", "Go on with the run of --out, or with runs/latest."),
+    option("--resume", "Resume the run of --out, or runs/latest."),
     option("--overwrite", "Replace the run of --out."),
 )
 def fit(**options: Any) -> None:
-    """Train on the pairs of DATA, score how well each pair belongs together, and write a run directory.
+    """Train on the pairs of DATA, score each pair, and write a run directory. A low score means a mismatched pair.
 
     DATA is Parquet, a directory of `datasets`, WebDataset tars, a folder with a CSV or JSON Lines, embeddings of
     clip-retrieval, COCO's captions, the research layout, or hf://owner/name. It may also be .npy files of images'
@@ -94,7 +94,7 @@ def fit(**options: Any) -> None:
     except KeyboardInterrupt:
         if progress.run_path is not None:
             command = f"cleanpairs fit --resume --out {shlex.quote(str(progress.run_path))}"
-            echo(f"\nInterrupted; the state is saved. Go on with:\n  {command}", err=True)
+            echo(f"\nInterrupted; the state is saved. Resume with:\n  {command}", err=True)
         raise
     if first and (asked("json") or not recipe.output.quiet):
         print_result({**result, "seconds": round(time.time() - began, 1)}, result_table(result))
@@ -115,7 +115,7 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
             f"the fit of {run.path} was killed as it began, and has left no recipe there: give the whole command again"
         )
     out = str(Run.open(options["out"]).path) if resumed else None
-    if own:  # what is given beside the run's own settings counts, and is refused if it makes another training of it
+    if own:  # options in addition to the run's own settings count, and are refused if they make another training of it
         given["out"] = None
     chosen = f"{out}/recipe.yaml" if own else options["recipe"]
     recipe = Recipe.resolve(chosen, overrides=options["overrides"], options=given)

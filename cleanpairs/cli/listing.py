@@ -30,9 +30,9 @@ from cleanpairs.core.regular import read_text
 
 @click.command(cls=PathsCommand)
 @click.argument("method", metavar="[METHOD]...", nargs=-1, shell_complete=complete)
-@option("--settings", "With every setting and its default.")
+@option("--settings", "List every setting with its default, too.")
 def methods(method: tuple[str, ...], settings: bool) -> None:
-    """List the methods that `fit --method` takes, or those named: cleanpairs methods auto --settings."""
+    """List the methods that `fit --method` takes, or only those given: cleanpairs methods auto --settings."""
     listed, lines = list[dict[str, Any]](), list[str]()
     for entry in (METHODS[name] for name in method or METHODS):
         about: dict[str, Any] = {key: getattr(entry, key) for key in ("name", "summary", "source", "needs")}
@@ -56,7 +56,7 @@ def methods(method: tuple[str, ...], settings: bool) -> None:
 @click.group(invoke_without_command=True, params=[flag("json", "Print JSON, and nothing else.")])
 @click.pass_context
 def recipes(ctx: click.Context) -> None:
-    """List the names that `fit --recipe` takes, with what to expect of each."""
+    """List the names that `fit --recipe` takes, each with its expected result."""
     from cleanpairs.core.recipe import find_recipes, recipe_header
 
     if ctx.invoked_subcommand is None:
@@ -64,17 +64,17 @@ def recipes(ctx: click.Context) -> None:
         print_result(listed, "\n".join(f"{r['name']:<20} {r.get('expected', '')}" for r in listed))
 
 
-@recipes.command(short_help="Print one of them, to use it as it is or to change it.")
+@recipes.command(short_help="Print a recipe, which you can save and edit.")
 @click.argument("name", shell_complete=complete)
 def show(name: str) -> None:
-    """The recipe NAME as a YAML file, with what to expect of it: `recipes show crcl-coco > mine.yaml`."""
+    """Print the recipe NAME as a YAML file: `cleanpairs recipes show crcl-coco > mine.yaml`."""
     echo(read_text(path_of(name)).rstrip())
 
 
 @click.command(cls=PathsCommand, flags=[flag("quiet", "No progress bar.")])
-@option("--out=DIR", "Where everything goes.", Writes(), default="demo")
+@option("--out=DIR", "The directory of all outputs.", Writes(), default="demo")
 def demo(out: str) -> None:
-    """Mismatch 30 % of the clip art's pairs, find them, repair them, and measure what that does for retrieval."""
+    """Mismatch 30 % of the clip art's pairs, find them, repair some, and measure retrieval before and after."""
     from cleanpairs.commands.demo import run_demo
 
     with closing(Progress()) as bar:
@@ -91,18 +91,18 @@ def demo(out: str) -> None:
     "Shown",
     option("--rows=N", "Pairs to show.", click.IntRange(min=0), default=5),
     limit_option,
-    option("--filters", "Count what `fit --drop` would set aside, filter by filter."),
+    option("--filters", "Count the pairs that each filter of `fit --drop` would quarantine."),
     option(
         "--decode",
-        "Images to decode, to see which cannot be. A sample is 1,000.",
+        "Images to decode, to find damaged ones. A sample is 1,000 images.",
         ["all", "sample", "none"],
         default="sample",
     ),
 )
 def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None, **options: Any) -> None:
-    """Show how DATA is read: its format, columns, counts and first pairs, and what cannot be used.
+    """Show how DATA is read: its format, columns, counts and first pairs, and the rows that cannot be used.
 
-    DATA is what `cleanpairs fit --help` lists.
+    `cleanpairs fit --help` lists the formats of DATA.
     """
     from cleanpairs.data import load_pairs
     from cleanpairs.data.inspection import inspect_pairs
@@ -121,8 +121,8 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
 def _lines(summary: dict[str, Any], decode: str, width: int) -> Iterator[str]:
     yield from _files(summary, width)
     yield f"\nrows         {summary['rows']:,}"
-    repeat = f"{summary['duplicate_pairs']:,} repeat another"
-    yield f"pairs        {summary['pairs']:,}  ({summary['quarantined']:,} quarantined, {repeat})"
+    again = plural(summary["duplicate_pairs"], "duplicate")
+    yield f"pairs        {summary['pairs']:,}  ({summary['quarantined']:,} quarantined, {again})"
     yield f"images       {summary['images']:,}  ({summary['distinct_images']:,} distinct)"
     yield f"captions     {summary['pairs']:,}  ({summary['distinct_captions']:,} distinct)"
     if summary["vectors"] is not None:
@@ -152,10 +152,10 @@ def _lines(summary: dict[str, Any], decode: str, width: int) -> Iterator[str]:
         yield f"\nquarantined  {summary['quarantined']:,} of {plural(summary['pairs'], 'pair')}, for example"
         yield from _reasons(summary["reasons"])
     if summary["filters"] is not None:
-        yield "\nfilters      what `fit --drop NAME,...` sets aside (several may find a pair); those with * always are"
+        yield "\nfilters      what `fit --drop NAME,...` quarantines (several may find a pair; * is always on)"
     for f in summary["filters"] or ():
         example = "" if f["key"] is None else f"  (pair {f['pair_id']}, key {safe(f['key'])[:30]})"
-        many = ", more than half of the pairs, so not set aside" if f["too_many"] else ""
+        many = ", more than half of the pairs, so not quarantined" if f["too_many"] else ""
         yield f"  {f['filter'] + ('*' if f['always'] else ''):<18}{f['pairs']:>9,}  {f['reason']}{many}{example}"
     yield ""
     yield from _decoding(summary, decode)

@@ -29,25 +29,25 @@ from cleanpairs.core.plain import percent, plain, plural
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=Reads())
 @data_options
 @group(
-    "Judgement",
+    "Evaluation",
     option("--truth=FILE", "True mismatches: .npy (booleans, or a permutation) or Parquet.", Reads()),
     option("--threshold=P", "Threshold for precision and recall.  [default: the run's]", float),
     option(
         "--folds=N",
-        "Take the mean of R@K and rSum over N parts of the images. MS-COCO 1K takes 5.",
+        "Mean of R@K and rSum over N parts of the images. MS-COCO 1K has 5.",
         click.IntRange(1),
         default=1,
     ),
 )
 def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, folds: int, **options: Any) -> None:
-    """Measure how well the model of RUN (or runs/latest) finds the captions of DATA for its images, and the reverse.
+    """Measure retrieval on DATA with the model of RUN (or runs/latest): captions for images, and images for captions.
 
-    It prints R@1, R@5 and R@10 both ways, in percent, and rSum, the sum of the six. Without DATA it takes the data that
-    RUN was fitted on, which the model remembers.
+    The output has R@1, R@5 and R@10 in both directions, in percent, and rSum, the sum of the six. Without DATA the data
+    of the fit are used, which the model has memorised in part.
 
-    If DATA has a column `true_mismatch`, or with --truth, it prints how well mismatched pairs are detected: AUROC,
-    average precision, and precision, recall and F1 at the threshold. Pairs of the fit have the scores of the run.
-    Other pairs are scored by its model.
+    If DATA has a column `true_mismatch`, or with --truth, the output has the detection of mismatched pairs, too: AUROC,
+    average precision, and precision, recall and F1 at the threshold. Pairs of the fit have the scores of the run. Other
+    pairs are scored by its model.
     """
     from cleanpairs.data import load_pairs
     from cleanpairs.data.noise import load_truth
@@ -61,7 +61,7 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     mask = pairs.true_mismatch if truth is None else load_truth(truth, pairs)
     own = pairs.source.fingerprint == model._fingerprint
     if own and run.result.get("epochs"):
-        say("the model was trained on these pairs, and remembers them: its recall on others may be lower")
+        say("the model was trained on these pairs and has memorised some: its recall on other pairs may be lower")
     if mask is not None:
         if own and (run.path / "scores.parquet").exists():
             y, found = run.scores().correspondence, float(run.result["threshold"])
@@ -106,9 +106,9 @@ kind_option = option(
     option("--overwrite", "Replace --out."),
 )
 def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, **options: Any) -> None:
-    """Mismatch a random share of DATA's pairs on purpose: permute their captions, or imitate errors of real corpora.
+    """Mismatch a random share of DATA's pairs on purpose: exchange their captions, or imitate errors of real data.
 
-    The truth goes into the columns `true_mismatch` and `true_key`, which `fit` never looks at.
+    The truth is written to the columns `true_mismatch` and `true_key`, which `fit` does not use.
     """
     from cleanpairs.data.noise import NoiseKind
     from cleanpairs.data.noise import corrupt as corrupt_data
@@ -161,8 +161,8 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.argument("data", type=Reads())
 @group(
     "Data",
-    option("--val=DATA", "Clean validation pairs, read as DATA is.  [default: what belongs to DATA]", Reads()),
-    option("--test=DATA", "Clean test pairs, read as DATA is.  [default: what belongs to DATA]", Reads()),
+    option("--val=DATA", "Clean validation pairs, in the format of DATA.  [default: see above]", Reads()),
+    option("--test=DATA", "Clean test pairs, in the format of DATA.  [default: see above]", Reads()),
     *column_options,
     limit_option,
 )
@@ -177,29 +177,29 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
         Reads(),
         multiple=True,
     ),
-    option("--seeds=N", "Repeat each fit with so many seeds.", click.IntRange(min=1), default=3),
+    option("--seeds=N", "Number of seeds: each fit is repeated.", click.IntRange(min=1), default=3),
 )
 @group(
     "Model",
     option("--methods=all|A,B", "Methods to fit.", default="all"),
-    option("--recipe=FILE|NAME", "A recipe. Or R: each method takes the recipe METHOD-R, if there is one.", Reads()),
+    option("--recipe=FILE|NAME", "A recipe. Or a suffix R, for the recipe METHOD-R of each method.", Reads()),
     set_option(
-        "One setting of all methods that have it, such as backbone=sgr. METHOD.KEY is for one method, data.KEY for "
+        "A setting of all methods that have it, such as backbone=sgr. METHOD.KEY is for one method, data.KEY for "
         "the data."
     ),
 )
 @group(
     "Output",
-    option("--out=DIR", "Directory of the table, to which each call adds.  [default: runs/bench-<data>]", Writes()),
+    option("--out=DIR", "Directory of the table. Each call adds to the table.  [default: runs/bench-<data>]", Writes()),
 )
 def bench(data: str, **options: Any) -> None:
-    """Mismatch some of DATA's clean pairs, fit every method on them, and judge it by the truth.
+    """Mismatch some of DATA's clean pairs, fit every method on them, and evaluate it by the truth.
 
-    A line is added to DIR/bench.jsonl after each fit. The same command goes on where it was stopped, and other methods,
-    noise or seeds are added to what is there. It writes DIR/table.md, table.csv and plot.png.
+    A line is added to DIR/bench.jsonl after each fit. The same command resumes where it was stopped, and other methods,
+    noise or seeds are added to the lines. The results are in DIR/table.md, table.csv and plot.png.
 
-    Validation and test pairs belong to DATA in two cases: a research directory has dev and test, and NAME_train.parquet
-    has NAME_val.parquet and NAME_test.parquet next to it.
+    Default validation and test pairs are found in two cases: a research directory has dev and test, and
+    NAME_train.parquet has NAME_val.parquet and NAME_test.parquet next to it.
     """
     from cleanpairs.benchmarking import Bench, run_bench, to_text
     from cleanpairs.benchmarking.table import LEGEND
@@ -212,7 +212,7 @@ def bench(data: str, **options: Any) -> None:
         with closing(_Lines()) as lines:
             result = run_bench(what, progress=lines)
     except KeyboardInterrupt:
-        echo(f"\nInterrupted; what is measured stays in {what.directory}. The same command goes on.", err=True)
+        echo(f"\nInterrupted; the results so far are in {what.directory}. The same command resumes.", err=True)
         raise
     more = f"More in {result.out}: table.md, table.csv, plot.png, bench.jsonl"
     print_result(result.to_dict(), f"{to_text(result.rows)}\n\n{LEGEND}\n{more}")

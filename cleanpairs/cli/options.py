@@ -187,7 +187,7 @@ column_options: tuple[Decorator, ...] = (
         callback=_by_role,
     ),
     option("--split=NAME", "Split, where the data has splits.  [default: train]"),
-    option("--image-root=DIR", "Image paths are relative to it, and may not leave it.", Reads()),
+    option("--image-root=DIR", "Folder of the images: image paths are relative to it, and may not leave it.", Reads()),
 )
 
 
@@ -199,13 +199,13 @@ def set_option(help: str) -> Decorator:
 data_options = group(
     "Data",
     *column_options,
-    set_option("Rarer settings: reader (see `inspect`), encoding (of text files that are not UTF-8)."),
+    set_option("Other settings: reader (see `inspect`), encoding (of text files that are not UTF-8)."),
 )
 limit_option = option("--limit=N", "Only the first N rows.", int)
-per_option = option("--per", "What is mismatched: single captions, or images with all their captions.",
+per_option = option("--per", "Unit of mismatching: single captions, or images with all their captions.",
                     ["caption", "image"], default="caption")  # fmt: skip
 run_argument = click.argument("run", required=False, type=Reads())
-ledger_option = option("--ledger=FILE", "Where the ledger is, if it is not where it was written.", Reads())
+ledger_option = option("--ledger=FILE", "The ledger, if it was moved.", Reads())
 
 
 def set_values(options: dict[str, Any], **others: list[str]) -> dict[str, dict[str, Any]]:
@@ -227,7 +227,7 @@ def data_settings(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def existing_run(run: str | None) -> Any:
-    """The run directory named, or ``runs/latest``, which is told. DataError when there is none."""
+    """The run directory named, or ``runs/latest``, which is printed. DataError when there is none."""
     from cleanpairs.commands.run import LATEST, Run
 
     opened = Run.open(run, trusted=asked("trust-stored-paths"))
@@ -286,7 +286,7 @@ class PathsCommand(click.Command):
 
 
 def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["Input"]]:
-    """The outputs of a command that is called so, what is written beside them, and what it reads."""
+    """The outputs of a command that is called so, what is written next to them, and what it reads."""
     given = [(param, value) for param in ctx.command.params if (value := ctx.params.get(param.name or "")) is not None]
     outputs: list[Path] = []
     extra: list[Path] = []

@@ -30,18 +30,18 @@ no_browser_option = option("--no-browser", "Print the address of the page only."
 @option("--seed", "Seed of the draw.", click.IntRange(min=0), default=0)
 @option("--page", "Label on a local page. Ctrl-C ends.")
 @no_browser_option
-@option("--labels=FILE", "Read the labels of a CSV, and judge the run by them.", Reads())
-@option("--thresholds", "Without labels: the precision and recall to expect by the scores.")
-@option("--threshold=P", "Judge as if pairs with a correspondence below P were flagged.  [default: RUN's own]", float)
+@option("--labels=FILE", "Read the labels of a CSV, and evaluate the run by them.", Reads())
+@option("--thresholds", "Without labels: the expected precision and recall, by the scores.")
+@option("--threshold=P", "Evaluate with pairs of a correspondence below P flagged.  [default: RUN's own]", float)
 @option("--overwrite", "Draw anew, if nobody has given labels.")
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
-    """Label a random sample of RUN (or runs/latest) by hand: precision, recall, the share of mismatched pairs.
+    """Label a random sample of RUN (or runs/latest) by hand, to measure precision, recall and the noise rate.
 
     \b
-    cleanpairs audit RUN --page              draw 100 pairs, label them on a local page, judge RUN at Ctrl-C
+    cleanpairs audit RUN --page              draw 100 pairs, label them on a local page, end with Ctrl-C
     cleanpairs audit RUN                     draw them into RUN/audit/labels.csv, for a spreadsheet
-    cleanpairs audit RUN --labels FILE       judge RUN by the labels in a CSV
+    cleanpairs audit RUN --labels FILE       evaluate RUN by the labels in a CSV
     cleanpairs audit RUN --thresholds        without labels: expected precision and recall
 
     The page hides the scores. It goes on with the pairs that were drawn before.
@@ -96,7 +96,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
     if not options["page"]:
         pictures, out = len(list(folder.glob("images/*"))), f" --out {quote(options['out'])}" if options["out"] else ""
         text = (
-            f"{plural(len(sample), 'pair')} drawn, {pictures:,} with a picture -> {csv}\n"
+            f"{plural(len(sample), 'pair')} drawn, {pictures:,} with an image -> {csv}\n"
             f"label on a page:     cleanpairs audit {quote(str(run.path))} --page{out}\n"
             "or in a spreadsheet: fill the column `matched` (1 or 0), then\n"
             f"                     cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"
@@ -116,7 +116,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
         print_result(*judge())
     else:
         print_result(
-            {"labelled": 0}, f"no pair is labelled yet; cleanpairs audit {quote(str(run.path))} --page goes on"
+            {"labelled": 0}, f"no pair is labelled yet; cleanpairs audit {quote(str(run.path))} --page resumes"
         )
 
 
@@ -136,14 +136,14 @@ def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any
 
 @click.command(cls=PathsCommand)
 @run_argument
-@option("--calibrate", "Ask about the pairs whose answers tell most about noise rate and threshold.")
+@option("--calibrate", "Ask about the pairs whose answers improve noise rate and threshold most.")
 @option("--n", "With --calibrate: number of answers in all.  [default: 40, or 20 more]", click.IntRange(min=1))
 @option("--labels=FILE", "With --calibrate: take the answers from a CSV with the columns pair_id and matched.", Reads())
 @option(
     "--judge=MODEL[@URL]",
-    "With --calibrate: ask a model about 200 pairs in doubt (--n). MODEL is a BLIP for matching (a directory or a hub "
-    "name). With @URL it is a model of a server, such as NAME@http://localhost:8000/v1, with the key in "
-    "OPENAI_API_KEY. Its errors are measured, and taken into account.",
+    "With --calibrate: ask a model about 200 doubtful pairs (--n). MODEL is a BLIP matching model (a directory or a "
+    "hub name). With @URL it is a model on a server, such as NAME@http://localhost:8000/v1, with the key in "
+    "OPENAI_API_KEY. The errors of the model are measured, and taken into account.",
     Reads(),
 )
 @option("--plan=FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]", Reads())
@@ -158,8 +158,8 @@ def review(
     Every answer is saved in RUN/review/decisions.jsonl before the next pair is shown. The same command goes on where
     you stopped. Ctrl-C, or the page's button, writes RUN/review/plan.parquet for `export --plan`.
 
-    With --calibrate the page asks about forty pairs, and hides their scores. The answers give the share of mismatched
-    pairs, the threshold and the probabilities. `export` and `report` use them from then on.
+    With --calibrate the page asks about forty pairs, and hides their scores. The answers give the noise rate, the
+    threshold and the probabilities. `export` and `report` use them from then on.
     """
     from cleanpairs.core.errors import ConfigError
     from cleanpairs.repair.plan import RepairPlan
@@ -246,7 +246,7 @@ def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: 
             return answered.figures(), f"{answered}\nnext:  cleanpairs export {quote(str(run.path))} --out out.parquet"
         answers = sum(label is not None for label in log.labels().values())
         message = f"{plural(answers, 'answer')} so far: from 20 on they count. cleanpairs review {quote(str(run.path))}"
-        return {"answers": answers}, f"{message} --calibrate goes on"
+        return {"answers": answers}, f"{message} --calibrate resumes"
 
     if ask and csv is None:
         _serve(session, lambda: judge()[1], f"Calibration of {run.path.name}", no_browser)

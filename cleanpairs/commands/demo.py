@@ -26,9 +26,9 @@ from cleanpairs.report import write_report
 from cleanpairs.scoring.evaluate import detection
 
 _MODELS = {
-    "noisy": "a plain model on the noisy data",
-    "cleaned": "a plain model on the cleaned data",
-    "own": "its own model, on the noisy data",
+    "noisy": "a plain model, trained on the noisy data",
+    "cleaned": "a plain model, trained on the cleaned data",
+    "own": "the model of auto, trained on the noisy data",
 }
 Say = Callable[[str], None]
 
@@ -45,7 +45,7 @@ def run_demo(out: str | Path = "demo", *, say: Say = print, progress: Any = None
     noisy = out / "noisy.parquet"
     made = corrupt(clipart_path("train"), 0.3, seed=0, out=noisy, overwrite=True)
     corrupted, n = int(made.mismatched.sum()), len(made.mismatched)
-    say(f"1. {n:,} clip art images with captions; the captions of {corrupted:,} are permuted -> {noisy}")
+    say(f"1. {n:,} clip art images with captions; {corrupted:,} captions are exchanged -> {noisy}")
 
     run, model, flagged = _fit(out / "run", {"train": str(noisy), "seed": 0}, progress, say)
     pairs = run.load_input()
@@ -66,16 +66,16 @@ def run_demo(out: str | Path = "demo", *, say: Say = print, progress: Any = None
     }
     _report(out / "report.html", run, pairs, plan, rsum)
     write_whole(out / "result.json", json.dumps({"demo": "complete", **result}, indent=2) + "\n")
-    say(f"5. look at it: {out / 'report.html'}")
-    say(f"   {out / 'cleaned.parquet'}, ledger.parquet, dropped.parquet and run/ (model, scores) are beside it")
-    say("now your own data: cleanpairs fit data.parquet && cleanpairs export --out clean.parquet")
+    say(f"5. open the report: {out / 'report.html'}")
+    say(f"   next to it: {out / 'cleaned.parquet'}, ledger.parquet, dropped.parquet and run/ (model, scores)")
+    say("clean your own data: cleanpairs fit data.parquet && cleanpairs export --out clean.parquet")
     return result
 
 
 def _report(out: Path, run: Run, pairs: Pairs, plan: RepairPlan, rsum: dict[str, float]) -> None:
     write_report(
         out,
-        title="cleanpairs: clip art with permuted captions",
+        title="cleanpairs: clip art with exchanged captions",
         truth=pairs.true_mismatch_mask(),
         summary={f"rSum of {_MODELS[name]}": round(value, 1) for name, value in rsum.items()},
         overwrite=True,
@@ -85,7 +85,7 @@ def _report(out: Path, run: Run, pairs: Pairs, plan: RepairPlan, rsum: dict[str,
 
 def _fit(out: Path, options: dict[str, Any], progress: Any, say: Say) -> tuple[Run, Any, int]:
     """The run, its fitted estimator, and how many pairs it flags."""
-    say("2. networks train on them, with the method auto; it does not know which are wrong")
+    say("2. the method auto is trained on them; it does not know which captions are wrong")
     options |= {"val": str(clipart_path("val")), "out": str(out), "overwrite": True}
     result = fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)
     progress.close()
@@ -104,9 +104,9 @@ def _export(model: Any, pairs: Pairs, run: Run, out: Path, say: Say) -> tuple[Re
     changed = acted(plan.table, REMATCHED)
     repaired, right = int(changed.sum()), int((~truth["true_mismatch"][changed]).sum())
     say(
-        f"3. mismatched pairs in the output: {percent(pairs.true_mismatch_mask().mean())} as it came, "
-        f"{percent(shares[0])} of those kept, {percent(shares[1])} with the repairs that are likelier right than wrong "
-        f"({repaired:,}, of which {right:,} are right)"
+        f"3. mismatched pairs: {percent(pairs.true_mismatch_mask().mean())} of the input, "
+        f"{percent(shares[0])} of the kept pairs, {percent(shares[1])} of the kept and repaired pairs "
+        f"({repaired:,} repairs, {right:,} of them right)"
     )
     say("   " + str(summary).splitlines()[0])
     return plan, {"wrong_kept": shares[0], "wrong_out": shares[1], "repaired": repaired, "right": right}
@@ -115,10 +115,10 @@ def _export(model: Any, pairs: Pairs, run: Run, out: Path, say: Say) -> tuple[Re
 def _retrieval(model: Any, noisy: Pairs, cleaned: Path, say: Say, trainings: int = 3) -> dict[str, float]:
     """Model -> rSum. A plain model is trained several times: one alone varies by more than cleaning may gain."""
     say(
-        "4. what it does for retrieval, on 500 untouched test images: a plain contrastive model, "
-        f"{trainings} trainings each, and its own"
+        "4. retrieval on 500 clean test images: a plain contrastive model, trained "
+        f"{trainings} times on each data, and the model of auto"
     )
-    say("   rSum adds the shares (%) of queries whose partner is among the first 1, 5 and 10, both ways: at most 600")
+    say("   rSum is the sum of recall@1, @5 and @10 (%) from image to text and from text to image: at most 600")
     same = ("epochs", "text_encoder", "backbone", "dim", "batch_size")
     plain = {name: getattr(model, name) for name in same}
     val, test = (load_pairs(clipart_path(s)) for s in ("val", "test"))

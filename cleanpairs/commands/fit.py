@@ -65,14 +65,14 @@ def result_table(result: Mapping[str, Any]) -> str:
     """What :func:`fit_run` found, for a terminal: a verdict, the counts, and the histogram of the correspondence."""
     run = "" if same_file(LATEST, result["run"]) else f"{shlex.quote(result['run'])} "
     out = result["standing_out"]
-    odd = f"{len(out):,}  (kept, but they fit worse than half of all random pairs)"
+    odd = f"{len(out):,}  (kept, but with a lower score than half of all random pairs)"
     found = list(result["issues"].items())[1:-1]  # without doubtful pairs, and blocks of displaced rows
     others = [f"{'at least ' * (n >= LISTED)}{n:,} {name}" for name, n in found if n]
     rows = {
         "method": result["method"],
         "pairs": f"{result['pairs']:,}  ({result['quarantined']:,} quarantined)",
-        "set aside": _quarantined_text(result["set_aside"]),
-        "not set aside": "; ".join(
+        "quarantined": _quarantined_text(result["set_aside"]),
+        "not quarantined": "; ".join(
             f"{n:,} x {FILTERS[name].reason} (--drop {name})" for name, n in result["doubtful"].items()
         ),
         "displaced": in_words([block["why"] for block in result["displaced"]]),
@@ -80,7 +80,7 @@ def result_table(result: Mapping[str, Any]) -> str:
         "captions": result["captions"],
         "validation": None if result["val_rsum"] is None else f"rSum {result['val_rsum']:.1f} at the best epoch",
         "worst": result["worst"],
-        "standing out": odd if out else None,
+        "outliers": odd if out else None,
         "issues": f"{'; '.join(others) or 'no others listed'}  (issues.csv; cleanpairs worst)",
     }
     lines = [rate_in_words(result), *(f"{name:<16}{text}" for name, text in rows.items() if text)]
@@ -88,9 +88,9 @@ def result_table(result: Mapping[str, Any]) -> str:
     top = max([*result["histogram"], 1])
     for k, count in enumerate(result["histogram"]):
         lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
-    count = f"cleanpairs review {run}--calibrate  (forty answers count the mismatched pairs)"
+    count = f"cleanpairs review {run}--calibrate  (forty answers measure the noise rate)"
     steps = [] if result.get("answers") else [count]
-    steps += [f"cleanpairs review {run} (decide about what stands out)"] if out else []
+    steps += [f"cleanpairs review {run} (look at the outliers)"] if out else []
     steps.append(f"cleanpairs export {run}--out out.parquet")
     lines += ["", f"{'run':<16}{result['run']}{'' if run else '  (runs/latest, until the next fit)'}"]
     return "\n".join([*lines, *(f"{'next' if k == 0 else '':<16}{step}" for k, step in enumerate(steps))])
@@ -101,7 +101,7 @@ def _quarantined_text(kinds: Sequence[Mapping[str, Any]], most: int = 3) -> str:
     lines = [f"{kind['pairs']:,} x {visible(kind['reason'], 120)}" for kind in kinds[:most]]
     lines += ["others: see scores.parquet"] if len(kinds) > most else []
     filtered = any(kind["reason"].startswith(PREFIX) for kind in kinds)
-    return "; ".join(lines) + "; --drop none keeps what filters set aside" * filtered
+    return "; ".join(lines) + "; --drop none keeps what filters quarantine" * filtered
 
 
 def fit_run(
@@ -136,7 +136,7 @@ def fit_run(
         given = _input(recipe, estimator, backbone_named, streamed_from)
         if distributed.rank() > 0:
             if not (shared := str(distributed.of_first(""))):
-                raise OutputError("the first process could not make the run directory: it says why")
+                raise OutputError("the first process could not make the run directory: see its error message")
             training: Any = {"run_dir": shared, "resume": resume} if isinstance(estimator, PairCleaner) else {}
             estimator.fit(given.pairs, val=given.val, **training)
             return {}

@@ -165,7 +165,7 @@ class Run:
             if not path.is_dir() or not ((path / "run.json").exists() or aside.exists()):
                 raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
             if not overwrite:
-                raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume goes on with it")
+                raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume resumes it")
             for folder in (path, aside):
                 refuse_precious(folder)
         complete = False
@@ -198,7 +198,7 @@ class Run:
         run = cls(Path(path))
         if not (run.path / "run.json").exists() and not run._aside.exists() and not run.bare():
             raise ConfigError(
-                f"--resume (resume=True): there is no run to go on with at {path}: {run.path / 'run.json'} is missing; "
+                f"--resume (resume=True): there is no run to resume at {path}: {run.path / 'run.json'} is missing; "
                 "name the directory of a run that was begun, or leave --resume out to begin one"
             )
 
@@ -383,7 +383,7 @@ class Run:
 
     @property
     def _unfinished(self) -> str:
-        return f"the run did not finish; go on with `cleanpairs fit --resume --out {quote(str(self.path))}`"
+        return f"the run did not finish; resume it with `cleanpairs fit --resume --out {quote(str(self.path))}`"
 
     def model(self) -> Any:
         """The fitted estimator, without its training pairs. DataError when the run did not finish."""

@@ -166,7 +166,7 @@ def _unknown_words(model: PairScorer, source: Source, data: str, most: float) ->
     if unknown is not None and unknown > most:
         raise RefusedError(
             f"{percent(unknown, 0)} of the words of {data} are unknown to the model, which was fitted on other "
-            "captions: its scores would say nothing; fit on this data, or allow it by --set max_unknown="
+            "captions: its scores would mean nothing; fit on this data, or allow it by --set max_unknown="
             f"{math.ceil(100 * unknown) / 100}"
         )
     return unknown

@@ -641,21 +641,21 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
         return f"{answered} of the pairs are mismatched{within}."
     if better is not None and better < 0.4:
         text = (
-            f"Captions of this corpus say little about their pictures: {percent(better, 0)} of the pairs that do not "
+            f"Captions of this corpus say little about their images: {percent(better, 0)} of the pairs that do not "
             "look mismatched fit better than 19 of 20 random ones."
         )
-        return f"{text} The others are loose, and how many are mismatched cannot be told."
+        return f"{text} How many of the others are mismatched is unknown."
     if rate is None:
         most = "" if bound is None else f" They are at most {percent(bound)}."
-        return f"How many pairs are mismatched cannot be told from the scores.{most}"
+        return f"The scores do not show how many pairs are mismatched.{most}"
     if result.get("counts_similar"):
         most = "" if bound is None else f"At most {percent(bound)} of the pairs are mismatched. "
-        return f"{most}About {percent(rate)} of the pairs fit no better than captions of similar pictures{within}."
+        return f"{most}About {percent(rate)} of the pairs fit no better than captions of similar images{within}."
     random = f"About {percent(rate)} of the pairs fit no better than random ones{within}."
     if bound is None:
-        return f"{random} Captions that belong to a similar picture are not counted."
+        return f"{random} Captions that belong to a similar image are not counted."
     low = 0.0 if interval is None else interval[0]
-    text = "of the pairs are mismatched: captions that belong to a similar picture cannot be counted"
+    text = "of the pairs are mismatched: captions that belong to a similar image cannot be counted"
     return f"{percent(low)} to {percent(bound)} {text}. {random}"
 
 

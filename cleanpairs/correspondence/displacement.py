@@ -3,7 +3,7 @@
 A join that skips a row, or pairs the files of two shards the wrong way round, displaces thousands of captions by one
 rule. For each row i and each distance k the similarity of image i and caption i + k is compared with that of random
 pairs. A distance whose gain over "in place" beats chance anywhere becomes a state of a hidden Markov model over the
-rows, beside "in place".
+rows, compared with "in place".
 
 The emissions are log likelihood ratios: logistic regressions of these similarities against those of random pairs,
 refitted to the path (Viterbi training, Juang and Rabiner 1990). Here an image or a caption that fits everything well

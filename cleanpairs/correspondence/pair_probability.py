@@ -370,7 +370,7 @@ class PairProbability:
             yield rows, self._ratio(sides.table(rows))
 
     def _right(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
-        """(2, k): places of the images and of the captions that stand beside one another anywhere in the input."""
+        """(2, k): places of the images and of the captions that are pairs anywhere in the input."""
         from scipy.sparse import csr_array
 
         g, t = (np.unique(group, return_inverse=True)[1] for group in (self.image_group, self.text_group))

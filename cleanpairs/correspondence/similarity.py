@@ -48,7 +48,7 @@ class SimilarityNumbers:
         A noise rate within the estimate's error.
 
     few_random : float
-        Largest share of random-like mismatches beside which near ones can be told.
+        Largest share of random-like mismatches with which near ones can be detected.
 
     apart, near_apart : float
         Least areas under the curve of matched pairs against null ones, and against near ones, where near mismatches

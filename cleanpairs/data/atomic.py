@@ -140,7 +140,7 @@ class _Output:
             self._rename(exchange=False)
         except FileExistsError as error:
             if not self.overwrite:
-                raise OutputExistsError(f"{self.target} has appeared meanwhile; it is left as it is") from error
+                raise OutputExistsError(f"{self.target} has appeared meanwhile; it was not changed") from error
             self._rename(exchange=True)
 
     def _rename(self, exchange: bool) -> None:

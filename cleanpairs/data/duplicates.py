@@ -165,7 +165,7 @@ def _grouped(pairs: Pairs) -> tuple[Pairs | None, np.ndarray]:
 
 
 def _cached(pairs: Pairs) -> np.ndarray:
-    vectors = pairs.images.kind == "features"  # whose groups tell nothing of the pictures beside them
+    vectors = pairs.images.kind == "features"  # whose groups tell nothing of their images
     if pairs.images.in_memory or (vectors and pairs.source.kind == "memory"):
         return image_signatures(pairs.images)
     version = 3  # of the signatures

@@ -1,4 +1,4 @@
-"""Noise injection: pairs are mismatched by the protocols of the literature, and the truth is written beside them.
+"""Noise injection: pairs are mismatched by the protocols of the literature, and the truth is written with them.
 
 At the noise rate eta, round(eta n) units are chosen at random, and their captions permuted. With ``per="caption"`` each
 pair is a unit (NCR, BiCro, CRCL). With ``per="image"`` an image is a unit and all its captions move together (DECL,

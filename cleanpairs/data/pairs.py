@@ -21,8 +21,8 @@ class Pairs:
 
     - ``captions``: all empty where the input has none: vectors of both sides do without
     - ``image_index`` (N,) int64: row of ``images``
-    - ``images``: M images. ``images.read([image_index[i]])[0]`` is the encoded picture of pair i, None where there is
-      none. ``images.array()`` are the vectors (M, R, D), None where there are pictures only
+    - ``images``: M images. ``images.read([image_index[i]])[0]`` is the encoded image of pair i, None where there is
+      none. ``images.array()`` are the vectors (M, R, D), None where there are only encoded images
     - ``row``, ``position`` (N,) int64: input row of each pair, and its place in the row's list of captions
     - ``image_group`` (M,) int64: equal = the same image
     - ``text_group`` (N,) int64: equal = the same text after normalisation. The same vector, where there are no captions
@@ -272,7 +272,7 @@ def _of_encoded(images: list[bytes | None]) -> tuple[ImageSource, np.ndarray, di
     for i, image in enumerate(images):
         if not isinstance(image, bytes | None):
             what = f"image {i} is {type(image).__name__}, not bytes"
-            raise DataError(f"{what}; load_pairs({{'image': images, 'caption': captions}}) takes pictures")
+            raise DataError(f"{what}; load_pairs({{'image': images, 'caption': captions}}) takes decoded images")
     hashed = (content_hash(b or f"missing {i}".encode()) for i, b in enumerate(images))
     bad = {i: "there is no image" for i, b in enumerate(images) if not b}
     return encoded_list(images), np.fromiter(hashed, np.int64, len(images)), bad

@@ -54,7 +54,7 @@ def sniff(data: str) -> str:
     with reading(data[:300]):  # a name too long, a folder closed to us
         if (Path(data) / "run.json").is_file() and (Path(data) / "recipe.yaml").is_file():
             done = (Path(data) / "scores.parquet").is_file()
-            what = f"report {quote(data)}` shows it" if done else f"fit --resume --out {quote(data)}` goes on with it"
+            what = f"report {quote(data)}` shows it" if done else f"fit --resume --out {quote(data)}` resumes it"
             raise DataError(f"{data} is a run: `cleanpairs {what}; to fit, name the data it was made of")
         for kind in fitting(data):
             return kind
@@ -167,7 +167,7 @@ def _open_path(data: str | Path, **options: Any) -> Source:
                 f"unknown encoding: {encoding}; give one like utf-16, cp1252, shift_jis or gb18030"
             ) from error
     if given.captions is not None and kind != "npy":
-        raise ConfigError(f"captions beside the data go with arrays of vectors (.npy), and {data} is {kind}")
+        raise ConfigError(f"captions in a file of their own go with arrays of vectors (.npy), and {data} is {kind}")
     chosen = READERS.load(kind)()
     if given.split is not None and not chosen.splits:
         raise DataError(f"{data} ({kind}) has no splits; leave --split (split) out")
@@ -211,11 +211,11 @@ def load_pairs(
     - ``split``: where the input has splits. ``train`` by default
     - ``image_column``, ``text_column``, ``key_column``: found by their usual names if not given. A text column of lists
       makes one pair of each caption. Several columns, ``"title,description"``, are joined
-    - ``score_columns``: columns of numbers that are scores of the pairs, ``"aesthetic,judge"``, beside those that are
+    - ``score_columns``: columns of numbers that are scores of the pairs, ``"aesthetic,judge"``, in addition to those
       found by their names, such as ``clip_score``
     - ``text_vectors``: the column with vectors of the captions, found by its usual names if not given. Where ``data``
       is ``.npy`` files of image vectors, those of the captions
-    - ``captions``: beside ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns
+    - ``captions``: with ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns
     - ``image_root``: image paths are relative to it and may not leave it. By default it is the folder of the file that
       names them, or the working directory where ``data`` is no path
     - ``limit``: only the first rows

@@ -42,7 +42,7 @@ def _note(data: str, options: Mapping[str, Any]) -> Path:
 
 
 def _files(options: Mapping[str, Any]) -> list[Any]:
-    """What is read beside the data."""
+    """What is read in addition to the data."""
     return [options[name] for name in ("text_vectors", "captions") if options.get(name) is not None]
 
 

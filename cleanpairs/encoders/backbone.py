@@ -13,7 +13,7 @@ from cleanpairs.encoders.towers import RegionTower, Standardised, WordTower, l2_
 
 @dataclass(frozen=True)
 class Shape:
-    """What makes a backbone, beside the sizes of its inputs."""
+    """What makes a backbone, apart from the sizes of its inputs."""
 
     dim: int = 1024  # joint embedding
     dim_word: int = 300
@@ -33,7 +33,7 @@ class Backbone(DualEncoder, Standardised):
         self.shape: Any = self.Shape(**shape)
         self.config = {"vocabulary": vocabulary, "dim_image": dim_image, **asdict(self.shape)}
         self.dim, self.image_drop, self.text_drop = self.shape.dim, self.shape.image_drop, self.shape.text_drop
-        self.sentence: Standardised | None = None  # of a frozen encoder's vectors beside the words
+        self.sentence: Standardised | None = None  # of a frozen encoder's vectors, in addition to the words
 
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of region inputs, (D,) each."""

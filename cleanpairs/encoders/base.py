@@ -51,7 +51,7 @@ class DualEncoder(nn.Module):
         return images @ texts.T
 
     def paired_similarity(self, images: Any, texts: Any) -> Tensor:
-        """(B,) similarity of each image with the caption beside it: the diagonal of :meth:`similarity`."""
+        """(B,) similarity of each image with the caption of its row: the diagonal of :meth:`similarity`."""
         return (images * texts).sum(dim=1)
 
     def fit_input(self, mean: Tensor, std: Tensor) -> None:

@@ -48,7 +48,7 @@ def _vectors(x: np.ndarray, at_once: int = 1024) -> Iterator[Tensor]:
 
 
 class Linear(DualEncoder):
-    """Ridge regression of captions on images, and of images on captions. A state holds the prediction beside what it is
+    """Ridge regression of captions on images, and of images on captions. A state holds the prediction and what it is
     compared with. So the dot product of two states is the mean cosine of both predictions.
 
     An image is its mean region. A caption its words, by their rarity, the vector of a frozen encoder, or both side by

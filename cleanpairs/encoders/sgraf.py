@@ -104,7 +104,7 @@ class GraphReasoning(nn.Module):
 class AttentionFiltration(nn.Module):
     """SAF: nodes (P, L + 1, S) weigh by a sigmoid, l1-normalised. A score out of their sum: (P,) in (0, 1).
 
-    The published batch norm inside the sigmoid is left out: a similarity would depend on what it is computed beside.
+    The published batch norm inside the sigmoid is left out: a similarity would depend on what else is computed.
     """
 
     def __init__(self, dim: int) -> None:
@@ -185,7 +185,7 @@ class LocalSimilarity(nn.Module):
         return self.reasoning(nodes, there).view(n, c)
 
     def paired(self, images: Local, texts: Local) -> Tensor:
-        """Similarity (B,) of each image with the caption beside it."""
+        """Similarity (B,) of each image with the caption of its row."""
         v_bar, t_bar = self.image_attention(images), self.text_attention(texts)
         regions, gram, seen = self._prepared(images)
         words = texts.parts.to(regions.dtype)

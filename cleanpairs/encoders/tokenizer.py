@@ -119,7 +119,7 @@ class TokenTable:
     ids: np.ndarray  # (total,) int64
     offsets: np.ndarray  # (N + 1,) int64
     vectors: np.ndarray | None = None  # (V, D) float32, maybe mapped: what the numbers stand for, one a caption
-    sentences: np.ndarray | None = None  # (U, D) float32: of a pretrained network, beside learned words
+    sentences: np.ndarray | None = None  # (U, D) float32: of a pretrained network, with learned words
     sentence: np.ndarray | None = None  # (N,) int64: which of them is a caption's
 
     def __len__(self) -> int:
@@ -149,7 +149,7 @@ class PackedTokens(NamedTuple):
     ids: Tensor  # (total,) int64, or (total, D) float32 where the captions are vectors
     batch_sizes: Tensor  # (L,) int64 on the CPU
     lengths: Tensor  # (B,) int64, not increasing
-    sentences: Tensor | None = None  # (B, D) float32, of a pretrained network, beside the words
+    sentences: Tensor | None = None  # (B, D) float32, of a pretrained network, with the words
 
     def to(self, device: torch.device) -> "PackedTokens":
         """The same on ``device``. ``batch_sizes`` stays on the CPU, as torch wants it."""

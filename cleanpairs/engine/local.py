@@ -57,7 +57,7 @@ class LocalEngine:
                             raise ResourceError(
                                 f"worker processes died {deaths} times in a row, with {len(waiting) + len(busy)} "
                                 f"partitions left; where memory is short, take fewer than {self.workers} workers. What "
-                                "is done is kept: run again to go on"
+                                "is done is kept: run again to resume"
                             ) from error
                         continue
                     if isinstance(message, Exception):

@@ -104,7 +104,7 @@ class _Stage:
                 return ResourceError(
                     f"partition {partition.number} (rows {partition.first:,} to {partition.first + partition.rows:,}) "
                     f"was given up after its worker died {self.most_attempts} times. What is done is kept: run again "
-                    "to go on"
+                    "to resume"
                 )
             return attempt(self.work, partition, self.folder)
         finally:

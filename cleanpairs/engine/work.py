@@ -144,8 +144,8 @@ def claim_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / LOCK).exists() and (theirs := holds(folder)):
             raise OutputExistsError(
-                f"{folder} holds {theirs[0]!r}, and no job has made it: what lies there could be lost among its "
-                "parts; move it away, or name another output"
+                f"{folder} holds {theirs[0]!r}, and no job has made it: the files in it could be lost among the "
+                "parts; move them away, or name another output"
             )
         (folder / LOCK).touch(mode=0o600)
 

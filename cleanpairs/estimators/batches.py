@@ -1,6 +1,6 @@
 """Scores of input rows a batch at a time: what streams, instead of being loaded whole.
 
-A row's score does not depend on the rows beside it. It is equal to the last bit where a model compares one vector with
+A row's score does not depend on the other rows. It is equal to the last bit where a model compares one vector with
 one and no recurrent network reads the captions. Matrix products of few rows add up in another order than those of many.
 So work is cut into even blocks, and a batch is filled up to :data:`LEAST` rows.
 """

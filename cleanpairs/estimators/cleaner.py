@@ -77,7 +77,7 @@ class Fit:
 
 
 class Trained:
-    """What ``fit`` finds beside :class:`cleanpairs.estimators.scorer.Fitted`.
+    """What ``fit`` finds in addition to :class:`cleanpairs.estimators.scorer.Fitted`.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Trained:
 
     model_: Any
     tokenizer_: Captions
-    _heads: list[Any]  # what was learned beside each network
+    _heads: list[Any]  # what was learned in addition to each network
     _encoders: Encoders  # the pretrained networks before it
     _independence: Any  # what the test of it found. None where images and captions are known to depend on each other
 
@@ -121,7 +121,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return cls(**{**cls._paper, **changes})
 
     def _head(self, model: Any) -> Any:
-        """What is learned beside ``model`` and kept with it. None when nothing is."""
+        """What is learned in addition to ``model`` and kept with it. None when nothing is."""
         return None
 
     def _validate(self) -> None:
@@ -142,8 +142,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             precomputed = self.tune == "head" and self.image_encoder == "features"
             if self.image_encoder != "auto" and not precomputed:
                 raise ConfigError(
-                    f"encoder of {owner} looks at the images itself, found image_encoder={self.image_encoder!r} beside "
-                    f"it: leave one out ('features', with tune='head', takes vectors that it has made before)"
+                    f"encoder of {owner} looks at the images itself, found image_encoder={self.image_encoder!r}, "
+                    f"too: leave one out ('features', with tune='head', takes vectors that it has made before)"
                 )
             if self.text_encoder not in (None, AUTO, WORDS):
                 raise ConfigError(f"encoder of {owner} reads the captions itself: leave text_encoder out")

@@ -49,7 +49,7 @@ def text_encoder_for(settings: EncoderSettings, pairs: Pairs) -> str | Path | No
     -------
     str, Path or None
         The one that is named. Else "features", where the data brings vectors of both sides and no encoder of images is
-        named. Else "words" or "auto". None beside ``encoder``, which reads the captions.
+        named. Else "words" or "auto". None with ``encoder``, which reads the captions.
 
     Raises
     ------
@@ -283,7 +283,7 @@ def check_vectors(array: np.ndarray, model: FrozenPair) -> None:
 
 
 def takes_sentences(backbone: str) -> bool:
-    """Whether a backbone takes sentence vectors beside its words.
+    """Whether a backbone takes sentence vectors in addition to its words.
 
     Parameters
     ----------

@@ -82,7 +82,7 @@ class GivenVectors:
         return _unit_vectors(pairs.images.array(), pairs.text_vectors)
 
     def faults(self, pairs: Pairs) -> dict[int, str]:
-        """What pairs lack beside vectors.
+        """What pairs lack besides vectors.
 
         Parameters
         ----------

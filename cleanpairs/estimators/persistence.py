@@ -38,11 +38,11 @@ _STATE = ("threshold_", "noise_rate_", "_image_encoder", "_image_size", "tau_", 
 
 @dataclass(frozen=True)
 class Stored:
-    """What a kind of scorer keeps beside its settings, its bank and its threshold."""
+    """What a kind of scorer keeps in addition to its settings, its bank and its threshold."""
 
     config: dict[str, Any]  # more of config.json
     parameters: dict[str, Any] = field(default_factory=dict)  # in place of those that it was made with
-    arrays: dict[str, Any] = field(default_factory=dict)  # arrays and numbers beside the bank
+    arrays: dict[str, Any] = field(default_factory=dict)  # arrays and numbers besides the bank
     weights: dict[str, Any] | None = None  # name -> tensor
     vocabulary: dict[str, Any] | None = None  # of learned words
 

@@ -274,7 +274,7 @@ class Fitted:
     bank_: Bank
     calibration_: Calibration | None
     tau_: float
-    _text_encoder: str | Path | None  # its name, "features" (the data's vectors), "words". None beside `encoder`
+    _text_encoder: str | Path | None  # its name, "features" (the data's vectors), "words". None with `encoder`
     _similarity: SimilarityModel | None = None  # what scores vectors of one space, where nothing is trained
     _counts_similar = False  # whether the noise rate counts captions of similar pairs
     _captions: str | None  # what the captions became (learned words, vectors of which encoder), and why
@@ -447,7 +447,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return self._embed(pairs).recall(folds=folds)
 
     def _stored(self) -> Stored:
-        """What a saved model has beside what all have."""
+        """What a saved model has in addition to what all have."""
         raise NotImplementedError
 
     def _restore(self, saved: Saved) -> None:
@@ -665,7 +665,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         Parameters
         ----------
         answers : mapping of int to bool or None, or path
-            Pair id -> whether the caption belongs to the picture, None where nobody can say. Or a CSV with the
+            Pair id -> whether the caption belongs to the image, None where nobody can say. Or a CSV with the
             columns `pair_id` and `matched`.
             Each call starts from the scores of ``fit``: give all answers.
         opinions : Opinions, optional
@@ -1029,7 +1029,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return plot_training(self.history_, ax=ax)
 
     def plot_pairs(self, pairs: Any, which: str | Sequence[int] = "worst", *, count: int = 8) -> np.ndarray:
-        """Pictures of pairs with their captions and scores.
+        """Images of pairs with their captions and scores.
 
         Parameters
         ----------

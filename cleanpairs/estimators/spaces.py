@@ -112,7 +112,7 @@ def displaced_between_spaces(
 def _predicted(
     images: np.ndarray, texts: np.ndarray, weight: np.ndarray, partner: np.ndarray, folds: int = 5
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each side beside what it predicts of the other, (n, d + e) twice: a dot product is the sum of both cosines.
+    """Each side joined with what it predicts of the other, (n, d + e) twice: a dot product is the sum of both cosines.
 
     Ridge regressions are fitted to the images (n, d) and the captions (n, e) of the rows ``partner`` (n,), by a
     ``weight`` (n,). They predict the fold that they have not seen.

@@ -316,7 +316,7 @@ class _CleanedRows:
         return replace_values(column, where, self._lent(i, where)) if len(where) else column
 
     def text_vectors(self, i: int, column: pa.Array) -> pa.Array:
-        """The vectors of captions: another row's beside its caption, null beside a caption that was written."""
+        """The vectors of captions: another row's with its caption, null with a caption that was written."""
         lent, written = (self._where([action]) for action in NEW_CAPTION)
         values = pa.nulls(len(written), column.type)
         if len(lent):  # at once: each replacement copies the column

@@ -150,7 +150,7 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
         raise DataError(f"there is no file {out}; name the cleaned file of `cleanpairs export`")
     if not manifest.exists():
         raise DataError(
-            f"{out} has no {manifest.name} beside it: it is no export of cleanpairs, or it was moved or renamed "
+            f"{out} has no {manifest.name} next to it: it is no export of cleanpairs, or it was moved or renamed "
             "without its manifest; bring them together"
         )
     noted, listed = read_manifest(out)
@@ -163,9 +163,9 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
         check_inside(part.path, home, manifest, "export again")
     check_name(out, manifest, parts)
     if ledger is None:
-        check_inside(noted_ledger.path, home, manifest, "say where the ledger is by --ledger")
+        check_inside(noted_ledger.path, home, manifest, "name the ledger with --ledger")
     else:
         noted_ledger = replace(noted_ledger, path=Path(ledger))
     if not (path := noted_ledger.path).is_file():
-        raise DataError(f"there is no ledger {path}, without which {out} tells nothing; say where it is by --ledger")
+        raise DataError(f"there is no ledger {path}, which {out} needs; name it with --ledger")
     return Exported(out, manifest, noted_ledger, tuple(parts), noted["format"])

@@ -46,7 +46,7 @@ class UidsOutput(Output):
         if UID_COLUMN not in names:
             raise ConfigError(
                 f"a .npy lists the column {UID_COLUMN!r}, of 32 hexadecimal digits each, and the data has none"
-                f"{nearest(UID_COLUMN, names) or '.'} Name its ids {UID_COLUMN!r} and fit again (beside arrays they "
+                f"{nearest(UID_COLUMN, names) or '.'} Name its ids {UID_COLUMN!r} and fit again (with arrays they "
                 "come in the Parquet of captions), or name the output *.parquet, where each row has its key"
             )
         if not layout.one_row_a_pair:

@@ -141,7 +141,7 @@ class WebDatasetOutput(Output):
         held = cell.get("bytes") if isinstance(cell, dict) else cell
         if self._image_root is None and not isinstance(held, bytes):
             raise ConfigError(
-                "the input's files lie in several folders, and its images are paths: say where these begin, by "
+                "the input's files lie in several folders, and its images are paths: name their root with "
                 "--image-root when it is read"
             )
         try:

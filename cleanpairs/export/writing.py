@@ -69,7 +69,7 @@ def _refuse_foreign_directory(out: Path) -> None:
     refuse_foreign(out, re.compile(rf"{STORED}|dataset_info\.json|state\.json|{re.escape(CARD)}"))
     if holds(out) and not manifest_of(out).is_file():
         raise OutputExistsError(
-            f"{out} exists, and there is no {manifest_of(out).name} beside it: it is no export of cleanpairs and is "
+            f"{out} exists, and there is no {manifest_of(out).name} next to it: it is no export of cleanpairs and is "
             "not replaced; name another directory"
         )
 
@@ -129,7 +129,7 @@ class ExportSummary(ActionCounts):
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """What an export writes beside the cleaned data, and how. See :func:`export_pairs`.
+    """What an export writes in addition to the cleaned data, and how. See :func:`export_pairs`.
 
     - ``dropped``: the dropped and quarantined pairs, one a row: Parquet, or CSV where it is named so. ``ledger``: see
       :mod:`cleanpairs.export.ledger`. ``<out>.ledger.parquet`` when None

@@ -154,7 +154,7 @@ class Auto(PairCleaner):
         Names of filters that quarantine more pairs, with commas between them. Some filters always do.
 
     near_duplicates : bool
-        One picture in several sizes, qualities or formats is one image, as the same bytes are.
+        Copies of an image in other sizes, qualities or formats count as one image, as equal bytes do.
 
     device : {"auto", "cpu", "cuda"}
         "auto": a GPU where there is one.

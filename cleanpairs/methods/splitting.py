@@ -151,7 +151,7 @@ class Splitting(Averaged):
         self.memories: list[FeatureMemory] = []  # of the methods that have one a network
 
     def head(self, model: Any) -> nn.Module | None:
-        """What is learned beside a model, and kept with it.
+        """What is learned in addition to a model, and kept with it.
 
         Parameters
         ----------

@@ -62,7 +62,7 @@ def soft_margin(labels: Tensor, margin: float = 0.2, curve: float = 10.0) -> Ten
 
 @dataclass(frozen=True)
 class TripletLoss:
-    """Triplet loss of a batch: alpha, m, {"hard", "mean", "sum"}. ``tau`` is of the matching probability beside it."""
+    """Triplet loss of a batch: alpha, m, {"hard", "mean", "sum"}. ``tau`` is of the matching probability."""
 
     margin: float = 0.2
     curve: float = 10.0

@@ -6,8 +6,8 @@ r"""Similarity of a pair less what its image and its caption have with everybody
 The "softmax" is negCLIPLoss (Wang et al., NeurIPS 2024, arXiv 2405.19547): tau times the mean log probability with
 which the image finds its caption and the caption its image. Half of the CSLS of Conneau et al. (ICLR 2018) is "csls".
 The index j is over the pair itself and a background of others. An image's background is all captions but those that
-read the same. A caption's is all images but equal ones. An image's other captions count, and are what tells a wrong
-one beside them.
+read the same. A caption's is all images but equal ones. An image's other captions count: they show that a
+wrong one is wrong.
 
 Up to :data:`EXACT_UP_TO` background pairs all similarities are computed, in blocks. Above, the 256 largest are searched
 for (:mod:`cleanpairs.ops.search`). A random sample of the background estimates the rest of the sum without bias. The

@@ -49,13 +49,13 @@ WRITTEN = ("keep", *REPAIRED)  # to the cleaned data
 REASONS = (
     "no candidate",
     "no candidate reaches the lowest repair score",
-    "no candidate beats the present partner",
-    "its candidates serve better repairs",
+    "no candidate scores higher than the present partner",
+    "better repairs use its candidates",
     "its best candidate is too likely to be wrong",
-    "another candidate scores higher than the likely one",
+    "its most probable candidate does not score highest",
     "the caption of its repair is nearly that of several other pairs",
-    "its repair would make the kept pairs dirtier",
-    "undetermined: these scores do not tell how likely a repair is right",
+    "its repair would raise the share of mismatched pairs",
+    "undetermined: these scores do not show how likely a repair is right",
     "it is flagged, and no repairs were asked for",
     "it is flagged, and a list of uids cannot hold a repair",
     "its image is a near duplicate of that of a better pair",
@@ -79,7 +79,7 @@ def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False, ui
         return ""
     counts = ", ".join(f"{reason} ({plural(n, 'pair')})" for reason, n in reasons.items())
     given = "" if listed else f": {counts}"
-    could = "; --repairs plausible (repairs='plausible') makes the repairs that fit best"
+    could = "; --repairs plausible (repairs='plausible') makes the best repair of each pair"
     helps = not uids and not reasons.keys().isdisjoint(REASONS[UNSURE:NOT_ASKED])
     return f"nothing is repaired{given}" + could * helps
 

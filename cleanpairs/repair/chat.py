@@ -40,7 +40,7 @@ class ChatSettings:
     - ``model``: its name there
     - ``prompt``: a text file with {caption} and {words}, the words in doubt. A line with {words} is left out where
       there are none. Ours when None
-    - ``image_size``: pixels of the longer side. A smaller picture stays as it is
+    - ``image_size``: pixels of the longer side. A smaller image is not enlarged
     - ``body``: the other fields of each request
     - ``max_words``: an answer of more words is not used
     - ``concurrency``, ``attempts``, ``timeout``, ``backoff``: of :class:`cleanpairs.repair.endpoint.Endpoint`
@@ -184,8 +184,8 @@ class ChatWriter:
             n, text = len(captions), sum(len(self.template) + len(c) for c in captions) // 4
             seen = n * (self.settings.image_size // 28) ** 2  # a token for 28 x 28 pixels, as in Qwen2.5-VL
             self.tell(
-                f"recaption: {plural(n, 'pair')} with {plural(pictures, 'picture')}. Without what is answered already, "
-                f"about {text + seen:,} tokens at most are asked, and {n * 25:,} answered"
+                f"recaption: {plural(n, 'pair')} with {plural(pictures, 'image')}. Without those that are answered "
+                f"already, requests take about {text + seen:,} tokens at most, and answers {n * 25:,}"
             )
 
     def caption(
@@ -289,7 +289,7 @@ class ChatWriter:
             endpoint.close()
             raise DataError(
                 f"{most} requests in a row have failed, the last of {where} ({problem}); what was answered is kept"
-                + ("" if self.cache is None else f" in {self.cache}: the same command goes on")
+                + ("" if self.cache is None else f" in {self.cache}: the same command resumes")
             )
         return Answer(key, caption, problem, _model_of(body), where)
 
@@ -337,7 +337,7 @@ class ChatWriter:
 
 
 class ChatJudge(ChatWriter):
-    """Says how probable it is that a caption describes a picture, by the log probabilities of yes and no.
+    """Says how probable it is that a caption describes an image, by the log probabilities of yes and no.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ PLAN_SCHEMA = pa.schema(
 )
 
 METADATA_KEY = b"cleanpairs.repair.plan"
-WRITTEN_KEY = "cleanpairs.written"  # beside the schema's metadata, of the file: no program that rewrites it keeps it
+WRITTEN_KEY = "cleanpairs.written"  # in the metadata of the file: no program that rewrites it keeps it
 
 
 def counted(column: pa.ChunkedArray) -> Counter[str]:
@@ -105,9 +105,9 @@ class PlanSummary(ActionCounts):
             digits = int(not 0.005 <= self.mean_confidence < 0.995)  # neither 0 nor 100 % where it is not
             expected, left = f"{percent(self.mean_confidence, digits)} of", self.repaired - self.judged
             if not self.judged:
-                lines.append("undetermined how many of the repairs are right")
+                lines.append("how many of the repairs are right is undetermined")
             elif left:
-                lines.append(f"{expected} {self.judged:,} repairs are expected to be right, undetermined of {left:,}")
+                lines.append(f"{expected} {self.judged:,} repairs are expected to be right, {left:,} are undetermined")
             else:
                 lines.append(f"{expected} the repairs are expected to be right")
         elif why := why_none_is_repaired(self.reasons, listed=True):
@@ -245,7 +245,7 @@ class RepairPlan:
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the plan, whole or not at all: Parquet, or CSV for a spreadsheet where ``path`` ends in ``.csv``. The
-        last column is empty. Its name is JSON, and has what a plan holds beside its rows. A caption that a spreadsheet
+        last column is empty. Its name is JSON, and has what a plan holds besides its rows. A caption that a spreadsheet
         would take for a formula gets an apostrophe in front, which :meth:`load` ignores.
 
         Raises OutputExistsError: it exists and ``overwrite`` is False.
@@ -259,7 +259,7 @@ class RepairPlan:
 
     @property
     def note(self) -> dict[str, Any]:
-        """What a plan holds beside its rows, for JSON."""
+        """What a plan holds besides its rows, for JSON."""
         known = {name: getattr(self, name) for name in ("threshold", "min_repair_score", "fingerprint")}
         return {**known, "settings": dict(self.settings)}
 
@@ -335,7 +335,7 @@ def check_data(plan: RepairPlan, planned: int, fingerprint: str, pairs: int) -> 
 
 
 def write_plan(path: str | Path, head: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
-    """Write a plan in Parquet, of ``tables`` of consecutive rows and what ``head`` holds beside them. Its counts."""
+    """Write a plan in Parquet, of ``tables`` of consecutive rows and what ``head`` holds besides them. Its counts."""
     schema = PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(head.note).encode()})
     with ParquetSink(path, schema, note=WRITTEN_KEY) as sink:
 
@@ -348,7 +348,7 @@ def write_plan(path: str | Path, head: RepairPlan, tables: Iterable[pa.Table]) -
 
 
 def _note(schema: pa.Schema) -> str | bytes | None:
-    """What a plan in a file holds beside its rows: metadata of Parquet, the name of the last column of CSV."""
+    """What a plan in a file holds besides its rows: metadata of Parquet, the name of the last column of CSV."""
     names = [name for name in schema.names if name.startswith("{")]
     return (schema.metadata or {}).get(METADATA_KEY, names[-1] if names else None)
 
@@ -460,7 +460,7 @@ def truth_after(
     (N,). They hold whether a pair is mismatched, (N,) bool, and the key that its caption came with. Empty where not
     known.
 
-    A caption is matched beside the image that it came with, and where it was ``written`` (N,) bool for it, without a
+    A caption is matched with the image that it came with, and where it was ``written`` (N,) bool for it, without a
     key (""). One that is mismatched though its key is its pair's own has other words mixed in, and is matched nowhere.
     """
     if pairs.true_mismatch is None or pairs.true_key is None:

@@ -66,7 +66,7 @@ class RepairSettings:
         Keep only the best row of an image's near duplicates, and drop the kept pairs of the others.
 
     duplicate_bits : int
-        Vectors without pictures are near duplicates when they differ in at most so many bits of 256.
+        Vectors without images are near duplicates when they differ in at most so many bits of 256.
 
     repeats : int
         In a list of uids a pair stands so many times its correspondence, rounded, but at least once.
@@ -130,7 +130,7 @@ class RepairSettings:
         return self.targets != "text" and self.strategy != "pseudo-caption"
 
     def noted(self) -> dict[str, Any]:
-        """As a plan keeps them, beside the threshold and the least score."""
+        """As a plan keeps them, in addition to the threshold and the least score."""
         known = asdict(self)
         return {name: known[name] for name in known if name not in ("threshold", "min_repair_score")}
 

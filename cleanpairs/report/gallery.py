@@ -75,7 +75,7 @@ def galleries(shown: Cards, count: int, why: Sequence[str | None] | None) -> lis
     spread = repaired[np.unique(np.linspace(0, len(repaired) - 1, min(count, len(repaired))).round().astype(int))]
     doubtful, best = (ids[count:][::-1][:count] for ids in (gone, kept))
     chosen = [
-        ("repaired", "Repaired pairs", "evenly spread from the surest to the least sure", repaired, spread),
+        ("repaired", "Repaired pairs", "evenly spread from the highest repair score to the lowest", repaired, spread),
         (kind, f"{Kind}: the worst", "the lowest correspondence of all", gone, gone[:count]),
         (kind, f"{Kind}, though doubtful", f"the highest correspondence of all that were {kind}", gone, doubtful),
         ("kept", "Kept, though doubtful", "the lowest correspondence of all that were kept", kept, kept[:count]),
@@ -94,17 +94,17 @@ def _verdict(pairs: Pairs, outcome: Outcome, i: int) -> tuple[str, bool] | None:
         return None
     wrong = bool(outcome.truth[i])
     if outcome.kind[i] != "repaired":
-        return ("in truth mismatched" if wrong else "in truth matched"), (outcome.kind[i] == "kept") != wrong
+        return ("truth: mismatched" if wrong else "truth: matched"), (outcome.kind[i] == "kept") != wrong
     if not wrong:
-        return "was right before", False
+        return "truth: matched before the repair", False
     if outcome.action[i] == "recaption":
-        return "was mismatched, a caption was written", True
+        return "truth: mismatched before, caption written", True
     if pairs.true_key is None:
-        return "in truth mismatched", True
+        return "truth: mismatched", True
     donor = int(outcome.donor[i])
     image, caption = (donor, i) if outcome.action[i] == "rematch_image" else (i, donor)
     back = pairs.true_key[caption] == pairs.keys[image]
-    return ("got its own partner back" if back else "another partner than its own"), back
+    return ("truth: repaired with its own partner" if back else "truth: repaired with a wrong partner"), back
 
 
 def donors(shown: Cards, count: int) -> list[tuple[int, int, str | None]]:

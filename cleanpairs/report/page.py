@@ -50,7 +50,7 @@ def write_report(
     """Write one self-contained HTML page about what happened to every one of N pairs.
 
     It loads nothing and sends nothing: its content security policy lets in one style and one script by their hashes,
-    and pictures that it carries itself. The same arguments give the same bytes.
+    and images that it contains itself. The same arguments give the same bytes.
 
     - ``scores``: a fitted estimator, correspondences (N,), or a table with a column of them. Low = bad, null or NaN
       where quarantined. Other columns of floats are scores to compare with, as ``pairs.precomputed_scores`` is
@@ -91,7 +91,7 @@ def write_report(
         figures=_figures(outcome, metrics),
         quarantined=np.flatnonzero(outcome.kind == "quarantined")[:50].tolist(),
         slices=[*slice_tables(pairs, outcome, slice_by), *caption_lengths(pairs, outcome)],
-        missing="the picture cannot be read" if pairs.images.kind == "bytes" else "no picture: the data holds vectors",
+        missing="the image cannot be read" if pairs.images.kind == "bytes" else "no image: the data has vectors",
         audited=audit_result,
     )
     while True:
@@ -132,14 +132,14 @@ def _figures(outcome: Outcome, metrics: Sequence[Mapping[str, Any]]) -> list[tup
     truth = None if outcome.truth is None else outcome.truth[outcome.scored]
     figures = []
     if len(y):
-        text = "How many pairs have which correspondence; those left of the dashed line, the threshold, are flagged."
+        text = "How many pairs have which correspondence. Pairs left of the dashed line, the threshold, are flagged."
         figures.append(("Correspondence", drawn(lambda ax: plot_scores(y, threshold, truth=truth, ax=ax)), text))
     if truth is not None and truth.any() and not truth.all():
-        text = "The truth of this corpus is known; this is what flagging finds at every threshold."
+        text = "Precision and recall of flagging at every threshold. The truth of this corpus is known."
         figures.append(("Precision and recall", drawn(lambda ax: precision_recall(y, threshold, truth, ax)), text))
     if np.isfinite(series(metrics, "val_rsum")).any():  # a loss alone says nothing
         text = "Training loss, and the sum of the six recalls (at most 600) on the validation data."
-        figures.append(("Learning", drawn(lambda ax: plot_training(metrics, ax=ax)), text))
+        figures.append(("Training", drawn(lambda ax: plot_training(metrics, ax=ax)), text))
     return figures
 
 
@@ -199,28 +199,27 @@ def verdict(
             wrong = of_kept.value * kept + float((1 - sure).sum())
             output = Estimate(wrong / (kept + len(sure)), np.nan, np.nan)
     estimates = [rate, of_kept, output]
-    share = f"{kept:,} of {len(outcome):,} pairs are kept"
-    sentence = f"{rate_in_words(result)} {share}"
+    sentence = f"{rate_in_words(result)} {kept:,} of {len(outcome):,} pairs are kept."
     of, counted = "no better than random", "fit no better than random ones"
     if result.get("counts_similar"):
-        of, counted = "no better than similar", "fit no better than captions of similar pictures"
+        of, counted = "no better than similar", "fit no better than captions of similar images"
     if result.get("answers") or result.get("opinions"):
         of, counted = "mismatched", "are mismatched"
     if np.isfinite(rate.value) and np.isfinite(of_kept.value):
-        sentence += f", of which about {_text(of_kept)} {counted}"
+        sentence += f" About {_text(of_kept)} of these {counted}."
     if repaired:
-        sentence += f"; {repaired:,} are repaired"
-        sentence += f", which makes it about {_text(output)}" if np.isfinite(output.value) else ""
-    sentence += "."
-    stages = ("as it came", "kept", "kept and repaired")[: 3 if repaired else 2]
+        sentence += f" {repaired:,} {'pairs are' if repaired > 1 else 'pair is'} repaired."
+        sentence += f" About {_text(output)} of all these pairs {counted}." * bool(np.isfinite(output.value))
+    stages = ("input", "kept", "kept and repaired")[: 3 if repaired else 2]
     if truth is not None and truth[outcome.scored].any():
         own = np.array_equal(truth, pairs.true_mismatch) if pairs.true_mismatch is not None else False
         shares = wrong_in_output(pairs, plan.table.sort_by("pair_id")) if plan is not None and own else None
         among = truth[outcome.kind == "kept"]  # what a repair has made of a pair may be unknown: NaN
         shares = shares or (float(among.mean()) if kept else np.nan, np.nan)
         rates = [float(truth[outcome.scored].mean()), *shares]
-        listed = [f"{percent(value)} {name}" for name, value in zip(stages, rates, strict=False) if np.isfinite(value)]
-        sentence += f" The truth of this corpus is known: mismatched are {', '.join(listed)}."
+        known = zip(stages, rates, strict=False)
+        listed = [f"{percent(value)} of the {name} pairs" for name, value in known if np.isfinite(value)]
+        sentence += f" The truth of this corpus is known: {', '.join(listed)} are mismatched."
         of, estimates = "mismatched", [Estimate(value, np.nan, np.nan) for value in rates]
     sentence += f" {in_words([block['why'] for block in result.get('displaced', ())])}"
     stated = list(zip(stages, map(_text, estimates), strict=False))
@@ -270,12 +269,12 @@ def _threshold(settings: Mapping[str, Any], result: Mapping[str, Any], outcome: 
     below = f" ({int((y < outcome.threshold).sum()):,} of {len(y):,} scored pairs are below it)" if len(y) else ""
     value = f"{outcome.threshold:.3g}{below}"
     if own is not None and abs(float(own) - outcome.threshold) > 1e-9:
-        return f"{value}, given to the repair plan (the run's own is {float(own):.3g})."
+        return f"{value}, given to the repair plan. The threshold of the run is {float(own):.3g}."
     if "threshold" not in settings:
         return ""
     if settings["threshold"] == "auto":
         what = "the density minimum between their two modes" if outcome.threshold else "no pair looks mismatched"
         return f"{value}, chosen from the scores (auto): {what}."
     if settings["threshold"] is None:
-        return f"{value}, the method's default; --set threshold=auto chooses it from the scores."
-    return f"{value}, as the settings say."
+        return f"{value}, the method's default. --set threshold=auto chooses it from the scores."
+    return f"{value}, by the settings."

@@ -1,4 +1,4 @@
-"""Pictures of a fit on matplotlib axes: the estimators' plots, and the report's charts as SVG in data addresses."""
+"""Plots of a fit on matplotlib axes: the estimators' plots, and the report's charts as SVG in data addresses."""
 
 import base64
 import io
@@ -92,7 +92,7 @@ def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = Non
 def plot_pairs(
     pairs: Pairs, correspondence: np.ndarray, threshold: float, *, which: str | Sequence[int] = "worst", count: int = 8
 ) -> np.ndarray:
-    """Pictures with their captions and scores, at most ``count``. Those below the threshold are marked as flagged.
+    """Images with their captions and scores, at most ``count``. Those below the threshold are marked as flagged.
 
     ``which`` {"worst", "borderline", "best", "random"}, pair_ids or a mask: the lowest scores, those nearest to the
     threshold, the highest, or any. Returns (k,) array of Axes, four in a row.
@@ -128,7 +128,7 @@ def plot_pairs(
         if k in pictures:
             ax.imshow(pictures[k])
         else:
-            ax.text(0.5, 0.5, "no picture", ha="center", va="center", transform=ax.transAxes, color="#666")
+            ax.text(0.5, 0.5, "no image", ha="center", va="center", transform=ax.transAxes, color="#666")
         word, colour = ("flagged", FLAGGED) if y[i] < threshold else ("kept", KEPT)
         for spine in ax.spines.values():
             spine.set(color=colour, linewidth=2, visible=True)

@@ -33,7 +33,7 @@ class Decision:
         Which pairs.
 
     action : str
-        One of `CHOICES`. "keep" says that the caption belongs to the picture, "drop" that it does not.
+        One of `CHOICES`. "keep" says that the caption belongs to the image, "drop" that it does not.
 
     donor : int, optional
         The pair whose caption or image is taken.

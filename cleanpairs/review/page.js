@@ -1,6 +1,6 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
-const DONE = { keep: "belongs", drop: "does not belong", unsure: "cannot say", rematch_text: "another caption", rematch_image: "another picture", recaption: "your caption" };
+const DONE = { keep: "belongs", drop: "does not belong", unsure: "cannot say", rematch_text: "another caption", rematch_image: "another image", recaption: "your caption" };
 const PLAN = { keep: "keep the pair", drop: "drop the pair", rematch_text: "repair", rematch_image: "repair", recaption: "repair" };
 let blind = false, pairs = [], total = 0, answered = new Set(), at = 0, shown = null, busy = false;
 const undoable = [];  // [name of a decision, the pair that it was made at]
@@ -8,7 +8,7 @@ const undoable = [];  // [name of a decision, the pair that it was made at]
 async function ask(path, body) {
   const how = body === undefined ? {} : { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   let answer;
-  try { answer = await fetch(path, how); } catch { throw new Error("The server does not answer. Start the command again: no answer that was given is lost."); }
+  try { answer = await fetch(path, how); } catch { throw new Error("The server does not answer. Start the command again: all answers are saved."); }
   const text = await answer.text();
   let found = {};
   try { found = JSON.parse(text); } catch { found.error = text; }
@@ -27,7 +27,7 @@ const percent = (x) => (100 * x).toFixed(1) + " %";
 
 function progress() {
   const asked = blind ? total : pairs.length;  // a calibration chooses its pairs as it goes
-  $("progress").textContent = `${answered.size} of ${asked} answered` + (total > asked ? ` (${total} are listed: these are the first)` : "");
+  $("progress").textContent = `${answered.size} of ${asked} answered` + (total > asked ? ` (the first of ${total})` : "");
   $("bar").max = Math.max(asked, 1);
   $("bar").value = answered.size;
 }
@@ -37,8 +37,8 @@ async function list() {
   const found = await ask("queue?" + new URLSearchParams(blind ? {} : { show: $("show").value, words }));
   ({ pairs, total } = found);
   answered = new Set(found.answered);
-  if (!blind) $("rate").textContent = found.mismatched ? `Expected mismatched of ${found.kept} kept pairs: ${percent(found.mismatched[0])} (${percent(found.mismatched[1])} to ${percent(found.mismatched[2])}).`
-    : `${found.kept} pairs are kept. How many of them are mismatched, “cleanpairs audit” measures.`;
+  if (!blind) $("rate").textContent = found.mismatched ? `Of ${found.kept} kept pairs ${percent(found.mismatched[0])} are expected to be mismatched (${percent(found.mismatched[1])} to ${percent(found.mismatched[2])}).`
+    : `${found.kept} pairs are kept. “cleanpairs audit” measures how many of them are mismatched.`;
   for (const id of ["keep-all", "drop-all"]) $(id).hidden = !words || !total;
   progress();
 }
@@ -47,7 +47,7 @@ async function start() {
   await list();
   const open = pairs.findIndex((i) => !answered.has(i));
   if (open >= 0) return go(open);
-  say(pairs.length ? "All of these are answered." : "There is no such pair.");
+  say(pairs.length ? "All listed pairs are answered." : "No pair is listed.");
   await go(0);
 }
 
@@ -58,14 +58,14 @@ async function go(to) {
 
 function picture(pair, into, key) {
   into.hidden = false;
-  into.alt = `picture of pair ${pair}, ${key}`;
+  into.alt = `image of pair ${pair}, ${key}`;
   into.onerror = () => { into.hidden = true; if (into === $("image")) $("blank").hidden = false; };
   into.src = "image/" + pair;
 }
 
 function marked(caption, words, into) {
   const odd = new Set(words || []);
-  into.replaceChildren(...caption.split(/([\p{L}\p{N}_]+)/u).map((part) => odd.has(part.toLowerCase()) ? make("mark", part, { title: "hardly any caption of a similar picture says this" }) : part));
+  into.replaceChildren(...caption.split(/([\p{L}\p{N}_]+)/u).map((part) => odd.has(part.toLowerCase()) ? make("mark", part, { title: "hardly any caption of a similar image has this word" }) : part));
 }
 
 function show(question) {
@@ -88,16 +88,16 @@ function show(question) {
     b.dataset.key = k + 1;
     b.setAttribute("aria-pressed", String(chosen));
     if (o.action === "rematch_image") { const img = make("img"); picture(o.donor, img, "another image"); b.append(img); }
-    b.append(make("kbd", String(k + 1)), make("span", o.action === "rematch_image" ? "this caption, with the picture of pair " + o.donor : o.caption), make("small", o.planned ? "the planned repair" : ""));
+    b.append(make("kbd", String(k + 1)), make("span", o.action === "rematch_image" ? "this caption, with the image of pair " + o.donor : o.caption), make("small", o.planned ? "the planned repair" : ""));
     return b;
   }));
   if (given !== null && given.action === "recaption") say(`Your caption: “${given.caption}”`);
   $("drop-alike").hidden = shown.alike < 2;
   $("drop-alike").textContent = `Drop all ${shown.alike} pairs with this caption`;
-  const told = $("evidence");
-  told.replaceChildren(make("p", `Score ${shown.score.toFixed(3)} (1 belongs, 0 does not), ${shown.flagged ? "flagged" : "not flagged"}. Plan: ${PLAN[shown.plan]}${shown.plan === "drop" && shown.reason ? " (" + shown.reason + ")" : ""}.`));
-  if (shown.why) told.append(make("p", `Why: ${shown.why}.`));
-  for (const [title, found] of [["Captions of similar pictures", shown.similar_images], ["Pictures of similar captions", shown.similar_captions]]) {
+  const evidence = $("evidence");
+  evidence.replaceChildren(make("p", `Correspondence ${shown.score.toFixed(3)} (1: caption and image belong together, 0: they do not), ${shown.flagged ? "flagged" : "not flagged"}. Plan: ${PLAN[shown.plan]}${shown.plan === "drop" && shown.reason ? " (" + shown.reason + ")" : ""}.`));
+  if (shown.why) evidence.append(make("p", `Why: ${shown.why}.`));
+  for (const [title, found] of [["Captions of similar images", shown.similar_images], ["Images of similar captions", shown.similar_captions]]) {
     if (!found || !found.length) continue;
     const ul = make("ul");
     for (const n of found) {
@@ -106,7 +106,7 @@ function show(question) {
       picture(n.pair_id, img, n.key);
       ul.append(li);
     }
-    told.append(make("h3", title), ul);
+    evidence.append(make("h3", title), ul);
   }
 }
 
@@ -128,23 +128,23 @@ async function answer(action, more) {
   while (next < pairs.length && answered.has(pairs[next])) next++;
   const left = next < pairs.length ? next : pairs.findIndex((i) => !answered.has(i));
   await go(left < 0 ? at : left);
-  say(`Pair ${pair}: ${DONE[action]}.` + (left < 0 ? " All of these are answered." + ` Press “${$("finish").textContent}”.` : ""));
+  say(`Pair ${pair}: ${DONE[action]}.` + (left < 0 ? " All listed pairs are answered." + ` Press “${$("finish").textContent}”.` : ""));
 }
 
 async function answerAll(what, action) {
   const pair = shown && shown.pair, made = await ask("decide_all", { ...what, action });
   if (made.name) undoable.push([made.name, pair]);
   await start();
-  say(`${made.changed} pairs: ${DONE[action]}.` + (made.name ? " z takes that back." : ""));
+  say(`${made.changed} pairs: ${DONE[action]}.` + (made.name ? " Press z to undo." : ""));
 }
 
 async function undo() {
-  if (!undoable.length) return say("There is nothing to undo since the page was opened. Go back, and answer again.");
+  if (!undoable.length) return say("There is nothing to undo since the page was opened. Go back to the pair and answer again.");
   const [name, pair] = undoable.pop(), { pairs: back } = await ask("undo", { name });
   await list();
   const place = pairs.indexOf(pair);
   if (place >= 0) await go(place); else show(await ask("question/" + pair));
-  say(back.length > 1 ? `Taken back: ${back.length} answers.` : `Taken back: the answer about pair ${pair}.`);
+  say(back.length > 1 ? `Undone: ${back.length} answers.` : `Undone: the answer about pair ${pair}.`);
 }
 
 function edit() {
@@ -198,8 +198,8 @@ act(async () => {
   document.title = $("title").textContent = state.title;
   $("tools").hidden = $("more").hidden = blind;
   for (const small of $("answers").querySelectorAll("small")) small.hidden = blind;
-  if (blind) $("rate").textContent = "The scores are hidden, so that they cannot sway you.";
+  if (blind) $("rate").textContent = "The scores are hidden, so that they do not influence you.";
   $("finish").textContent = blind ? "Show the result" : "Write the plan";
   await start();
-  if (state.damaged) say(`${state.damaged} lines of the log cannot be used and were left out.`);
+  if (state.damaged) say(`${state.damaged} damaged lines of the file of answers were left out.`);
 });

@@ -134,7 +134,7 @@ class LabelServer:
             data = pairs.images.read([int(pairs.image_index[i])])[0]
         small = None if data is None else thumbnail(data, 900)
         if small is None:
-            raise HTTPException(404, "the data has no picture of this pair, or it cannot be read")
+            raise HTTPException(404, "the data has no image of this pair, or it cannot be read")
         return Response(small, media_type="image/jpeg")
 
 

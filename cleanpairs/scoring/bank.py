@@ -47,7 +47,7 @@ class Bank:
         text_of: np.ndarray | None = None,
     ) -> np.ndarray:
         """Matching probability (e,) float32 of e pairs, ``image_of``, ``text_of`` (e,) int64, of m images and n texts.
-        By default of each image with the text beside it. ``image_group``, ``text_group`` (m,), (n,) int64: content
+        By default of each image with the text of its row. ``image_group``, ``text_group`` (m,), (n,) int64: content
         hashes. Bank entries with a pair's own image or text are no negatives of it.
         """
         image_of, text_of = (np.arange(len(images)) if given is None else given for given in (image_of, text_of))

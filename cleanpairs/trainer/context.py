@@ -165,7 +165,7 @@ def _whole(states: Sequence[State], cut: list[np.ndarray], size: int) -> State:
 
 
 class Network(nn.Module):
-    """A dual encoder and what else a method learns beside it (``head``, which stays with the training)."""
+    """A dual encoder and what else a method learns (``head``, which stays with the training)."""
 
     def __init__(self, model: Any, head: nn.Module | None = None) -> None:
         super().__init__()

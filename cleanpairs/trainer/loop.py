@@ -179,8 +179,7 @@ class Trainer:
         """
         if len(data) < 2:
             raise RefusedError(
-                f"training needs at least 2 usable pairs, found {len(data)}: "
-                "a single pair has no negative to be told from"
+                f"training needs at least 2 usable pairs, found {len(data)}: a single pair has no negatives"
             )
         if (self.settings.micro_batch is not None or distributed.world_size() > 1) and procedure.needs_whole_graph:
             raise ConfigError(

@@ -38,7 +38,7 @@ class TrainingStrategy:
     needs_whole_graph: bool = False  # it takes gradients of gradients: a batch cannot be computed in pieces
 
     def head(self, model: Any) -> nn.Module | None:
-        """What is learned beside a fresh ``model``. Nothing by default."""
+        """What is learned in addition to a fresh ``model``. Nothing by default."""
         return None
 
     def stages(self, given: list[TrainingStage]) -> list[TrainingStage]:

@@ -91,7 +91,7 @@ class Trained:
     values: np.ndarray  # (N,) float32
     history: list[dict[str, Any]] = field(default_factory=list)
     best_val_rsum: float | None = None
-    heads: list[Any] = field(default_factory=list)  # what each network has learned beside its model, None for nothing
+    heads: list[Any] = field(default_factory=list)  # what each network has learned besides its model, None for nothing
 
 
 def step_seed(*parts: int) -> int:

@@ -37,12 +37,12 @@ def kind_of(path: Path) -> str:
         if parquet_files(path):
             return "directory"
         raise DataError(
-            f"{path} holds no run.json (a run), no config.json (a model) and no Parquet, and no {path.name}{_MANIFEST} "
-            "lies beside it (an export): nothing that could be verified"
+            f"{path} has no run.json (a run), no config.json (a model) and no Parquet, and there is no "
+            f"{path.name}{_MANIFEST} next to it (an export): nothing can be verified"
         )
     if path.suffix in (".parquet", ".pq"):
         return "parquet"
-    raise DataError(f"{path} is no Parquet file, and no {path.name}{_MANIFEST} lies beside it: it cannot be verified")
+    raise DataError(f"{path} is no Parquet file, and has no {path.name}{_MANIFEST} next to it: it cannot be verified")
 
 
 def verify_path(path: str | Path) -> Verification:
@@ -94,7 +94,7 @@ def _verify_run(path: Path, findings: Verification) -> None:
     done = info["status"] == "complete"
     if not done:
         findings.notes.append(
-            f"the run is {info['status']}, not complete: `cleanpairs fit --resume --out {quote(str(path))}` goes on"
+            f"the run is {info['status']}, not complete: `cleanpairs fit --resume --out {quote(str(path))}` resumes it"
         )
     for name, digest in (info.get("files") or {}).items():  # a run that did not finish has none
         file = path / name

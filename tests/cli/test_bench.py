@@ -38,7 +38,7 @@ def test_bench_prints_the_table_and_goes_on(command: Command, data: Path) -> Non
     assert head[:3] == ["noise", "method", "seeds"] and "rSum" in head and "AUROC" in head
     wanted = [[rate, method, "1"] for rate in ("0.2", "0.4") for method in ("crcl", "infonce")]
     assert [line.split()[:3] for line in out.splitlines()[1:6] if line] == wanted
-    assert "x_test.parquet, found beside the data" in err and "[4/4] infonce" in err
+    assert "x_test.parquet, found next to the data" in err and "[4/4] infonce" in err
     folder = Path("runs/bench-x_train")
     log = (folder / "bench.jsonl").read_text()
     code, again, err = command(*argv)
@@ -83,7 +83,7 @@ def test_bench_interrupted_keeps_what_is_measured(command: Command, data: Path, 
 
     monkeypatch.setattr(bench, "run_cell", stops)
     argv = ("bench", data, "--methods", "infonce", "--noise", "0.4", "--seeds", 2, "--out", "o", "--quiet", *SMALL)
-    assert_refused(command(*argv), 130, "The same command goes on")
+    assert_refused(command(*argv), 130, "The same command resumes")
     assert len(Path("o/bench.jsonl").read_text().splitlines()) == 1
     assert command(*argv)[0] == 0 and len(calls) == 3
 

@@ -74,7 +74,7 @@ def test_for_a_person(command: Command, data: Path) -> None:
     assert code == 0
     for words in (
         "text                       string  <- captions",
-        "pairs        10  (3 quarantined, 1 repeat another)",
+        "pairs        10  (3 quarantined, 1 duplicate)",
         "truth        1 pair wrong",
         "precomputed score  clip_l14_similarity_score  (9 known)",
         "quarantined  3 of 10 pairs",
@@ -352,13 +352,13 @@ def test_fit_says_what_it_sets_aside_why_and_what_changes_it(
     no_word = "1 x filter no_word: the caption has no letter"
     counted = {f["filter"]: f["pairs"] for f in inspect_pairs(load_pairs("data.parquet"), filters="all")["filters"]}
     assert counted["no_word"] == 1
-    assert ("no caption" if drop != "hashtags,mojibake" else "others: see scores.parquet") in lines["set aside"]
-    assert (no_word in lines["set aside"]) == (drop != "none")
-    assert ("--drop none keeps what filters set aside" in lines["set aside"]) == (drop != "none")
+    assert ("no caption" if drop != "hashtags,mojibake" else "others: see scores.parquet") in lines["quarantined"]
+    assert (no_word in lines["quarantined"]) == (drop != "none")
+    assert ("--drop none keeps what filters quarantine" in lines["quarantined"]) == (drop != "none")
     if drop == "hashtags,mojibake":
-        assert "2 x filter hashtags: " in lines["set aside"] and "1 x filter mojibake: " in lines["set aside"]
-        assert "not set aside" not in lines
+        assert "2 x filter hashtags: " in lines["quarantined"] and "1 x filter mojibake: " in lines["quarantined"]
+        assert "not quarantined" not in lines
     else:
-        assert "2 x the caption is #tags, @names and addresses (--drop hashtags)" in lines["not set aside"]
-        assert "1 x the caption was read in another encoding" in lines["not set aside"]
-        assert lines["not set aside"].endswith("(--drop mojibake)")
+        assert "2 x the caption has only #tags, @names and URLs (--drop hashtags)" in lines["not quarantined"]
+        assert "1 x the caption was read in a wrong encoding" in lines["not quarantined"]
+        assert lines["not quarantined"].endswith("(--drop mojibake)")

@@ -154,7 +154,7 @@ def test_files_beside_an_output_that_are_somebody_elses_stay(
     argv = [*PLAUSIBLE, "--workers", "2", fitted / "run", "--out", out]
     argv = argv if plan else ["export", fitted / "run", "--repaired", out]
     for more in ([], ["--overwrite"]):
-        assert_refused(command(*argv, *more), 5, theirs.parent.name, "move it away")
+        assert_refused(command(*argv, *more), 5, theirs.parent.name, "away, or name another output")
     assert theirs.read_text() == "mine" and not out.exists()
 
 
@@ -188,7 +188,7 @@ def test_captions_are_requested_and_answers_are_read(on_squares: Callable[..., A
     rematch = ["rematch", "run", "--repairs", "none", "--threshold", "1", "--set", "min_repair_score=0", "--overwrite"]
     model = ["--recaption-model", "tiny-vl", "--set", "body={max_tokens: 9}"]
     code, out, err = on_squares(*rematch, *model, "--out", "p.parquet", "--recaption-requests", "requests.jsonl")
-    assert code == 0 and "40 pairs with 40 pictures" in err and "40 pairs without a usable answer" in out, err
+    assert code == 0 and "40 pairs with 40 images" in err and "40 pairs without a usable answer" in out, err
     requests = lines_of(Path("requests.jsonl"))
     assert len(requests) == 40 and {r["body"]["max_tokens"] for r in requests} == {9}
     Path("answers.jsonl").write_text("\n".join(answered(r) for r in requests[:30]))

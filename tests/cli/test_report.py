@@ -74,7 +74,7 @@ def test_what_labels_say_is_shown(command: Command, run: Run, tmp_path: Path) ->
     assert command("audit", run.path, "--labels", labels)[0] == 0
     assert command("report", run.path) == (0, "written: report.html\n", "")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "What the labels say" in page and "20 of 20 drawn pairs were labelled" in page and "0.3 (this run)" in page
+    assert "measured by labels" in page and "20 of 20 drawn pairs were labelled" in page and "0.3 (this run)" in page
 
 
 @pytest.mark.parametrize("displaced", ["<odd>", ["<odd>"], [{"pair_id": 3, "why": "Rows 4 to 9."}, 7]])
@@ -188,7 +188,7 @@ def test_a_draw_never_replaces_labels(command: Command, made: Run) -> None:
 
 
 def test_thresholds_without_labels(command: Command, made: Run) -> None:
-    assert_refused(command("audit", made.path, "--thresholds"), 7, "nothing can be expected", "asks about forty")
+    assert_refused(command("audit", made.path, "--thresholds"), 7, "precision and recall", "forty answers")
     (made.path / "model").mkdir()
     theta = [-4.0, 4.0, 1.0]
     config = {"format": FORMAT, "calibration": {"theta": theta, "draws": [theta, [-3.8, 4.1, 0.9]]}}

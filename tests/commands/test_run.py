@@ -282,13 +282,13 @@ def test_the_verdict_is_the_first_line_and_names_the_next_step() -> None:
     found |= {"histogram": [1], "run": "a run", "set_aside": [], "doubtful": {}, "displaced": [], "issues": {}}
     for more, steps in (
         ({"standing_out": []}, ["review 'a run' --calibrate", "export 'a run'"]),
-        ({"standing_out": [3]}, ["review 'a run' --calibrate", "review 'a run'  (decide", "export 'a run'"]),
+        ({"standing_out": [3]}, ["review 'a run' --calibrate", "review 'a run'  (look", "export 'a run'"]),
         ({"standing_out": [], "answers": 40}, ["export 'a run'"]),
     ):
         lines = result_table(found | more).splitlines()
         begin = "By 40 answers about 10.0 %" if "answers" in more else "About 10.0 % of the pairs fit no"
         assert lines[0].startswith(begin)
-        assert any(line.startswith("standing out") for line in lines) == bool(more["standing_out"])
+        assert any(line.startswith("outliers") for line in lines) == bool(more["standing_out"])
         for line, step in zip(lines[-len(steps) :], steps, strict=True):
             assert line[16:].startswith(f"cleanpairs {step}")
 

@@ -132,7 +132,7 @@ def test_more_labels_narrow_the_interval() -> None:
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        ({"noise_rate": None}, "cannot be told from the scores."),
+        ({"noise_rate": None}, "The scores do not show how many pairs are mismatched."),
         ({"noise_rate": None, "noise_rate_bound": 0.4}, "They are at most 40.0 %."),
         ({"noise_rate": 0.3}, "fit no better than random ones. Captions that belong to a similar"),
         ({"noise_rate": 0.01, "noise_rate_interval": [0, 0.02], "noise_rate_bound": 0.3}, "0.0 % to 30.0 % of the"),

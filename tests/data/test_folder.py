@@ -210,8 +210,8 @@ def test_what_lies_in_a_folder(files: Any, pairs: dict[str, str], tmp_path: Path
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        ({"a.jpg": JPG}, "there is no caption file beside 'a.jpg'"),
-        ({"a.txt": "read me"}, "there is no image beside 'a.txt'"),
+        ({"a.jpg": JPG}, "there is no caption file next to 'a.jpg'"),
+        ({"a.txt": "read me"}, "there is no image next to 'a.txt'"),
         ({"a.jpg": JPG, "a.txt": " \n"}, "the caption is empty"),
         ({"a.jpg": JPG, "a.json": '{"width": 8}'}, "there is no caption$"),
         ({"a.jpg": JPG, "a.json": '{"caption": {"en": "x"}}'}, "the caption is an object"),

@@ -32,9 +32,9 @@ def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixe
     loaded = DatasetCard(text)
     assert loaded.data.license == "cc-by-4.0" and loaded.data.size_categories == "n<1K"
     assert loaded.data.task_categories == ["image-to-text", "text-to-image"] and "cleanpairs" in loaded.data.tags
-    assert "| pairs in the input | 7 | 100.0 % |" in text and f"{summary.rows:,} rows are here" in text
+    assert "| pairs in the input | 7 | 100.0 % |" in text and f"{summary.rows:,} rows are in this dataset" in text
     assert f"| dropped | {summary.dropped} |" in text and "| quarantined: unusable, or found by a filter |" in text
-    for words in ("method: crcl", "3 of 7 pairs (42.9 %)", "- About 25.0 %", "threshold of corr", "strategy ot"):
+    for words in ("method: crcl", "3 of 7 pairs (42.9 %)", "- About 25.0 %", "lower correspondence", "strategy ot"):
         assert words in text
     assert "torch 2.13.0" in text and "cleanpairs diff" in text
     assert ("cleanpairs restore" in text) == (name in ("parquet", "datasets"))
@@ -69,7 +69,7 @@ def test_what_is_not_known_is_said_so(make_pairs: Any, make_plan: Any, tmp_path:
     pairs = make_pairs(0)
     export_pairs(pairs, make_plan(pairs), tmp_path / "out.parquet", card=tmp_path / "card.md")
     text = (tmp_path / "card.md").read_text()
-    assert DatasetCard(text).data.license == "unknown" and "licence is not known" in text
+    assert DatasetCard(text).data.license == "unknown" and "licence is unknown" in text
     assert "| pairs in the input | 0 |  |" in text and "method" not in text.split("## What was done")[1].split("##")[0]
 
 

@@ -117,7 +117,7 @@ def test_a_directory_of_somebody_else_is_not_replaced(
     out = tmp_path / "photos"
     out.mkdir()
     (out / "00000.tar").write_bytes(b"theirs")
-    with pytest.raises(OutputExistsError, match=r"no photos\.manifest\.json beside it"):
+    with pytest.raises(OutputExistsError, match=r"no photos\.manifest\.json next to it"):
         export_pairs(pairs, plan, out, format=name, overwrite=True)
     (out / "holiday.jpg").write_bytes(b"theirs")
     with pytest.raises(OutputExistsError, match=r"'holiday\.jpg', which is no part of what would be written"):

@@ -180,10 +180,10 @@ def test_a_model_and_its_card(hub: Hub, tmp_path: Path) -> None:
     card = files["README.md"].decode()
     header = yaml.safe_load(card.split("---\n")[1])
     assert header["license"] == "apache-2.0" and header["library_name"] == "cleanpairs"
-    for text in ("12 of them for wrong (12.0 %)", "About 12.3 %", "fitted on 100 pairs", "torch 2.13.0", "me/model"):
+    for text in ("12 of them as wrong (12.0 %)", "About 12.3 %", "fitted on 100 pairs", "torch 2.13.0", "me/model"):
         assert text in card
     assert "secret" not in card and hub.private == {"me/model": False}
-    assert "licence is not known" in model_card("me/x", CardFacts())
+    assert "licence is unknown" in model_card("me/x", CardFacts())
     (run / "model" / "config.json").unlink()
     with pytest.raises(DataError, match=r"config\.json"):
         push_model(run / "model", "me/model", about=CardFacts())

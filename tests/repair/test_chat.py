@@ -47,7 +47,7 @@ def test_a_batch_is_asked_answered_in_parts_and_completed(tmp_path: Path) -> Non
     asked, rest = tmp_path / "requests.jsonl", tmp_path / "rest.jsonl"
     settings = ChatSettings(model="tiny-vl", image_size=16)
     before = recaption(pairs, plan, ChatWriter(settings, requests=asked, tell=told.append), by_colour)
-    assert before.table.equals(plan.table) and "6 pairs with 6 pictures" in told[0] and "tokens" in told[0]
+    assert before.table.equals(plan.table) and "6 pairs with 6 images" in told[0] and "tokens" in told[0]
     requests = lines_of(asked)
     assert len({r["custom_id"] for r in requests}) == 6
     for request in requests:

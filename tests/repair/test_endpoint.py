@@ -134,7 +134,7 @@ def test_a_server_that_hangs_is_left() -> None:
         ((403, {}, b"no"), ConfigError, "OPENAI_API_KEY", 1),
         ((404, {}, b"no model tiny-vl"), ConfigError, "no model tiny-vl", 1),
         (None, DataError, "cannot be asked: .*disconnected", 3),
-        ((400, {}, b"too large"), DataError, "10 requests in a row have failed.*400: too large.*goes on", 10),
+        ((400, {}, b"too large"), DataError, "10 requests in a row have failed.*400: too large.*resumes", 10),
     ],
 )
 def test_what_ends_it(reply: Reply, error: type[CleanpairsError], says: str, requests: int, tmp_path: Path) -> None:

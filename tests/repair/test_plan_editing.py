@@ -66,7 +66,7 @@ def edited(tmp_path: Path, *changes: tuple[str, str], count: int = 1) -> RepairP
 
 
 def test_the_reason_of_before_goes_with_the_action_of_before(tmp_path: Path) -> None:
-    reason = '"no candidate beats the present partner"'
+    reason = '"no candidate scores higher than the present partner"'
     plan = edited(tmp_path, ('4,"k4","drop"', '4,"k4","keep"'), ('0,"k0","rematch_text"', '0,"k0","drop"'),
                   ('6,"k6","keep"', '6,"k6","drop"'), ('"no candidate"', reason))  # fmt: skip
     assert plan.table["caption"][4].as_py() == TEXTS[4]
@@ -90,7 +90,7 @@ def test_scores_of_a_donor_do_not_pass_to_a_caption_of_ones_own(tmp_path: Path) 
     row = plan.table.to_pylist()[0]
     assert row["caption"] == "what I see"
     assert [row[k] for k in ("repair_score", "margin", "confidence")] == [None] * 3
-    assert "70 % of 1 repairs are expected to be right, undetermined of 2" in str(plan.summary())
+    assert "70 % of 1 repairs are expected to be right, 2 are undetermined" in str(plan.summary())
 
 
 @pytest.mark.parametrize(("action", "caption", "reason"), [("keep", "plain", None), ("drop", None, "by hand")])

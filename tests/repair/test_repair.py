@@ -205,7 +205,7 @@ def test_max_reuse(twice: bool) -> None:
         )  # fmt: skip
         check_invariants(plan, pairs, correspondence, max_reuse=reuse)
         assert sum("fits" in (caption or "") for caption in columns(plan)["caption"][:3]) == reuse
-        assert plan.summary().reasons == ({"its candidates serve better repairs": 3 - reuse} if reuse < 3 else {})
+        assert plan.summary().reasons == ({"better repairs use its candidates": 3 - reuse} if reuse < 3 else {})
 
 
 def test_mismatched_donors_go_before_trusted_ones_unless_these_are_clearly_better() -> None:
@@ -280,7 +280,7 @@ def test_as_good_as_the_present_partner_is_not_good_enough() -> None:
             min_repair_score=0.5 + above,
         )  # fmt: skip
         assert any(a.startswith("rematch") for a in columns(plan)["action"]) is repaired
-        assert repaired or set(plan.summary().reasons) == {"no candidate beats the present partner"}
+        assert repaired or set(plan.summary().reasons) == {"no candidate scores higher than the present partner"}
 
 
 def test_a_pair_at_the_threshold_is_kept_and_lends() -> None:
@@ -403,10 +403,10 @@ def test_probable_repairs_are_the_likelier_right_ones_with_their_probability() -
     assert right and all(table["confidence"][i] == pytest.approx(0.99) for i in right)
     assert not truth_of(plan, corpus)[right].any()
     assert truth_of(plausible, corpus)[[a.startswith("rematch") for a in columns(plausible)["action"]]].any()
-    assert "another candidate scores higher than the likely one" in table["reason"]
+    assert "its most probable candidate does not score highest" in table["reason"]
     assert "99 % of the repairs are expected to be right" in str(plan.summary())
     assert "99.6 % of the repairs" in str(replace(plan.summary(), mean_confidence=0.996))
-    assert "undetermined how many of the repairs are right" in str(plausible.summary())
+    assert "how many of the repairs are right is undetermined" in str(plausible.summary())
     unlikely = corpus.plan(repairs="probable", evidence=Sure(corpus, 0.4, 0.3))
     assert unlikely.summary().repaired == 0
     assert "its best candidate is too likely to be wrong" in columns(unlikely)["reason"]
@@ -443,12 +443,12 @@ def test_what_is_kept_and_repaired_is_expected_hardly_dirtier_than_what_is_kept(
     made = [c for c in table["confidence"] if c is not None]
     expected = (kept * 0.1 + sum(1 - c for c in made)) / (kept + len(made))  # the kept say .9
     assert expected <= 0.1 + 0.02 + 1e-6
-    assert made and ("its repair would make the kept pairs dirtier" in table["reason"]) == (right == 0.7)
+    assert made and ("its repair would raise the share of mismatched pairs" in table["reason"]) == (right == 0.7)
 
 
 @pytest.mark.parametrize(
     ("repairs", "said"),
-    [("probable", "do not tell how likely a repair is right"), ("none", "no repairs were asked for")],
+    [("probable", "do not show how likely a repair is right"), ("none", "no repairs were asked for")],
 )
 def test_nothing_is_repaired_where_it_cannot_be_judged_or_is_not_wanted(repairs: str, said: str) -> None:
     plan = Corpus(40, 0.5).plan(repairs=repairs)

@@ -138,11 +138,11 @@ def test_repairs_show_caption_before_and_after_and_scores(case: dict[str, Any], 
     assert ">0.050</span>" in page.source
     assert ">0.900</b>, from pair 9" in page.source
     assert page.source.count('class="arrow"') == 1  # one image was replaced
-    assert "was right before" not in page.text
-    assert page.text.count("got its own partner back") == 2  # caption 9 is of k0, caption 0 of k3
-    assert page.text.count("another partner than its own") == 1  # image 7 under a caption of k9
-    assert page.text.count("in truth mismatched") >= 1
-    assert "the picture cannot be read" in page.text
+    assert "truth: matched before" not in page.text
+    assert page.text.count("repaired with its own partner") == 2  # caption 9 is of k0, caption 0 of k3
+    assert page.text.count("repaired with a wrong partner") == 1  # image 7 under a caption of k9
+    assert page.text.count("truth: mismatched") >= 1
+    assert "the image cannot be read" in page.text
 
 
 def test_galleries_show_each_dropped_pair_once_per_gallery_and_the_worst_first(tmp_path: Path) -> None:

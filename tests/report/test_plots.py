@@ -77,7 +77,7 @@ def test_which_pairs(which: str, ids: list[int]) -> None:
     pairs = Pairs.from_arrays([f"pair {i}" for i in range(6)], features=np.eye(6))
     axes = plot_pairs(pairs, y, 0.5, which=which, count=3)
     assert [ax.get_xlabel() for ax in axes] == [f"pair {i}" for i in ids]
-    assert len(axes[0].images) == 0 and axes[0].texts[0].get_text() == "no picture"
+    assert len(axes[0].images) == 0 and axes[0].texts[0].get_text() == "no image"
     assert len(plot_pairs(pairs, y, 0.5, which="random", count=99)) == 5
 
 

@@ -150,8 +150,8 @@ def test_where_the_truth_of_some_pairs_is_unknown_the_report_has_none() -> None:
     [
         ({"threshold": "auto"}, {}, "chosen from the scores"),
         ({"threshold": None}, {}, "the method's default"),
-        ({"threshold": 0.5}, {}, "as the settings say"),
-        ({"threshold": 0.5}, {"threshold": 0.3}, "the run's own is 0.3"),
+        ({"threshold": 0.5}, {}, "by the settings"),
+        ({"threshold": 0.5}, {"threshold": 0.3}, "The threshold of the run is 0.3"),
     ],
 )
 def test_how_the_threshold_was_chosen(settings: dict[str, Any], result: dict[str, Any], words: str) -> None:

@@ -75,7 +75,9 @@ def test_repairs_count_with_their_probability() -> None:
     kept = int((y >= 0.5).sum())
     share = (found.shares(y, [kept])[0].value * kept + 25) / (kept + 100)
     assert said["kept and repaired"] == percent(share) and said["of"] == "no better than random"
-    assert f"{kept:,} of 2,000 pairs are kept" in said["sentence"] and "; 100 are repaired, which" in said["sentence"]
+    assert (
+        f"{kept:,} of 2,000 pairs are kept." in said["sentence"] and "100 pairs are repaired. About" in said["sentence"]
+    )
     made = plan(pairs, y, 100, None)  # nobody knows the probability of these
     assert told(y, made, pairs, {}, found)["kept and repaired"] == "undetermined"
 
@@ -95,7 +97,7 @@ def test_another_truth_than_that_of_the_data_is_not_mixed_with_it() -> None:
     y, wrong, found = scored()
     pairs, given = corpus(wrong), np.arange(N) % 2 == 0
     said = told(y, plan(pairs, y, 100, 0.75), pairs, {}, found, given)
-    assert said["as it came"] == percent(given.mean()) and said["kept"] == percent(given[y >= 0.5].mean())
+    assert said["input"] == percent(given.mean()) and said["kept"] == percent(given[y >= 0.5].mean())
     assert said["kept and repaired"] == "undetermined"
 
 
@@ -105,5 +107,5 @@ def test_undetermined(result: dict[str, None]) -> None:
     pairs = corpus()
     made = plan(pairs, y, 0, None)
     said = told(y, made, pairs, result, None)
-    assert said["sentence"].startswith("How many pairs are mismatched cannot be told")
-    assert dict(said["shares"]) == {"as it came": "undetermined", "kept": "undetermined"}
+    assert said["sentence"].startswith("The scores do not show how many pairs are mismatched")
+    assert dict(said["shares"]) == {"input": "undetermined", "kept": "undetermined"}

@@ -76,7 +76,7 @@ def test_searches_batches_and_the_plan(tab: Any) -> None:
     tab.until(f"!busy && {MESSAGE}.startsWith('6 pairs: does not belong.')")
     tab.run("document.activeElement.blur()")
     press(tab, "z")
-    assert tab.run(MESSAGE) == "Taken back: 6 answers."
+    assert tab.run(MESSAGE) == "Undone: 6 answers."
     tab.run("document.getElementById('finish').click()")
     tab.until("document.getElementById('result').textContent.endsWith('plan.parquet')")
 
@@ -88,7 +88,7 @@ def test_an_audit_shows_no_score(tab: Any) -> None:
     for done in range(12):
         assert tab.run("document.getElementById('progress').textContent") == f"{done} of 12 answered"
         press(tab, "ync"[done % 3])
-    assert "All of these are answered" in tab.run(MESSAGE)
+    assert "All listed pairs are answered" in tab.run(MESSAGE)
 
 
 def test_narrow_and_dark(tab: Any) -> None:

@@ -270,7 +270,7 @@ def _coco(path: str, images: list[Any], annotations: Any) -> tuple[list[dict[str
         if key is not None and row_of.setdefault(key, rows[-1]) is rows[-1]:
             continue
         if key is not None and (name is None or row_of[key]["image"] != name):
-            raise DataError(f"{path} has several images with the id {key}: whose its captions are cannot be told")
+            raise DataError(f"{path} has several images with the id {key}: its captions belong to an unknown one")
         twice = f"the image with the id {key} is listed twice: its captions are with the first"
         faults[len(rows) - 1] = "the image has no id: its captions cannot be found" if key is None else twice
     if images and not row_of:

@@ -133,9 +133,9 @@ def _of_names(folder: Path, encoding: str | None) -> tuple[pa.Table, list[Path]]
         caption, fault = _caption(captions, notes, encoding)
         files += [file for file in captions or notes if file.is_file() and os.access(file, os.R_OK)]
         if not images:
-            rows.append((name, None, caption, f"there is no image beside {captions[0].name!r}"))
+            rows.append((name, None, caption, f"there is no image next to {captions[0].name!r}"))
         elif not captions and not notes:
-            fault = f"{NO_CAPTION_FILE} beside {images[0].name!r}"
+            fault = f"{NO_CAPTION_FILE} next to {images[0].name!r}"
         for image in images:
             key = name if len(images) == 1 else f"{name}{image.suffix}"
             path = image.relative_to(folder).as_posix()

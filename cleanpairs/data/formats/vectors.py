@@ -1,4 +1,4 @@
-"""Vectors in ``.npy`` files, beside a table of the rows that they belong to.
+"""Vectors in ``.npy`` files, with a table of the rows that they belong to.
 
 - Embedding folders of clip-retrieval: ``img_emb/img_emb_0.npy`` (n, D) holds the vectors of the images,
   ``text_emb/text_emb_0.npy`` those of the captions, ``metadata/metadata_0.parquet`` the rows. Part 10 after part 9.
@@ -131,7 +131,7 @@ class ClipRetrievalReader(ParquetReader):
 
 
 class VectorFilesReader(ClipRetrievalReader):
-    """Reads ``.npy`` files of image vectors, beside those that ``text_vectors`` and ``captions`` name."""
+    """Reads ``.npy`` files of image vectors, with those that ``text_vectors`` and ``captions`` name."""
 
     kind = "npy"
 
