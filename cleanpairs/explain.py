@@ -132,10 +132,13 @@ class Explainer:
             yield i, self.pairs.keys[i], self.pairs.captions[i] or "", float(self.correspondence[i]), *both
 
     def _checked(self, pair_ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        odd = [i for i in pair_ids if not (isinstance(i, int | np.integer) and 0 <= i < len(self.pairs))]
+        """Numbers of pairs (n,), by themselves or by a mask of all."""
+        ids = np.atleast_1d(np.asarray(pair_ids))
+        ids = np.flatnonzero(ids) if ids.dtype == bool and ids.shape == self.pairs.shape else ids
+        odd = [i for i in ids.tolist() if type(i) is not int or not 0 <= i < len(self.pairs)]
         if odd:
             raise ConfigError(f"there are the pairs 0 to {len(self.pairs) - 1}, and no pair {odd[0]!r}")
-        return np.asarray(pair_ids, np.int64)
+        return ids.astype(np.int64)
 
     def explain(self, pair_ids: Sequence[int] | np.ndarray, *, neighbours: int = 3) -> list[Explanation]:
         """Explanations of pairs (n,), in their order. Raises ConfigError: there is no such pair."""
@@ -185,7 +188,7 @@ class Explainer:
 
     def why(self, pair_ids: Sequence[int] | np.ndarray) -> list[str]:
         """One sentence for each of the pairs (n,)."""
-        ids = np.asarray(pair_ids, np.int64)
+        ids = self._checked(pair_ids)
         if not len(ids):
             return []
         named = self._named(ids, self.vectors(ids)[0])
@@ -241,10 +244,10 @@ class _Side:
         there, place, scores = (np.take_along_axis(x, order, 1) for x in (there, place, scores))
         few = np.any(vectors, axis=1) & ~there.all(axis=1) & (searched < len(self.rows))
         for q in np.flatnonzero(few).tolist():  # so many are of the same image or text: all others are compared
-            at = np.flatnonzero(np.all([group[self.rows] != group[ids[q]] for group in self.groups], axis=0))
-            fit = self._search.rows[at] @ np.asarray(vectors[q], np.float32)
-            best = np.argsort(-fit, kind="stable")[:k]
-            there[q, : len(best)], place[q, : len(best)], scores[q, : len(best)] = True, at[best], fit[best]
+            other = np.all([group[self.rows] != group[ids[q]] for group in self.groups], axis=0)
+            fit = np.where(other, self._search.rows @ np.asarray(vectors[q], np.float32), -np.inf)
+            best = np.argsort(-fit, kind="stable")[: min(k, int(other.sum()))]
+            there[q, : len(best)], place[q, : len(best)], scores[q, : len(best)] = True, best, fit[best]
         return np.where(there, place, -1), np.where(there, scores, np.nan)
 
 

@@ -8,15 +8,18 @@ which the labelled pair i stands, and y_i = 1 where it is mismatched,
     recall    = sum_{i below t} w_i y_i / sum_i w_i y_i
     noise     = sum_i w_i y_i / sum_i w_i
 
-Intervals: the share p_c of wrong pairs in cell c, of whose n_c labels k_c are wrong, is drawn from
+Intervals: the share of wrong pairs in cell c, of whose n_c labels k_c are wrong, is drawn twice, from
 
-    Beta(k_c + 1 / C, n_c - k_c + 1 / C),    C = number of cells that hold labels,
+    Beta(k_c, n_c - k_c + 1 / C) at least, and Beta(k_c + 1 / C, n_c - k_c) at most,
 
-apart in every cell. The quantiles of 1,000 draws of the figures are the interval. It holds the truth in 90 to 98 % of
-simulated audits. Jeffreys' 1/2 a cell, which piles up wrong pairs that nobody saw, in 50 %.
+apart in every one of the C cells that hold labels. The ends of an interval are quantiles of 1,000 such figures, the low
+one by the least shares and the high one by the most. For the recall the kept cells go the other way. In simulated
+audits it holds the truth in 97 % on average, and in 87 % at the hardest. Jeffreys' 1/2 a cell, which piles up wrong
+pairs that nobody saw, in 50 %.
 
 Sources: W. G. Cochran, Sampling Techniques, 3rd edition, 1977, chapters 5 and 6 (weights, ratio estimates).
-A. Agresti and D. B. Hitchcock, Statistical Methods and Applications 14, 2005 (Beta intervals of proportions).
+C. J. Clopper and E. S. Pearson, Biometrika 26, 1934, and A. Agresti and D. B. Hitchcock, Statistical Methods and
+Applications 14, 2005 (Beta intervals of proportions).
 """
 
 from collections.abc import Sequence
@@ -154,9 +157,9 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
 
 def _cells(
     sample: AuditSample, correspondence: np.ndarray, threshold: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of the C cells that hold pairs: how many (C,), how many wrong ones were drawn (1000, C), and whether the cell
-    lies below the threshold (C,) bool.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of the C cells that hold pairs: how many (C,), how many wrong ones were drawn at least and at most (1000, C), and
+    whether the cell lies below the threshold (C,) bool.
     """
     scores = correspondence[np.isfinite(correspondence)]
     many = 2 * (len(sample.edges) - 1)
@@ -166,9 +169,14 @@ def _cells(
     wrong = np.bincount(cell, weights=sample.matched == 0, minlength=many)
     prior = 1 / max(1, int((count > 0).sum()))
     use = np.flatnonzero(size)  # most strata lie on one side
-    a, b = wrong[use] + prior, count[use] - wrong[use] + prior
-    drawn = np.random.default_rng(0).beta(a, b, size=(1_000, len(use)))
-    return size[use], drawn * size[use], use % 2 == 1
+    a, b, n = np.maximum(wrong[use], 1e-6), np.maximum(count[use] - wrong[use], 1e-6), size[use]
+    shapes = (a, b + prior), (a + prior, b)
+    least, most = (np.random.default_rng(0).beta(x, y, size=(1_000, len(use))) for x, y in shapes)
+    return n, least * n, most * n, use % 2 == 1
+
+
+def _between(value: float, least: np.ndarray, most: np.ndarray) -> Estimate:
+    return Estimate(value, with_interval(value, least).low, with_interval(value, most).high)
 
 
 def at_threshold(sample: AuditSample, correspondence: np.ndarray, threshold: float) -> ThresholdEstimate:
@@ -176,23 +184,25 @@ def at_threshold(sample: AuditSample, correspondence: np.ndarray, threshold: flo
     where quarantined. Of a sample whose pairs are all labelled. Precision is 1/2, with the widest interval, where none
     of the flagged pairs is labelled.
     """
-    size, drawn, under = _cells(sample, correspondence, threshold)
+    size, least, most, under = _cells(sample, correspondence, threshold)
     wrong, below = sample.matched == 0, sample.correspondence < threshold
     hit, flagged, total = (float(sample.weight[some].sum()) for some in (wrong & below, below, wrong))
-    drawn_hit, n_flagged = drawn[:, under].sum(axis=1), int(size[under].sum())
-    precision = recall = UNDETERMINED
+    few, many = (drawn[:, under].sum(axis=1) for drawn in (least, most))
+    few_missed, many_missed = (drawn[:, ~under].sum(axis=1) for drawn in (least, most))
+    precision, recall, n_flagged = UNDETERMINED, UNDETERMINED, int(size[under].sum())
     if n_flagged:
-        precision = with_interval(hit / flagged if flagged else 0.5, drawn_hit / n_flagged)
+        precision = _between(hit / flagged if flagged else 0.5, few / n_flagged, many / n_flagged)
     if total:
-        recall = with_interval(hit / total, drawn_hit / np.maximum(drawn.sum(axis=1), 1e-300))
+        shares = (hits / np.maximum(hits + missed, 1e-300) for hits, missed in ((few, many_missed), (many, few_missed)))
+        recall = _between(hit / total, *shares)
     return ThresholdEstimate(float(threshold), n_flagged, precision, recall)
 
 
 def noise_estimate(sample: AuditSample, correspondence: np.ndarray) -> Estimate:
     """Share of mismatched pairs among all that have a score. Arguments as :func:`at_threshold`."""
-    size, drawn, _ = _cells(sample, correspondence, 0.0)
+    size, least, most, _ = _cells(sample, correspondence, 0.0)
     share = sample.weight[sample.matched == 0].sum() / sample.weight.sum()
-    return with_interval(float(share), drawn.sum(axis=1) / size.sum())
+    return _between(float(share), *(drawn.sum(axis=1) / size.sum() for drawn in (least, most)))
 
 
 @dataclass(frozen=True)

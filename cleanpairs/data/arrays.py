@@ -14,13 +14,14 @@ from cleanpairs.core.regular import check_regular, reading
 
 
 def as_array(what: str, values: Any, dtype: type | None = None) -> np.ndarray:
-    """``values`` as an array. Floats of 16 to 64 bits stay so, in this machine's byte order. Where they are to be
-    float, int or bool, no value may change.
+    """``values`` as an array. Floats of 16 to 64 bits stay so, in this machine's byte order, and are NaN
+    where they are masked. Where they are to be float, int or bool, no value may change.
 
     Raises DataError, in which they are called ``what``: text is no number, 0.5 is no int, and 2 and NaN are no bool.
     """
     with reading(what, "taken as numbers", ValueError, TypeError, RuntimeError), np.errstate(invalid="ignore"):
-        array = np.asarray(values)
+        masked = np.ma.isMaskedArray(values) and values.dtype.kind == "f"
+        array = np.asarray(values.filled(np.nan) if masked else values)
         if array.dtype == object:  # as pandas has vectors, and numbers of which some are missing
             array = np.array(array.tolist())
         if array.dtype.kind == "f":

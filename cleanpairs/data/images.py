@@ -252,11 +252,8 @@ def vector_groups(array: np.ndarray) -> np.ndarray:
     return groups
 
 
-def comparable_vectors(array: np.ndarray, what: str = "vector") -> tuple[np.ndarray, dict[int, str]]:
-    """Vectors, or regions, (n, ...), zero where one is not finite, and row -> why it cannot be compared.
-
-    ``what``: how they are called.
-    """
+def largest_numbers(array: np.ndarray) -> np.ndarray:
+    """The largest number (n,), without its sign, of each of n vectors, or of its regions, (n, ...). NaN stays."""
     axes, size = tuple(range(1, array.ndim)), np.empty(len(array))
     with np.errstate(invalid="ignore"):
         for some in blocks(len(array), 1024):
@@ -265,12 +262,31 @@ def comparable_vectors(array: np.ndarray, what: str = "vector") -> tuple[np.ndar
                 size[some] = (block.view(np.uint16) & 0x7FFF).max(axis=axes).view(np.float16)
             else:
                 block = block.astype(np.promote_types(array.dtype, np.float32), copy=False)
-                size[some] = np.maximum(block.max(axis=axes), -block.min(axis=axes))  # NaN stays NaN
+                size[some] = np.maximum(block.max(axis=axes), -block.min(axis=axes))
+    return size
+
+
+def comparable_vectors(array: np.ndarray, what: str = "vector") -> tuple[np.ndarray, dict[int, str]]:
+    """Vectors, or regions, (n, ...), zero where one is not finite, and row -> why it cannot be compared.
+
+    ``what``: how they are called.
+    """
+    size = largest_numbers(array)
     kinds = {"is zero": size < 1e-18, NOT_FINITE: ~np.isfinite(size)}  # the square of 1e-18 is none in float32
     if kinds[NOT_FINITE].any():
         array = np.array(array)
         array[kinds[NOT_FINITE]] = 0
     return array, {i: f"its {what} {why}" for why, rows in kinds.items() for i in np.flatnonzero(rows).tolist()}
+
+
+def without_outliers(array: np.ndarray, what: str = "vector") -> tuple[np.ndarray, dict[int, str]]:
+    """As :func:`comparable_vectors`, zero where one is far larger than most: it would move the mean of all."""
+    size = largest_numbers(array)
+    far = size > 100 * np.median(size[size > 0]) if (size > 0).any() else np.zeros(len(size), bool)
+    if far.any():
+        array = np.array(array)
+        array[far] = 0
+    return array, dict.fromkeys(np.flatnonzero(far).tolist(), f"its {what} is more than 100 times as large as most")
 
 
 def read_image(data: bytes, *, about: int | None = None) -> Any:

@@ -166,6 +166,7 @@ class Pairs:
             raise DataError(f"pairs are numbered 0 to {len(self) - 1}, found {at.min()} to {at.max()}")
         chosen = at.tolist()
         digest = hashlib.sha256(self.source.fingerprint.encode() + at.tobytes()).hexdigest()
+        truth = None if self.true_mismatch is None else known_truth(self.true_mismatch[at])
         return replace(
             self,
             captions=[self.captions[i] for i in chosen],
@@ -176,8 +177,8 @@ class Pairs:
             text_group=self.text_group[at],
             reasons={k: self.reasons[i] for k, i in enumerate(chosen) if i in self.reasons},
             source=replace(self.source, kind="memory", paths=(), fingerprint=digest, n_rows=len(at)),
-            true_mismatch=None if self.true_mismatch is None else self.true_mismatch[at],
-            true_key=None if self.true_key is None else [self.true_key[i] for i in chosen],
+            true_mismatch=truth,
+            true_key=None if truth is None or self.true_key is None else [self.true_key[i] for i in chosen],
             text_vectors=None if self.text_vectors is None else self.text_vectors[at],
             precomputed_scores={name: values[at] for name, values in self.precomputed_scores.items()},
         )
@@ -232,6 +233,14 @@ class Pairs:
         if self.true_mismatch is None:
             raise DataError("the data has no column 'true_mismatch'; give a file of true mismatches")
         return self.true_mismatch
+
+
+def known_truth(wrong: np.ndarray) -> np.ndarray | None:
+    """A truth as a plain array where none of it is masked. None where all of it is."""
+    unknown = np.ma.getmaskarray(wrong)
+    if not unknown.any():
+        return np.asarray(wrong)
+    return None if unknown.all() else wrong
 
 
 def _fingerprint(captions: list[str], *arrays: np.ndarray) -> str:

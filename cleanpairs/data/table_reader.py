@@ -21,7 +21,7 @@ from cleanpairs.data.columns import check_truth, find_columns, is_text, score_co
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.image_paths import LOOK_AT, with_images
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, meant_twice, rows_by_file, vector_groups
-from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.pairs import Pairs, known_truth
 from cleanpairs.data.parquet_io import (
     BATCH_BYTES,
     common_schema,
@@ -342,8 +342,7 @@ def load_rows(
             values.append(batch.precomputed_scores[name])
         first += batch.n_rows
     unknown = [wrong is None for wrong in mismatch]
-    truth = not all(unknown)
-    known = np.ma.array(mismatch, bool, mask=unknown) if any(unknown) else np.array(mismatch, bool)
+    truth = known_truth(np.ma.array(mismatch, bool, mask=unknown)) if mismatch else None
     images, texts = encoded or ImageSource(source.n_rows), arrays["text_features"]
     rows, position, groups = map(np.concatenate, indices.values())
     return Pairs(
@@ -357,8 +356,8 @@ def load_rows(
         text_group=text_groups(captions) if "text" in source.columns or texts is None else vector_groups(texts),
         reasons=_with_row_faults(reasons, rows, meant_twice(named, source.image_root)),
         source=source,
-        true_mismatch=known if truth else None,
-        true_key=true_key if truth else None,
+        true_mismatch=truth,
+        true_key=None if truth is None else true_key,
         text_vectors=texts,
         precomputed_scores={name: np.concatenate(parts) for name, parts in scores.items()},
     )

@@ -26,6 +26,7 @@ from cleanpairs.data import Pairs, Source, load_pairs
 from cleanpairs.data.arrays import as_array
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
+from cleanpairs.data.images import without_outliers
 from cleanpairs.data.pairs import caption_text
 from cleanpairs.data.text import NO_CAPTION_FILE, NO_DOWNLOAD
 from cleanpairs.encoders.tokenizer import TokenTable
@@ -504,6 +505,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         reasons, failures, index = dict(pairs.reasons), matrix.failures, pairs.image_index
         for pair in np.flatnonzero(np.isin(index, list(failures))).tolist():
             reasons.setdefault(pair, failures[int(index[pair])])
+        if pairs.text_vectors is not None:
+            reasons = without_outliers(pairs.text_vectors, "text vector")[1] | reasons
         filtered = filter_reasons(pairs, self.drop, pictures=self.near_duplicates)
         return dict(sorted({**filtered, **reasons}.items()))
 
@@ -692,7 +695,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             answers = read_answers(answers, correspondence=y)
         elif not hasattr(answers, "items"):
             raise DataError(f"answers are {{pair_id: True or False}}, or a CSV, not {type(answers).__name__}")
-        answers = dict(answers.items())
+        missing = ("nan", "<NA>")  # as pandas has it
+        answers = {pair: None if str(answer) in missing else answer for pair, answer in answers.items()}
         if all(answer is None for answer in answers.values()) and opinions is None:
             raise DataError("there is no answer to calibrate by: name some pairs, and whether their captions belong")
         self._apply_answers(Answered.of(y, answers, opinions))

@@ -50,7 +50,7 @@ def reduced(x: Any, seed: int, dim: int = 256) -> np.ndarray:
 
     dim = min(dim, min(x.shape) - 1)
     if dim >= 2:
-        with np.errstate(invalid="ignore"):  # the shares of a variance of zero, where all rows are alike
+        with np.errstate(invalid="ignore", divide="ignore"):  # shares of no variance, where all rows are alike
             x = TruncatedSVD(dim, random_state=seed).fit_transform(x)
     return np.asarray(normalize(x.toarray() if hasattr(x, "toarray") else x), dtype=np.float32)
 

@@ -12,6 +12,7 @@ from cleanpairs.core.limits import decoding_limits
 from cleanpairs.core.parameters import check_choice
 from cleanpairs.data import Pairs, cache_dir, load_pairs
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
+from cleanpairs.data.images import without_outliers
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import FrozenImages
 from cleanpairs.encoders.sentences import fast_precision
@@ -57,7 +58,7 @@ def image_matrix(
     if name == "features":
         array = pairs.images.array()
         assert array is not None
-        return ImageMatrix(array, {}, name, None)
+        return ImageMatrix(*without_outliers(array), name, None)
     from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0
 
     network = EfficientNetLite0(image_size, precision=fast_precision("cpu"))

@@ -7,6 +7,7 @@ import numpy as np
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, cache_dir
+from cleanpairs.data.images import without_outliers
 from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.encoders.sentences import SentenceEncoder
@@ -99,7 +100,7 @@ class Captions:
 
 
 def precomputed_text_vectors(pairs: Pairs) -> np.ndarray:
-    """(N, D) vectors of the captions. Raises DataError: there are none."""
+    """(N, D) vectors of the captions, zero where one is far larger than most. Raises DataError: there are none."""
     if pairs.text_vectors is None:
         raise DataError("text_encoder='features' needs vectors of the captions, and the data has none")
-    return pairs.text_vectors
+    return without_outliers(pairs.text_vectors)[0]

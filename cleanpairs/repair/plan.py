@@ -74,14 +74,14 @@ def counted(column: pa.ChunkedArray) -> Counter[str]:
 class PlanSummary(ActionCounts):
     """Counts of a plan. ``str`` of it is a small table.
 
-    - ``mean_confidence``: mean over the repairs whose confidence is known, which are ``judged``. NaN of none
+    - ``mean_confidence``: mean over the repairs whose confidence is known, which are ``judged``. None of none
     - ``reasons``: why pairs were dropped -> how many
     - ``displaced``: new captions by the rule of displaced rows
     """
 
     threshold: float
     min_repair_score: float
-    mean_confidence: float
+    mean_confidence: float | None
     reasons: Mapping[str, int]
     displaced: int = 0
     judged: int = 0
@@ -102,8 +102,9 @@ class PlanSummary(ActionCounts):
             line("  quarantined", self.quarantined),
         ]
         if self.repaired:
-            digits = int(not 0.005 <= self.mean_confidence < 0.995)  # neither 0 nor 100 % where it is not
-            expected, left = f"{percent(self.mean_confidence, digits)} of", self.repaired - self.judged
+            sure, left = self.mean_confidence or 0.0, self.repaired - self.judged
+            digits = int(not 0.005 <= sure < 0.995)  # neither 0 nor 100 % where it is not
+            expected = f"{percent(sure, digits)} of"
             if not self.judged:
                 lines.append("how many of the repairs are right is undetermined")
             elif left:
@@ -317,7 +318,7 @@ def _summary(plan: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
         threshold=plan.threshold,
         min_repair_score=plan.min_repair_score,
         reasons=dict(reasons.most_common()),
-        mean_confidence=confidence / judged if judged else float("nan"),
+        mean_confidence=confidence / judged if judged else None,
         displaced=displaced,
         judged=judged,
     )
@@ -492,5 +493,5 @@ def wrong_in_output(pairs: Pairs, table: pa.Table) -> tuple[float, float] | None
     if not truth:
         return None
     parts = (truth["true_mismatch"][acted(table, actions)] for actions in (["keep"], WRITTEN))
-    kept, left = (float(part.mean()) if len(part) else float("nan") for part in parts)
+    kept, left = (float(np.ma.filled(part.mean(), np.nan)) if len(part) else float("nan") for part in parts)
     return kept, left

@@ -91,6 +91,17 @@ def test_the_intervals_cover_the_truth(noise: float, n: int) -> None:
     assert all(0.9 <= c <= 0.99 for c in cover.values()), cover
 
 
+@pytest.mark.parametrize("t", [0.1, 0.5])
+def test_the_recall_of_few_wrong_pairs_lies_in_its_interval(t: float) -> None:
+    """One that a label finds by chance stands for many: nobody is to take the recall for low."""
+    hit = []
+    for seed in range(300):
+        y, wrong = corpus(1_870, 0.02, seed)
+        found = at_threshold(labelled(draw_sample(y, 100, threshold=0.5, seed=seed), wrong), y, t).recall
+        hit.append(not found.low > truth(y, wrong, t)[1] and not found.high < truth(y, wrong, t)[1])
+    assert np.mean(hit) >= 0.92, np.mean(hit)
+
+
 def test_unlabelled_pairs_are_left_out() -> None:
     y, wrong = corpus()
     whole = labelled(draw_sample(y, 200, threshold=0.1), wrong)

@@ -271,6 +271,11 @@ def test_truth_columns_are_read_and_not_used(tmp_path: Path) -> None:
     flat = {"image": images, "caption": list("abc"), "true_mismatch": [True, False, None], "true_key": ["1", "1", None]}
     pairs = load_pairs(write(path, flat))
     assert pairs.true_mismatch_mask().tolist() == [True, False, None] and pairs.true_key == ["1", "1", ""]
+    for chosen, truth in (([0, 1], [True, False]), ([], [])):
+        some = pairs.select(chosen).true_mismatch_mask()
+        assert some.tolist() == truth and not np.ma.isMaskedArray(some)
+    unknown = pairs.select([2])
+    assert unknown.true_mismatch is None and unknown.true_key is None
     assert load_pairs(write(path, flat | {"true_mismatch": [None] * 3})).true_mismatch is None
     lists = {"image": images, "captions": [["a", "b"], ["c"], []], "true_mismatch": [[False, True], [True], []]}
     pairs = load_pairs(write(path, lists | {"true_key": [["x", "y"], ["z"], []]}))

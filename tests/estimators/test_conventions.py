@@ -180,7 +180,7 @@ def test_what_nobody_can_mean_is_refused(frame: pd.DataFrame, ask: Any, said: st
 def test_pairs_of_which_nobody_can_say_are_no_answers(frame: pd.DataFrame) -> None:
     one, other = (model(random_state=0).fit(frame) for _ in range(2))
     answers = {0: True, 1: np.bool_(False), 2: 1, 3: 0.0}
-    one.calibrate(answers), other.calibrate({**answers, 4: None})
+    one.calibrate(answers), other.calibrate({**answers, 4: None, 5: np.nan, 6: pd.NA})
     np.testing.assert_array_equal(one.correspondence_, other.correspondence_)
     assert one.correspondence_[:4].tolist() == [1, 0, 1, 0] and 0 < one.correspondence_[4] < 1
 

@@ -13,6 +13,7 @@ from cleanpairs.core.errors import DataError, RefusedError
 from cleanpairs.core.registry import METHODS
 from tests import helpers
 from tests.conftest import Command
+from tests.helpers import picture
 
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 16, "dim_word": 8, "epochs": 2, "refine_epochs": (1,), "batch_size": 32,
@@ -79,6 +80,27 @@ def test_rows_that_are_all_alike_are_refused(kind: str) -> None:
         features = np.ones_like(features)
     with pytest.raises(RefusedError, match="all rows are alike"):
         method("crcl").fit(Pairs.from_arrays(captions, features=features[:, 0]))
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_one_picture_for_all_captions_is_refused_without_a_warning() -> None:
+    with pytest.raises(RefusedError, match="all rows are alike"):
+        method("auto").fit(Pairs.from_arrays(corpus(200).captions, images=[picture(0)] * 200))
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("name", ["auto", "crcl"])
+@pytest.mark.parametrize("what", ["vector", "text vector"])
+def test_a_vector_far_larger_than_the_others_is_set_aside_alone(name: str, what: str) -> None:
+    given = corpus(200)
+    vectors = given.images.array()[:, 0]
+    sides = {"vector": vectors.copy(), "text vector": vectors[:, ::-1].copy()}
+    sides[what][7] *= np.float32(1e20)
+    pairs = Pairs.from_arrays(given.captions, features=sides["vector"], text_vectors=sides["text vector"])
+    model = method(name, text_encoder="features").fit(pairs)
+    assert model.quarantined_ == {7: f"its {what} is more than 100 times as large as most"}
+    scores = model.score_pairs(pairs)
+    assert np.flatnonzero(np.isnan(scores)).tolist() == np.flatnonzero(np.isnan(model.correspondence_)).tolist() == [7]
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.7])

@@ -98,8 +98,11 @@ def test_neighbours_are_trusted_others_of_the_same_kind() -> None:
         assert all(word in e.why for word in (*e.unsupported, *e.expected))
         assert all(pairs.text_group[n.pair_id] != pairs.text_group[e.pair_id] for n in e.similar_captions)
     assert model.why([3, 5]) == [e.why for e in model.explain([3, 5])]
+    assert model.explain(wrong) == model.explain(np.flatnonzero(wrong)) and model.why(3) == model.why([3])
     with pytest.raises(ConfigError, match="no pair 400"):
         model.explain([N])
+    with pytest.raises(ConfigError, match="no pair True"):
+        model.explain([True, False])
     with pytest.raises(ConfigError, match="no pair 'k3'"):
         model.explain(["k3"])  # type: ignore[list-item]
 

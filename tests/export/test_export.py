@@ -18,7 +18,7 @@ from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, Outp
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.export import diff_export, export_pairs, restore_export
 from cleanpairs.export.writing import ExportWork
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan, wrong_in_output
 from cleanpairs.verification import verify_path
 from tests.helpers import picture as png
 from tests.helpers import plan_of, write_table
@@ -142,6 +142,7 @@ def test_features_are_replaced_with_the_image(tmp_path: Path) -> None:
     assert out.schema.field("image_features").type == table.schema.field("image_features").type
 
 
+@pytest.mark.filterwarnings("error")
 def test_the_truth_follows_the_repair(tmp_path: Path) -> None:
     # captions of rows 0 and 1 were swapped; row 0 gets its own back, row 2 somebody else's image
     # nobody knows of row 4, nor of its caption beside the image of row 5
@@ -155,6 +156,8 @@ def test_the_truth_follows_the_repair(tmp_path: Path) -> None:
     assert table["true_key"].to_pylist() == ["k0", "k0", "k2", "k3", "", ""]
     again = load_pairs(tmp_path / "out.parquet")
     np.testing.assert_array_equal(again.true_mismatch_mask(), plan.apply(pairs).true_mismatch_mask())
+    plan = plan_of(pairs, ["drop"] * 4 + ["keep", "drop"], [None] * 6)
+    assert np.isnan(wrong_in_output(pairs, plan.table)).all()
 
 
 @pytest.mark.parametrize("lists", [False, True])

@@ -407,6 +407,7 @@ def test_probable_repairs_are_the_likelier_right_ones_with_their_probability() -
     assert "99 % of the repairs are expected to be right" in str(plan.summary())
     assert "99.6 % of the repairs" in str(replace(plan.summary(), mean_confidence=0.996))
     assert "how many of the repairs are right is undetermined" in str(plausible.summary())
+    assert plausible.summary() == plausible.summary() and plausible.summary().mean_confidence is None
     unlikely = corpus.plan(repairs="probable", evidence=Sure(corpus, 0.4, 0.3))
     assert unlikely.summary().repaired == 0
     assert "its best candidate is too likely to be wrong" in columns(unlikely)["reason"]
