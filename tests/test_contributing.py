@@ -1,6 +1,7 @@
 """The worked example of CONTRIBUTING.md is a method: it trains, finds, repairs, is saved and read."""
 
 import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def test_a_method_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(METHODS, name, Registry("method", {name: entry})[name])
     method = METHODS.load(name)
     assert method is importlib.import_module("example_gce").GCE
+    assert "\nq : float\n" in inspect.cleandoc(method.__doc__ or "")  # as the contract of all methods asks
     pairs = corpus(120, 30)
     small = {"backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3,
              "tau": 0.1, "epochs": 8, "image_drop": 0.0, "text_drop": 0.1}  # fmt: skip

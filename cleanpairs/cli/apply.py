@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -26,7 +27,7 @@ from cleanpairs.cli.options import (
     set_option,
     set_values,
 )
-from cleanpairs.cli.terminal import asked, echo, print_result, say
+from cleanpairs.cli.terminal import Progress, asked, echo, print_result, say
 from cleanpairs.core.parameters import check_number
 from cleanpairs.core.plain import percent, plural
 from cleanpairs.core.recipe import override_values
@@ -188,7 +189,9 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     if (most := chosen["score"].get("max_unknown")) is not None:
         check_number("score", "max_unknown", most, least=0, most=1)
     how = {"columns": chosen["data"], "engine": chosen_engine(options), **chosen["score"]}
-    result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], **how)
+    with closing(Progress()) as bar:
+        told = partial(bar.advance, "scoring", "rows")
+        result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], progress=told, **how)
     if (unknown := result.unknown_words or 0) > 0.2:
         echo(
             f"warning: the model does not know {percent(unknown, 0)} of the words of {data}: it was fitted on other "

@@ -222,9 +222,10 @@ def _next_steps(run: Any, calibration: Any, planned: bool) -> list[tuple[str, st
     for most in (0.05, 0.02, 0.01) if len(y) else ():
         with contextlib.suppress(RefusedError):
             cut = cut_at(y, calibration, str(run.info["method"]), max_wrong=most, keep=None)
-            note = f"… with at most {percent(most, 0)} mismatched pairs expected: keeps {cut.kept:,}"
+            note = f"… keeps {cut.kept:,}, of which at most {percent(most, 0)} {cut.counted}"
             steps.append((note, f"{command} --max-wrong {most:g}"))
-    steps.append(("Answer forty questions, to measure the noise rate", f"cleanpairs review {name} --calibrate"))
+    some = "twenty more" if run.result.get("answers") else "forty"
+    steps.append((f"Answer {some} questions, to measure the noise rate", f"cleanpairs review {name} --calibrate"))
     return steps
 
 

@@ -98,7 +98,7 @@ kind_option = option(
     kind_option,
     per_option,
     option("--seed", what=int, default=0),
-    option("--noise-file=NPY", "A permutation over captions, in place of --noise.", Reads()),
+    option("--noise-file=NPY", "A permutation over captions or images, in place of --noise.", Reads()),
 )
 @group(
     "Output",
@@ -173,7 +173,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
     per_option,
     option(
         "--noise-file=NPY noise_files",
-        "A permutation over captions, in place of --noise. May be repeated.",
+        "A permutation over captions or images, in place of --noise. May be repeated.",
         Reads(),
         multiple=True,
     ),

@@ -131,7 +131,8 @@ def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any
     result = evaluate_audit(sample, scores.correspondence, threshold=threshold)
     figures = {"threshold": threshold, "labels": str(csv.absolute()), **result.to_dict()}
     write_whole(run.path / "audit" / "result.json", json.dumps(plain(figures), indent=2, allow_nan=False) + "\n")
-    return figures, str(result)
+    fitted = "" if run.answered() is None else "\nthese are the scores of the fit, without the answers"
+    return figures, f"{result}{fitted}"
 
 
 @click.command(cls=PathsCommand)

@@ -84,11 +84,10 @@ METHODS = Registry("method", {
     "clip-score": ("clip_score:ClipScore",
         "normalised cosine of a pretrained CLIP or SigLIP, threshold by null pairs: nothing trained",
         "CLIPScore, EMNLP 2021; DataComp, 2023",
-        {"model": "a CLIP or SigLIP model, a directory or a hub name (--set method.model=NAME), or data with vectors "
-            "of both sides"}),
+        {"model": "a CLIP or SigLIP model (--set method.model=NAME), or data with vectors of both sides"}),
     "lemon": ("lemon:LEMoN",
         "distances to the neighbours of image and caption in a frozen space: nothing trained", "LEMoN, ICML 2025",
-        {"model": "as of clip-score"}),
+        {"model": "a CLIP or SigLIP model (--set method.model=NAME), or data with vectors of both sides"}),
 }, "cleanpairs.methods")  # fmt: skip
 
 BACKBONES = Registry("backbone", {

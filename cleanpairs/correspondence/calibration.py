@@ -101,6 +101,11 @@ class Calibration:
         g = expit(_features(_MIDDLE, self.scores) @ self.theta)
         return float(((1 - g) * (np.cumsum(g) - g / 2)).sum() / max((1 - g).sum() * g.sum(), 1e-300))
 
+    @property
+    def counted(self) -> str:
+        """What its shares are of, in words. Only a person's labels count captions of similar images."""
+        return "are mismatched" if len(self.theta) == 5 else "fit no better than captions of other images"
+
     def mismatched(self, quantile: np.ndarray, theta: np.ndarray | None = None) -> np.ndarray:
         """P(mismatched) of quantiles.
 
@@ -274,9 +279,13 @@ class Calibration:
         return replace(self, theta=np.array([a, *self.theta[1:]]), draws=np.empty((0, 3)))
 
     def moved(self, rate: float) -> "Calibration":
-        """As :meth:`shifted`, with the intervals moved as far."""
-        calibration = self.shifted(rate)
-        return replace(calibration, draws=self.draws + np.array([calibration.theta[0] - self.theta[0], 0, 0]))
+        """As :meth:`shifted`, with the draws. The log odds of each one's rate change as much."""
+        from scipy.special import expit, logit
+
+        by = logit(rate) - logit(self.rate)  # a may move far where no score lies, which tells nothing of the draws
+        draws = [replace(self, theta=theta) for theta in self.draws]
+        moved = [draw.shifted(expit(logit(draw.rate) + by)).theta for draw in draws]
+        return replace(self.shifted(rate), draws=np.reshape(moved, self.draws.shape))
 
     def to_dict(self) -> dict[str, Any]:
         """Lists of numbers."""

@@ -9,16 +9,16 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import nearest
+from cleanpairs.data.decoding import thumbnail
 from cleanpairs.data.duplicates import flat_images
-from cleanpairs.data.images import image_header, read_image
+from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import load_pairs
 
@@ -86,10 +86,9 @@ def is_usual(rows: np.ndarray, pairs: Pairs) -> bool:
 def _blank(pairs: Pairs, _: float) -> np.ndarray:
     if pairs.images.kind == "features":
         return np.empty(0, np.int64)
-    flat, readable = flat_images(pairs), []  # with those that cannot be decoded
-    for m, content in zip(flat, pairs.images.read(flat.tolist()), strict=True):
-        with suppress(DataError):
-            readable += [m] if content and read_image(content) else []
+    flat = flat_images(pairs)  # with those that cannot be decoded
+    contents = pairs.images.read(flat.tolist())
+    readable = [m for m, content in zip(flat, contents, strict=True) if content and thumbnail(content, 8)]
     return np.flatnonzero(np.isin(pairs.image_index, readable))
 
 

@@ -323,9 +323,11 @@ def _foreign_words(
 def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -> np.ndarray:
     """A research noise file, ``.npy`` of n whole numbers, as a permutation (n,): pair i shows the caption of pair
     permutation[i]. It holds that, or (NCR's) the image that each caption is shown with, which goes by ``owner`` (n,)
-    int64, the image of each caption. Raises DataError: it is neither.
+    int64, the image of each caption, or (RCL's) the image for all captions of an image. Raises DataError: it is none.
     """
     values = read_npy(path)
+    if owner is not None and values.shape == (owner.max(initial=-1) + 1,) < (n,):
+        values = values[owner]
     if values.ndim != 1 or values.dtype.kind not in "iu" or len(values) != n:
         raise DataError(f"{path} must hold {n} whole numbers, one a caption; found {values.dtype} {values.shape}")
     ordered = np.sort(values)

@@ -19,14 +19,16 @@ class Cut:
     pairs: int
     share: Estimate | None  # of mismatched pairs among the kept. None where the scores are no probabilities
     lost: float | None  # expected share of all matched pairs that is not kept
+    counted: str = ""  # what ``share`` is of, in words
 
     def __str__(self) -> str:
         text = f"kept            {self.kept:,} of {self.pairs:,} pairs, correspondence from {self.threshold:.4g} on"
         if self.share is None or self.lost is None:
             return text + "\nmismatched      undetermined: these scores are no calibrated probabilities"
+        within = f"95 % interval {percent(self.share.low)} to {percent(self.share.high)}"
         return text + (
-            f"\nmismatched      {percent(self.share.value)} of the kept  (95 % interval {percent(self.share.low)} to "
-            f"{percent(self.share.high)})\ncost            {percent(self.lost)} of the matched pairs are not kept"
+            f"\nof the kept     {percent(self.share.value)} {self.counted}  ({within})"
+            f"\ncost            {percent(self.lost)} of the matched pairs are not kept"
         )
 
 
@@ -66,4 +68,4 @@ def cut_at(
     if calibration is None:
         return Cut(threshold, kept, len(y), None, None)
     lost = 1 - best[:kept].sum(dtype=np.float64) / max(best.sum(dtype=np.float64), 1e-12)
-    return Cut(threshold, kept, len(y), calibration.shares(y, [kept])[0], float(lost))
+    return Cut(threshold, kept, len(y), calibration.shares(y, [kept])[0], float(lost), calibration.counted)

@@ -15,6 +15,7 @@ from cleanpairs.core.parameters import check_number
 from cleanpairs.core.registry import nearest
 from cleanpairs.data import Pairs, iter_tables, visible
 from cleanpairs.data.arrays import as_array
+from cleanpairs.data.inspection import grouped
 from cleanpairs.repair.actions import REPAIRED
 from cleanpairs.repair.plan import RepairPlan
 
@@ -73,11 +74,13 @@ class Outcome:
 
     def reasons(self, most: int = 12) -> list[tuple[str, str, int]]:
         """(Kind, reason, pairs) of the pairs that are gone, most frequent first. The rest is summed up."""
-        gone = np.isin(self.kind, ["dropped", "quarantined"])
-        counts = Counter((self.kind[i], self.reason[i] or "not given") for i in np.flatnonzero(gone)).most_common()
-        rows = [(*key, n) for key, n in counts[:most]]
-        rest = sum(n for _, n in counts[most:])
-        return rows + ([("", f"{len(counts) - most} other reasons", rest)] if rest else [])
+        counts, keys = list[tuple[str, str, int]](), [""] * len(self)
+        for kind in ("dropped", "quarantined"):
+            why = [(i, self.reason[i] or "not given") for i in np.flatnonzero(self.kind == kind).tolist()]
+            counts += [(kind, same["reason"], same["pairs"]) for same in grouped(keys, why)]
+        counts.sort(key=lambda row: -row[2])
+        rest = sum(n for *_, n in counts[most:])
+        return counts[:most] + ([("", f"{len(counts) - most} other reasons", rest)] if rest else [])
 
     def detection(self) -> list[tuple[str, str]]:
         """(Name, figure) of how well mismatched pairs are found. Empty where the truth is unknown or all alike."""

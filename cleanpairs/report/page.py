@@ -253,6 +253,8 @@ def _method(info: Mapping[str, Any], settings: Mapping[str, Any], result: Mappin
         return ""
     if name in METHODS:
         text += f": {METHODS[name].summary} ({METHODS[name].source})"
+    if backbone in BACKBONES and result.get("epochs") == 0:  # vectors that are the model
+        return f"{text}. Nothing was trained."
     if backbone in BACKBONES:
         text += f". Backbone {backbone}: {BACKBONES[backbone].summary}"
     if settings.get("image_encoder"):
@@ -270,6 +272,8 @@ def _threshold(settings: Mapping[str, Any], result: Mapping[str, Any], outcome: 
     value = f"{outcome.threshold:.3g}{below}"
     if own is not None and abs(float(own) - outcome.threshold) > 1e-9:
         return f"{value}, given to the repair plan. The threshold of the run is {float(own):.3g}."
+    if result.get("answers"):
+        return f"{value}, by {result['answers']:,} answers."
     if "threshold" not in settings:
         return ""
     if settings["threshold"] == "auto":

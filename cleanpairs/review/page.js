@@ -37,7 +37,7 @@ async function list() {
   const found = await ask("queue?" + new URLSearchParams(blind ? {} : { show: $("show").value, words }));
   ({ pairs, total } = found);
   answered = new Set(found.answered);
-  if (!blind) $("rate").textContent = found.mismatched ? `Of ${found.kept} kept pairs ${percent(found.mismatched[0])} are expected to be mismatched (${percent(found.mismatched[1])} to ${percent(found.mismatched[2])}).`
+  if (!blind) $("rate").textContent = found.mismatched ? `Of ${found.kept} kept pairs about ${percent(found.mismatched[0])} (${percent(found.mismatched[1])} to ${percent(found.mismatched[2])}) ${found.counted}.`
     : `${found.kept} pairs are kept. “cleanpairs audit” measures how many of them are mismatched.`;
   for (const id of ["keep-all", "drop-all"]) $(id).hidden = !words || !total;
   progress();

@@ -289,7 +289,7 @@ class Session:
     # -- what follows
 
     def rate(self) -> dict[str, Any]:
-        """How many pairs would be kept now, and the share of mismatched ones among them, as the report has it.
+        """How many pairs would be kept now, and the share of mismatched ones among them, or what is ``counted``.
 
         A kept pair that a person says belongs is matched. The calibration tells of the others.
         """
@@ -302,7 +302,8 @@ class Session:
             share = UNDETERMINED if self.calibration is None else self.calibration.shares(left, [len(left)])[0]
         part = float(len(left) / max(kept.sum(), 1))
         shown = None if np.isnan(share.value) else [part * x for x in (share.value, share.low, share.high)]
-        return {"kept": int(kept.sum()), "mismatched": shown}
+        counted = self.calibration.counted if len(left) and self.calibration else "are mismatched"
+        return {"kept": int(kept.sum()), "mismatched": shown, "counted": counted}
 
     def _action(self, i: int, made: Decision) -> str:
         """What becomes of a pair. A label of an audit says that the caption does not belong, and spoils no repair."""

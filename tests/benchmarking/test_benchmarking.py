@@ -290,8 +290,10 @@ def test_what_a_method_needs_and_has_not_got(data: Path, monkeypatch: pytest.Mon
     result = run_bench(bench(data, methods="all", overrides=SMALL))
     assert [row["method"] for row in result.rows] == ["infonce"]
     assert any(note.startswith("mscn needs a small clean set of pairs") for note in result.notes)
-    with pytest.raises(ConfigError, match="mscn needs a small clean set"):
-        run_bench(bench(data, methods="mscn", overrides=SMALL))
+    for method, needed in (("mscn", "a small clean set"), ("lemon", "a CLIP or SigLIP model")):
+        monkeypatch.setattr(bench_module, "choose_methods", lambda text: [text])
+        with pytest.raises(ConfigError, match=f"{method} needs {needed}"):
+            run_bench(bench(data, methods=method, overrides=SMALL if method == "mscn" else []))
 
 
 def test_noise_files_take_the_place_of_rates(data: Path) -> None:

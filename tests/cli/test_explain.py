@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -245,11 +246,18 @@ def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run:
     code, out, err = command("evaluate", run, "--truth", "truth.npy", "--json", TRUST)
     assert code == 0 and json.loads(out)["f1"] == 1, (out, err)
     code, out, err = command("report", run, TRUST)
-    assert code == 0 and percent(answered.noise_rate.value) in Path("report.html").read_text(encoding="utf-8"), err
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert code == 0 and percent(answered.noise_rate.value) in page and "Answer twenty more questions" in page, err
+    assert command("audit", run, TRUST).code == 0
+    labels = pd.read_csv(run / "audit" / "labels.csv")
+    labels.assign(matched=(labels["pair_id"] >= 12).astype(int)).to_csv("labels.csv", index=False)
+    code, out, err = command("audit", run, "--labels", "labels.csv", TRUST)
+    assert code == 0 and "the scores of the fit, without the answers" in out, err
     model = opened.estimator(fitted=True).calibrate("answers.csv")
     np.testing.assert_array_equal(model.correspondence_, answered.correspondence)
     assert model.calibrate("answers.csv").threshold_ == answered.threshold == model.threshold_
-    assert model.threshold_for(max_wrong=0.5).kept == N - 12  # what is known to be wrong is never kept
+    cut = model.threshold_for(max_wrong=0.5)
+    assert cut.kept == N - 12 and "% are mismatched  (95 %" in str(cut)  # what is known to be wrong is never kept
     data = Run.open(run).info["input"]["data"]
     fit = "--method infonce --epochs 1 --batch-size 16 --out other --json".split()
     code, out, err = command("fit", data, *fit)

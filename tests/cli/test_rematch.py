@@ -121,7 +121,7 @@ def test_a_purity_or_a_share_that_is_asked_for(command: Callable[..., Any], fitt
     config["calibration"] = {"theta": [-3.0, 1.0, 3.0], "draws": [[-3.0, 1.0, 3.0], [-2.9, 1.0, 3.1]]}
     (run / "model" / "config.json").write_text(json.dumps(config))
     code, out, err = command(*argv, "--max-wrong", "0.3")
-    assert code == 0 and "of the kept  (95 % interval" in out and "are not kept" in out, err
+    assert code == 0 and "% fit no better than captions of other images  (95 %" in out and "are not kept" in out, err
     assert_refused(command(*argv, "--max-wrong", "0.000001"), 7, "of no 30 pairs")
 
 

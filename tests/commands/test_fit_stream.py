@@ -1,6 +1,8 @@
 """A fit on more vectors than are compared with each other: the same run, from a sample and a stream."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,9 @@ def test_a_part_that_changes_while_it_is_read_ends_the_fit(tmp_path: Path, monke
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] != "complete"
 
 
-def test_a_sample_and_a_stream_leave_the_run_of_a_fit_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_and_a_stream_leave_the_run_of_a_fit_on_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Any]
+) -> None:
     """Spoilt rows are quarantined with their numbers, nothing is lost, and uids are kept and dropped by the scores."""
     wrong = embeddings(tmp_path / "data", spoilt=True) != np.arange(N)
     found = fit(tmp_path / "data", tmp_path / "run", monkeypatch, streamed_from=N)
@@ -79,7 +83,9 @@ def test_a_sample_and_a_stream_leave_the_run_of_a_fit_on_all(tmp_path: Path, mon
     ids = np.load(tmp_path / "ids.npy")
     kept = np.flatnonzero(np.nan_to_num(scores.correspondence) >= run.info["result"]["threshold"])
     assert ids["f1"].tolist() == kept.tolist() and summary.kept == len(kept) and summary.quarantined == 3
-    score_stream(run.model_folder, tmp_path / "data", tmp_path / "again.parquet")
+    monkeypatch.setenv("CLEANPAIRS_PROGRESS", "1")
+    done = command("score", run.path, tmp_path / "data", "--out", tmp_path / "again.parquet")
+    assert done.code == 0 and re.search(r"scoring .* rows/s", done.err), done.err
     again = pq.read_table(tmp_path / "again.parquet")["correspondence"].to_numpy()
     np.testing.assert_array_equal(again, scores.correspondence)
 

@@ -172,7 +172,7 @@ def grainy(width: int, height: int, seed: int | None) -> bytes:
 def test_images() -> None:
     sizes = {3: (40, 80), 4: (63, 64), 5: (301, 100), 6: (100, 400), 7: (64, 192)}
     images = [grainy(*sizes.get(i, (80, 80)), seed=None if i == 9 else i) for i in range(20)]
-    images[11], images[12] = b"no image", images[9][:60]
+    images[11], images[12] = b"no image", images[12][:-40]  # the latter has a header
     pairs = Pairs.from_arrays([f"a {WORDS[i % 5]} with the number {i}" for i in range(20)], images=images)
     found = {name: rows.tolist() for name, rows in filtered(pairs).items() if len(rows)}
     assert found == {"blank": [9], "small": [3, 4], "aspect": [5, 6]}

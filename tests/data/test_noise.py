@@ -142,6 +142,10 @@ def test_a_noise_file_of_images_makes_its_pairs(tmp_path: Path) -> None:
     permutation = load_noise_file(file, 30, owner)
     shown = sorted(zip(shown_with, np.arange(30), strict=True))
     assert sorted(zip(owner, permutation, strict=True)) == shown
+    order = rng.permutation(6)  # RCL's form: entry i is the image that all captions of image i are shown with
+    np.save(file, order)
+    assert set(zip(owner[load_noise_file(file, 30, owner)], owner, strict=True)) == set(enumerate(order))
+    np.save(file, shown_with)
     with pytest.raises(DataError, match="as often"):
         load_noise_file(file, 30)
     shown_with[0] = (shown_with[0] + 1) % 6

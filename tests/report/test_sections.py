@@ -150,6 +150,7 @@ def test_where_the_truth_of_some_pairs_is_unknown_the_report_has_none() -> None:
     [
         ({"threshold": "auto"}, {}, "chosen from the scores"),
         ({"threshold": None}, {}, "the method's default"),
+        ({"threshold": 0.3}, {"answers": 40}, "by 40 answers"),
         ({"threshold": 0.5}, {}, "by the settings"),
         ({"threshold": 0.5}, {"threshold": 0.3}, "The threshold of the run is 0.3"),
     ],
@@ -167,3 +168,5 @@ def test_the_story_says_nothing_of_what_is_not_known() -> None:
     assert story({}, {}, outcome([]), None) == []
     told = dict(story({"method": "mine", "result": {"noise_rate": None}}, {}, outcome([0.1]), None))
     assert told == {"Method": "mine."}
+    told = dict(story({"method": "mine", "result": {"epochs": 0}}, {"backbone": "mlp"}, outcome([0.1]), None))
+    assert told == {"Method": "mine. Nothing was trained."}

@@ -174,4 +174,4 @@ def test_the_rate_is_the_reports_and_an_answered_pair_is_right(case: Case, tmp_p
     session.calibration = None
     assert session.rate()["mismatched"] is None
     session.answer_all(session.queue("kept"), "keep")
-    assert session.rate() == {"kept": len(session.queue("kept")), "mismatched": [0, 0, 0]}
+    assert session.rate() == {"kept": len(session.queue("kept")), "mismatched": [0, 0, 0], "counted": "are mismatched"}
