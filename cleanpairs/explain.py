@@ -29,7 +29,7 @@ SCHEMA = pa.schema([
 ])  # fmt: skip
 NEIGHBOURS = 50
 
-Found = tuple[int, float, str]  # of an issue: pair_id, score in [0, 1] (low is bad), why
+Issue = tuple[int, float, str]  # pair_id, score in [0, 1] (low is bad), why
 Vectors = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
@@ -99,7 +99,7 @@ class Explainer:
         side, of_captions = self._sides(rows, images, texts)
         seen, most = np.flatnonzero(images.any(axis=1)), 4096  # pairs whose words are counted
         seen = np.sort(np.random.default_rng(0).permutation(seen)[:most])
-        return side, of_captions, WordSupport(*self._asked(rows[seen], images[seen]))
+        return side, of_captions, WordSupport(*self._word_inputs(rows[seen], images[seen]))
 
     @cached_property
     def _everything(self) -> "tuple[_Side, _Side]":
@@ -125,7 +125,7 @@ class Explainer:
     ) -> Iterator[Any]:
         """The fields of :class:`Neighbours` of pairs (n,), of which ``vectors`` are."""
         found = [
-            [self._shown(side, *one) for one in zip(*side.near(of, ids, count), strict=True)]
+            [self._neighbours_at(side, *one) for one in zip(*side.near(of, ids, count), strict=True)]
             for side, of in zip(sides, vectors, strict=True)
         ]
         for i, *both in zip(ids.tolist(), *found, strict=True):
@@ -171,18 +171,18 @@ class Explainer:
         """
         pairs = self.pairs
         worst = np.array(list(dict.fromkeys([*first, *self.worst(count).tolist()]))[:count], np.int64)
-        lists: list[list[Found]] = [
+        lists: list[list[Issue]] = [
             [(i, float(self.correspondence[i]), why) for i, why in zip(worst.tolist(), self.why(worst), strict=True)],
             sorted(_different(group_near_vectors(pairs), lambda rows: self.vectors(rows)[1]), key=lambda f: f[1]),
             sorted(_repeated(pairs), key=lambda f: f[1]),
             [(i, 0.0, why.removeprefix(PREFIX)) for i, why in sorted(pairs.reasons.items()) if why.startswith(PREFIX)],
-            sorted(((i, 1 - share, said) for i, share, said in other_scripts(pairs.captions)), key=lambda f: f[1]),
+            sorted(((i, 1 - share, script) for i, share, script in other_scripts(pairs.captions)), key=lambda f: f[1]),
             [(int(block["pair_id"]), 0.0, str(block["why"])) for block in displaced],
         ]
         rows = [
             (issue, rank, i, pairs.keys[i], score, pairs.captions[i] or "", reason)
-            for issue, found in zip(ISSUES, lists, strict=True)
-            for rank, (i, score, reason) in enumerate(found[:count], 1)
+            for issue, issues in zip(ISSUES, lists, strict=True)
+            for rank, (i, score, reason) in enumerate(issues[:count], 1)
         ]
         return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
 
@@ -195,15 +195,15 @@ class Explainer:
         return [self._why(i, *words) for i, words in zip(ids.tolist(), named, strict=True)]
 
     def _named(self, ids: np.ndarray, images: np.ndarray) -> list[tuple[list[str], list[str], str]]:
-        return self._by_trusted[2].named(*self._asked(ids, images))
+        return self._by_trusted[2].named(*self._word_inputs(ids, images))
 
-    def _asked(self, ids: np.ndarray, images: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+    def _word_inputs(self, ids: np.ndarray, images: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
         """Captions, images, image groups and log odds of pairs (n,)."""
         y = np.clip(np.nan_to_num(self.correspondence[ids], nan=0.5), 1e-6, 1 - 1e-6)
         captions = [self.pairs.captions[i] or "" for i in ids.tolist()]
         return captions, images, self.pairs.pair_image_group[ids], np.log(y / (1 - y))
 
-    def _shown(self, side: "_Side", place: np.ndarray, similarity: np.ndarray) -> tuple[Neighbour, ...]:
+    def _neighbours_at(self, side: "_Side", place: np.ndarray, similarity: np.ndarray) -> tuple[Neighbour, ...]:
         shown = [(int(side.rows[p]), float(s)) for p, s in zip(place, similarity, strict=True) if p >= 0]
         y, keys, captions = self.correspondence, self.pairs.keys, self.pairs.captions
         return tuple(
@@ -253,7 +253,7 @@ class _Side:
 
 def _different(
     pairs: Pairs, texts: Callable[[np.ndarray], np.ndarray], *, most_groups: int = 50_000, most_rows: int = 1000
-) -> Iterator[Found]:
+) -> Iterator[Issue]:
     """Of several rows that show one image, the caption that is least like one of the others. No quarantined pair.
 
     Of the first ``most_groups`` images with several captions, by the first ``most_rows`` of each.
@@ -279,7 +279,7 @@ def _different(
             yield int(rows[at]), float(np.clip((1 + similar[at, other]) / 2, 0, 1)), why
 
 
-def _repeated(pairs: Pairs) -> Iterator[Found]:
+def _repeated(pairs: Pairs) -> Iterator[Issue]:
     """Captions of several images, by the first pair of each."""
     usable = ~np.isin(np.arange(len(pairs)), list(pairs.reasons))
     groups = np.unique(np.stack([pairs.text_group, pairs.pair_image_group])[:, usable], axis=1)

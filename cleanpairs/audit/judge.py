@@ -13,7 +13,7 @@ from cleanpairs.core.errors import DataError, RefusedError
 from cleanpairs.core.plain import percent
 from cleanpairs.core.regular import read_json, reading
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.repair.recaption import shown
+from cleanpairs.repair.recaption import decoded_images
 
 
 class Judge(Protocol):
@@ -183,10 +183,10 @@ def _judged(measured: dict[int, float], value: np.ndarray, truth: np.ndarray) ->
 def _predicted(judge: Judge, pairs: Pairs, rows: np.ndarray, texts: Sequence[str]) -> np.ndarray:
     """What a judge gives (n,) for the images of rows (n,) with texts. NaN where an image cannot be read."""
     value = np.full(len(rows), np.nan)
-    for here, pictures in shown(pairs, rows):
-        predicted = judge.predict([(picture, texts[i]) for i, picture in zip(here.tolist(), pictures, strict=True)])
+    for places, images in decoded_images(pairs, rows):
+        predicted = judge.predict([(image, texts[i]) for i, image in zip(places.tolist(), images, strict=True)])
         predicted = np.asarray(predicted, np.float64)
-        if predicted.shape != (len(here),):
-            raise DataError(f"the judge must give a number for each of {len(here)} pairs, and gave {predicted.shape}")
-        value[here] = predicted
+        if predicted.shape != (len(places),):
+            raise DataError(f"the judge must give a number for each of {len(places)} pairs, and gave {predicted.shape}")
+        value[places] = predicted
     return value

@@ -84,12 +84,12 @@ def update_labels(path: str | Path, sample: AuditSample, pairs: Pairs) -> None:
 
 def _table(sample: AuditSample, pairs: Pairs, images: Path) -> pa.Table:
     ids = sample.pair_id.tolist()
-    pictures = [f"images/{i}.jpg" if (images / f"{i}.jpg").exists() else None for i in ids]
+    paths = [f"images/{i}.jpg" if (images / f"{i}.jpg").exists() else None for i in ids]
     return pa.table({
         "pair_id": pa.array(ids, pa.int64()),
         "matched": pa.array([None if math.isnan(v) else str(int(v)) for v in sample.matched.tolist()], pa.string()),
         "caption": pa.array([visible(pairs.captions[i], 2_000) for i in ids], pa.string()),
-        "image": pa.array(pictures, pa.string()),
+        "image": pa.array(paths, pa.string()),
         "key": pa.array([visible(pairs.keys[i], 200) for i in ids], pa.string()),
         "stratum": pa.array([sample.stratum_name(h) for h in sample.stratum.tolist()], pa.string()),
         "weight": pa.array(np.round(sample.weight, 4)),
@@ -163,7 +163,7 @@ def read_answers(
 def _labelled(
     path: Path, columns: Sequence[str], keys: Sequence[str] | None, y: np.ndarray
 ) -> Iterator[tuple[str, int, float, dict[str, str]]]:
-    """Where each row stands, its pair, its label, NaN where there is none, and its fields."""
+    """Yield where each row stands, its pair, its label, NaN where there is none, and its fields."""
     lines = dict[int, int]()  # of each pair
     for line, row in label_rows(path, columns):
         where = f"{path}, line {line}, column"
@@ -190,8 +190,8 @@ def _pair_id(where: str, row: dict[str, str], keys: Sequence[str] | None, y: np.
             "are these the labels of another run?"
         )
     i = int(number)
-    shown = None if keys is None or "key" not in row else visible(keys[i], 200)
-    if keys is not None and shown is not None and row["key"] != "'" + shown and not same_key(row["key"], shown):
+    key = None if keys is None or "key" not in row else visible(keys[i], 200)
+    if keys is not None and key is not None and row["key"] != "'" + key and not same_key(row["key"], key):
         raise DataError(
             f"{where} key: pair {i} of the run has the key {keys[i][:60]!r}, found {row['key'][:60]!r}; these labels "
             "are of another run, or the spreadsheet has rewritten the key (import that column as text, or label on "

@@ -1,4 +1,4 @@
-"""The benchmark: every method at every noise with every seed, into a directory that a second call goes on with."""
+"""The benchmark: every method at every noise with every seed, into a directory that a second call continues."""
 
 import hashlib
 import json

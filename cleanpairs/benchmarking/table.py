@@ -47,7 +47,7 @@ def problems(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(f"{row['method']} at {row['noise']}: {row['error']}" for row in failed))
 
 
-def _shown(summary: pd.DataFrame) -> pd.DataFrame:
+def _formatted(summary: pd.DataFrame) -> pd.DataFrame:
     """The table as text, headings and all."""
 
     def cell(row: Mapping[Any, Any], name: str, digits: int) -> str:
@@ -64,7 +64,7 @@ def _shown(summary: pd.DataFrame) -> pd.DataFrame:
 
 def to_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """The table aligned for a terminal, and the problems below it."""
-    table = _shown(summarise(rows))
+    table = _formatted(summarise(rows))
     blocks = ["" if table.empty else table.to_string(index=False), "\n".join(problems(rows))]
     return "\n\n".join(block for block in blocks if block)
 
@@ -75,7 +75,7 @@ def to_markdown(rows: Sequence[Mapping[str, Any]], heading: str, notes: Sequence
     def escaped(text: str) -> str:
         return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
-    table = _shown(summarise(rows))
+    table = _formatted(summarise(rows))
     lines = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()] if len(table) else []
     text = [f"| {' | '.join(map(escaped, line))} |" for line in lines]
     remarks = [f"- {escaped(remark)}" for remark in (*problems(rows), *notes, LEGEND)]

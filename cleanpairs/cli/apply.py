@@ -27,7 +27,7 @@ from cleanpairs.cli.options import (
     set_option,
     set_values,
 )
-from cleanpairs.cli.terminal import Progress, asked, echo, print_result, say
+from cleanpairs.cli.terminal import Progress, echo, flag_is_set, print_result, say
 from cleanpairs.core.parameters import check_number
 from cleanpairs.core.plain import percent, plural
 from cleanpairs.core.recipe import override_values
@@ -190,8 +190,8 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
         check_number("score", "max_unknown", most, least=0, most=1)
     how = {"columns": chosen["data"], "engine": chosen_engine(options), **chosen["score"]}
     with closing(Progress()) as bar:
-        told = partial(bar.advance, "scoring", "rows")
-        result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], progress=told, **how)
+        on_rows = partial(bar.advance, "scoring", "rows")
+        result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], progress=on_rows, **how)
     if (unknown := result.unknown_words or 0) > 0.2:
         echo(
             f"warning: the model does not know {percent(unknown, 0)} of the words of {data}: it was fitted on other "
@@ -365,7 +365,7 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
             raise click.UsageError(
                 f"{', '.join(decided)}: --plan has decided that already; make another plan by cleanpairs rematch"
             )
-        summary = export_plan(options["plan"], out, trusted=asked("trust-stored-paths"), **written)
+        summary = export_plan(options["plan"], out, trusted=flag_is_set("trust-stored-paths"), **written)
     else:
         opened = existing_run(run)
         given = override_values(options["overrides"], repair=repair_keys())["repair"]

@@ -139,8 +139,8 @@ def _lines(summary: dict[str, Any], decode: str, width: int) -> Iterator[str]:
         yield cut(f"precomputed score  {safe(name)}", f"  ({score['known']:,} known)", width)
         if score["known"]:
             names = ("least", "5 %", "25 %", "median", "75 %", "95 %", "most")
-            shown = zip(names, score["quantiles"].values(), strict=True)
-            yield "             " + "  ".join(f"{label} {value:.3f}" for label, value in shown)
+            quantiles = zip(names, score["quantiles"].values(), strict=True)
+            yield "             " + "  ".join(f"{label} {value:.3f}" for label, value in quantiles)
     if summary["first"]:
         yield "\nfirst pairs"
     for row in summary["first"]:

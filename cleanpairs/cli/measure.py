@@ -76,8 +76,8 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
         lines.append(f"{name:<16}" + "".join(f"{figures[f'{prefix}_r{k}']:>8.1f}" for k in (1, 5, 10)))
     lines.append(f"{'rSum':<16}{figures['rsum']:>8.1f}")
     if mask is not None:
-        shown = {name: figures[name] for name in ("auroc", "ap", "precision", "recall", "f1")}
-        lines += ["", *(f"{name:<16}{'-' if v is None else f'{v:.3f}':>8}" for name, v in shown.items())]
+        detected = {name: figures[name] for name in ("auroc", "ap", "precision", "recall", "f1")}
+        lines += ["", *(f"{name:<16}{'-' if v is None else f'{v:.3f}':>8}" for name, v in detected.items())]
     print_result(figures, "\n".join(lines))
 
 
@@ -143,8 +143,8 @@ class _Lines(Progress):
         self.close()
         line = str(row.get("error"))
         if row["status"] == "ok":
-            shown = (("rSum", "rsum", 1), ("AUROC", "auroc", 3), ("F1", "f1", 3), ("repair", "repair_precision", 3))
-            words = [f"{name} {row[key]:.{digits}f}" for name, key, digits in shown if row.get(key) is not None]
+            columns = (("rSum", "rsum", 1), ("AUROC", "auroc", 3), ("F1", "f1", 3), ("repair", "repair_precision", 3))
+            words = [f"{name} {row[key]:.{digits}f}" for name, key, digits in columns if row.get(key) is not None]
             line = ", ".join([*words, "was there" if done_before else f"{row['seconds']:.0f} s"])
         if not self.silent:
             echo(f"[{at}/{total}] {row['method']:<10} noise {row['noise']} seed {row['seed']}: {line}", err=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument
-from cleanpairs.cli.terminal import Progress, asked, echo, print_result
+from cleanpairs.cli.terminal import Progress, echo, flag_is_set, print_result
 from cleanpairs.core.plain import plain, plural
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
         return print_result(expected)
     with output_lock([chosen.path / "audit"] if mode == "labels" or options["out"] is None else []):
         if mode == "labels":
-            print_result(*_judged(chosen, options, Path(options["labels"])))
+            print_result(*_evaluated(chosen, options, Path(options["labels"])))
         else:
             _audit(chosen, options)
 
@@ -94,14 +94,14 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
         write_labels(folder, drawn, pairs, overwrite=options["overwrite"])
     sample = read_labels(csv, keys=pairs.keys, correspondence=y)
     if not options["page"]:
-        pictures, out = len(list(folder.glob("images/*"))), f" --out {quote(options['out'])}" if options["out"] else ""
+        images, out = len(list(folder.glob("images/*"))), f" --out {quote(options['out'])}" if options["out"] else ""
         text = (
-            f"{plural(len(sample), 'pair')} drawn, {pictures:,} with an image -> {csv}\n"
+            f"{plural(len(sample), 'pair')} drawn, {images:,} with an image -> {csv}\n"
             f"label on a page:     cleanpairs audit {quote(str(run.path))} --page{out}\n"
             "or in a spreadsheet: fill the column `matched` (1 or 0), then\n"
             f"                     cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"
         )
-        return print_result({"pairs": len(sample), "pictures": pictures, "csv": csv}, text)
+        return print_result({"pairs": len(sample), "pictures": images, "csv": csv}, text)
     session = Session(pairs, None, y, _log(run, pairs), sample=sample, saved=csv.stat().st_mtime)
 
     def judge() -> tuple[Any, str]:
@@ -109,7 +109,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
             saved = csv.stat().st_mtime
             session.take_labels(read_labels(csv, keys=pairs.keys, correspondence=y), saved)
         update_labels(csv, session.labels(), pairs)
-        return _judged(run, options, csv)
+        return _evaluated(run, options, csv)
 
     _serve(session, lambda: judge()[1], f"Audit of {run.path.name}", options["no_browser"])
     if session.labels().labelled.any():
@@ -120,7 +120,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
         )
 
 
-def _judged(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any], str]:
+def _evaluated(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any], str]:
     """What the labels say of the run, as figures and as text. They are written beside the run, too."""
     from cleanpairs.audit import evaluate_audit, read_labels
     from cleanpairs.data.atomic import write_whole
@@ -208,20 +208,20 @@ def _ask_judge(run: Any, judge: str, count: int) -> None:
     from cleanpairs.repair.chat import ChatJudge
 
     model, scheme, address = judge.partition("@http")
-    asked: Any
+    model_judge: Any
     if scheme:
-        asked = ChatJudge(model, f"http{address}", cache=run.path / "review" / "judge.jsonl")
+        model_judge = ChatJudge(model, f"http{address}", cache=run.path / "review" / "judge.jsonl")
     else:
         from cleanpairs.encoders.pretrained import Matcher
 
-        asked = Matcher(model)
+        model_judge = Matcher(model)
     pairs, y = run.load_input(), run.fitted_scores().correspondence
     answers = {i: label for i, label in _log(run, pairs).labels().items() if label is not None}
     threshold = float(run.info["result"]["threshold"])
-    opinions = second_opinions(pairs, y, asked, threshold=threshold, answers=answers, count=count)
+    opinions = second_opinions(pairs, y, model_judge, threshold=threshold, answers=answers, count=count)
     write_whole(run.path / OPINIONS, json.dumps(opinions.to_dict()) + "\n")
-    for kind, times in asked.problems.items() if scheme else ():
-        echo(f"judge: {times:,} {kind}, such as {asked.examples[kind]}", err=True)
+    for kind, times in model_judge.problems.items() if scheme else ():
+        echo(f"judge: {times:,} {kind}, such as {model_judge.examples[kind]}", err=True)
 
 
 def _take_labels(run: Any, csv: str) -> None:
@@ -283,7 +283,7 @@ def _serve(session: "Session", finish: "Callable[[], str]", title: str, no_brows
     Progress(enabled=False)  # nobody waits for the end
     echo(
         f"open {server.address}   (Ctrl-C ends; {plural(int(session.answered.sum()), 'pair')} answered)",
-        err=asked("json"),
+        err=flag_is_set("json"),
     )
     with suppress(KeyboardInterrupt):
         on_screen = sys.platform != "linux" or not {"DISPLAY", "WAYLAND_DISPLAY"}.isdisjoint(os.environ)

@@ -25,8 +25,9 @@ from cleanpairs.core.plain import percent, plain
 
 
 def safe(text: str, keep: str = "") -> str:
-    """One line without anything that a terminal would obey, cannot write, or would turn around: that becomes escapes,
-    what is in ``keep`` excepted. Blanks become blanks.
+    """Return one line in which all that a terminal would obey, cannot write, or would turn around is escaped.
+
+    Characters of ``keep`` stay. Every kind of blank becomes a plain one.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     if not text.isprintable():
@@ -46,27 +47,28 @@ def echo(
     The lines have the colour ``fg``. Our own words ``head`` stand before them, in red. Colours can be forced or
     forbidden by ``color``, and None leaves that to the command's context.
     """
-    shown = click.style(safe(text, keep="\n\t"), fg=fg, reset=fg is not None)
-    click.echo(f"{click.style(head, fg='red', bold=True)} {shown}" if head else shown, err=err, color=color)
+    styled = click.style(safe(text, keep="\n\t"), fg=fg, reset=fg is not None)
+    click.echo(f"{click.style(head, fg='red', bold=True)} {styled}" if head else styled, err=err, color=color)
 
 
-def asked(name: str) -> bool:
+def flag_is_set(name: str) -> bool:
     """Whether the command that runs was given this flag of :func:`cleanpairs.cli.terminal.flag`."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(name))
 
 
 def say(text: str = "") -> None:
-    """A line for people: nothing with ``--json``."""
-    if not asked("json"):
+    """Print a line for people, except with ``--json``."""
+    if not flag_is_set("json"):
         echo(text)
 
 
 def print_result(value: Any, text: object = None) -> None:
-    """What a command has found: ``value`` with ``--json``, in ASCII, as it reads the same in every locale. Else
-    ``text``, which is that of ``value`` when None.
+    """Print the result of a command: ``value`` as JSON with ``--json``, else ``text``, by default ``str(value)``.
+
+    The JSON is ASCII, which reads the same in every locale.
     """
-    if asked("json"):
+    if flag_is_set("json"):
         echo(json.dumps(plain(value), allow_nan=False))
     else:
         echo(str(value if text is None else text))
@@ -104,7 +106,7 @@ class _GuardedStream:
                 self._failure = error
 
     def check(self) -> None:
-        """OutputError where something that was written is lost."""
+        """Raise OutputError if something could not be written."""
         if self._failure is not None:
             raise OutputError(f"standard output cannot be written: {self._failure.strerror}") from self._failure
 
@@ -114,7 +116,7 @@ class _GuardedStream:
 
 @contextmanager
 def guard_std_streams() -> Iterator[Any]:
-    """Standard output and error may be closed, or end, and the command goes on. Yields standard output."""
+    """Let the command continue if standard output or error is closed, or ends. Yields standard output."""
     for number in range(3):  # else the next file that is opened is standard error to every library
         try:
             os.fstat(number)
@@ -127,14 +129,14 @@ def guard_std_streams() -> Iterator[Any]:
 
 
 def columns(char: str) -> int:
-    """Columns that a terminal gives a character."""
+    """Return how many columns a character takes on a terminal."""
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def cut(text: str, end: str, width: int) -> str:
-    """``text`` and ``end`` in at most ``width`` columns: of the text as much as there is room for, of the end all."""
+    """Return ``text`` and ``end`` in at most ``width`` columns. Only the text is shortened."""
     room = max(width - sum(map(columns, end)), 12)
     taken = list(accumulate(map(columns, text), initial=0))  # by the first 0, 1, ... characters
     if taken[-1] <= room:
@@ -143,7 +145,7 @@ def cut(text: str, end: str, width: int) -> str:
 
 
 def flag(name: str, help: str) -> click.Option:
-    """A flag for :func:`asked`, which is no parameter of a command: ``--json``, ``--quiet``."""
+    """Return a flag for :func:`flag_is_set`, which is no parameter of a command: ``--json``, ``--quiet``."""
 
     def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         context.meta[name] = value
@@ -156,28 +158,28 @@ def flag(name: str, help: str) -> click.Option:
 class Progress:
     """A bar for the images, a bar for the training with its loss and the time left, a line an epoch.
 
-    ``delay``: seconds until a bar is shown that nobody asked for.
+    ``delay``: seconds until a bar appears, unless the environment variable asks for it.
     """
 
     latest: "Progress | None" = None  # what the periodic lines are about
 
     def __init__(self, enabled: bool = True, delay: float = 5.0) -> None:
-        shown = os.environ.get("CLEANPAIRS_PROGRESS", "0") not in ("", "0")
-        self.silent, self.status = not enabled or asked("quiet") or asked("json"), ""
-        self.delay, self.enabled = 0.0 if shown else delay, not self.silent and (shown or sys.stderr.isatty())
+        forced = os.environ.get("CLEANPAIRS_PROGRESS", "0") not in ("", "0")
+        self.silent, self.status = not enabled or flag_is_set("quiet") or flag_is_set("json"), ""
+        self.delay, self.enabled = 0.0 if forced else delay, not self.silent and (forced or sys.stderr.isatty())
         Progress.latest = self
         self.bar: Any = None
         self.stage = ""
         self.run_path: Any = None
 
     def started(self, path: Any) -> None:
-        """The run directory is made."""
+        """Note that the run directory is made."""
         self.run_path = path
         if self.enabled:
             echo(f"run      {path}", err=True)
 
     def advance(self, stage: str, unit: str, done: int, total: int) -> None:
-        """So much of a stage is done."""
+        """Note that ``done`` of ``total`` units of a stage are done."""
         if self.enabled and self.stage != stage:
             from tqdm import tqdm
 
@@ -193,13 +195,13 @@ class Progress:
             self.bar.update(done - self.bar.n)
 
     def step(self, done: int, total: int, loss: float) -> None:
-        """Pairs have been trained on."""
+        """Note that ``done`` of ``total`` pairs have been trained on."""
         self.advance("training", "pairs", done, total)
         if self.bar is not None:
             self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
 
     def epoch(self, record: Any) -> None:
-        """An epoch has ended."""
+        """Print a line about an epoch that has ended."""
         if self.enabled and self.bar is not None:
             val = f", val rSum {record.val_rsum:.1f}" if record.val_rsum is not None else ""
             figures = f"loss {record.loss:.3f}, flagged {percent(record.flagged)}{val}"
@@ -217,8 +219,9 @@ class Progress:
 
 @contextmanager
 def periodic_progress(command: str, first: float = 5.0, every: float = 30.0) -> Iterator[None]:
-    """A line about how far the command is, where there is no bar: on a terminal after ``first`` seconds, then, and
-    elsewhere, after ``every`` seconds. None where memory is capped: see
+    """Print how far the command is, where there is no bar, every ``every`` seconds.
+
+    On a terminal the first line comes after ``first`` seconds. There are no lines where memory is capped: see
     :func:`cleanpairs.core.limits.memory_is_capped`.
     """
     if memory_is_capped():
@@ -230,9 +233,10 @@ def periodic_progress(command: str, first: float = 5.0, every: float = 30.0) -> 
     def report() -> None:
         wait = first if sys.stderr.isatty() else every
         while not ended.wait(wait):
-            wait, shown = every, Progress.latest
-            if shown is None or not (shown.silent or shown.bar):
-                echo(f"{command}{shown.status if shown else ''}, {time.monotonic() - began:.0f} s so far", err=True)
+            wait, progress = every, Progress.latest
+            if progress is None or not (progress.silent or progress.bar):
+                status = progress.status if progress else ""
+                echo(f"{command}{status}, {time.monotonic() - began:.0f} s so far", err=True)
 
     thread = threading.Thread(target=report, daemon=True)
     thread.start()

@@ -97,7 +97,7 @@ def export_run(
     def decide(outputs: StagedSet) -> Decisions:
         whole = settings.dedup or not (export.format.selection and export.one_row_a_pair)
         if not whole and not len((scores := run.scores()).moves):
-            staged = held.enter_context(scratch_directory("plan")) / PLAN
+            staged = resources.enter_context(scratch_directory("plan")) / PLAN
             threshold = float(run.result["threshold"])
             head = plan_selection(scores, source, settings.resolved(threshold), staged)
             return PlanFile(str(staged), source.n_rows, head)
@@ -114,7 +114,7 @@ def export_run(
         refuse_edited(plan_file)
         return decisions
 
-    with ExitStack() as held:
+    with ExitStack() as resources:
         return export.run(decide, engine)
 
 

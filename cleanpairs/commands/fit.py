@@ -97,7 +97,7 @@ def result_table(result: Mapping[str, Any]) -> str:
 
 
 def _quarantined_text(kinds: Sequence[Mapping[str, Any]], most: int = 3) -> str:
-    """The commonest reasons for which pairs are set aside, and the option that changes it."""
+    """Return the commonest reasons why pairs are quarantined, and the option that changes it."""
     lines = [f"{kind['pairs']:,} x {visible(kind['reason'], 120)}" for kind in kinds[:most]]
     lines += ["others: see scores.parquet"] if len(kinds) > most else []
     filtered = any(kind["reason"].startswith(PREFIX) for kind in kinds)
@@ -128,7 +128,7 @@ def fit_run(
     """
     estimator: PairScorer = recipe.estimator()
     estimator.validate()
-    with distributed.process_group(estimator._resolved_device()), ExitStack() as held:
+    with distributed.process_group(estimator._resolved_device()), ExitStack() as resources:
         path = Path(out or recipe.output.out or default_run_path(recipe.method, str(recipe.data.train)))
         if resume:
             Run.check_resumable(path)
@@ -148,7 +148,7 @@ def fit_run(
                 refuse_inputs([path], reads)
             except OutputExistsError as error:
                 raise OutputExistsError(f"{error}: --out DIR, outside of the data") from None
-            held.enter_context(output_lock([path]))
+            resources.enter_context(output_lock([path]))
             run = Run.create(path, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
             made = str(run.path.absolute())
         finally:

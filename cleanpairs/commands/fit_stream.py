@@ -1,6 +1,6 @@
 """A fit on many vectors of one space: a sample of them tells how to score a pair, and all rows are scored in a stream.
 
-Memory does not grow with the rows, but for a few numbers of each. A fit that was killed goes on from the scores that
+Memory does not grow with the rows, but for a few numbers of each. A fit that was killed resumes from the scores that
 are finished.
 """
 

@@ -151,7 +151,7 @@ class Run:
     def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False, latest: bool = True) -> "Run":
         """A new directory, or the one to resume. ``runs/latest`` will point to it (unless ``latest`` is False).
 
-        A run that is overwritten is set aside, until :meth:`forget_replaced` or :meth:`restore_replaced`.
+        A run that is overwritten is moved away, until :meth:`forget_replaced` or :meth:`restore_replaced`.
         """
         path = Path(path)
         if path.is_symlink() and not resume:
@@ -450,7 +450,7 @@ class Run:
 
 
 def _lead_latest(run: Path) -> None:
-    """Let ``runs/latest`` lead to ``run``, unless it is no link. OutputError where it goes on to an older run."""
+    """Let ``runs/latest`` lead to ``run``, unless it is no link. OutputError if it still leads to an older run."""
     before = os.readlink(LATEST) if LATEST.is_symlink() else None
     if before is None and os.path.lexists(LATEST):
         return

@@ -3,7 +3,7 @@
 A partition of the input (:mod:`cleanpairs.engine`) becomes a part of the scores table by a pure function of its rows
 and the model. So one process, a pool and a cluster write the same table. With as many threads it is the same bit for
 bit, else up to the rounding of sums. The parts lie in ``OUT.parts/`` until the last is there. A job that was killed
-goes on from the finished ones. Only Parquet and embedding folders are scored in parts, and no encoded images.
+resumes from the finished ones. Only Parquet and embedding folders are scored in parts, and no encoded images.
 """
 
 import json

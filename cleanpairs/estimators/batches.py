@@ -95,7 +95,7 @@ class VectorScorer(RowScorer):
         Whether the rows bring vectors of captions.
 
     pictures : bool
-        Whether the rows have pictures too. Their near duplicates are one image.
+        Whether the rows have images, too. Near duplicates among these are one image.
 
     Attributes
     ----------
@@ -106,10 +106,10 @@ class VectorScorer(RowScorer):
     judge: Callable[[VectorPairs], np.ndarray] | None = None
 
     def __init__(
-        self, network: DualEncoder, bank: Bank, tokenizer: Captions, *, text_vectors: bool, pictures: bool = False
+        self, network: DualEncoder, bank: Bank, tokenizer: Captions, *, text_vectors: bool, has_images: bool = False
     ) -> None:
         self.network, self.bank, self.tokenizer, self.text_vectors = network, bank, tokenizer, text_vectors
-        self.compares_vectors = not network.local and not pictures
+        self.compares_vectors = not network.local and not has_images
 
     def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
         if self.judge is not None:

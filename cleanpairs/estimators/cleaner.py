@@ -305,7 +305,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return networks, self.tau
 
     def _prepare(self, pairs: Pairs, on_encode: Progress | None = None, on_encode_texts: Progress | None = None) -> Fit:
-        """Read the images and the captions, and set aside what cannot be used."""
+        """Read the images and the captions, and quarantine what cannot be used."""
         self._load_encoders(text_encoder_for(self, pairs))
         matrix = self._encoders.images(pairs, self.image_encoder, self.image_size, on_encode)
         self.quarantined_ = self._quarantine(pairs, matrix)
@@ -417,8 +417,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             or (given and "text_features" not in roles)
         ):
             return None
-        pictures = self.near_duplicates and "image" in roles
-        return VectorScorer(self.model_, self.bank_, self.tokenizer_, text_vectors=given, pictures=pictures)
+        has_images = self.near_duplicates and "image" in roles
+        return VectorScorer(self.model_, self.bank_, self.tokenizer_, text_vectors=given, has_images=has_images)
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Encode images in the joint space.

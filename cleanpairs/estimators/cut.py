@@ -18,17 +18,17 @@ class Cut:
     kept: int
     pairs: int
     share: Estimate | None  # of mismatched pairs among the kept. None where the scores are no probabilities
-    lost: float | None  # expected share of all matched pairs that is not kept
+    not_kept: float | None  # expected share of all matched pairs that is not kept
     counted: str = ""  # what ``share`` is of, in words
 
     def __str__(self) -> str:
         text = f"kept            {self.kept:,} of {self.pairs:,} pairs, correspondence from {self.threshold:.4g} on"
-        if self.share is None or self.lost is None:
+        if self.share is None or self.not_kept is None:
             return text + "\nmismatched      undetermined: these scores are no calibrated probabilities"
         within = f"95 % interval {percent(self.share.low)} to {percent(self.share.high)}"
         return text + (
             f"\nof the kept     {percent(self.share.value)} {self.counted}  ({within})"
-            f"\ncost            {percent(self.lost)} of the matched pairs are not kept"
+            f"\ncost            {percent(self.not_kept)} of the matched pairs are not kept"
         )
 
 
@@ -56,7 +56,7 @@ def cut_at(
                 "or its noise rate is undetermined; keep a share instead (keep, --keep), or label some pairs "
                 "(cleanpairs review --calibrate)"
             )
-        kept = min(calibration.purest(y, max_wrong), int((y > 0).sum()))  # at 0 a person has said that it is wrong
+        kept = min(calibration.purest(y, max_wrong), int((y > 0).sum()))  # 0: labelled as mismatched
         if not kept:
             raise RefusedError(
                 f"max_wrong={max_wrong:g} cannot be kept: of no {LEAST} pairs so few are known to be wrong; of the "
@@ -67,5 +67,5 @@ def cut_at(
     kept = int((y >= threshold).sum())
     if calibration is None:
         return Cut(threshold, kept, len(y), None, None)
-    lost = 1 - best[:kept].sum(dtype=np.float64) / max(best.sum(dtype=np.float64), 1e-12)
-    return Cut(threshold, kept, len(y), calibration.shares(y, [kept])[0], float(lost), calibration.counted)
+    not_kept = 1 - best[:kept].sum(dtype=np.float64) / max(best.sum(dtype=np.float64), 1e-12)
+    return Cut(threshold, kept, len(y), calibration.shares(y, [kept])[0], float(not_kept), calibration.counted)

@@ -554,7 +554,7 @@ class FrozenScorer(PairScorer):
         about = {"name": self._model.name, "fingerprint": self._model.fingerprint}
         parts = {"background": self._background, "calibration": self._probability}
         parts["mixture"] = getattr(self._model, "mixture", None)
-        states = {part: vars(held) for part, held in parts.items() if held is not None}
+        states = {part: vars(part_state) for part, part_state in parts.items() if part_state is not None}
         arrays = {f"{part}.{name}": value for part, values in states.items() for name, value in values.items()}
         return Stored({"pretrained": about}, arrays=arrays)
 

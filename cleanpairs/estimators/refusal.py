@@ -65,9 +65,9 @@ def independence_of(
         return IndependenceTest(0.0, len(groups))
     rows = np.concatenate(groups)
     described = caption_spaces(texts.take(rows))[0] if isinstance(texts, TokenTable) else standardised(texts[rows])
-    shown = image_index[[group[0] for group in groups]]
+    images_of_groups = image_index[[group[0] for group in groups]]
     captions = mean_of(described, np.array([len(group) for group in groups]))
-    return independence_test(image_vectors(images, shown), captions, seed=seed)
+    return independence_test(image_vectors(images, images_of_groups), captions, seed=seed)
 
 
 def order_that_fits(

@@ -123,8 +123,8 @@ def _predicted(
     x, t = (side - np.average(side, axis=0, weights=weight).astype(np.float32) for side in (images, texts))
     of_image, of_text = np.zeros_like(t), np.zeros_like(x)
     for left_out in range(folds):
-        asked, known = fold == left_out, (fold != left_out) & (fold[partner] != left_out)
-        both = x[known], t[partner[known]]
-        of_image[asked] = x[asked] @ ridge(*both, weight[known])
-        of_text[asked] = t[asked] @ ridge(*both[::-1], weight[known])
+        held_out, fitted = fold == left_out, (fold != left_out) & (fold[partner] != left_out)
+        both = x[fitted], t[partner[fitted]]
+        of_image[held_out] = x[held_out] @ ridge(*both, weight[fitted])
+        of_text[held_out] = t[held_out] @ ridge(*both[::-1], weight[fitted])
     return np.hstack([normalize(of_image), normalize(x)]), np.hstack([normalize(t), normalize(of_text)])

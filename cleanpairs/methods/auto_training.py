@@ -1,4 +1,4 @@
-"""The trained stage of ``auto``: networks, labels by the planted pairs' scores, and captions lent for the training."""
+"""The trained stage of ``auto``: networks, labels by the planted pairs' scores, and captions exchanged for it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -185,7 +185,7 @@ class AutoTraining(TrainingStrategy):
         Epochs of the first stage. The scores of so many epochs of each stage enter the correspondence.
 
     repair_weight : float
-        Weight of a pair with a lent caption.
+        Weight of a pair with another pair's caption.
 
     seed : int
         Seed of everything random.
@@ -332,7 +332,7 @@ class AutoTraining(TrainingStrategy):
         )
 
     def repair(self, view: EpochContext) -> None:
-        """Lend captions of pairs with w < 1/2 to the images that they fit best, by sparse transport."""
+        """Give the captions of pairs with w < 1/2 to the images that they fit best, by sparse transport."""
         flagged = np.flatnonzero(self.w < 0.5)
         if len(flagged) < 4:
             return

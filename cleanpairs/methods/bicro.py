@@ -27,17 +27,17 @@ def consistency(z_image: np.ndarray, z_text: np.ndarray, a_image: np.ndarray, a_
         In [0, 1].
     """
 
-    def ratio(asked: np.ndarray, answered: np.ndarray, a_asked: np.ndarray, a_answered: np.ndarray) -> np.ndarray:
-        found = top_k(asked, a_asked, 2)
-        column = np.zeros(len(asked), dtype=np.int64)
+    def ratio(z: np.ndarray, partner: np.ndarray, a_z: np.ndarray, a_partner: np.ndarray) -> np.ndarray:
+        found = top_k(z, a_z, 2)
+        column = np.zeros(len(z), dtype=np.int64)
         if found.indices.shape[1] > 1:
             first = found.indices[:, 0]
-            same = np.einsum("ij,ij->i", answered, a_answered[first]) > 1 - 1e-6
+            same = np.einsum("ij,ij->i", partner, a_partner[first]) > 1 - 1e-6
             column[(found.scores[:, 0] > 1 - 1e-6) & same] = 1
-        at = np.arange(len(asked))
+        at = np.arange(len(z))
         near = np.maximum(found.indices[at, column], 0)
-        near_d = np.linalg.norm(asked - a_asked[near], axis=1)
-        far_d = np.linalg.norm(answered - a_answered[near], axis=1)
+        near_d = np.linalg.norm(z - a_z[near], axis=1)
+        far_d = np.linalg.norm(partner - a_partner[near], axis=1)
         return np.clip((near_d + 1e-3) / (far_d + 1e-3), 0, 1)
 
     return (ratio(z_image, z_text, a_image, a_text) + ratio(z_text, z_image, a_text, a_image)) / 2
@@ -65,9 +65,9 @@ class _Consistent(Splitting):
         a_image, a_text = z_image[anchors], z_text[anchors]
         y = consistency(z_image, z_text, a_image, a_text)
         right = float(np.median(y[anchors]))
-        held = min(2048, max(2, len(anchors) // 4))  # asked about the others: among themselves each would find itself
-        shuffled = np.roll(a_text[:held], 1, axis=0)
-        wrong = float(np.median(consistency(a_image[:held], shuffled, a_image[held:], a_text[held:])))
+        queries = min(2048, max(2, len(anchors) // 4))  # against other anchors, as each would find itself
+        shuffled = np.roll(a_text[:queries], 1, axis=0)
+        wrong = float(np.median(consistency(a_image[:queries], shuffled, a_image[queries:], a_text[queries:])))
         if right - wrong < 1e-3:
             return np.zeros(self.n, dtype=np.float32)
         return np.clip((y - wrong) / (right - wrong), 0, 1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""CLIP-score: similarity by a pretrained CLIP or SigLIP, with nothing trained. Normalised, unless told otherwise.
+"""CLIP-score: similarity by a pretrained CLIP or SigLIP, with nothing trained. It is normalised by default.
 
 Hessel et al., "CLIPScore: A Reference-free Evaluation Metric for Image Captioning", EMNLP 2021. Schuhmann et al.,
 LAION, 2021 and 2022. Gadre et al., DataComp, 2023. Wang et al., NeurIPS 2024 (negCLIPLoss). The score, its threshold

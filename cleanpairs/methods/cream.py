@@ -77,16 +77,16 @@ class _Refining(Splitting):
         rows = [np.flatnonzero(kind == k) for k in (CLEAN, HARD, NOISY)]
         if not self.split_known or len(rows[CLEAN]) < 2:
             return view.all_batches(network)
-        first = view.batches(rows[CLEAN], network, 1)
-        beside: list[list[np.ndarray]] = []
+        clean_batches = view.batches(rows[CLEAN], network, 1)
+        others: list[list[np.ndarray]] = []
         if behind > self.method.hard_after and len(rows[HARD]) >= 2:
-            beside.append(view.batches(rows[HARD], network, 2)[: len(first)])
+            others.append(view.batches(rows[HARD], network, 2)[: len(clean_batches)])
         if behind > self.method.noisy_after and len(rows[NOISY]) >= 2:
             noisy: list[np.ndarray] = []
-            while len(noisy) < len(first):
+            while len(noisy) < len(clean_batches):
                 noisy += view.batches(rows[NOISY], network, 3 + len(noisy))
-            beside.append(noisy)
-        return [(clean, *(other[k] for other in beside if k < len(other))) for k, clean in enumerate(first)]
+            others.append(noisy)
+        return [(clean, *(other[k] for other in others if k < len(other))) for k, clean in enumerate(clean_batches)]
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         f = view.forward(network, *batch, seed=seed)

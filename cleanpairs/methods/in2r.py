@@ -96,14 +96,14 @@ class _Neighbours(Splitting):
             self.memories[network].push(f.model.vector(chosen.images), f.model.vector(chosen.texts), chosen.rows)
 
     def rectified(self, view: EpochContext, network: int, noisy: BatchOutput) -> Tensor:
-        held, refiners = self.memories[network].held(), view.networks[network].head
+        remembered, refiners = self.memories[network].entries(), view.networks[network].head
         assert isinstance(refiners, nn.ModuleList)
         f, g = noisy.model.vector(noisy.images).float(), noisy.model.vector(noisy.texts).float()
         loss = torch.zeros((), device=view.device)
         of_images, of_texts = refiners
         for z, same, partners, refiner in (
-            (f, held.images, held.texts, of_images),
-            (g, held.texts, held.images, of_texts),
+            (f, remembered.images, remembered.texts, of_images),
+            (g, remembered.texts, remembered.images, of_texts),
         ):
             near = (z.detach() @ same.T).topk(self.method.neighbours, dim=1).indices  # (n, k)
             target = refiner(partners[near])

@@ -126,7 +126,7 @@ class _Correcting(Splitting):
         return slope / scale if scale > 0 and np.isfinite(scale) else None
 
     def smooth_loss(self, view: EpochContext, model: Any, parameters: dict[str, Tensor], inputs: Any) -> Tensor:
-        """Triplet loss (n,) over the mean of the negatives, of a model with other weights. In the order asked for."""
+        """Return the triplet loss (n,) over the mean of the negatives, with other weights, in batch order."""
         images, tokens, order = inputs
         weights = {f"model.{k}": p for k, p in parameters.items()}
         S = torch.func.functional_call(_Similarity(model), weights, (images, tokens))

@@ -86,9 +86,9 @@ class _Repairing(Splitting):
         few = len(memory) < 3 or not len(z_image)
         if few or min(float((z.amax(0) - z.amin(0)).max()) for z in (z_image, z_text)) < 1e-5:
             return np.ones(len(z_image))  # all alike: ranks would be of rounding errors
-        held = memory.held()
-        exclude = None if rows is None else torch.from_numpy(places(held.rows, rows)).to(held.images.device)
-        c: np.ndarray = rank_correlation(z_image, z_text, held.images, held.texts, exclude=exclude).cpu().numpy()
+        images, texts, memory_rows = memory.entries()
+        exclude = None if rows is None else torch.from_numpy(places(memory_rows, rows)).to(images.device)
+        c: np.ndarray = rank_correlation(z_image, z_text, images, texts, exclude=exclude).cpu().numpy()
         return c
 
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
@@ -110,16 +110,16 @@ class _Repairing(Splitting):
         kept_state: State = f.texts if image else f.images
         with torch.no_grad():
             kept = f.model.vector(kept_state).detach().float()  # (n, E)
-        held = memory.held()
-        same, other = (held.texts, held.images) if image else (held.images, held.texts)
+        remembered = memory.entries()
+        same, other = (remembered.texts, remembered.images) if image else (remembered.images, remembered.texts)
         near = (kept @ same.T).topk(min(self.method.neighbours, len(same)), dim=1).indices
         scores = torch.einsum("nke,ne->nk", other[near], kept)  # S(f_j, T_n) of the K nearest
-        entries = near.gather(1, scores.argmax(dim=1, keepdim=True))[:, 0]  # (n,) of the memory
-        given = other[entries]
+        chosen = near.gather(1, scores.argmax(dim=1, keepdim=True))[:, 0]  # (n,) of the memory
+        given = other[chosen]
         z = (given, kept) if image else (kept, given)
         c = self.correlation(memory, z[0], z[1], None)
         y = torch.from_numpy(correspondence_of_ranks(c, *self.ends[network])).to(view.device)
-        sources = held.rows[entries.cpu().numpy()]
+        sources = remembered.rows[chosen.cpu().numpy()]
         given_state: State = view.encode(network, sources, image=image) if f.model.local else given
         images, texts = (given_state, f.texts) if image else (f.images, given_state)
         S = view.similarity(f.model, images, texts)  # (n, n): new pairs on the diagonal

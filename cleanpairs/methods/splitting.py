@@ -81,18 +81,18 @@ class FeatureMemory:
             self.images, self.texts = (torch.zeros(self.size, z.shape[1], device=self.device) for z in (images, texts))
         at = (self.next + np.arange(len(rows))) % self.size
         place = torch.from_numpy(at).to(self.device)
-        for held, new in ((self.images, images), (self.texts, texts)):
-            held[place] = new.detach().to(self.device, torch.float32)
+        for stored, new in ((self.images, images), (self.texts, texts)):
+            stored[place] = new.detach().to(self.device, torch.float32)
         self.rows[at] = rows
         self.next = int((self.next + len(rows)) % self.size)
         self.filled = min(self.size, self.filled + len(rows))
 
-    def held(self) -> Remembered:
-        """What is remembered, as views."""
+    def entries(self) -> Remembered:
+        """Return what is remembered, as views."""
         return Remembered(self.images[: self.filled], self.texts[: self.filled], self.rows[: self.filled])
 
     def state(self) -> dict[str, Any]:
-        """What :meth:`load_state` goes on from."""
+        """Return what :meth:`load_state` resumes from."""
         vectors = {"images": self.images.cpu().numpy(), "texts": self.texts.cpu().numpy()}
         return {**vectors, "rows": self.rows, "next": self.next, "filled": self.filled}
 

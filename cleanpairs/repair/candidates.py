@@ -132,11 +132,11 @@ def candidate_edges(
     searches: list[SearchNote] = []
     by_cosine = True
     for (donors, sure), is_image in product(pools, directions):
-        asked = np.arange(len(mismatched)) if rows is None else rows[is_image]
-        if not len(asked):
+        wanted = np.arange(len(mismatched)) if rows is None else rows[is_image]
+        if not len(wanted):
             continue
         kept, given = (text, image) if is_image else (image, text)
-        query_of_row, queries = _distinct(kept, mismatched[asked])
+        query_of_row, queries = _distinct(kept, mismatched[wanted])
         group_of_donor, distinct_donors = _distinct(given, donors)
         found = donor_search(is_image, sure, queries, distinct_donors, k) if donor_search is not None else None
         if found is None:
@@ -146,7 +146,7 @@ def candidate_edges(
         if found.note is not None:
             searches.append(found.note)
         first = sum(map(len, donor_pairs))
-        admissible = _admissible(corpus, found, asked, query_of_row, distinct_donors, is_image, settings.candidates)
+        admissible = _admissible(corpus, found, wanted, query_of_row, distinct_donors, is_image, settings.candidates)
         for row, nearest, similarity in admissible:
             columns = (row, np.full(len(row), is_image), np.full(len(row), sure), nearest + first, similarity)
             for (name, kind), column in zip(COLUMNS.items(), columns, strict=True):
@@ -169,17 +169,17 @@ def candidate_edges(
 
 
 def _admissible(
-    corpus: Corpus, found: TopK, asked: np.ndarray, query_of_row: np.ndarray, donors: np.ndarray, is_image: bool,
+    corpus: Corpus, found: TopK, wanted: np.ndarray, query_of_row: np.ndarray, donors: np.ndarray, is_image: bool,
     candidates: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:  # fmt: skip
-    """Of what was ``found`` for the mismatched pairs ``asked`` the nearest that no pair of the input is: row, place,
+    """Of what was ``found`` for the mismatched pairs ``wanted`` the nearest that no pair of the input is: row, place,
     score.
     """
     kept, given = (corpus.text, corpus.image) if is_image else (corpus.image, corpus.text)
     n_text = np.int64(corpus.text.group.max(initial=-1) + 1)
     step = 1 << 15  # rows at once: their neighbours take some 50 MB
-    for start in range(0, len(asked), step):
-        rows = asked[start : start + step]
+    for start in range(0, len(wanted), step):
+        rows = wanted[start : start + step]
         query = query_of_row[start : start + step]
         nearest = found.indices[query]  # (R, k)
         group = given.group[donors[np.maximum(nearest, 0)]]  # (R, k)

@@ -1,6 +1,6 @@
 """Captions by a vision-language model behind OpenAI's chat completions: by files of its batch form, or from a server.
 
-A request's ``custom_id`` has three digests: of the picture with its old caption, of the prompt with the parameters, and
+A request's ``custom_id`` has three digests: of the image with its old caption, of the prompt with the parameters, and
 of the model. By the first an answer in a file is found again, whatever else has changed. A server is asked again
 unless all are as they were.
 """
@@ -73,7 +73,7 @@ class ChatSettings:
         return text
 
 
-Asked = tuple[Image.Image, str, str]  # the picture, the prompt, the old caption
+Question = tuple[Image.Image, str, str]  # the image, the prompt, the old caption
 
 
 @dataclass(frozen=True)
@@ -147,12 +147,12 @@ class ChatWriter:
         self.problems: Counter[str] = Counter()
         self.examples: dict[str, str] = {}  # kind of problem -> where it is first
         self.models: Counter[str] = Counter()
-        self.used: set[str] = set()
+        self.counted: set[str] = set()
         self.unanswered: set[str] = set()
-        self.otherwise = 0  # answers to another prompt
+        self.other_prompts = 0  # answers to another prompt
         self.requests = requests
-        self.given: dict[str, Answer] = {}  # by the first digest
-        self.asked: dict[str, Answer] = {}  # what the server has answered, by all three
+        self.file_answers: dict[str, Answer] = {}  # by the first digest
+        self.server_answers: dict[str, Answer] = {}  # what the server has answered, by all three
         self.failed = 0  # requests in a row
         for path in answers:
             self._read(path)
@@ -165,7 +165,7 @@ class ChatWriter:
             if self.cache is not None and self.cache.exists():
                 with reading(self.cache, "read as answers"), open_regular(self.cache) as file:
                     stored = list(answers_of(file, str(self.cache), self.read))
-                self.asked = {a.key: a for a in stored if a.problem != "errors"}
+                self.server_answers = {a.key: a for a in stored if a.problem != "errors"}
 
     @property
     def name(self) -> str:
@@ -175,16 +175,16 @@ class ChatWriter:
     def noted(self) -> dict[str, Any]:
         """What a plan keeps: model, prompt and parameters, as far as they are known."""
         settings = {name: getattr(self.settings, name) for name in ("image_size", "body", "max_words")}
-        prompt = {"asked_otherwise": self.otherwise} if self.otherwise else {"prompt": self.template, **settings}
+        prompt = {"asked_otherwise": n} if (n := self.other_prompts) else {"prompt": self.template, **settings}
         return {"model": self.name, **prompt}
 
-    def begin(self, captions: Sequence[str], pictures: int) -> None:
+    def begin(self, captions: Sequence[str], images: int) -> None:
         """Tell what there is to ask, about pairs with these old captions."""
         if self.tell is not None:
             n, text = len(captions), sum(len(self.template) + len(c) for c in captions) // 4
             seen = n * (self.settings.image_size // 28) ** 2  # a token for 28 x 28 pixels, as in Qwen2.5-VL
             self.tell(
-                f"recaption: {plural(n, 'pair')} with {plural(pictures, 'image')}. Without those that are answered "
+                f"recaption: {plural(n, 'pair')} with {plural(images, 'image')}. Without those that are answered "
                 f"already, requests take about {text + seen:,} tokens at most, and answers {n * 25:,}"
             )
 
@@ -192,16 +192,16 @@ class ChatWriter:
         self, images: Sequence[Image.Image], captions: Sequence[str], words: Sequence[Sequence[str]]
     ) -> list[str]:
         """A caption for each of n images with its old caption and its words in doubt. Empty where there is none."""
-        pairs: list[tuple[str, Asked]] = []
+        pairs: list[tuple[str, Question]] = []
         for image, old, doubted in zip(images, captions, words, strict=True):
             prompt = self._prompt(old, doubted)
             pairs.append((self._key(image, old, prompt), (image, prompt, old)))
-        waiting = {key: asked for key, asked in pairs if (known := self._known(key)) is None or known.problem}
+        waiting = {key: question for key, question in pairs if (known := self._known(key)) is None or known.problem}
         if self.endpoint is not None:
-            self._ask({key: asked for key, asked in waiting.items() if key not in self.asked})
+            self._ask({key: question for key, question in waiting.items() if key not in self.server_answers})
         elif self.requests is not None:
             with open(self.requests, "a", encoding="utf-8") as file:
-                self._write(file, {key: asked for key, asked in waiting.items() if key not in self.unanswered})
+                self._write(file, {key: question for key, question in waiting.items() if key not in self.unanswered})
         return [self._taken(key) for key, _ in pairs]
 
     def read(self, body: Any) -> tuple[str, str]:
@@ -226,39 +226,39 @@ class ChatWriter:
 
     def report(self) -> str:
         """Lines on what was answered, and what was not."""
-        unknown = [answer for short, answer in self.given.items() if short not in self.used]
+        unknown = [answer for short, answer in self.file_answers.items() if short not in self.counted]
         if unknown:
             self._count("unknown ids", unknown[0].where, len(unknown))
         usable = sum(self.models.values())
         without = plural(len(self.unanswered), "pair")
         lines = [f"recaption: {plural(usable, 'caption')} answered, {without} without a usable answer"]
         lines += [f"  {count:,} {kind}, such as {self.examples[kind]}" for kind, count in self.problems.items()]
-        if self.otherwise:
-            lines.append(f"  {plural(self.otherwise, 'answer')} to another prompt than is given here")
+        if self.other_prompts:
+            lines.append(f"  {plural(self.other_prompts, 'answer')} to another prompt than is given here")
         if self.requests is not None:
             lines[0] += ", which are requested"
         return "\n".join(lines)
 
     def _known(self, key: str) -> Answer | None:
-        asked = self.asked.get(key)
-        return asked if asked and not asked.problem else self.given.get(key.partition("-")[0], asked)
+        answer = self.server_answers.get(key)
+        return answer if answer and not answer.problem else self.file_answers.get(key.partition("-")[0], answer)
 
     def _taken(self, key: str) -> str:
         """The caption that is known of a pair, counted."""
         answer, (short, prompt, _) = self._known(key), key.split("-")
         if answer is None or answer.problem:
             self.unanswered.add(key)
-        if answer is None or short in self.used:
+        if answer is None or short in self.counted:
             return "" if answer is None else answer.caption
-        self.used.add(short)
+        self.counted.add(short)
         if answer.problem:
             self._count(answer.problem, answer.where)
         else:
             self.models[answer.model or self.settings.model] += 1
-            self.otherwise += answer.key.split("-")[1:2] != [prompt]
+            self.other_prompts += answer.key.split("-")[1:2] != [prompt]
         return answer.caption
 
-    def _ask(self, waiting: Mapping[str, Asked]) -> None:
+    def _ask(self, waiting: Mapping[str, Question]) -> None:
         """Have the server answer, and keep what it does."""
         endpoint, file = self.endpoint, None
         assert endpoint is not None
@@ -271,11 +271,11 @@ class ChatWriter:
             closing.callback(executor.shutdown, cancel_futures=True)
             closing.enter_context(endpoint)  # closed first: those that still ask end
             for answer in executor.map(partial(self._answer, endpoint, file), waiting, waiting.values()):
-                self.asked[answer.key] = answer
+                self.server_answers[answer.key] = answer
 
-    def _answer(self, endpoint: "Endpoint", file: int | None, key: str, asked: Asked) -> Answer:
+    def _answer(self, endpoint: "Endpoint", file: int | None, key: str, question: Question) -> Answer:
         """What the server answers to one request. Raises DataError: so have too many before."""
-        image, prompt, old = asked
+        image, prompt, old = question
         where, most = f"the pair captioned {old[:60]!r}", 10
         body, why = endpoint.ask(self._body(image, prompt))
         caption, problem = self.read(body)
@@ -317,8 +317,8 @@ class ChatWriter:
             **self.settings.body, "model": self.settings.model, "messages": [{"role": "user", "content": content}],
         }  # fmt: skip
 
-    def _write(self, file: IO[str], asked: Mapping[str, Asked]) -> None:
-        for key, (image, prompt, _) in asked.items():
+    def _write(self, file: IO[str], questions: Mapping[str, Question]) -> None:
+        for key, (image, prompt, _) in questions.items():
             request = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions"}
             file.write(json.dumps({**request, "body": self._body(image, prompt)}) + "\n")
 
@@ -327,11 +327,11 @@ class ChatWriter:
         with reading(path, "read as answers"), open_regular(path) as file:
             for answer in answers_of(file, str(path), self.read):
                 short = answer.key.partition("-")[0]
-                request = self.given.get(short)
+                request = self.file_answers.get(short)
                 if not answer.key:
                     self._count(answer.problem, answer.where)
                 elif request is None or (request.problem and not answer.problem):
-                    self.given[short] = answer
+                    self.file_answers[short] = answer
                 elif not answer.problem:
                     self._count("doubled ids", answer.where)
 

@@ -74,7 +74,8 @@ def decide_repairs(
         reason[slice(None) if settings.donor_pool == "trusted" else reason == 3] = UNSURE
         reason[edges.row[sure]] = RIVALLED
         rows = {way: np.unique(edges.row[sure[edges.is_image[sure] == way]]) for way in (False, True)}
-        edges = edges.only(np.isin(_asked(edges), _asked(edges)[sure])).and_others(searched(trusted=[True], rows=rows))
+        key = _row_and_direction(edges)
+        edges = edges.only(np.isin(key, key[sure])).and_others(searched(trusted=[True], rows=rows))
         paired = pair_edges(edges, scorer)
         good = _good(edges, paired, own, settings)
         good = good[_has_best_score(edges, paired, alone=True)[good]]
@@ -100,31 +101,31 @@ def decide_repairs(
 
 
 def _good(edges: Edges, paired: Paired, own: np.ndarray, settings: RepairSettings) -> np.ndarray:
-    """Edges, by number, that score enough, and more than the present pair of their row, whose score is ``own`` (R,)."""
+    """Return the edges that score enough, and more than the present pair of their row, whose score is ``own`` (R,)."""
     return np.flatnonzero((paired.score >= settings.min_repair_score) & (paired.score > own[edges.row]))
 
 
-def _asked(edges: Edges) -> np.ndarray:
-    """(E,): a number of the row and the direction of each edge."""
+def _row_and_direction(edges: Edges) -> np.ndarray:
+    """Return a number (E,) of the row and the direction of each edge."""
     return edges.row * 2 + edges.is_image
 
 
 def _has_best_score(edges: Edges, paired: Paired, *, alone: bool = False) -> np.ndarray:
-    """(E,) bool: edges whose pair scores most of its row in the same direction.
+    """Return which edges (E,) make the best pair of their row in the same direction.
 
-    ``alone``: and more than all others, of which there are.
+    ``alone``: there are others, and it is better than all of them.
     """
-    asked = _asked(edges)
+    key = _row_and_direction(edges)
     best = np.full(2 * edges.row.max(initial=0) + 2, -np.inf, np.float32)
-    np.maximum.at(best, asked, paired.score)
-    top = paired.score == best[asked]
+    np.maximum.at(best, key, paired.score)
+    top = paired.score == best[key]
     if not alone:
         return top
     first = np.zeros(len(best), np.int64)
-    first[asked[top]] = paired.number[top]
-    rival = paired.number != first[asked]
-    rivals, ties = (np.bincount(asked[some], minlength=len(best)) for some in (rival, rival & top))
-    return top & (rivals > 0)[asked] & (ties == 0)[asked]
+    first[key[top]] = paired.number[top]
+    rival = paired.number != first[key]
+    rivals, ties = (np.bincount(key[some], minlength=len(best)) for some in (rival, rival & top))
+    return top & (rivals > 0)[key] & (ties == 0)[key]
 
 
 def _best_first(
@@ -178,7 +179,7 @@ def _decided(
     edge: np.ndarray, donor: np.ndarray, edges: Edges, paired: Paired, probability: RepairProbability | None,
     reason: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """What each row gets by the ``edge`` and from the ``donor`` (R,) that it has taken, -1 where it has none.
+    """Return what each row gets by the ``edge`` and from the ``donor`` (R,) that it has taken, -1 where it has none.
 
     ``reason`` (R,): of those that have nothing.
     """
@@ -201,16 +202,17 @@ def _decided(
 
 
 def no_repairs(n: int, reason: int | np.ndarray) -> np.ndarray:
-    """Of n mismatched pairs none is repaired, for one of :data:`cleanpairs.repair.actions.REASONS`."""
+    """Return n mismatched pairs that are not repaired, for one of :data:`cleanpairs.repair.actions.REASONS`."""
     out = np.full(n, np.array((-1, False, False, np.nan, np.nan, np.nan, 0, 0), REPAIR))
     out["reason"] = reason
     return out
 
 
 def _as_pure(confidence: np.ndarray, probability: RepairProbability, dirtier: float = 0.02) -> np.ndarray:
-    """(R,) bool: of the repairs, NaN where there is none, the surest that make what is kept hardly dirtier.
+    """Return which repairs (R,) are made: the surest ones, as long as they leave the output about as pure.
 
-    ``dirtier``: by which the expected share of mismatched pairs may rise above that of the kept pairs.
+    A ``confidence`` is NaN where there is no repair. By ``dirtier`` the expected share of mismatched pairs may rise
+    above that of the kept pairs.
     """
     surest = np.argsort(-np.nan_to_num(confidence, nan=-1), kind="stable")[: int((~np.isnan(confidence)).sum())]
     wrong = probability.mismatched + np.cumsum(1 - confidence[surest].astype(np.float64))
@@ -222,7 +224,7 @@ def _as_pure(confidence: np.ndarray, probability: RepairProbability, dirtier: fl
 
 
 def _confidence(edges: Edges, paired: Paired, at: np.ndarray, probability: RepairProbability) -> np.ndarray:
-    """Probability (b,) of the pairs that the edges ``at`` (b,) make. 0 where only trusted pairs lend a part."""
+    """Return the probability (b,) of the pairs that the edges ``at`` make, 0 where all donors are trusted pairs."""
     lead = np.full(paired.count, -1)
     lead[paired.number[paired.lead]] = paired.lead
     lead, out = lead[paired.number[at]], np.zeros(len(at), np.float32)
@@ -258,8 +260,8 @@ def transport_shares(
     # How many mismatched pairs show each image, and each text, and how many rows that of one pair may serve.
     a = np.bincount(corpus.image.group[corpus.mismatched])[images].astype(np.float64)
     b = np.bincount(corpus.text.group[corpus.mismatched])[texts].astype(np.float64)
-    lent = (settings.donor_pool != "trusted" and some for some in (settings.replaces_image, settings.replaces_text))
-    capacity = [settings.max_reuse if some else 1 for some in lent]
+    uses = 1 if settings.donor_pool == "trusted" else settings.max_reuse
+    capacity = [uses if replaced else 1 for replaced in (settings.replaces_image, settings.replaces_text)]
     wrong, right = corpus.typical
     mass = sparse_transport(
         row.astype(np.int32), column.astype(np.int32), -edges.similarity[paired.lead].astype(np.float64),

@@ -110,8 +110,8 @@ def followed(table: pa.Table) -> pa.Table:
     same = ~repaired | _true(pc.or_kleene(pc.is_null(given_key), pc.equal(given_key, own_key)))
     for i in np.flatnonzero(~same).tolist():  # pandas makes 7.0 of 007 beside empty cells
         same[i] = same_key(given_key[i].as_py(), own_key[i].as_py() or "", rel_tol=0)
-    lent = pc.or_kleene(pc.is_valid(given_key), pc.starts_with(table["reason"], CAPTIONED))
-    taken_back = keeps & _true(one_array(lent))  # it still has the caption of that donor, or of that model
+    has_donor = pc.or_kleene(pc.is_valid(given_key), pc.starts_with(table["reason"], CAPTIONED))
+    taken_back = keeps & _true(one_array(has_donor))  # it still has the caption of that donor, or of that model
     # Of a row that was repaired just now the caption is still its own, or that of the donor of before.
     as_before = repaired & (_true(pc.equal(text, original)) | _true(pc.equal(text, taken(original, lender))))
     edited = (keeps | repaired) & same & ~taken_back & ~as_before & _true(pc.not_equal(text, caption))
@@ -138,13 +138,13 @@ def followed(table: pa.Table) -> pa.Table:
     return with_columns(table, new)
 
 
-def _reason(table: pa.Table, lent: np.ndarray) -> pa.Array:
-    """``reason`` of the plan's rows without what was said of another action or, but for rows ``lent`` (n,), donor."""
+def _reason(table: pa.Table, has_donor: np.ndarray) -> pa.Array:
+    """Return ``reason`` without reasons for another action or, except where ``has_donor`` (n,), another donor."""
     reason, dropped = one_array(table["reason"]), acted(table, ["drop"])
     of_drop, of_donor = (pc.is_in(reason, pa.array(words, pa.string())) for words in (REASONS, KINDS))
     of_donor = pc.or_kleene(of_donor, pc.starts_with(reason, DISPLACED))
     of_model = _true(pc.starts_with(reason, CAPTIONED)) & ~acted(table, ["recaption"])
-    stale = (_true(of_drop) & ~dropped) | (_true(of_donor) & ~lent) | of_model
+    stale = (_true(of_drop) & ~dropped) | (_true(of_donor) & ~has_donor) | of_model
     reason = pc.if_else(pa.array(stale), None, reason)
     return pc.if_else(pa.array(dropped), pc.fill_null(reason, "by hand"), reason)
 

@@ -85,7 +85,7 @@ class Endpoint(AbstractContextManager["Endpoint"]):
                 why, wait = f"{type(error).__name__}: {error}", 0.0
                 continue
             self._reached, status = True, response.status_code
-            why = f"status {status}: {self._shown(response.text)}"
+            why = f"status {status}: {self._without_key(response.text)}"
             if status == 200:
                 return _json(response), ""
             if status in (401, 403):
@@ -93,7 +93,7 @@ class Endpoint(AbstractContextManager["Endpoint"]):
             if status == 404:
                 raise self._ended(f"{self.url} does not exist there, or not with this model: {why}")
             if response.is_redirect:
-                target = self._shown(response.headers.get("location", "another address"))
+                target = self._without_key(response.headers.get("location", "another address"))
                 raise self._ended(f"{self.url} refers to {target}, which is not asked: name the address itself")
             if status not in (408, 409, 429) and status < 500:
                 return None, why
@@ -107,7 +107,7 @@ class Endpoint(AbstractContextManager["Endpoint"]):
         self.close()
         return kind(why)
 
-    def _shown(self, text: str) -> str:
+    def _without_key(self, text: str) -> str:
         text = " ".join(text.split())
         return (text.replace(self._key, "***") if self._key else text)[:200]
 

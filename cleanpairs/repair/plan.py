@@ -180,8 +180,8 @@ class RepairPlan:
         for i, (planned, key) in enumerate(zip(table["key"].to_pylist(), pairs.keys, strict=True)):
             if not same_key(planned, key):
                 raise DataError(f"pair {i} has key {planned!r} in the plan and {key!r} in the data")
-        lent = taken(keys, one_array(table["donor_pair_id"]))
-        return replace(self, table=with_columns(table, {"key": keys, "donor_key": lent}))
+        donor_keys = taken(keys, one_array(table["donor_pair_id"]))
+        return replace(self, table=with_columns(table, {"key": keys, "donor_key": donor_keys}))
 
     def apply(self, pairs: Any) -> Any:
         """The kept and the repaired pairs, in order, as a new corpus in memory.
@@ -298,9 +298,9 @@ def _with_captions(table: pa.Table, captions: pa.Array | pa.ChunkedArray) -> pa.
     captions = captions.fill_null("")
     if pc.all(pc.equal(table["original_caption"].fill_null(""), captions), min_count=0).as_py():
         return table
-    lent = taken(captions, part_sources(table)[0])
+    donor_captions = taken(captions, part_sources(table)[0])
     follows = pa.array(acted(table, ["keep", *REMATCHED]))
-    caption = pc.if_else(follows, lent, table["caption"])
+    caption = pc.if_else(follows, donor_captions, table["caption"])
     return with_columns(table, {"original_caption": captions, "caption": caption})
 
 

@@ -97,10 +97,10 @@ class PlanInput:
         index = np.asarray(pairs.image_index)
         _refuse_non_finite(z_image, np.unique(index[~np.isnan(values)]), "images")
         _refuse_non_finite(z_text, np.flatnonzero(~np.isnan(values)), "captions")
-        moves = _made(moves, settings)
+        moves = _wanted_moves(moves, settings)
         moves = moves[np.isfinite(values[moves["pair"]] + values[moves["donor"]])]
         undecided = _without(values, moves["pair"])
-        mismatched, above = map(np.flatnonzero, _parted(undecided, settings))
+        mismatched, above = map(np.flatnonzero, _below_and_above(undecided, settings))
         best = _Best(settings.max_trusted)
         best.add(above, values[above])
         trusted = np.sort(best.pair)
@@ -137,7 +137,7 @@ class PlanInput:
         OutputError
             The disk is full.
         """
-        moves = _made(moves, settings)
+        moves = _wanted_moves(moves, settings)
         undecided = np.ones(n, bool)
         undecided[moves["pair"]] = False
         values, cosine = np.empty(n, np.float32), np.empty(n, np.float32)
@@ -158,13 +158,13 @@ class PlanInput:
                 if settings.dedup and batch.vectors is not None:
                     signs[s] = signs_of(batch.vectors.mean(axis=1))[batch.row]
                 reasons.update({first + i: why for i, why in batch.faults.items()})
-                below, above = (np.flatnonzero(undecided[s] & x) for x in _parted(y, settings))
+                below, above = (np.flatnonzero(undecided[s] & x) for x in _below_and_above(y, settings))
                 for side, z in zip(vectors, (z_image, z_text), strict=True):
                     side.append(z[below])
                 best.add(first + above, y[above], z_image[above], z_text[above])
                 table.write_batch(pa.RecordBatch.from_arrays([batch.keys, batch.captions], schema=TEXTS))
                 first = s.stop
-        mismatched, above = (np.flatnonzero(undecided & x) for x in _parted(values, settings))
+        mismatched, above = (np.flatnonzero(undecided & x) for x in _below_and_above(values, settings))
         order = np.argsort(best.pair)
         row = np.arange(len(mismatched) + len(order))
         for side in vectors:
@@ -192,25 +192,25 @@ class _Best:
         """The next pairs (b,), rising, with their ``vectors`` (b, d)."""
         if not self.vectors:
             self.vectors = [np.empty((self.most, z.shape[1]), np.float32) for z in vectors]
-        held = len(self.pair)
+        count = len(self.pair)
         pairs, values = np.append(self.pair, pair), np.append(self.value, value)
         best = np.lexsort((pairs, -values))[: self.most]
-        new = best[best >= held]
-        place = np.concatenate([np.setdiff1d(np.arange(held), best), np.arange(held, len(best))])
+        new = best[best >= count]
+        place = np.concatenate([np.setdiff1d(np.arange(count), best), np.arange(count, len(best))])
         pairs[place], values[place] = pairs[new], values[new]
         for room, z in zip(self.vectors, vectors, strict=True):
-            room[place] = z[new - held]
+            room[place] = z[new - count]
         self.pair, self.value = pairs[: len(best)], values[: len(best)]
 
 
-def _made(moves: np.ndarray | None, settings: RepairSettings) -> np.ndarray:
+def _wanted_moves(moves: np.ndarray | None, settings: RepairSettings) -> np.ndarray:
     """The moves that the settings want."""
     if moves is not None and settings.displaced and settings.repairs != "none" and settings.replaces_text:
         return np.asarray(moves[moves["confidence"] >= settings.min_confidence])
     return np.empty(0, MOVE)
 
 
-def _parted(values: np.ndarray, settings: RepairSettings) -> tuple[np.ndarray, np.ndarray]:
+def _below_and_above(values: np.ndarray, settings: RepairSettings) -> tuple[np.ndarray, np.ndarray]:
     """Which correspondences (N,) are below the threshold, and which are not. Neither where NaN."""
     return values < settings.resolved_threshold, values >= settings.resolved_threshold
 

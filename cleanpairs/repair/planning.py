@@ -83,27 +83,27 @@ class Planned:
         for batch in given.texts():
             found.append(taken(batch, pairs[_within(pairs, slice(first, first + len(batch)))] - first))
             first += len(batch)
-        lent = pa.Table.from_batches(found, TEXTS).combine_chunks()
+        donors = pa.Table.from_batches(found, TEXTS).combine_chunks()
         first = 0
         for batch in given.texts():
             at = _within(given.mismatched, slice(first, first + len(batch)))
             donor = repairs["donor"][at]
-            of = taken(lent, pa.array(np.searchsorted(pairs, donor), mask=donor < 0))
+            of = taken(donors, pa.array(np.searchsorted(pairs, donor), mask=donor < 0))
             rows = self._rows(first, batch, at, use[at], of)
-            yield with_columns(rows, {"captions": self._several(first, rows["repair_score"], lent, pairs)})
+            yield with_columns(rows, {"captions": self._weighted_captions(first, rows["repair_score"], donors, pairs)})
             first += len(batch)
 
-    def _several(self, first: int, score: pa.ChunkedArray, lent: pa.Table, pairs: np.ndarray) -> pa.Array:
+    def _weighted_captions(self, first: int, score: pa.ChunkedArray, donors: pa.Table, pairs: np.ndarray) -> pa.Array:
         """The weighted captions of the pairs with these scores, from pair ``first`` on. Null where it is one.
 
-        ``lent``: what the ``pairs`` (k,) lend.
+        ``donors``: what the ``pairs`` (k,) lend.
         """
         n = len(score)
         some = self.shares[_within(self.shares["pair"], slice(first, first + n))]
         if not len(some):
             return pa.nulls(n, CAPTIONS)
         place = some["pair"] - first
-        captions = one_array(taken(lent["caption"], np.searchsorted(pairs, some["donor"])))
+        captions = one_array(taken(donors["caption"], np.searchsorted(pairs, some["donor"])))
         weight = pa.array(some["share"] * score.to_numpy()[place], pa.float32())
         columns = captions, pa.repeat("rematched", len(some)), weight
         cells = pa.StructArray.from_arrays(columns, fields=list(CAPTIONS.value_type))
@@ -114,9 +114,9 @@ class Planned:
     def _faulty(self) -> np.ndarray:
         return np.array(sorted(self.given.reasons), np.int64)
 
-    def _rows(self, first: int, batch: pa.RecordBatch, at: slice, use: np.ndarray, lent: pa.Table) -> pa.Table:
+    def _rows(self, first: int, batch: pa.RecordBatch, at: slice, use: np.ndarray, donors: pa.Table) -> pa.Table:
         """The pairs of a batch, from pair ``first`` on. Of the r mismatched ones ``at`` among them: their ``use``, and
-        what is ``lent`` to them.
+        what is ``donors`` to them.
         """
         (keys, captions), n = batch.columns, len(batch)
         s, repairs, mismatched = slice(first, first + n), self.repairs[at], self.given.mismatched[at] - first
@@ -138,7 +138,7 @@ class Planned:
         action[self._duplicates_in(s)] = ACTIONS.index("drop")
         takes_text = pa.array(action == ACTIONS.index("rematch_text"))
         gone = pa.array((action == ACTIONS.index("drop")) | quarantined)
-        new = pc.if_else(takes_text, spread(lent["caption"]), captions)
+        new = pc.if_else(takes_text, spread(donors["caption"]), captions)
         return pa.table(
             {
                 "pair_id": np.arange(s.start, s.stop),
@@ -146,7 +146,7 @@ class Planned:
                 "action": taken(pa.array(ACTIONS, pa.string()), pa.array(action)),
                 "correspondence": pa.array(correspondence, mask=quarantined, type=pa.float32()),
                 "donor_pair_id": spread(repairs["donor"]),
-                "donor_key": spread(lent["key"]),
+                "donor_key": spread(donors["key"]),
                 "caption": pc.if_else(gone, None, new),
                 "original_caption": captions,
                 "repair_score": spread(repairs["score"]),
@@ -224,8 +224,8 @@ def plan_repairs(
     for name in ("pair", "donor"):
         shares[name] = given.concerned[shares[name]]
     if settings.repairs == "probable" and repaired.any():
-        shown = np.where(repairs["is_image"], given.mismatched, repairs["donor"])[repaired]
-        pairs, place = np.unique(shown, return_inverse=True)
+        carriers = np.where(repairs["is_image"], given.mismatched, repairs["donor"])[repaired]
+        pairs, place = np.unique(carriers, return_inverse=True)
         many = near_copies(given.texts, pairs)[place] > 2
         repairs[np.flatnonzero(repaired)[many]] = no_repairs(1, COPIED)
     given, repairs = _with_moves(given, repairs)

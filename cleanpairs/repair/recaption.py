@@ -98,7 +98,7 @@ def _there(pairs: Pairs, plan: RepairPlan, image: np.ndarray, text: np.ndarray) 
     return np.array([both in known for both in zip(image.tolist(), text.tolist(), strict=True)], bool)
 
 
-def shown(pairs: Pairs, rows: np.ndarray) -> Iterator[tuple[np.ndarray, list[Image.Image]]]:
+def decoded_images(pairs: Pairs, rows: np.ndarray) -> Iterator[tuple[np.ndarray, list[Image.Image]]]:
     """The decoded images of rows (n,), in parts: positions in ``rows``, and an image for each. What has none is left
     out. ConfigError where the data has vectors only.
     """
@@ -107,10 +107,10 @@ def shown(pairs: Pairs, rows: np.ndarray) -> Iterator[tuple[np.ndarray, list[Ima
     with Decoder(RGB, workers_for(len(images))) as decoder:
         for batch in decoder.batches(pairs.images.at(images).iter_encoded(64)):
             seen += any(reason != MISSING for reason in batch.failures.values()) or bool(batch.arrays)
-            pictures = dict(zip(batch.rows.tolist(), map(Image.fromarray, batch.arrays), strict=True))
-            here = np.flatnonzero(np.isin(place, batch.rows))
-            if len(here):
-                yield here, [pictures[k] for k in place[here].tolist()]
+            decoded = dict(zip(batch.rows.tolist(), map(Image.fromarray, batch.arrays), strict=True))
+            places = np.flatnonzero(np.isin(place, batch.rows))
+            if len(places):
+                yield places, [decoded[k] for k in place[places].tolist()]
     if len(images) and not seen:
         raise ConfigError("a model has to see the images, and this data has precomputed vectors only")
 
@@ -123,10 +123,10 @@ def _written(
     if len(rows) and hasattr(writer, "begin"):
         writer.begin(old, len(np.unique(pairs.image_index[rows])))
     captions: dict[int, str] = {}
-    for here, pictures in shown(pairs, rows):
-        texts = writer.caption(pictures, [old[i] for i in here.tolist()], words(rows[here]))
-        if len(texts) != len(here) or not all(isinstance(text, str) for text in texts):
-            raise ConfigError(f"{type(writer).__name__}.caption must give a text for each of {len(here)} images")
-        captions |= {i: " ".join(text.split()) for i, text in zip(here.tolist(), texts, strict=True)}
+    for places, images in decoded_images(pairs, rows):
+        texts = writer.caption(images, [old[i] for i in places.tolist()], words(rows[places]))
+        if len(texts) != len(places) or not all(isinstance(text, str) for text in texts):
+            raise ConfigError(f"{type(writer).__name__}.caption must give a text for each of {len(places)} images")
+        captions |= {i: " ".join(text.split()) for i, text in zip(places.tolist(), texts, strict=True)}
     kept = sorted(i for i, text in captions.items() if text)  # never an empty one
     return rows[kept], [captions[i] for i in kept]

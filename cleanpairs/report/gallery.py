@@ -25,8 +25,8 @@ class Cards:
         self.pairs, self.outcome = pairs, outcome
         self._known: dict[int, str | None] = {}
 
-    def pictures(self, ids: np.ndarray) -> list[str | None]:
-        """Data addresses of pairs (k,), None where there is no picture or it cannot be decoded."""
+    def image_addresses(self, ids: np.ndarray) -> list[str | None]:
+        """Return the images of pairs (k,) as data addresses, None where there is none or it cannot be decoded."""
         rows = self.pairs.image_index[ids]
         new = np.array([m for m in np.unique(rows).tolist() if m not in self._known], np.int64)
         small = thumbnails(self.pairs.images, new, 160)  # pixels: shown at half of it on a dense screen
@@ -44,9 +44,9 @@ class Cards:
         The ``note`` says how they were chosen. The kind ``name`` gives them their colour. Sentences ``why`` (N,) go
         with all pairs. Pairs that were chosen by other scores have these as ``notes`` (k,).
         """
-        before = self.pictures(ids)
+        before = self.image_addresses(ids)
         replaced = self.outcome.action[ids] == "rematch_image"
-        after = self.pictures(np.where(replaced, self.outcome.donor[ids], ids))
+        after = self.image_addresses(np.where(replaced, self.outcome.donor[ids], ids))
         cards = [
             {
                 "pair_id": i,
@@ -61,9 +61,9 @@ class Cards:
         return {"name": name, "title": title, "note": note, "total": total, "cards": cards}
 
 
-def galleries(shown: Cards, count: int, why: Sequence[str | None] | None) -> list[dict[str, Any]]:
+def galleries(cards: Cards, count: int, why: Sequence[str | None] | None) -> list[dict[str, Any]]:
     """The repairs, the worst pairs, the doubtful ones on both sides of the threshold, and the best: ``count`` each."""
-    outcome = shown.outcome
+    outcome = cards.outcome
 
     def ranked(kind: str, by: np.ndarray) -> np.ndarray:
         ids = np.flatnonzero(outcome.kind == kind)
@@ -82,7 +82,7 @@ def galleries(shown: Cards, count: int, why: Sequence[str | None] | None) -> lis
         ("kept", "Kept: the best", "the highest correspondence of all that were kept", kept, best),
     ]
     return [
-        shown.gallery(title, note, len(whole), ids, name=name, why=why)
+        cards.gallery(title, note, len(whole), ids, name=name, why=why)
         for name, title, note, whole, ids in chosen
         if len(ids)
     ]
@@ -107,21 +107,21 @@ def _verdict(pairs: Pairs, outcome: Outcome, i: int) -> tuple[str, bool] | None:
     return ("truth: repaired with its own partner" if back else "truth: repaired with a wrong partner"), back
 
 
-def donors(shown: Cards, count: int) -> list[tuple[int, int, str | None]]:
-    """(Pair, uses, picture) of the ``count`` whose caption or image most repaired pairs got, twice at least."""
-    outcome = shown.outcome
+def donors(cards: Cards, count: int) -> list[tuple[int, int, str | None]]:
+    """Return (pair, uses, image) of the ``count`` pairs that most repaired pairs took a part of, at least two."""
+    outcome = cards.outcome
     ids, uses = np.unique(outcome.donor[(outcome.kind == "repaired") & (outcome.donor >= 0)], return_counts=True)
     order = np.argsort(-uses, kind="stable")[:count]
     order = order[uses[order] > 1]
-    return list(zip(ids[order].tolist(), uses[order].tolist(), shown.pictures(ids[order]), strict=True))
+    return list(zip(ids[order].tolist(), uses[order].tolist(), cards.image_addresses(ids[order]), strict=True))
 
 
-def duplicates(shown: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
-    """The ``count`` largest groups of the same image and of the same text, of ``total`` that hold ``pairs`` pairs."""
-    pairs, groups = shown.pairs, []
+def duplicates(cards: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
+    """Return the ``count`` largest groups of one image and of one text, of ``total`` groups of ``pairs`` pairs."""
+    pairs, groups = cards.pairs, []
     images = pairs.image_group[np.unique(pairs.image_index)]  # a selection of pairs shares the images of all
     texts = pairs.text_group[[bool((caption or "").strip()) for caption in pairs.captions]] if len(pairs) else images
-    for title, group, members, pictures, captions in (
+    for title, group, members, most_images, most_captions in (
         ("The same image", pairs.pair_image_group, images, 1, 4),
         ("The same text", pairs.text_group, texts, 6, 1),
     ):
@@ -130,13 +130,13 @@ def duplicates(shown: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
         for name in names[order[size[order] > 1]].tolist():
             ids = np.flatnonzero(group == name)
             _, first = np.unique(pairs.image_index[ids], return_index=True)
-            said = dict.fromkeys(visible(pairs.captions[i] or "(empty caption)", 120) for i in ids[:200].tolist())
+            distinct = dict.fromkeys(visible(pairs.captions[i] or "(empty caption)", 120) for i in ids[:200].tolist())
             largest.append({
                 "pairs": len(ids),
                 "images": len(first),
-                "captions": list(said)[:captions],
-                "pictures": shown.pictures(ids[np.sort(first)][:pictures]),
-                "mean": float(pd.Series(shown.outcome.correspondence[ids]).mean()),
+                "captions": list(distinct)[:most_captions],
+                "pictures": cards.image_addresses(ids[np.sort(first)][:most_images]),
+                "mean": float(pd.Series(cards.outcome.correspondence[ids]).mean()),
             })  # fmt: skip
         if largest:
             several = int((size > 1).sum()), int(np.isin(group, names[size > 1]).sum())
@@ -145,7 +145,7 @@ def duplicates(shown: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
 
 
 def precomputed_scores(pairs: Pairs, scores: Any, most: int = 4) -> dict[str, np.ndarray]:
-    """Name -> (N,) float64, NaN where there is none: of the input, then other floats of the scores table."""
+    """Return name -> scores (N,) float64 or NaN: those of the input, then other floats of the scores table."""
     columns = {name: np.asarray(values, np.float64) for name, values in pairs.precomputed_scores.items()}
     table, ours = scores_table(scores), ("correspondence", *COLUMNS.names)
     for field in table.schema:
@@ -154,11 +154,12 @@ def precomputed_scores(pairs: Pairs, scores: Any, most: int = 4) -> dict[str, np
     return dict(list(columns.items())[:most])
 
 
-def compare_scores(shown: Cards, given: Mapping[str, np.ndarray], count: int) -> list[dict[str, Any]]:
-    """One comparison a score, over the pairs that have both, if there are two: do they agree, and where do they not?
-    Shown are the pairs whose ranks are furthest apart, ``count`` each way.
+def compare_scores(cards: Cards, given: Mapping[str, np.ndarray], count: int) -> list[dict[str, Any]]:
+    """Compare each precomputed score with the correspondence, over the pairs that have both, if there are two.
+
+    The galleries have the pairs whose ranks are furthest apart, ``count`` each way.
     """
-    out, outcome = [], shown.outcome
+    out, outcome = [], cards.outcome
     for name, values in given.items():
         if len(values) != len(outcome):
             raise DataError(
@@ -181,7 +182,7 @@ def compare_scores(shown: Cards, given: Mapping[str, np.ndarray], count: int) ->
             "auroc": float(roc_auc_score(truth, -x)) if has_truth else None,
             "auroc_ours": float(roc_auc_score(truth, -y)) if has_truth else None,
             "figure": _figure(x, y, title, outcome.threshold),
-            "galleries": _apart(shown, visible(name, 40), values, rows, count),
+            "galleries": _apart(cards, visible(name, 40), values, rows, count),
         })  # fmt: skip
     return out
 
@@ -201,15 +202,15 @@ def _figure(given: np.ndarray, correspondence: np.ndarray, name: str, threshold:
     return drawn(draw)
 
 
-def _apart(shown: Cards, name: str, values: np.ndarray, both: np.ndarray, count: int) -> list[dict[str, Any]]:
+def _apart(cards: Cards, name: str, values: np.ndarray, both: np.ndarray, count: int) -> list[dict[str, Any]]:
     from scipy.stats import rankdata
 
-    gap = (rankdata(values[both]) - rankdata(shown.outcome.correspondence[both])) / len(both)  # in (-1, 1)
+    gap = (rankdata(values[both]) - rankdata(cards.outcome.correspondence[both])) / len(both)  # in (-1, 1)
     parts = []
     for sign, title in ((1, f"Higher by {name} than by cleanpairs"), (-1, f"Lower by {name} than by cleanpairs")):
         order = np.argsort(-gap, kind="stable")[::sign][:count]
         ids = both[order[sign * gap[order] > 0]]
         notes = [f"{name} {value:.3g}" for value in values[ids]]
         if len(ids):
-            parts.append(shown.gallery(title, "ranks furthest apart first", len(both), ids, notes=notes))
+            parts.append(cards.gallery(title, "ranks furthest apart first", len(both), ids, notes=notes))
     return parts

@@ -121,12 +121,12 @@ def plot_pairs(
     size = (2.6 * columns, 3.0 * rows)
     axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")[1].ravel()
     with Decoder(RGB, workers_for(len(ids))) as decoder:
-        (shown,) = decoder.batches([(0, pairs.images.read(pairs.image_index[ids].tolist()))])
-    pictures = dict(zip(shown.rows.tolist(), shown.arrays, strict=True))
+        (decoded,) = decoder.batches([(0, pairs.images.read(pairs.image_index[ids].tolist()))])
+    images = dict(zip(decoded.rows.tolist(), decoded.arrays, strict=True))
     for k, (ax, i) in enumerate(zip(axes, ids.tolist(), strict=False)):
         ax.set(xticks=[], yticks=[])
-        if k in pictures:
-            ax.imshow(pictures[k])
+        if k in images:
+            ax.imshow(images[k])
         else:
             ax.text(0.5, 0.5, "no image", ha="center", va="center", transform=ax.transAxes, color="#666")
         word, colour = ("flagged", FLAGGED) if y[i] < threshold else ("kept", KEPT)

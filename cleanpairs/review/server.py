@@ -58,13 +58,13 @@ class LabelServer:
         routes = [
             *(Route(f"/{path}", _file(name)) for path, name in FILES.items()),
             Route("/image/{pair:int}", self._image),
-            Route("/state", self._asked(self._state)),
-            Route("/queue", self._asked(self._queue)),
-            Route("/question/{pair:int}", self._asked(session.question)),
-            Route("/decide", self._asked(self._answer), methods=["POST"]),
-            Route("/decide_all", self._asked(self._answer_all), methods=["POST"]),
-            Route("/undo", self._asked(self._undo), methods=["POST"]),
-            Route("/write", self._asked(lambda: {"text": finish()}), methods=["POST"]),
+            Route("/state", self._endpoint(self._state)),
+            Route("/queue", self._endpoint(self._queue)),
+            Route("/question/{pair:int}", self._endpoint(session.question)),
+            Route("/decide", self._endpoint(self._answer), methods=["POST"]),
+            Route("/decide_all", self._endpoint(self._answer_all), methods=["POST"]),
+            Route("/undo", self._endpoint(self._undo), methods=["POST"]),
+            Route("/write", self._endpoint(lambda: {"text": finish()}), methods=["POST"]),
         ]
         bad = dict.fromkeys((ConfigError, ValueError, TypeError, KeyError, RecursionError, OverflowError), _refused)
         app = Starlette(
@@ -80,7 +80,7 @@ class LabelServer:
         """Answer until Ctrl-C, which is raised again."""
         self._uvicorn.run(sockets=[self._socket])
 
-    def _asked(self, work: Callable[..., dict[str, Any]]) -> Callable[[Request], Any]:
+    def _endpoint(self, work: Callable[..., dict[str, Any]]) -> Callable[[Request], Any]:
         """An endpoint that gives a function the fields of the request, and answers with what it returns."""
 
         def locked(fields: dict[str, Any]) -> dict[str, Any]:
@@ -107,10 +107,10 @@ class LabelServer:
     def _queue(self, show: str = "flagged", words: str = "") -> dict[str, Any]:
         """At most 10,000 pairs, those of them that are answered, and the rate that holds now."""
         pairs = self.session.queue(show, words)
-        shown = pairs[:10_000]
-        answered = shown[self.session.answered[shown]]
+        listed = pairs[:10_000]
+        answered = listed[self.session.answered[listed]]
         total = max(len(pairs), self.session.wanted)
-        queue = {"total": total, "pairs": shown.tolist(), "answered": answered.tolist()}
+        queue = {"total": total, "pairs": listed.tolist(), "answered": answered.tolist()}
         return queue if self.session.blind else queue | self.session.rate()
 
     def _answer(self, pair: int, action: str, **about: Any) -> dict[str, Any]:

@@ -88,10 +88,10 @@ class Session:
         """Whether a label of the sample counts. An answer that was taken back is as late as the log's last line."""
         if not any(made.drawn for made in self.log.about(pair)):
             return True
-        if (held := self.log.of(pair, drawn=True)) is None:
+        if (label := self.log.of(pair, drawn=True)) is None:
             last = self.log.path.stat().st_mtime
         else:
-            last = datetime.fromisoformat(held.time).timestamp() if held.time else 0
+            last = datetime.fromisoformat(label.time).timestamp() if label.time else 0
         return saved >= last + 1  # times of answers are in whole seconds
 
     def refresh(self) -> None:
@@ -129,7 +129,7 @@ class Session:
         if self.sample is not None:
             return self.sample.pair_id
         if self.plan is None:
-            return self._telling()
+            return self._next_pairs()
         upward = np.argsort(self.y, kind="stable")
         repaired = np.isin(self.planned, REPAIRED)
         flagged = self.y < self.plan.threshold
@@ -150,7 +150,7 @@ class Session:
             chosen &= pc.match_substring(self._words, word).to_numpy(zero_copy_only=False)
         return np.asarray(order[chosen[order]], np.int64)
 
-    def _telling(self, batch: int = 5) -> np.ndarray:
+    def _next_pairs(self, batch: int = 5) -> np.ndarray:
         """The labelled pairs, and those that are to be labelled next."""
         labels = self.log.labels()
         self._next = [i for i in self._next if i not in labels]
@@ -205,10 +205,10 @@ class Session:
         most, fit = 5 + len(own), texts @ image[0]
         near = np.argpartition(-fit, min(most, len(fit) - 1))[:most]
         near = donors[near[np.argsort(-fit[near], kind="stable")]]
-        shown = {option["caption"] for option in options} | {visible(self.pairs.captions[pair], 2_000)}
+        listed = {option["caption"] for option in options} | {visible(self.pairs.captions[pair], 2_000)}
         for j in near[~np.isin(text[near], list(own))][:5].tolist():
             caption = visible(self.pairs.captions[j], 2_000)
-            if caption not in shown:
+            if caption not in listed:
                 options.append({"action": "rematch_text", "donor": j, "caption": caption})
         return options
 
@@ -301,9 +301,9 @@ class Session:
         if len(left):
             share = UNDETERMINED if self.calibration is None else self.calibration.shares(left, [len(left)])[0]
         part = float(len(left) / max(kept.sum(), 1))
-        shown = None if np.isnan(share.value) else [part * x for x in (share.value, share.low, share.high)]
+        share_of_kept = None if np.isnan(share.value) else [part * x for x in (share.value, share.low, share.high)]
         counted = self.calibration.counted if len(left) and self.calibration else "are mismatched"
-        return {"kept": int(kept.sum()), "mismatched": shown, "counted": counted}
+        return {"kept": int(kept.sum()), "mismatched": share_of_kept, "counted": counted}
 
     def _action(self, i: int, made: Decision) -> str:
         """What becomes of a pair. A label of an audit says that the caption does not belong, and spoils no repair."""
@@ -313,13 +313,13 @@ class Session:
     def edited(self) -> RepairPlan:
         """The plan with the decisions in it."""
         assert self.plan is not None
-        table, held, rows = self.plan.table, self.log.decided(), []
-        held = {i: made for i, made in held.items() if self.known[i] and self._action(i, made) == made.action}
-        at = np.array(sorted(held), np.int64)
+        table, decisions, rows = self.plan.table, self.log.decided(), []
+        decisions = {i: made for i, made in decisions.items() if self.known[i] and self._action(i, made) == made.action}
+        at = np.array(sorted(decisions), np.int64)
         if not len(at):
             return self.plan
         for row in table.take(pa.array(at)).to_pylist():
-            made = held[row["pair_id"]]
+            made = decisions[row["pair_id"]]
             if (row["action"], row["donor_pair_id"]) != (made.action, made.donor):
                 row |= dict.fromkeys(JUDGED)
             row |= {"action": made.action, "donor_pair_id": made.donor, "donor_key": None, "caption": made.caption}

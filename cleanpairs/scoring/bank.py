@@ -65,10 +65,10 @@ class Bank:
         """What scores pairs of the given rows. Their sums over the bank are computed once."""
         used_image, place_of_image = _used(image_rows, len(image_group))
         used_text, place_of_text = _used(text_rows, len(text_group))
-        shown = Encoded(images, self.texts, self.model, self.device)
-        answered = Encoded(self.images, texts, self.model, self.device)
-        to_text = self._log_sums(shown, used_image, image_group, self.image_group, by_image=True)
-        to_image = self._log_sums(answered, used_text, text_group, self.text_group, by_image=False)
+        images_with_bank = Encoded(images, self.texts, self.model, self.device)
+        texts_with_bank = Encoded(self.images, texts, self.model, self.device)
+        to_text = self._log_sums(images_with_bank, used_image, image_group, self.image_group, by_image=True)
+        to_image = self._log_sums(texts_with_bank, used_text, text_group, self.text_group, by_image=False)
         same_text = places(self.text_group, text_group[used_text]).astype(np.int32)  # in the bank
         same_image = places(self.image_group, image_group[used_image]).astype(np.int32)
         pairs = Encoded(images, texts, self.model, self.device)

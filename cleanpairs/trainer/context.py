@@ -33,13 +33,13 @@ Run = Callable[[np.ndarray], tuple[State, State]]
 
 
 def on_device(images: np.ndarray, device: torch.device) -> Tensor | None:
-    """All M images on a GPU, as they are stored. None elsewhere, and where they leave it too little memory."""
+    """Return all M images on a GPU, as they are stored. None elsewhere, or if they leave it too little memory."""
     if device.type != "cuda" or images.nbytes > 0.25 * torch.cuda.mem_get_info(device)[0]:
         return None
-    held = torch.empty(images.shape, dtype=torch.from_numpy(np.array(images[:0])).dtype, device=device)
+    device_images = torch.empty(images.shape, dtype=torch.from_numpy(np.array(images[:0])).dtype, device=device)
     for some in blocks(len(images), 1024):
-        held[some] = torch.from_numpy(np.array(images[some]))
-    return held
+        device_images[some] = torch.from_numpy(np.array(images[some]))
+    return device_images
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class PieceInputs:
     tokens: PackedTokens
 
     def pinned(self) -> "PieceInputs":
-        """In memory that a GPU reads by itself."""
+        """Return these inputs in memory that a GPU reads by itself."""
         ids, sizes, lengths, sentences = self.tokens
         keep, sentences = (None if x is None else x.pin_memory() for x in (self.keep, sentences))
         tokens = PackedTokens(ids.pin_memory(), sizes, lengths.pin_memory(), sentences)
         return PieceInputs(self.images.pin_memory(), keep, tokens)
 
-    def to(self, device: torch.device, held: Tensor | None) -> tuple[Tensor, Tensor | None, PackedTokens]:
-        """A network's arguments. ``held``: all images, where they are on the device."""
+    def to(self, device: torch.device, device_images: Tensor | None) -> tuple[Tensor, Tensor | None, PackedTokens]:
+        """A network's arguments. ``device_images``: all images, where they are on the device."""
         keep = None if self.keep is None else self.keep.to(device, non_blocking=True)
-        images = self.images if held is None else held[self.images.to(device, non_blocking=True)]
+        images = self.images if device_images is None else device_images[self.images.to(device, non_blocking=True)]
         return as_input(images, device), keep, self.tokens.to(device)
 
 
@@ -212,20 +212,21 @@ class EpochContext:
     - ``stage``, ``epoch``: counted from 1
     - ``last``: whether it is the last stage
     - ``captions`` (N,) int64: whose caption each pair is trained with. None: its own
-    - ``held``: all images, where they are on the device
+    - ``device_images``: all images, where they are on the device
     """
 
     def __init__(
-        self, data: TrainingData, settings: TrainingSettings, networks: list[Network], held: Tensor | None = None
-    ) -> None:
-        self.data, self.settings, self.networks, self.held = data, settings, networks, held
+        self, data: TrainingData, settings: TrainingSettings, networks: list[Network],
+        device_images: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self.data, self.settings, self.networks, self.device_images = data, settings, networks, device_images
         self.captions: np.ndarray | None = None
         self.device = torch.device(settings.device)
         self.stage = self.epoch = 1
         self.last = False
         self.micro_batch = settings.micro_batch
         self.staged = [Staged(network) for network in networks]
-        # Inputs that are made before they are asked for. A CPU has no time to spare.
+        # Inputs that are made before they are needed. A CPU has no time to spare.
         self.prefetching = ThreadPoolExecutor(max_workers=1) if self.device.type == "cuda" else None
         self.prefetched: list[tuple[int, tuple[np.ndarray, ...], int, Future[Inputs]]] = []
         self._encoded: dict[int, Encoded] = {}
@@ -248,7 +249,7 @@ class EpochContext:
         """All images and captions through one network in evaluation mode. Kept until the next step."""
         if network not in self._encoded:
             model, data, world = self.networks[network].model, self.data, distributed.world_size()
-            images, tokens = data.images if self.held is None else self.held, data.tokens
+            images, tokens = data.images if self.device_images is None else self.device_images, data.tokens
             divided = 1 < world <= len(images) and not model.local  # parts would have to be gathered too
             if divided:
                 images = images[distributed.rank() :: world]
@@ -312,7 +313,7 @@ class EpochContext:
             inputs = self.inputs(network, groups, seed)
 
         def run(at: np.ndarray) -> tuple[State, State]:
-            images, keep, tokens = inputs.pieces[int(at[0])].to(self.device, self.held)
+            images, keep, tokens = inputs.pieces[int(at[0])].to(self.device, self.device_images)
             with self.autocast():
                 found = self.networks[network].model(images, keep, tokens)
             return full_precision(found[0]), full_precision(found[1])
@@ -346,7 +347,7 @@ class EpochContext:
         for at in cut:
             image_rows = data.image_index[rows[at]]
             piece = PieceInputs(
-                torch.from_numpy(image_rows if self.held is not None else np.asarray(data.images[image_rows])),
+                torch.from_numpy(image_rows if self.device_images is not None else np.asarray(data.images[image_rows])),
                 None if kept is None else torch.from_numpy(kept[at]),
                 tokens if len(at) == len(rows) else take_packed(tokens, at),
             )

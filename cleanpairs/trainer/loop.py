@@ -54,7 +54,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What a training goes on from. ``optimizer``: of :func:`moments`."""
+    """What a training resumes from. ``optimizer``: of :func:`moments`."""
 
     position: Position
     model: dict[str, Tensor]
@@ -194,7 +194,7 @@ class Trainer:
         self.last_loss = float("nan")  # of the latest step that was read
         self.stopping = False  # whether any process is to stop
         self.micro_batch = self.settings.micro_batch  # halved where memory does not suffice
-        self.held = on_device(data.images, torch.device(self.settings.device))
+        self.device_images = on_device(data.images, torch.device(self.settings.device))
         labels = copy.deepcopy(procedure.state())
         beginning = TrainingState(Position(1, 1, 0), {}, {}, labels, None, None, [], None)
         with own_modes(), Interrupts(enabled=self.checkpoint is not None) as self.interrupts:
@@ -277,7 +277,7 @@ class Trainer:
             network.to(s.device)
             networks.append(network)
             self.optimizers.append(optimizer)
-        self.view = EpochContext(self.data, s, networks, self.held)
+        self.view = EpochContext(self.data, s, networks, self.device_images)
         self.view.micro_batch = self.micro_batch
         # How near each other all images, and all captions, of a network were.
         self.began = [self._collapse(k) for k in range(len(networks))]

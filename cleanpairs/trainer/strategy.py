@@ -68,7 +68,7 @@ class TrainingStrategy:
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
-        """What :meth:`load_state` goes on from."""
+        """Return what :meth:`load_state` resumes from."""
         return {name: getattr(self, name) for name in self.kept}
 
     def load_state(self, state: dict[str, Any]) -> None:

@@ -25,10 +25,10 @@ def test_the_kept_are_as_pure_as_asked_and_many(
     y, wrong, calibration = scored
     cut = cut_at(y, calibration, "auto", max_wrong=most, keep=None)
     kept = y >= cut.threshold
-    assert cut.kept == kept.sum() and cut.share is not None and cut.lost is not None
+    assert cut.kept == kept.sum() and cut.share is not None and cut.not_kept is not None
     assert wrong[kept].mean() <= 1.5 * most and cut.share.value <= most
     assert cut.share.low <= wrong[kept].mean() <= cut.share.high
-    assert abs(cut.lost - (~wrong & ~kept).sum() / (~wrong).sum()) < 0.06
+    assert abs(cut.not_kept - (~wrong & ~kept).sum() / (~wrong).sum()) < 0.06
     best = np.cumsum(wrong[np.argsort(-y)]) / np.arange(1, 6001)
     oracle = np.flatnonzero(best <= most)[-1] + 1
     assert cut.kept > 0.8 * oracle

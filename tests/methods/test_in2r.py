@@ -66,7 +66,7 @@ def test_the_noisy_loss_against_numpy() -> None:
     procedure.w[:, clean] = 0.51  # below the clean pairs' mean: the memory stays as it is
     network.head.eval()
     got = procedure.loss(view, 0, (clean, clean, noisy), 4).item()
-    assert procedure.memories[0].held().rows.tolist() == remembered.tolist()
+    assert procedure.memories[0].entries().rows.tolist() == remembered.tolist()
     expected = nce(images[clean] @ texts[clean].T, 0.2).mean()
     for z, same, partners, refiner in (
         (images, images, texts, network.head[0]),
@@ -120,7 +120,7 @@ def test_what_is_remembered_is_the_surest_part_of_what_the_other_network_calls_c
     other = procedure.w[1]
     sure = np.flatnonzero(other >= other[other > 0.5].mean())
     assert 0 < len(sure) < (other > 0.5).sum()
-    bank = procedure.memories[0].held()
+    bank = procedure.memories[0].entries()
     assert sorted(bank.rows.tolist()) == sure.tolist() and not len(procedure.memories[1])
     at = [f.rows.tolist().index(r) for r in bank.rows.tolist()]
     torch.testing.assert_close(bank.texts, f.texts.detach()[at])

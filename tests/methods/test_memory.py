@@ -36,7 +36,7 @@ def test_what_is_remembered_lies_on_the_device() -> None:
     for held in (memory, known):
         push(held, 7, 8, 0, 1, 2)  # more than there is room for
         push(held, 3, 4)
-    assert memory.held().images.device.type == memory.held().texts.device.type == "meta"
-    assert memory.held().rows.tolist() == known.held().rows.tolist() == [2, 3, 4]
-    for found, expected in zip(known.held()[:2], features(np.array([2, 3, 4])), strict=True):
+    assert memory.entries().images.device.type == memory.entries().texts.device.type == "meta"
+    assert memory.entries().rows.tolist() == known.entries().rows.tolist() == [2, 3, 4]
+    for found, expected in zip(known.entries()[:2], features(np.array([2, 3, 4])), strict=True):
         np.testing.assert_array_equal(found, expected)

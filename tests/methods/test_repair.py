@@ -91,9 +91,9 @@ def test_labels_of_one_network_train_the_other() -> None:
     value = procedure.judge(view)
     labels = []
     for k, memory in enumerate(procedure.memories):
-        assert sorted(memory.held().rows.tolist()) == np.flatnonzero(procedure.w[k] > 0.5).tolist()  # the clean ones
+        assert sorted(memory.entries().rows.tolist()) == np.flatnonzero(procedure.w[k] > 0.5).tolist()  # the clean ones
         images, texts = view.encoded(k).images.vectors, view.encoded(k).texts.vectors
-        rows = memory.held().rows
+        rows = memory.entries().rows
         c = np.array([spearman(images[i], texts[i], images[rows[rows != i]], texts[rows[rows != i]]) for i in range(n)])
         labels.append(correspondence_of_ranks(c, *ends_of_ranks(c)))
     np.testing.assert_allclose(procedure.y[0], labels[1], atol=1e-3)
@@ -106,7 +106,7 @@ def test_labels_of_one_network_train_the_other() -> None:
 
 def replaced_by_hand(procedure: Any, view: EpochContext, f: Any, *, image: bool) -> Tensor:
     """Eq. 10 to 13, pair by pair."""
-    bank = procedure.memories[0].held()
+    bank = procedure.memories[0].entries()
     images, texts = bank.images.numpy(), bank.texts.numpy()
     same, other = (texts, images) if image else (images, texts)
     kept = (f.texts if image else f.images).detach().numpy()
@@ -164,7 +164,7 @@ def test_only_pairs_below_eta_in_both_networks_are_replaced_and_clean_ones_are_r
     for image in (True, False):
         expected = expected + 0.2 * replaced_by_hand(procedure, view, mismatched, image=image)
     torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
-    held = procedure.memories[0].held()
+    held = procedure.memories[0].entries()
     assert sorted(held.rows.tolist()) == [*range(5, 20), *range(20, 29)]  # the oldest five have made room
     at = places(held.rows, clean.rows)
     assert isinstance(clean.images, Tensor) and isinstance(clean.texts, Tensor)
