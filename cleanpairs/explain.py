@@ -59,9 +59,13 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Explanation(Neighbours):
-    """Why a pair is doubted, or not: its neighbours are trusted. Words of the caption that those do not support, and
-    that they agree on and it lacks. What they say in place of the first unsupported word, "" where they say nothing
-    there. One sentence. What a judge says, if it was asked. ``correspondence`` is NaN where quarantined.
+    """Why a pair is doubted, or not. Its neighbours are trusted, and its correspondence is NaN where quarantined.
+
+    - ``unsupported``: words of the caption that the neighbours do not support
+    - ``expected``: words that they agree on, and that it lacks
+    - ``instead``: what they have in place of the first unsupported word, "" for nothing
+    - ``why``: one sentence
+    - ``opinion``: that of a judge, "" without one
     """
 
     flagged: bool
@@ -73,7 +77,7 @@ class Explanation(Neighbours):
 
 
 class Explainer:
-    """Explains any of N pairs by trusted ones among them: all, or a sample of ``most_trusted``. Embedded when asked.
+    """Explains any of N pairs by trusted ones: all, or a sample of ``most_trusted``. They are embedded when needed.
 
     ``vectors(rows)`` gives unit vectors of the images (k, d) and of the captions (k, e) of pairs (k,), which need not
     lie in one space. Zeros where there is none. ``correspondence`` (N,) is NaN where a pair is quarantined. At or above
@@ -103,7 +107,7 @@ class Explainer:
 
     @cached_property
     def _everything(self) -> "tuple[_Side, _Side]":
-        """All images, each by its surest pair, and all captions."""
+        """The sides of all images, each by its surest pair, and of all captions."""
         rows = np.arange(len(self.pairs))
         return self._sides(rows, *self.vectors(rows))
 
@@ -116,14 +120,14 @@ class Explainer:
         return _Side(images[chosen], rows[chosen], [groups]), _Side(texts, rows, [self.pairs.text_group, groups])
 
     def neighbours(self, pair_ids: Sequence[int] | np.ndarray, count: int = 10) -> list[Neighbours]:
-        """Of pairs (n,) the ``count`` (at most 50) others of all N with the most similar images, and captions."""
+        """Return the ``count`` (at most 50) other pairs with the most similar images, and captions, of pairs (n,)."""
         ids = self._checked(pair_ids)
         return [Neighbours(*near) for near in self._near(ids, self.vectors(ids), self._everything, count)]
 
     def _near(
         self, ids: np.ndarray, vectors: tuple[np.ndarray, np.ndarray], sides: "tuple[_Side, _Side]", count: int
     ) -> Iterator[Any]:
-        """The fields of :class:`Neighbours` of pairs (n,), of which ``vectors`` are."""
+        """Yield the fields of :class:`Neighbours` of pairs (n,), of which ``vectors`` are."""
         found = [
             [self._neighbours_at(side, *one) for one in zip(*side.near(of, ids, count), strict=True)]
             for side, of in zip(sides, vectors, strict=True)
@@ -132,7 +136,7 @@ class Explainer:
             yield i, self.pairs.keys[i], self.pairs.captions[i] or "", float(self.correspondence[i]), *both
 
     def _checked(self, pair_ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Numbers of pairs (n,), by themselves or by a mask of all."""
+        """Return the numbers of pairs (n,), given by themselves or by a mask of all."""
         ids = np.atleast_1d(np.asarray(pair_ids))
         ids = np.flatnonzero(ids) if ids.dtype == bool and ids.shape == self.pairs.shape else ids
         odd = [i for i in ids.tolist() if type(i) is not int or not 0 <= i < len(self.pairs)]
@@ -147,11 +151,11 @@ class Explainer:
         near = self._near(ids, vectors, self._by_trusted[:2], neighbours)
         return [
             Explanation(*(*fields, bool(low), tuple(own), tuple(lacking), new, self._why(fields[0], own, lacking, new)))
-            for fields, low, (own, lacking, new) in zip(near, flagged, self._named(ids, vectors[0]), strict=True)
+            for fields, low, (own, lacking, new) in zip(near, flagged, self._words_of(ids, vectors[0]), strict=True)
         ]
 
     def worst(self, count: int) -> np.ndarray:
-        """(k,) pairs with the lowest correspondence, lowest first. Quarantined ones, which are NaN, have none."""
+        """Return the pairs (k,) with the lowest correspondence, lowest first. Quarantined ones have none."""
         finite = np.flatnonzero(np.isfinite(self.correspondence))
         return finite[np.argsort(self.correspondence[finite], kind="stable")][:count]
 
@@ -164,7 +168,7 @@ class Explainer:
     def issues(
         self, count: int = 50, displaced: Sequence[Mapping[str, Any]] = (), first: Sequence[int] = ()
     ) -> pa.Table:
-        """The ``count`` worst pairs of each of :data:`ISSUES`, worst first. Columns of :data:`SCHEMA`.
+        """Return the ``count`` worst pairs of each of :data:`ISSUES`, worst first. Columns of :data:`SCHEMA`.
 
         ``displaced``: of each block of displaced rows the first ``pair_id``, and ``why``, a sentence. ``first``:
         doubtful pairs that come before those with the lowest correspondence.
@@ -173,10 +177,10 @@ class Explainer:
         worst = np.array(list(dict.fromkeys([*first, *self.worst(count).tolist()]))[:count], np.int64)
         lists: list[list[Issue]] = [
             [(i, float(self.correspondence[i]), why) for i, why in zip(worst.tolist(), self.why(worst), strict=True)],
-            sorted(_different(group_near_vectors(pairs), lambda rows: self.vectors(rows)[1]), key=lambda f: f[1]),
-            sorted(_repeated(pairs), key=lambda f: f[1]),
+            sorted(_odd_captions(group_near_vectors(pairs), lambda rows: self.vectors(rows)[1]), key=lambda f: f[1]),
+            sorted(_repeated_captions(pairs), key=lambda f: f[1]),
             [(i, 0.0, why.removeprefix(PREFIX)) for i, why in sorted(pairs.reasons.items()) if why.startswith(PREFIX)],
-            sorted(((i, 1 - share, script) for i, share, script in other_scripts(pairs.captions)), key=lambda f: f[1]),
+            sorted(((i, 1 - share, why) for i, share, why in other_scripts(pairs.captions)), key=lambda f: f[1]),
             [(int(block["pair_id"]), 0.0, str(block["why"])) for block in displaced],
         ]
         rows = [
@@ -187,18 +191,18 @@ class Explainer:
         return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
 
     def why(self, pair_ids: Sequence[int] | np.ndarray) -> list[str]:
-        """One sentence for each of the pairs (n,)."""
+        """Return one sentence for each of the pairs (n,)."""
         ids = self._checked(pair_ids)
         if not len(ids):
             return []
-        named = self._named(ids, self.vectors(ids)[0])
+        named = self._words_of(ids, self.vectors(ids)[0])
         return [self._why(i, *words) for i, words in zip(ids.tolist(), named, strict=True)]
 
-    def _named(self, ids: np.ndarray, images: np.ndarray) -> list[tuple[list[str], list[str], str]]:
+    def _words_of(self, ids: np.ndarray, images: np.ndarray) -> list[tuple[list[str], list[str], str]]:
         return self._by_trusted[2].named(*self._word_inputs(ids, images))
 
     def _word_inputs(self, ids: np.ndarray, images: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-        """Captions, images, image groups and log odds of pairs (n,)."""
+        """Return captions, images, image groups and log odds of pairs (n,)."""
         y = np.clip(np.nan_to_num(self.correspondence[ids], nan=0.5), 1e-6, 1 - 1e-6)
         captions = [self.pairs.captions[i] or "" for i in ids.tolist()]
         return captions, images, self.pairs.pair_image_group[ids], np.log(y / (1 - y))
@@ -218,15 +222,15 @@ class Explainer:
         if instead:
             reasons = [f"captions of similar images say “{instead}” in place of “{unsupported[0]}”"]
             unsupported, expected = unsupported[1:], [word for word in expected if word != instead]
-            reasons += [f"they also say {_listed(expected)}"] if expected else []
+            reasons += [f"they also say {_quoted(expected)}"] if expected else []
         else:
-            reasons = [f"captions of similar images say {_listed(expected)}"] if expected else []
+            reasons = [f"captions of similar images say {_quoted(expected)}"] if expected else []
         of_them = "of them " if reasons else "caption of a similar image "
-        return "; ".join(reasons + ([f"hardly any {of_them}says {_listed(unsupported)}"] if unsupported else []))
+        return "; ".join(reasons + ([f"hardly any {of_them}says {_quoted(unsupported)}"] if unsupported else []))
 
 
 class _Side:
-    """Pairs ``rows`` (m,) by unit vectors (m, d) of one modality. Whoever shares one of ``groups`` is left out."""
+    """Pairs ``rows`` (m,) by unit vectors (m, d) of one modality. Pairs that share one of ``groups`` are left out."""
 
     def __init__(self, vectors: np.ndarray, rows: np.ndarray, groups: Sequence[np.ndarray]) -> None:
         self.rows, self.groups = rows if len(rows) else np.full(1, -1), groups
@@ -234,7 +238,7 @@ class _Side:
         self._search = prepare(vectors[:0], vectors, NEIGHBOURS + spare, exact=True)
 
     def near(self, vectors: np.ndarray, ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(n, k) places in ``rows``, and similarities, of the nearest to pairs ``ids`` (n,). -1 and NaN for none."""
+        """Return places (n, k) in ``rows``, and similarities, of the nearest to pairs ``ids``. -1 and NaN for none."""
         scores, place = self._search(vectors)
         there = (place >= 0) & np.any(vectors, axis=1, keepdims=True)
         for group in self.groups:
@@ -251,12 +255,12 @@ class _Side:
         return np.where(there, place, -1), np.where(there, scores, np.nan)
 
 
-def _different(
+def _odd_captions(
     pairs: Pairs, texts: Callable[[np.ndarray], np.ndarray], *, most_groups: int = 50_000, most_rows: int = 1000
 ) -> Iterator[Issue]:
-    """Of several rows that show one image, the caption that is least like one of the others. No quarantined pair.
+    """Yield for each image of several rows the caption that is least like one of the others. No quarantined pair.
 
-    Of the first ``most_groups`` images with several captions, by the first ``most_rows`` of each.
+    The first ``most_groups`` images with several captions are compared, by the first ``most_rows`` of each.
     """
     group = pairs.pair_image_group
     order = np.argsort(group, kind="stable")
@@ -279,8 +283,8 @@ def _different(
             yield int(rows[at]), float(np.clip((1 + similar[at, other]) / 2, 0, 1)), why
 
 
-def _repeated(pairs: Pairs) -> Iterator[Issue]:
-    """Captions of several images, by the first pair of each."""
+def _repeated_captions(pairs: Pairs) -> Iterator[Issue]:
+    """Yield the captions of several images, by the first pair of each."""
     usable = ~np.isin(np.arange(len(pairs)), list(pairs.reasons))
     groups = np.unique(np.stack([pairs.text_group, pairs.pair_image_group])[:, usable], axis=1)
     images = np.unique(groups[0], return_counts=True)[1]
@@ -291,7 +295,7 @@ def _repeated(pairs: Pairs) -> Iterator[Issue]:
             yield i, 1 / n, f"{n} images have this caption"
 
 
-def _listed(words: Sequence[str]) -> str:
+def _quoted(words: Sequence[str]) -> str:
     return ", ".join(f"“{word}”" for word in words)
 
 
@@ -329,15 +333,15 @@ class WordSupport:
             return
         row, before, word, after = self._places(words)
         size = len(self.names) + 2
-        self._behind, self._before = (self._there(side, word, (size, size)) for side in (before, after))
-        self._ratios = WordRatios(x, self._there(row, word, (len(x), size)), np.ones(len(x)), group=group)
+        self._behind, self._before = (self._incidence(side, word, (size, size)) for side in (before, after))
+        self._ratios = WordRatios(x, self._incidence(row, word, (len(x), size)), np.ones(len(x)), group=group)
         some = np.sort(np.random.default_rng(0).permutation(len(x))[:most])
         judged = self._judged([words[i] for i in some.tolist()], x[some], group[some], odds[some])
         doubt = np.sort(np.concatenate([doubt for _, _, doubt, *_ in judged]))
         self._least = float(doubt[int(named * len(doubt))]) if len(doubt) else -np.inf
 
     def _places(self, words: Sequence[list[str]]) -> np.ndarray:
-        """Of each known word of the captions its row, the number of the word before it, its own, that after it."""
+        """Return row, number of the word before, own number and number of the word after, of each known word."""
         none, unknown, entries = len(self.names), len(self.names) + 1, list[tuple[int, int, int, int]]()
         for row, caption in enumerate(words):
             numbers = [none, *(self._number.get(word, unknown) for word in caption), none]
@@ -345,7 +349,7 @@ class WordSupport:
         places = np.array(entries, np.int64).reshape(-1, 4).T
         return places[:, places[2] < unknown]
 
-    def _there(self, row: np.ndarray, column: np.ndarray, shape: tuple[int, int]) -> csr_array:
+    def _incidence(self, row: np.ndarray, column: np.ndarray, shape: tuple[int, int]) -> csr_array:
         return csr_array((np.ones(len(row), np.float32), (row, column)), shape).minimum(1)
 
     def _judged(
@@ -392,17 +396,17 @@ class WordSupport:
             [caption_words(caption) for caption in captions], x, group, odds
         ):
             n, low = len(ratio), np.flatnonzero(doubt < self._least)
-            own = self._best(row[low], low, -doubt[low], n)
+            own = self._largest(row[low], low, -doubt[low], n)
             lacked, other = expected
-            new = self._best(lacked, other, ratio[lacked, other], n)
+            new = self._largest(lacked, other, ratio[lacked, other], n)
             for places, lacking in zip(own, new, strict=True):
                 first = instead[places[0]] if places else -1
                 unsupported = list(dict.fromkeys(self.names[word[places]].tolist()))
                 sides.append((unsupported, self.names[lacking].tolist(), str(self.names[first]) if first >= 0 else ""))
         return sides
 
-    def _best(self, row: np.ndarray, what: np.ndarray, value: np.ndarray, n: int, most: int = 4) -> list[list[int]]:
-        """For each of n rows ``what`` has the ``most`` largest values."""
+    def _largest(self, row: np.ndarray, what: np.ndarray, value: np.ndarray, n: int, most: int = 4) -> list[list[int]]:
+        """Return for each of n rows the ``most`` entries of ``what`` with the largest values."""
         order = np.lexsort((what, -value, row))
         ends = np.searchsorted(row[order], np.arange(n + 1))
         return [what[order[a : min(a + most, b)]].tolist() for a, b in pairwise(ends)]

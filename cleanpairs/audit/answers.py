@@ -92,7 +92,7 @@ class Answered:
         return cls(n, int((~matched[:n]).sum()), p, threshold, rate, calibration, opinions)
 
     def figures(self) -> dict[str, Any]:
-        """Those that take the place of the fit's."""
+        """Return the figures that take the place of the fit's."""
         rate, scores = self.noise_rate, self.correspondence[np.isfinite(self.correspondence)]
         figures = {
             "answers": self.answers, "answered_wrong": self.wrong, "threshold": self.threshold,
@@ -119,7 +119,7 @@ class Answered:
 
 
 def next_questions(scores: ArrayLike, answers: Mapping[int, bool], count: int, *, seen: ArrayLike = ()) -> list[int]:
-    """The pairs whose answers tell most next.
+    """Return the pairs whose answers tell most next.
 
     Parameters
     ----------

@@ -20,19 +20,19 @@ class Judge(Protocol):
     """Such as a ``CrossEncoder`` of sentence-transformers, or :class:`cleanpairs.repair.chat.ChatJudge`."""
 
     def predict(self, inputs: Sequence[tuple[Image.Image, str]]) -> Any:
-        """How well images and captions fit (n,): the higher, the better, on any scale. NaN where it cannot say."""
+        """Return how well images and captions fit (n,), on any scale. NaN where it cannot say."""
 
 
 @dataclass(frozen=True, eq=False)
 class Opinions:
-    """What a judge says of some pairs, and how often it is wrong.
+    """The values that a judge gives some pairs, and how often it is wrong.
 
     Attributes
     ----------
     values : dict of int to float
         Pair -> what the judge gives.
     cut : float
-        From this value on, the judge says that a pair is matched.
+        From this value on, the judge takes a pair as matched.
     wrong_matched, wrong_mismatched : float
         How often it is wrong about matched pairs, and about mismatched ones.
     known_matched, known_mismatched : int
@@ -47,11 +47,11 @@ class Opinions:
     known_mismatched: int
 
     def says(self) -> dict[int, bool]:
-        """Pair -> whether the judge says that it is matched."""
+        """Return pair -> whether the judge takes it as matched."""
         return {pair: value >= self.cut for pair, value in self.values.items()}
 
     def in_words(self) -> dict[int, str]:
-        """Pair -> a sentence."""
+        """Return pair -> a sentence."""
         words = {True: "it belongs", False: "it does not belong"}
         return {pair: f"{self.values[pair]:.3g}: {words[matched]}" for pair, matched in self.says().items()}
 
@@ -65,12 +65,12 @@ class Opinions:
         return np.clip(np.stack(drawn, axis=1), 1e-3, 0.499)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields, for JSON."""
         return asdict(self)
 
     @classmethod
     def read(cls, path: Path) -> "Opinions":
-        """Of a file with :meth:`to_dict` in JSON. Raises DataError: it holds something else."""
+        """Read a file of :meth:`to_dict` in JSON. Raises DataError: it holds something else."""
         with reading(path, "read as opinions of a judge", ValueError, TypeError, KeyError, AttributeError):
             content = read_json(path)
             values = {int(pair): float(value) for pair, value in content.pop("values").items()}
@@ -107,9 +107,9 @@ def second_opinions(
     scores : array_like of float, shape (N,)
         NaN where quarantined.
     judge : Judge
-        Who is asked.
+        The model.
     threshold : float
-        Half of the pairs that are asked about have scores next to it. The others are spread over all scores.
+        Half of the pairs have scores next to it. The others are spread over all scores.
     answers : mapping of int to bool, optional
         Pair -> whether a person says that it is matched. The errors are measured on a kind with ten answers or more.
     count : int
@@ -141,19 +141,19 @@ def second_opinions(
     near = np.abs(np.arange(len(ranked)) - np.searchsorted(y[ranked], threshold)).argsort(kind="stable")
     spread = np.linspace(0, len(ranked) - 1, count - count // 2).round().astype(int)
     chosen = np.setdiff1d(ranked[np.unique([*near[: count // 2], *spread])], list(given))
-    controls = _known(pairs, ranked, given, max(count // 4, 20), rng)
+    controls = _control_pairs(pairs, ranked, given, max(count // 4, 20), rng)
     images = np.array([*chosen.tolist(), *(i for i, *_ in controls)], np.int64)
     texts = [*chosen.tolist(), *(j for _, j, _ in controls)]
     value = _predicted(judge, pairs, images, [pairs.captions[j] or "" for j in texts])
     n = len(chosen)
     opinions = {i: float(v) for i, v in zip(chosen.tolist(), value[:n].tolist(), strict=True) if np.isfinite(v)}
-    return _judged(opinions, value[n:], np.array([matched for *_, matched in controls], bool))
+    return _measured(opinions, value[n:], np.array([matched for *_, matched in controls], bool))
 
 
-def _known(
+def _control_pairs(
     pairs: Pairs, ranked: np.ndarray, given: Mapping[int, bool], planted: int, rng: np.random.Generator
 ) -> list[tuple[int, int, bool]]:
-    """Image, caption, and whether they are matched: by people, and of a kind with few answers some that are planted."""
+    """Return image, caption, and whether they match, by people, and planted ones of a kind with few answers."""
     controls = [(i, i, matched) for i, matched in given.items() if pairs.captions[i] is not None]
     if sum(matched for *_, matched in controls) < 10:
         sure = ranked[-max(len(ranked) // 5, planted) :]
@@ -165,8 +165,8 @@ def _known(
     return controls
 
 
-def _judged(measured: dict[int, float], value: np.ndarray, truth: np.ndarray) -> Opinions:
-    """Opinions with the cut, and its errors, that tell known pairs (k,) best, by what the judge gives for them."""
+def _measured(measured: dict[int, float], value: np.ndarray, truth: np.ndarray) -> Opinions:
+    """Return opinions with the cut that separates known pairs (k,) best by their ``value``, and its errors."""
     usable = np.isfinite(value)
     truth, own = truth[usable], value[usable]
     cuts = np.unique(own)
@@ -181,7 +181,7 @@ def _judged(measured: dict[int, float], value: np.ndarray, truth: np.ndarray) ->
 
 
 def _predicted(judge: Judge, pairs: Pairs, rows: np.ndarray, texts: Sequence[str]) -> np.ndarray:
-    """What a judge gives (n,) for the images of rows (n,) with texts. NaN where an image cannot be read."""
+    """Return the judge's values (n,) of the images of rows (n,) with texts. NaN where an image cannot be read."""
     value = np.full(len(rows), np.nan)
     for places, images in decoded_images(pairs, rows):
         predicted = judge.predict([(image, texts[i]) for i, image in zip(places.tolist(), images, strict=True)])

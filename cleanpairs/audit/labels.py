@@ -83,7 +83,7 @@ def update_labels(path: str | Path, sample: AuditSample, pairs: Pairs) -> None:
 
 
 def _table(sample: AuditSample, pairs: Pairs, images: Path) -> pa.Table:
-    ids = sample.pair_id.tolist()
+    ids, edges = sample.pair_id.tolist(), sample.edges
     paths = [f"images/{i}.jpg" if (images / f"{i}.jpg").exists() else None for i in ids]
     return pa.table({
         "pair_id": pa.array(ids, pa.int64()),
@@ -91,7 +91,7 @@ def _table(sample: AuditSample, pairs: Pairs, images: Path) -> pa.Table:
         "caption": pa.array([visible(pairs.captions[i], 2_000) for i in ids], pa.string()),
         "image": pa.array(paths, pa.string()),
         "key": pa.array([visible(pairs.keys[i], 200) for i in ids], pa.string()),
-        "stratum": pa.array([sample.stratum_name(h) for h in sample.stratum.tolist()], pa.string()),
+        "stratum": pa.array([f"{edges[h]:.9g} to {edges[h + 1]:.9g}" for h in sample.stratum.tolist()], pa.string()),
         "weight": pa.array(np.round(sample.weight, 4)),
         "correspondence": pa.array(np.round(sample.correspondence, 6)),
     })  # fmt: skip

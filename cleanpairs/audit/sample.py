@@ -52,16 +52,12 @@ class AuditSample:
 
     @property
     def labelled(self) -> np.ndarray:
-        """(n,) bool."""
+        """Which pairs have a label, (n,) bool."""
         return np.isfinite(self.matched)
-
-    def stratum_name(self, h: int) -> str:
-        """``"0.05 to 0.2"``."""
-        return f"{self.edges[h]:.9g} to {self.edges[h + 1]:.9g}"
 
 
 def stratum_of(correspondence: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """(k,) int64: the stratum of each correspondence (k,). 1.0 is in the last one."""
+    """Return the stratum of each correspondence (k,), int64. 1.0 is in the last one."""
     return np.clip(np.searchsorted(edges, correspondence, side="right") - 1, 0, len(edges) - 2).astype(np.int64)
 
 
@@ -112,7 +108,7 @@ def _edges(y: np.ndarray, n: int, threshold: float) -> np.ndarray:
 def _allocate(
     y: np.ndarray, of: np.ndarray, size: np.ndarray, n: int, threshold: float, edges: np.ndarray
 ) -> np.ndarray:
-    """(H,) int64 that add up to n, none above its stratum's ``size``."""
+    """Return the number of pairs of each stratum (H,), at most its ``size``, n in all."""
     # The anticipated share of wrong pairs falls around the threshold, within some .1, and is never surer than .03.
     wrong = np.clip(1 / (1 + np.exp((y - threshold) / 0.1)), 0.03, 0.97)
     share = np.bincount(of, weights=np.sqrt(wrong * (1 - wrong)), minlength=len(size))
@@ -123,7 +119,7 @@ def _allocate(
         share[flagged] *= part / share[flagged].sum()
         share[~flagged] *= (1 - part) / share[~flagged].sum()
     count = np.minimum(size, min(LEAST_LABELS, n // max(1, int((size > 0).sum()))))
-    while count.sum() < n:  # one at a time to whoever is furthest below its due. N is what a person can label
+    while count.sum() < n:  # one at a time to the stratum furthest below its due. N is what a person can label
         due = np.where(count < size, share * n / share.sum() - count, -np.inf)
         count[int(due.argmax())] += 1
     return count.astype(np.int64)

@@ -66,25 +66,25 @@ class Bench:
 
     @property
     def directory(self) -> Path:
-        """Where everything goes."""
+        """The directory of all outputs."""
         return Path(self.out) if self.out is not None else Path("runs") / f"bench-{Path(self.data.rstrip('/')).stem}"
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """``rows``: the latest cells of this data, one each. ``notes`` for the reader."""
+    """The latest cells of this data as ``rows``, and ``notes`` for the reader."""
 
     out: str
     rows: list[dict[str, Any]]
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, with the table as ``summary``."""
+        """Return the fields for JSON, with the table as ``summary``."""
         return {**vars(self), "summary": summarise(self.rows).to_dict("records")}
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:
-    """The rows of ``bench.jsonl``, a cell each. DataError names a line that is none."""
+    """Return the rows of ``bench.jsonl``, a cell each. DataError names a line that is none."""
     rows = read_lines(path)
     texts = ("cell", "method", "noise", "per", "data", "settings_digest", "status")
     kinds: dict[str, Any] = dict.fromkeys(texts, str) | {"rate": float | int, "limit": int | None}
@@ -115,7 +115,7 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     """Run the cells that are not in the log yet. Write ``bench.jsonl``, ``table.md``, ``table.csv``, ``plot.png``.
 
     A cell is known by method, settings, noise, seed and data. If it fails with a CleanpairsError, the log has the
-    reason, and the next call tries it again. Progress is told by the methods ``note(text)``, ``step(done, total,
+    reason, and the next call tries it again. Progress is reported by the methods ``note(text)``, ``step(done, total,
     loss)`` and ``cell(at, total, row, done_before=)``.
 
     Raises CleanpairsError: settings, data or noise cannot be used. Another benchmark writes to the directory. No cell
@@ -288,7 +288,7 @@ def run_cell(
 
 
 def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict[str, Any]:
-    """How good are the new captions that ``model.rematch`` plans?
+    """Measure the new captions that ``model.rematch`` plans.
 
     A new caption is right when it, or a caption with the same text, belongs to the pair's own image. Its words must be
     its own. The ``repair_precision`` is the share of the ``repaired`` that is right.

@@ -24,17 +24,17 @@ class MethodSettings:
     digest: str
 
     def estimator(self, random_state: int) -> Any:
-        """An unfitted estimator of these settings."""
+        """Return an unfitted estimator of these settings."""
         return METHODS.load(self.method)(**self.params | {"random_state": random_state})
 
     @property
     def missing(self) -> list[str]:
-        """What the method needs and has not got."""
+        """What the method needs and lacks."""
         return [what for name, what in METHODS[self.method].needs.items() if self.params.get(name) is None]
 
 
 def choose_methods(text: str) -> list[str]:
-    """``all``, or names with commas between them, each once and in their order. ConfigError for an unknown one."""
+    """Return the methods of ``all``, or of names with commas, each once. ConfigError for an unknown one."""
     if text.strip() == "all":
         return list(METHODS)
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -46,7 +46,7 @@ def choose_methods(text: str) -> list[str]:
 def method_settings(
     methods: Sequence[str], *, recipe: str | None = None, overrides: Sequence[str] = ()
 ) -> tuple[list[MethodSettings], list[str]]:
-    """The settings of each method, and notes about what does not concern all of them.
+    """Return the settings of each method, and notes about what does not concern all of them.
 
     - ``recipe``: a file or a shipped recipe, for the method that it names, or ``R``, for every method that a recipe
       ``METHOD-R`` is shipped of
@@ -83,7 +83,7 @@ def method_settings(
 
 
 def _takers(text: str, methods: Sequence[str]) -> list[str]:
-    """The methods that have the setting of an override."""
+    """Return the methods that have the setting of an override."""
     section, _, key = text.partition("=")[0].strip().rpartition(".")
     if key in ("seed", "random_state"):
         raise ConfigError(f"--set {text}: the seeds are what the benchmark counts (--seeds)")

@@ -42,13 +42,13 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def problems(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why cells have no figures, a sentence for each method and noise."""
+    """Return why cells have no figures, a sentence for each method and noise."""
     failed = [row for row in rows if row["status"] != "ok"]
     return list(dict.fromkeys(f"{row['method']} at {row['noise']}: {row['error']}" for row in failed))
 
 
 def _formatted(summary: pd.DataFrame) -> pd.DataFrame:
-    """The table as text, headings and all."""
+    """Return the table as text, headings and all."""
 
     def cell(row: Mapping[Any, Any], name: str, digits: int) -> str:
         mean, std = row[name], row[f"{name}_std"]
@@ -63,14 +63,14 @@ def _formatted(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def to_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table aligned for a terminal, and the problems below it."""
+    """Return the table aligned for a terminal, and the problems below it."""
     table = _formatted(summarise(rows))
     blocks = ["" if table.empty else table.to_string(index=False), "\n".join(problems(rows))]
     return "\n\n".join(block for block in blocks if block)
 
 
 def to_markdown(rows: Sequence[Mapping[str, Any]], heading: str, notes: Sequence[str] = ()) -> str:
-    """The table in Markdown. Problems and notes below it."""
+    """Return the table in Markdown. Problems and notes below it."""
 
     def escaped(text: str) -> str:
         return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -70,17 +70,17 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are used."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, with the flags of all commands taken from behind the command's name too."""
+        """Parse as click does. Flags of all commands may also stand behind the command's name."""
         flags = [p for p in self.params if isinstance(p, click.Option) and p.is_flag and not p.is_eager]
         names = {name for param in flags for name in param.opts}
         return super().parse_args(ctx, sorted(args, key=lambda arg: arg not in names))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the work."""
+        """Return all names, in the order of the work."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command called ``cmd_name``. None when there is none."""
+        """Return the command called ``cmd_name``. None when there is none."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
@@ -90,13 +90,13 @@ class LazyGroup(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """As click does, but an unknown name suggests the nearest one."""
+        """Find the command as click does. An error about an unknown name suggests the nearest one."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"no command {args[0]!r}{nearest(args[0], list(COMMANDS))}")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """The commands and options that begin so, without importing them."""
+        """Return the commands and options that begin so, without importing them."""
         from click.shell_completion import CompletionItem
 
         fitting = {name: summary for name, (_, summary) in COMMANDS.items() if name.startswith(incomplete)}
@@ -196,7 +196,7 @@ def main() -> None:
 
 
 def _usage_message(error: click.ClickException) -> str:
-    """What click says, but for suggestions of what is not near, and where the help is."""
+    """Return click's message without suggestions of unlike names, and where the help is."""
     context = getattr(error, "ctx", None)
     if isinstance(error, click.NoSuchOption):
         name = error.option_name.lstrip("-")
@@ -209,7 +209,7 @@ def _usage_message(error: click.ClickException) -> str:
 
 
 def _classify(error: Exception) -> tuple[type[CleanpairsError], str]:
-    """Which of our errors it is, or is like, and its message."""
+    """Return which of our errors it is, or is like, and its message."""
     if isinstance(error, CleanpairsError):
         return type(error), str(error)
     if starved := no_thread(error):

@@ -39,7 +39,7 @@ engine_options = (
 
 
 def chosen_engine(options: dict[str, Any]) -> Any:
-    """The :class:`cleanpairs.engine.Engine` of :data:`engine_options`."""
+    """Return the :class:`cleanpairs.engine.Engine` of :data:`engine_options`."""
     from cleanpairs.engine import make_engine
 
     name, _, address = options["engine"].partition("=")
@@ -69,7 +69,7 @@ def _number_or_auto(context: click.Context, parameter: click.Parameter, value: s
 
 
 def repair_options(more: str = "") -> tuple[Decorator, ...]:
-    """What ``rematch`` and ``export`` decide. The help of ``--set`` ends with ``more``."""
+    """Return the options of ``rematch`` and ``export``. The help of ``--set`` ends with ``more``."""
     return (
         option(
             "--threshold=P|auto",
@@ -117,7 +117,7 @@ def repair_settings(options: dict[str, Any], run: Any, given: dict[str, Any]) ->
 
 
 def repair_keys() -> list[str]:
-    """The keys of ``--set repair.KEY=VALUE``: those that have no option of their own."""
+    """Return the keys of ``--set repair.KEY=VALUE``: those that have no option of their own."""
     from cleanpairs.repair.settings import RepairSettings
 
     return [name for name in vars(RepairSettings()) if name not in ("threshold", "repairs", "n_donors")]
@@ -125,7 +125,7 @@ def repair_keys() -> list[str]:
 
 @contextmanager
 def caption_writer(out: str, options: dict[str, Any], chosen: dict[str, Any]) -> Iterator[Any]:
-    """What writes captions, by the options of ``rematch`` and the settings that are ``chosen`` by ``--set``.
+    """Yield what writes captions, by the options of ``rematch`` and the settings ``chosen`` by ``--set``.
 
     None, a name, or a :class:`cleanpairs.repair.chat.ChatWriter`, whose report is printed at the end.
     """

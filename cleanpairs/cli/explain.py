@@ -99,7 +99,7 @@ def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
 
 
 def _issues(run: Any, count: int, listed: int = 200) -> Any:
-    """The worst pairs. Those that ``fit`` has ``listed`` are read, unless answers have changed the scores."""
+    """Return the worst pairs. Those that ``fit`` has ``listed`` are read, unless answers have changed the scores."""
     from cleanpairs.explain import ISSUES, SCHEMA
     from cleanpairs.repair.editing import read_csv
 
@@ -230,7 +230,7 @@ def _next_steps(run: Any, calibration: Any, planned: bool) -> list[tuple[str, st
 
 
 def _audit_result(run: Any) -> dict[str, Any] | None:
-    """What ``cleanpairs audit --labels`` left. DataError where it is not that."""
+    """Return the result of ``cleanpairs audit --labels``, if there is one. DataError if it is damaged."""
     from cleanpairs.audit.evaluation import AuditResult, ThresholdEstimate
 
     file = run.path / "audit" / "result.json"

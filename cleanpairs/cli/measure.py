@@ -139,7 +139,7 @@ class _Lines(Progress):
             echo(f"note     {text}", err=True)
 
     def cell(self, at: int, total: int, row: dict[str, Any], *, done_before: bool) -> None:
-        """The line."""
+        """Print the line."""
         self.close()
         line = str(row.get("error"))
         if row["status"] == "ok":

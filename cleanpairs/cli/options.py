@@ -35,7 +35,7 @@ class Reads(click.Path):
     envvar_list_splitter = None  # type: ignore[assignment] # several values of a variable have blanks between them
 
     def inputs(self, name: str, value: Any) -> Iterator[tuple[str, str]]:
-        """What the option called ``name`` reads, as pairs of a name and a path."""
+        """Yield what the option called ``name`` reads, as pairs of a name and a path."""
         for path in value if isinstance(value, tuple) else (value,):
             yield name, str(path)
 
@@ -44,7 +44,7 @@ class KeyValues(Reads):
     """The type of an option of ``KEY=VALUE``. The values of some keys are inputs."""
 
     def inputs(self, name: str, value: Any) -> Iterator[tuple[str, str]]:
-        """The inputs among the values."""
+        """Yield the inputs among the values."""
         for pair in value.items() if isinstance(value, dict) else (text.partition("=")[::2] for text in value):
             key = pair[0].rpartition(".")[2]
             if key in ("captions", "text_vectors", "image_root", "encoder", "text_encoder", "prompt"):
@@ -63,7 +63,7 @@ class Writes(click.Path):
         self.extra, self.in_run, self.endings = extra, in_run, endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click does. No name, and that of the root, is a usage error."""
+        """Convert as click does. An empty name, and that of the root, is a usage error."""
         if not str(value).strip() or not Path(value).absolute().name:
             self.fail(f"the output {value!s:.5} has no name", param, ctx)
         return super().convert(value, param, ctx)
@@ -77,7 +77,7 @@ class Writes(click.Path):
 
 
 def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What a shell is offered: methods, backbones, or the recipes that ship. Files, where no recipe begins so."""
+    """Complete methods, backbones, or the recipes that ship. If no recipe begins so, complete files."""
     table = {"method": METHODS, "backbone": BACKBONES}.get(str(parameter.name))
     if table is not None:
         summaries = {name: entry.summary for name, entry in table.items()}
@@ -160,7 +160,7 @@ def join_arrays(context: click.Context, parameter: click.Parameter, values: tupl
 
 
 def _by_role(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """The values of ``--column`` by the names of :class:`DataOptions`."""
+    """Return the values of ``--column`` by the names of :class:`DataOptions`."""
     columns = {role: f"{role}_column" for role in ("image", "text", "key")}
     columns |= {"score": "score_columns", "text-vectors": "text_vectors", "captions": "captions"}
     named: dict[str, tuple[str, ...]] = {}
@@ -192,7 +192,7 @@ column_options: tuple[Decorator, ...] = (
 
 
 def set_option(help: str) -> Decorator:
-    """``--set``, which is about what ``help`` says."""
+    """Return the option ``--set`` with its ``help``."""
     return option("--set=KEY=VALUE overrides", f"{help} May be repeated.", KeyValues(), multiple=True)
 
 
@@ -222,12 +222,12 @@ def set_values(options: dict[str, Any], **others: list[str]) -> dict[str, dict[s
 
 
 def data_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """How DATA is read, by the options of :data:`data_options`."""
+    """Return how DATA is read, by the options of :data:`data_options`."""
     return set_values(options)["data"]
 
 
 def existing_run(run: str | None) -> Any:
-    """The run directory named, or ``runs/latest``, which is printed. DataError when there is none."""
+    """Return the run directory named, or ``runs/latest``, which is printed. DataError when there is none."""
     from cleanpairs.commands.run import LATEST, Run
 
     opened = Run.open(run, trusted=flag_is_set("trust-stored-paths"))
@@ -286,7 +286,7 @@ class PathsCommand(click.Command):
 
 
 def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["Input"]]:
-    """The outputs of a command that is called so, what is written next to them, and what it reads."""
+    """Return the outputs of a command that is called so, what is written next to them, and what it reads."""
     given = [(param, value) for param in ctx.command.params if (value := ctx.params.get(param.name or "")) is not None]
     outputs: list[Path] = []
     extra: list[Path] = []
@@ -299,7 +299,7 @@ def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["
             extra += [output.with_name(output.name + end) for end in kind.extra if output.name]
             free += kind.in_run
     for param, value in given if outputs else ():
-        own = param.name == "recipe" and ctx.params.get("resume")  # the run's, which it goes on with
+        own = param.name == "recipe" and ctx.params.get("resume")  # that of the run that is resumed
         if isinstance(param.type, Reads) and not own:
             for name, path in param.type.inputs(param.name or "", value):
                 inputs += _inputs(name, path, free)

@@ -121,7 +121,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
 
 
 def _evaluated(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any], str]:
-    """What the labels say of the run, as figures and as text. They are written beside the run, too."""
+    """Evaluate the run by the labels, and write the result there. Returns it as figures and as text."""
     from cleanpairs.audit import evaluate_audit, read_labels
     from cleanpairs.data.atomic import write_whole
 
@@ -201,7 +201,7 @@ def review(
 
 
 def _ask_judge(run: Any, judge: str, count: int) -> None:
-    """Keep in the run what a judge, MODEL or MODEL@URL, says of so many pairs."""
+    """Store in the run the opinions of a judge, MODEL or MODEL@URL, about ``count`` pairs."""
     from cleanpairs.audit import second_opinions
     from cleanpairs.commands.run import OPINIONS
     from cleanpairs.data.atomic import write_whole
@@ -234,7 +234,7 @@ def _take_labels(run: Any, csv: str) -> None:
 
 
 def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: bool) -> None:
-    """Ask, or read the answers of a CSV, and show what they say."""
+    """Ask, or read the answers of a CSV, and print the calibrated figures."""
     from cleanpairs.review.session import Session
 
     pairs, y = run.load_input(), run.fitted_scores().correspondence
@@ -255,7 +255,7 @@ def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: 
 
 
 def _plan(run: Any, folder: Path) -> Any:
-    """The run's plan, where it says what `export --plan` needs, else the one that was made for its review."""
+    """Return the run's plan, where it says what `export --plan` needs, else the one that was made for its review."""
     from cleanpairs.repair.plan import RepairPlan
 
     proposed = folder / "proposed.parquet"

@@ -64,7 +64,14 @@ def run_demo(out: str | Path = "demo", *, say: Say = print, progress: Any = None
         **{f"rsum_{name}": value for name, value in rsum.items()},
         "seconds": time.perf_counter() - began,
     }
-    _report(out / "report.html", run, pairs, plan, rsum)
+    write_report(
+        out / "report.html",
+        title="cleanpairs: clip art with exchanged captions",
+        truth=mask,
+        summary={f"rSum of {_MODELS[name]}": round(value, 1) for name, value in rsum.items()},
+        overwrite=True,
+        **run.reported(pairs, plan),
+    )
     write_whole(out / "result.json", json.dumps({"demo": "complete", **result}, indent=2) + "\n")
     say(f"5. open the report: {out / 'report.html'}")
     say(f"   next to it: {out / 'cleaned.parquet'}, ledger.parquet, dropped.parquet and run/ (model, scores)")
@@ -72,19 +79,8 @@ def run_demo(out: str | Path = "demo", *, say: Say = print, progress: Any = None
     return result
 
 
-def _report(out: Path, run: Run, pairs: Pairs, plan: RepairPlan, rsum: dict[str, float]) -> None:
-    write_report(
-        out,
-        title="cleanpairs: clip art with exchanged captions",
-        truth=pairs.true_mismatch_mask(),
-        summary={f"rSum of {_MODELS[name]}": round(value, 1) for name, value in rsum.items()},
-        overwrite=True,
-        **run.reported(pairs, plan),
-    )
-
-
 def _fit(out: Path, options: dict[str, Any], progress: Any, say: Say) -> tuple[Run, Any, int]:
-    """The run, its fitted estimator, and how many pairs it flags."""
+    """Return the run, its fitted estimator, and how many pairs it flags."""
     say("2. the method auto is trained on them; it does not know which captions are wrong")
     options |= {"val": str(clipart_path("val")), "out": str(out), "overwrite": True}
     result = fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)

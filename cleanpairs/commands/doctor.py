@@ -62,7 +62,7 @@ def diagnose() -> list[Check]:
 
 
 def probe(modules: list[str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """What fails (module -> error), and facts of torch and FAISS, of importing ``modules`` in another process."""
+    """Import ``modules`` in another process. Returns module -> error, and facts about torch and FAISS."""
     # Each import is announced before it is tried, so that the one that ended the process is known.
     code = """
 import importlib, json, sys

@@ -19,7 +19,7 @@ from cleanpairs.repair.settings import RepairSettings
 
 
 def card_facts(run: Run, license: str | None = None) -> CardFacts:
-    """What the dataset card of an export tells of the run."""
+    """Return what the dataset card of an export tells of the run."""
     info, result = run.info, run.result
     return CardFacts(
         license=license,
@@ -65,7 +65,7 @@ def export_plan(
 
 
 def _decisions(export: Export, plan: PlanFile) -> Decisions:
-    """What a plan in a file decides: read with the rows where these are written one by one, else all at once."""
+    """Return the decisions of a plan in a file. They are read with the rows if these stream, else at once."""
     if not export.streams:
         return export.decisions(RepairPlan.load(plan.path), load_source(export.source))
     check_data(plan.head, plan.pairs, export.source.fingerprint, export.source.n_rows)

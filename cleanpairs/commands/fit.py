@@ -62,7 +62,7 @@ class FitInput:
 
 
 def result_table(result: Mapping[str, Any]) -> str:
-    """What :func:`fit_run` found, for a terminal: a verdict, the counts, and the histogram of the correspondence."""
+    """Return a result of :func:`fit_run` as text: a verdict, counts, and the histogram of the correspondence."""
     run = "" if same_file(LATEST, result["run"]) else f"{shlex.quote(result['run'])} "
     out = result["standing_out"]
     odd = f"{len(out):,}  (kept, but with a lower score than half of all random pairs)"
@@ -114,10 +114,10 @@ def fit_run(
     backbone_named: bool = False,
     streamed_from: int = 50_000,
 ) -> dict[str, Any]:
-    """Fit ``recipe`` on its data and leave a run directory. What was found, as its run.json has it under ``result``.
+    """Fit ``recipe`` on its data, and write a run directory. Returns the ``result`` of its run.json.
 
     - ``out``: the run directory, else the recipe's, else ``runs/<date>-<method>-<data>``
-    - ``resume``: go on with the run there. One that was stopped before its first checkpoint begins anew
+    - ``resume``: resume the run there. One that was stopped before its first checkpoint begins anew
     - ``latest``: let ``runs/latest`` point to the run
     - ``streamed_from``: of so many rows of vectors of one space a sample is fitted, and all are scored in a stream
     - ``backbone_named``: the backbone was named in this call: ConfigError where vectors or an encoder take its place
@@ -157,7 +157,7 @@ def fit_run(
 
 
 def _refuse_other_settings(run: Run, recipe: Recipe) -> None:
-    """ConfigError where a complete run, which has nothing to go on with, is of other settings."""
+    """ConfigError where a complete run, which has nothing to resume, is of other settings."""
     file = run.path / "recipe.yaml"
     if file.exists() and run.info.get("status") == "complete" and not run.has_checkpoint():
         before, now = read_yaml(file), parse_yaml(recipe.to_yaml(), "the recipe")
@@ -185,7 +185,7 @@ def _options(data: DataOptions) -> dict[str, Any]:
 
 
 def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed_from: int) -> FitInput:
-    """What :func:`fit_run` reads, by its parameters."""
+    """Read the input of :func:`fit_run`, by its parameters."""
     data, options, streamed = recipe.data, _options(recipe.data), None
     assert data.train is not None
     alone = data.val is None and distributed.world_size() == 1
@@ -288,7 +288,7 @@ def _train(
 
 
 def _about(recipe: Recipe, estimator: PairScorer, source: Source, pairs: int) -> dict[str, Any]:
-    """What run.json says of a fit that begins."""
+    """Return run.json of a fit that begins."""
     data = str(recipe.data.train)
     return {
         "status": "running",
@@ -312,7 +312,7 @@ def _about(recipe: Recipe, estimator: PairScorer, source: Source, pairs: int) ->
 
 
 def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Streamed | None) -> dict[str, Any]:
-    """Write what a fit leaves in its run. Returns what was found. ``scored``: as of :meth:`StreamedFit.finish`."""
+    """Write scores and issues of a fit. Returns the result. ``scored``: as of :meth:`StreamedFit.finish`."""
     run.write_metrics(estimator.history_)
     blocks: list[dict[str, Any]] = []
     out: list[int] = []
@@ -341,7 +341,7 @@ def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Stream
 
 
 def _result(estimator: PairScorer, keys: Any, issues: pa.Table) -> dict[str, Any]:
-    """What a fit found, as counts of pairs.
+    """Return the result of a fit, as counts of pairs.
 
     - ``histogram``: in ten equal bins of the correspondence
     - ``captions``: what they became

@@ -44,7 +44,7 @@ class StreamedFit:
 
     @classmethod
     def of(cls, estimator: PairScorer, source: Source, streamed_from: int) -> "StreamedFit | None":
-        """None where the input has fewer rows or lists of captions, or is not scored by a sample."""
+        """Draw the sample. None if there are fewer rows, or lists of captions, or no sample tells enough."""
         n = source.n_rows
         if n < streamed_from or source.explicit_lists or not estimator._fits_sample(roles_of(source)):
             return None
@@ -84,7 +84,7 @@ class StreamedFit:
         return self._worst(estimator, table["key"], blocks), keys, blocks
 
     def _displaced(self, usable: np.ndarray) -> Displacement:
-        """What is displaced among n rows, of which some are ``usable`` (n,). Only vectors are read."""
+        """Return what is displaced among n rows. ``usable`` (n,) rows are compared. Only vectors are read."""
         columns = {role: name for role, name in self.source.columns.items() if role in ("features", "text_features")}
         source, reader, n = replace(self.source, columns=columns), reader_of(self.source), self.source.n_rows
         parts = plan_partitions(reader.row_groups(source), n, target=ScoreWork.partition_rows)
@@ -104,7 +104,7 @@ class StreamedFit:
     def _worst(
         self, estimator: PairScorer, keys: pa.ChunkedArray, blocks: list[dict[str, Any]], count: int = 200
     ) -> pa.Table:
-        """Of the worst pairs, explained by the sample, and of displaced rows."""
+        """Return the worst pairs, explained by the sample, and the displaced rows."""
         y = estimator.correspondence_
         finite = np.flatnonzero(np.isfinite(y))
         worst, first = finite[np.argsort(y[finite], kind="stable")[:count]], [block["pair_id"] for block in blocks]

@@ -49,7 +49,7 @@ class ScorePairs:
             )
 
     def __call__(self, batch: Any) -> Any:
-        """The pyarrow Table ``batch`` with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and
+        """Return the pyarrow Table ``batch`` with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and
         ``reason`` (string): why a row cannot be scored, else null. The other two are null then.
 
         Raises DataError: columns are missing, of the wrong kind, hold lists of captions, or have the name of a new one.

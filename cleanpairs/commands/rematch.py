@@ -1,7 +1,7 @@
 """From a finished run to a plan: what ``cleanpairs rematch`` does, and ``export`` without a plan.
 
 Every pair is scored, or its score read. Then it is decided (:func:`cleanpairs.repair.planning.plan_repairs`). The pairs
-are in memory. Many rows are a stream of batches, of which the vectors of the pairs that a repair can concern are held.
+are in memory. Many rows are a stream of batches, of which the vectors of the pairs that a repair can concern are kept.
 Of vectors of one space both ways give the same plan. Trained towers see the rows in other batches: their scores differ
 in the seventh digit, and a few repairs may differ.
 """
@@ -41,7 +41,7 @@ from cleanpairs.scoring import Embeddings
 
 @dataclass(frozen=True)
 class WrittenPlan:
-    """Of a plan that is written: its counts, the settings that it was made with, whether its rows were streamed."""
+    """A written plan: its counts, the settings that it was made with, and whether its rows were streamed."""
 
     summary: PlanSummary
     settings: Mapping[str, Any]
@@ -51,7 +51,7 @@ class WrittenPlan:
 def chosen_cut(
     threshold: float | str | None, max_wrong: float | None, keep: float | None, run: Run
 ) -> tuple[float | None, str | None]:
-    """The threshold of ``--threshold``, ``--max-wrong`` or ``--keep``, and what to tell of it. None is the run's own.
+    """Return the threshold of ``--threshold``, ``--max-wrong`` or ``--keep``, None for the run's, and a text on it.
 
     ``threshold``: a number, None, or "auto": the density minimum of the run's scores.
     Raises ConfigError: more than one of them, or one that is out of range. RefusedError: "auto", and the scores do not
@@ -125,7 +125,7 @@ def rematch_run(
 
 
 def recorded_input(run: Run) -> dict[str, Any]:
-    """The data of a run, and how it is read, as a plan notes them."""
+    """Return the data of a run, and how it is read, as a plan notes them."""
     return {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
 
 
@@ -139,10 +139,10 @@ def _source_of(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tu
 
 
 class Planning:
-    """The repairs of the ``source`` that a run was ``fitted`` on, or of other data: how they are found, by whom, where.
+    """Plans the repairs of the ``source`` that a run was ``fitted`` on, or of other data.
 
-    ``read``: the data, and how it is read, as a plan notes them. ``engine``: who searches. ``parts``: the folder in
-    which several workers do.
+    ``read``: the data, and how it is read, as a plan notes them. ``engine``: what searches.
+    ``parts``: the folder for the files of several workers.
     """
 
     batch_rows = 4096
@@ -161,7 +161,7 @@ class Planning:
     def in_memory(
         self, recaption: CaptionWriter | str | Path | None = None, *, explode: bool = False
     ) -> tuple[RepairPlan, Pairs]:
-        """The plan of pairs that are held, and these. ``explode``: images of rows with lists of captions change too."""
+        """Return the plan of pairs in memory, and these. ``explode``: rows with lists of captions get images, too."""
         settings, pairs = self.settings, load_source(self.source)
         if self.source.explicit_lists and not explode:
             if settings.targets == "image" and settings.replaces_image:
@@ -176,7 +176,7 @@ class Planning:
         return replace(plan, table=table, settings={**plan.settings, **self.read}), pairs
 
     def row_scorer(self) -> RowScorer | None:
-        """What embeds and scores the rows one batch after another. None where that cannot be."""
+        """Return what embeds and scores the rows batch by batch. None if the rows cannot be streamed."""
         reader, roles = reader_of(self.source), roles_of(self.source)
         streams = roles and not self.source.explicit_lists and "true_mismatch" not in reader.schema(self.source).names
         by_rows = streams and self.settings.strategy in ("ot", "nearest")
@@ -213,7 +213,7 @@ class Planning:
 
     @contextmanager
     def _neighbour_search(self) -> Iterator[NeighbourSearch]:
-        """Who searches by cosine. What the workers of an engine leave goes once the plan is made."""
+        """Yield what searches by cosine. Files of an engine's workers are removed once the plan is made."""
         if not self.engine.remote:
             yield top_k
             return

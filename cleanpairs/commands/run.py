@@ -56,7 +56,7 @@ WHY = pa.field("why", pa.string())  # behind the others, in the scores of a fit,
 
 
 def mistyped(info: dict[str, Any]) -> list[str]:
-    """The keys of a run.json, such as ``result.threshold``, whose values are not of the kind that ``fit`` writes."""
+    """Return the keys of a run.json, such as ``result.threshold``, whose values have the wrong type."""
     counts = ("seed", "input.rows", "input.pairs", "result.flagged", "result.pairs")
     texts = ("status", "method", "device", "input.data", "input.fingerprint", "input.kind")
     objects = ("versions", "files", "input", "input.options", "input.columns", "result")
@@ -73,7 +73,7 @@ def mistyped(info: dict[str, Any]) -> list[str]:
 
 
 def run_files() -> re.Pattern[str]:
-    """What cleanpairs leaves in a run, by its names in the run."""
+    """Return a pattern of the names of all files that cleanpairs writes into a run."""
     from cleanpairs.audit.labels import AUDIT_FILES
     from cleanpairs.estimators.persistence import MODEL_FILES
 
@@ -149,7 +149,7 @@ class Run:
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False, latest: bool = True) -> "Run":
-        """A new directory, or the one to resume. ``runs/latest`` will point to it (unless ``latest`` is False).
+        """Return a new directory, or the one to resume. ``runs/latest`` will point to it (unless ``latest`` is False).
 
         A run that is overwritten is moved away, until :meth:`forget_replaced` or :meth:`restore_replaced`.
         """
@@ -194,7 +194,7 @@ class Run:
 
     @classmethod
     def check_resumable(cls, path: str | Path) -> None:
-        """Raise :class:`ConfigError` where there is no run at ``path`` to go on with."""
+        """Raise :class:`ConfigError` where there is no run at ``path`` to resume."""
         run = cls(Path(path))
         if not (run.path / "run.json").exists() and not run._aside.exists() and not run.bare():
             raise ConfigError(
@@ -213,13 +213,13 @@ class Run:
         return self.path.parent / f".replaced-{self.path.name}"
 
     def forget_replaced(self) -> None:
-        """The new run is complete: the one that it replaces goes."""
+        """Delete the run that was replaced, now that the new one is complete."""
         if self._aside.exists():
             refuse_precious(self._aside)  # somebody may have put something there meanwhile
             shutil.rmtree(self._aside, ignore_errors=True)
 
     def restore_replaced(self) -> None:
-        """The new run has failed: the one that it was to replace comes back, if there was one."""
+        """Restore the run that was to be replaced, if there was one, as the new one has failed."""
         if self._aside.exists():
             refuse_precious(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
@@ -230,7 +230,7 @@ class Run:
         return any((self.path / "checkpoints").rglob("*.safetensors"))
 
     def discard_empty(self) -> None:
-        """The fit was refused before it had learnt anything: neither the run nor the link to it stays."""
+        """Delete the run and the link to it, if the fit was refused before it had learnt anything."""
         if any(p.is_file() for p in (self.path / "checkpoints").rglob("*")) or (self.path / "model").exists():
             return
         with suppress(OutputExistsError):
@@ -248,7 +248,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path | None, *, trusted: bool = False) -> "Run":
-        """The run at ``path``, or ``runs/latest``. ``trusted``: see :func:`cleanpairs.data.open_recorded`."""
+        """Return the run at ``path``, or ``runs/latest``. ``trusted``: see :func:`cleanpairs.data.open_recorded`."""
         chosen = LATEST if path is None else Path(path)
         if not (chosen / "run.json").exists():
             hint = "run `cleanpairs fit DATA` first, or name a run directory"
@@ -292,7 +292,7 @@ class Run:
         return read_lines(self.path / "metrics.jsonl")
 
     def scores(self) -> Scores:
-        """The scores, calibrated by the answers where there are enough. DataError as :meth:`fitted_scores`."""
+        """Return the scores, calibrated by the answers where there are enough. DataError as :meth:`fitted_scores`."""
         fitted = self.fitted_scores()
         answered = self.answered(fitted)
         if answered is None:
@@ -315,7 +315,7 @@ class Run:
                 log.label(labels)
 
     def answered(self, scores: Scores | None = None) -> "Answered | None":
-        """What people's answers, and a judge's opinions, make of the ``scores`` of the fit, which are read where None.
+        """Calibrate the ``scores`` of the fit, read if None, by people's answers and a judge's opinions.
         None of too few answers without opinions.
 
         They are calibrated anew only where the answers, or the scores, have changed.
@@ -340,7 +340,7 @@ class Run:
         return self._answered[1]
 
     def opinions(self) -> "Opinions | None":
-        """What a judge has said of some pairs, if one was asked. DataError where the file holds something else."""
+        """Return the opinions of a judge, if there are any. DataError if the file holds something else."""
         if not (self.path / OPINIONS).exists():
             return None
         from cleanpairs.audit import Opinions
@@ -376,7 +376,7 @@ class Run:
 
     @property
     def model_folder(self) -> Path:
-        """Of the saved model. DataError when the run did not finish."""
+        """The folder of the saved model. DataError if the run did not finish."""
         if not (folder := self.path / "model").exists():
             raise DataError(f"{self.path} has no model: {self._unfinished}")
         return folder
@@ -386,13 +386,13 @@ class Run:
         return f"the run did not finish; resume it with `cleanpairs fit --resume --out {quote(str(self.path))}`"
 
     def model(self) -> Any:
-        """The fitted estimator, without its training pairs. DataError when the run did not finish."""
+        """Return the fitted estimator, without its training pairs. DataError when the run did not finish."""
         from cleanpairs.estimators.persistence import load_estimator
 
         return load_estimator(self.model_folder)
 
     def calibration(self) -> "Calibration | None":
-        """What gives the scores' probabilities their intervals. None where the method has none, and nobody answered."""
+        """Return the calibration of the scores. None if the method has none, and nobody has answered."""
         from cleanpairs.estimators.persistence import Saved
 
         if (answered := self.answered()) is not None:
@@ -400,7 +400,7 @@ class Run:
         return Saved(self.path / "model").calibration() if (self.path / "model").exists() else None
 
     def estimator(self, scores: Scores | None = None, *, fitted: bool = False) -> Any:
-        """The estimator, with the correspondence of its training pairs and what the answers make of it, if not
+        """Return the estimator, with the correspondence of its training pairs and what the answers make of it, if not
         ``fitted``. ``scores`` of the fit: read where they are None.
         """
         estimator, scores = self.model(), scores or self.fitted_scores()
@@ -411,14 +411,14 @@ class Run:
         return estimator
 
     def reported(self, pairs: Any, plan: Any) -> dict[str, Any]:
-        """Of the run, its pairs and a plan, parameters of :func:`cleanpairs.report.write_report`."""
+        """Return parameters of :func:`cleanpairs.report.write_report`, by the run, its pairs and a plan."""
         scores, info = self.scores(), self.info | {"result": self.result}
         of_run = {"info": info, "scores": scores.table, "metrics": self.metrics(), "calibration": self.calibration()}
         of_plan = {"pairs": pairs, "plan": plan, "threshold": plan.threshold, "why": scores.why.to_pylist()}
         return of_run | of_plan
 
     def current_plan(self, file: Path | None = None) -> RepairPlan | None:
-        """The plan in a file, or the run's own. None where there is none, or answers have changed the scores since."""
+        """Return the plan in a file, or the run's. None if there is none, or answers have changed the scores since."""
         if not (file := file or self.path / PLAN).exists():
             return None
         plan = RepairPlan.load(file)
@@ -434,11 +434,11 @@ class Run:
         return plan if np.array_equal(np.where(moved, y, planned), y, equal_nan=True) else None
 
     def load_input(self) -> Any:
-        """The pairs that the run was fitted on, read again. See :meth:`open_input`."""
+        """Return the pairs that the run was fitted on, read again. See :meth:`open_input`."""
         return load_source(self.open_input())
 
     def open_input(self) -> Any:
-        """The source of what the run was fitted on. DataError where it has changed."""
+        """Return the source of what the run was fitted on. DataError if it has changed."""
         given = self.info.get("input")
         if not isinstance(given, dict):
             raise DataError(f"{self.path / 'run.json'} does not say which data the run was fitted on")
@@ -479,7 +479,7 @@ def refuse_precious(folder: Path) -> None:
 
 
 def default_run_path(method: str, data: str | Path) -> Path:
-    """``runs/<date>-<method>-<data name>``, with a number behind it when that is taken."""
+    """Return ``runs/<date>-<method>-<data name>``, with a number behind it if that is taken."""
     name = Path(str(data).rstrip("/*")).stem.partition("{")[0].rstrip("_-*") or "data"  # of a pattern what is fixed
     base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}-{name}"
     path, k = base, 2

@@ -109,7 +109,7 @@ def score_stream(
 
     - ``model``: the directory of :meth:`~cleanpairs.estimators.PairScorer.save_pretrained`
     - ``data``: anything that :func:`cleanpairs.load_pairs` reads. ``columns`` are its options
-    - ``engine``: who does the work. This process when None
+    - ``engine``: what does the work. By default this process
     - ``max_unknown``: share of the words that the model may not know. RefusedError beyond it
     - ``progress``: called with the numbers of rows that are done, and of all
 
@@ -150,7 +150,7 @@ def score_stream(
 
 
 def _why_undivided(model: PairScorer, data: str | Path) -> str:
-    """Why workers cannot share the rows of ``data``."""
+    """Return why workers cannot share the rows of ``data``."""
     takes = (
         "Parquet with a column of image vectors (image_features) and, for a model of caption vectors, one of those "
         "(text_features), or an embedding folder"
@@ -161,7 +161,7 @@ def _why_undivided(model: PairScorer, data: str | Path) -> str:
 
 
 def _unknown_words(model: PairScorer, source: Source, data: str, most: float) -> float | None:
-    """The share of unknown words in the first captions. RefusedError if it is above ``most``."""
+    """Return the share of unknown words in the first captions. RefusedError if it is above ``most``."""
     unknown = unknown_share(getattr(model, "tokenizer_", None), _first_captions(source))
     if unknown is not None and unknown > most:
         raise RefusedError(
@@ -173,7 +173,7 @@ def _unknown_words(model: PairScorer, source: Source, data: str, most: float) ->
 
 
 def _job_of(work: ScoreWork, model: Path) -> str:
-    """What the scores depend on."""
+    """Return all that the scores depend on, as text."""
     about = f"{work.threshold:.3g}"  # other threads give the last digits of scores otherwise
     files = {p.relative_to(model).as_posix(): sha256_of(p) for p in model.rglob("*") if p.is_file()}
     facts = [cleanpairs.__version__, work.source.fingerprint, files, work.batch_rows, about]
@@ -181,7 +181,7 @@ def _job_of(work: ScoreWork, model: Path) -> str:
 
 
 def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data: str) -> UnseenThreshold | None:
-    """The threshold of rows that the model was not fitted on, by some of them. See
+    """Return the threshold of rows that the model was not fitted on, by some of them. See
     :meth:`cleanpairs.estimators.PairScorer.own_threshold`. None for a model that compares words with regions.
     """
     if not model._takes_own_threshold(source.fingerprint):
@@ -227,7 +227,7 @@ def _first_captions(source: Source) -> list[str]:
 
 
 def roles_of(source: Source) -> set[str]:
-    """What is known of each row of a source that can be read from any row on. Nothing of one that cannot."""
+    """Return the roles of the columns of a source that can be read from any row on, else none."""
     return set(source.columns) if reader_of(source).streams else set()
 
 

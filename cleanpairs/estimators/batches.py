@@ -73,7 +73,7 @@ class RowScorer:
         return scores
 
     def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
-        """The correspondence (k,) float32 of k pairs, with the groups (k,) of their images and texts."""
+        """Return the correspondence (k,) float32 of k pairs, with the groups (k,) of their images and texts."""
         raise NotImplementedError
 
 
@@ -89,7 +89,7 @@ class VectorScorer(RowScorer):
         The trusted pairs that its scores refer to.
 
     tokenizer : Captions
-        What makes tables of captions.
+        Makes tables of captions.
 
     text_vectors : bool
         Whether the rows bring vectors of captions.

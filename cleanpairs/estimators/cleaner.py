@@ -106,7 +106,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return self._one_stage()
 
     def _one_stage(self, warmup: int = 0) -> list[TrainingStage]:
-        """``epochs`` epochs, whose learning rate is decayed by epochs counted behind the ``warmup``."""
+        """Return a stage of ``epochs`` epochs. Its learning rate decays by the epochs after the ``warmup``."""
         cosine, lr_update = self.lr_decay == "cosine", self.lr_update or max(1, self.epochs * 2 // 3)
         return [TrainingStage(self.epochs, lr_update, warmup if self.lr_update or cosine else 0, cosine)]
 
@@ -117,11 +117,11 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """The settings of the paper, or of its public code, for Flickr30K, with ``changes``, else the defaults."""
+        """Return an estimator with the paper's, or its code's, settings for Flickr30K, ``changes``, else defaults."""
         return cls(**{**cls._paper, **changes})
 
     def _head(self, model: Any) -> Any:
-        """What is learned in addition to ``model`` and kept with it. None when nothing is."""
+        """Return what is learned in addition to ``model`` and kept with it, or None."""
         return None
 
     def _validate(self) -> None:
@@ -149,7 +149,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 raise ConfigError(f"encoder of {owner} reads the captions itself: leave text_encoder out")
 
     def _resolved_precision(self) -> str:
-        """``bf16`` or ``fp32``, as ``precision`` says or the device suggests."""
+        """Return ``bf16`` or ``fp32``, as ``precision`` says or the device suggests."""
         bf16 = self.precision == "bf16" or (self.precision == "auto" and self._resolved_device() == "cuda")
         return "bf16" if bf16 else "fp32"
 
@@ -265,7 +265,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
 
     def _builder(self, fit: Fit) -> Callable[[], Any]:
-        """A maker of fresh networks for these images and captions."""
+        """Return what builds fresh networks for these images and captions."""
         matrix, data = fit.images, fit.data
         encoders, tokens, dim_image = self._encoders, data.tokens, int(matrix.array.shape[-1])
         if encoders.tuned:
@@ -301,7 +301,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return build
 
     def _model_and_temperature(self, networks: DualEncoder, fit: Fit) -> tuple[DualEncoder, float]:
-        """The model that retrieves and scores, and the temperature of its probabilities."""
+        """Return the model that retrieves and scores, and the temperature of its probabilities."""
         return networks, self.tau
 
     def _prepare(self, pairs: Pairs, on_encode: Progress | None = None, on_encode_texts: Progress | None = None) -> Fit:
@@ -356,7 +356,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return Embedded(pairs, images, texts, self._quarantine(pairs, features)).recall(model, device, folds)
 
     def _set_noise_rate(self, fit: Fit) -> None:
-        """By default vectors of one space give it, and the threshold: labels there are on a scale of their own."""
+        """Set noise rate and threshold by vectors of one space, as labels there have a scale of their own."""
         images, data, texts = fit.images.array, fit.data, fit.data.tokens.vectors
         if self.threshold is not None or texts is None or not self._encoders.in_one_space(fit.images, data.tokens):
             return
@@ -506,7 +506,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self.tokenizer_ = self._stored_captions(members[0] if members else shape, saved)
 
     def _network(self, config: dict[str, Any], usual: str) -> Any:
-        """A network of this configuration, of the kind that it names, or the ``usual`` one."""
+        """Return a network of this configuration, of the kind that it names, or the ``usual`` one."""
         shape = dict(config)
         name = shape.pop("name", usual)
         kind = (HEADS if name in HEADS else BACKBONES).load(name)
@@ -525,7 +525,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
 
 def _some_regions(array: np.ndarray, image_index: np.ndarray) -> np.ndarray:
-    """(n, D) regions of up to 4096 images."""
+    """Return regions (n, D) of up to 4096 images."""
     rows = np.unique(image_index)
     if len(rows) > 4096:
         rows = np.sort(np.random.default_rng(step_seed(0)).choice(rows, 4096, replace=False))
@@ -533,7 +533,7 @@ def _some_regions(array: np.ndarray, image_index: np.ndarray) -> np.ndarray:
 
 
 def _moments(vectors: np.ndarray, *, evenly: bool = False) -> tuple[Any, Any]:
-    """Mean and standard deviation (D,) of vectors (n, D), or of some at even distances."""
+    """Return mean and standard deviation (D,) of vectors (n, D), or of some at even distances."""
     import torch
 
     x = np.asarray(vectors[:: max(1, len(vectors) // 16_384)] if evenly else vectors, dtype=np.float32)

@@ -36,7 +36,7 @@ MOST_PIECES, MOST_UNKNOWN = 1.5, 0.05  # pieces a word. Share of the pieces
 
 
 def text_encoder_for(settings: EncoderSettings, pairs: Pairs) -> str | Path | None:
-    """The text encoder of a fit.
+    """Return the text encoder of a fit.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class Encoders:
         return cls(joint, joint is not None and settings.tune != "head", text, image)
 
     def images(self, pairs: Pairs, encoder: str, size: int | None, progress: Progress | None = None) -> ImageMatrix:
-        """The images as the trained model takes them.
+        """Return the images as the trained model takes them.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class Encoders:
         return matrix
 
     def captions(self, words: Tokenizer | None, dim: int | None) -> Captions:
-        """What makes tables of captions.
+        """Return what makes tables of captions.
 
         Parameters
         ----------
@@ -304,7 +304,7 @@ def _shipped(device: str) -> SentenceEncoder | None:
 
 
 def resolved(name: str | Path) -> str:
-    """A directory by its absolute path, for a model that is loaded elsewhere. A name of the hub as it is."""
+    """Return a directory by its absolute path, for a model that is loaded elsewhere. A name of the hub as it is."""
     return str(Path(name).resolve()) if Path(name).is_dir() else str(name)
 
 

@@ -38,7 +38,7 @@ from cleanpairs.scoring import Embeddings
 
 
 class GivenVectors:
-    """In place of a model: the vectors of both sides that the data brings."""
+    """The vectors of both sides that the data brings, in place of a model."""
 
     name, fingerprint = "the data", "given"
     temperature = 0.01  # where CLIP ends: its logit scale is cut at 100
@@ -62,7 +62,7 @@ class GivenVectors:
         return array is not None and texts is not None and array.shape[1:] == (1, texts.shape[1])
 
     def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
-        """The vectors that the data brings.
+        """Return the vectors that the data brings.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class GivenVectors:
         return _unit_vectors(pairs.images.array(), pairs.text_vectors)
 
     def faults(self, pairs: Pairs) -> dict[int, str]:
-        """What pairs lack besides vectors.
+        """Return what pairs lack besides vectors.
 
         Parameters
         ----------
@@ -112,7 +112,7 @@ class GivenVectors:
         return None
 
     def correspondence(self, pairs: Pairs) -> np.ndarray | None:
-        """The correspondence that the data brings.
+        """Return the correspondence that the data brings.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class GivenVectors:
 
 @dataclass
 class GivenScores(GivenVectors):
-    """In place of a model: the cosines in a column of the data, or several scores. Vectors, if any, serve repairs.
+    """Cosines in a column of the data, or several scores, in place of a model. Vectors, if any, serve repairs.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class GivenScores(GivenVectors):
         return f"scores of the data, weighed {how}: {self.mixture.describe(self.columns)}"
 
     def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
-        """As of :class:`GivenVectors`. Zeros where the data brings none."""
+        """Return the vectors as :class:`GivenVectors` does, or zeros if the data brings none."""
         if self.has_vectors(pairs):
             return super().vectors(pairs)
         return np.zeros((len(pairs.images), 1), np.float32), np.zeros((len(pairs), 1), np.float32)
@@ -217,7 +217,7 @@ def displaced_in_vectors(pairs: Pairs) -> list[str]:
 
 
 def _unit_vectors(images: np.ndarray | None, texts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Of (m, 1, E) and (n, E). DataError where the two are not of one length."""
+    """Return the unit vectors of (m, 1, E) and (n, E). DataError if the two are not of one length."""
     if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
         sides = [None if x is None else " x ".join(map(str, x.shape[1:])) for x in (images, texts)]
         raise DataError(
@@ -289,7 +289,7 @@ class FrozenScorer(PairScorer):
         raise NotImplementedError
 
     def uncalibrated(self, score: np.ndarray) -> np.ndarray:
-        """The correspondence where the null gives no probability.
+        """Return the correspondence where the null gives no probability.
 
         Parameters
         ----------
@@ -329,7 +329,7 @@ class FrozenScorer(PairScorer):
             raise ConfigError(f"{self.method_name} takes a model or text_encoder='features', and found several")
 
     def _source(self, name: str | Path | None) -> FrozenPair | GivenVectors:
-        """What makes the vectors: the model of a name, or the data."""
+        """Return what makes the vectors: the model of a name, or the data."""
         if name is None:
             return GivenVectors()
         return load_encoder(resolved(name), self._resolved_device(), revision=self.revision)
@@ -404,7 +404,7 @@ class FrozenScorer(PairScorer):
         return self
 
     def _load_model(self, pairs: Pairs) -> Any:
-        """What encodes or scores the pairs, which has learned from them what it needs. Sets what captions become."""
+        """Return what encodes or scores the pairs, after it has learned from them. Sets what captions become."""
         model = self._model = self._source(self._model_name)
         if isinstance(model, FrozenPair):
             refuse_without_captions(pairs, model.name)
@@ -420,7 +420,7 @@ class FrozenScorer(PairScorer):
         return model
 
     def _given_correspondence(self, pairs: Pairs) -> np.ndarray | None:
-        """The correspondence (N,) that the data brings, where it is taken."""
+        """Return the correspondence (N,) that the data brings, where it is taken."""
         return None if isinstance(self._model, FrozenPair) else self._model.correspondence(pairs)
 
     def _calibrate(self, pairs: VectorPairs) -> np.ndarray:
@@ -550,7 +550,7 @@ class FrozenScorer(PairScorer):
         return np.asarray(self._model.encode_texts(checked_captions(texts)))
 
     def _stored(self) -> Stored:
-        """Of the pretrained model its name and its fingerprint only. The background, and what scores mean."""
+        """Return the pretrained model's name and fingerprint, the background, and what scores mean."""
         about = {"name": self._model.name, "fingerprint": self._model.fingerprint}
         parts = {"background": self._background, "calibration": self._probability}
         parts["mixture"] = getattr(self._model, "mixture", None)

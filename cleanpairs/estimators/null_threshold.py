@@ -67,7 +67,7 @@ def unseen_threshold(
     bank: Bank, images: Embeddings, texts: Embeddings, image_group: np.ndarray, text_group: np.ndarray,
     scores: np.ndarray, seed: int = 0, judge: Callable[[VectorPairs], np.ndarray] | None = None,
 ) -> UnseenThreshold | None:  # fmt: skip
-    """The threshold for scores of pairs that a model has not seen.
+    """Return the threshold for scores of pairs that a model has not seen.
 
     Parameters
     ----------

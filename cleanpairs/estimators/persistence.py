@@ -48,7 +48,7 @@ class Stored:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that the numbers depend on."""
+    """Return package -> version of all that the numbers depend on."""
     from importlib.metadata import version
 
     names = ("torch", "numpy", "pyarrow", "scikit-learn", "pillow")
@@ -103,7 +103,7 @@ def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Pa
 
 
 def _storable(value: Any) -> Any:
-    """A parameter as it is kept: data in memory (a meta set) is not."""
+    """Return a parameter as it is saved. Data in memory (a meta set) is not saved."""
     if isinstance(value, list | tuple):
         return [_storable(v) for v in value]
     storable = value is None or isinstance(value, bool | int | float | str | Path | np.generic)
@@ -180,7 +180,7 @@ class Saved:
         return parameters | ({"device": "auto"} if parameters.get("device") == "cuda" else {})
 
     def state(self) -> dict[str, Any]:
-        """What fitting found. ValueError where a rate or the threshold is none."""
+        """Return what fitting found. ValueError if a rate or the threshold is no share."""
         state = {name: self.config["state"][name] for name in _STATE}
         for name, missing in (("random_state_", 0), ("_counts_similar", False)):  # as early models lack them
             state[name] = self.config["state"].get(name) or missing
@@ -190,7 +190,7 @@ class Saved:
         return state | ({"noise_rate_": float("nan")} if state["noise_rate_"] is None else {})
 
     def calibration(self) -> Calibration | None:
-        """That of its correspondence. None where its method has none."""
+        """Return the calibration of its correspondence. None if its method has none."""
         stored = self.config.get("calibration")
         try:
             return None if stored is None else Calibration.from_dict(stored)
@@ -216,7 +216,7 @@ class Saved:
         return read_tensors(self.file, framework)[0]
 
     def bank(self, arrays: dict[str, np.ndarray], model: Any = None, device: str = "cpu") -> "Bank":
-        """The bank of a saved scorer.
+        """Return the bank of a saved scorer.
 
         Parameters
         ----------

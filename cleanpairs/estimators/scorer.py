@@ -93,7 +93,7 @@ class Embedded:
     frozen_texts: TokenTable | None = None
 
     def take(self, rows: np.ndarray) -> "Embedded":
-        """Some of the pairs, and their images alone. The quarantine is not taken along.
+        """Select pairs, with their images alone and without the quarantine.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class Embedded:
 
     @property
     def usable(self) -> np.ndarray:
-        """(N,) bool: not quarantined."""
+        """Which pairs are not quarantined, (N,) bool."""
         return np.array([i not in self.quarantined for i in range(len(self.pairs))], dtype=bool)
 
     @cached_property
@@ -125,7 +125,7 @@ class Embedded:
 
     @property
     def _has_frozen_spaces(self) -> bool:
-        """Not of pixels, of vectors that are compared, of few."""
+        """Whether the towers saw vectors of two spaces, at least 20."""
         images, texts = self.frozen_images, self.frozen_texts
         if images is None or texts is None or images.ndim != 3 or len(images) < 20 or not len(self.pairs):
             return False
@@ -194,7 +194,7 @@ class Embedded:
 
 
 def with_images(pairs: Pairs, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
-    """Some pairs, with the images that they use.
+    """Select pairs, with the images that they use.
 
     Parameters
     ----------
@@ -336,7 +336,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         raise NotImplementedError
 
     def _embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
-        """Any data as the fitted scorer sees it, or the pairs ``rows`` (k,) alone, as :meth:`Embedded.take` has them.
+        """Embed any data, or the pairs ``rows`` (k,) alone, as :meth:`Embedded.take` has them.
 
         Raises NotFittedError. DataError: the pairs cannot be read, or their vectors have another size than the model's.
         """
@@ -351,16 +351,16 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return self.needs_training and self.threshold is None and fingerprint != self._fingerprint
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
-        """What scores rows of which this is known (roles of columns) in a stream. None: they are loaded whole."""
+        """Return what scores streamed rows with columns of these roles. None: they are loaded whole."""
         raise NotImplementedError
 
     def _fits_sample(self, roles: Set[str]) -> bool:
-        """Whether a sample of rows of which this is known (roles of columns) tells how to score all of them."""
+        """Whether a sample of rows with columns of these roles tells how to score all of them."""
         return False
 
     @property
     def _named_filters(self) -> dict[str, float]:
-        """The filters that ``drop`` names. They are asked about all rows at once, so that none streams."""
+        """The filters that ``drop`` names. They need all rows at once, so that none streams."""
         return chosen_filters(f"none,{self.drop}")
 
     _sample_of = 0  # how many pairs there are, where those of ``fit`` are a sample of them
@@ -372,7 +372,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     def _judge_displaced(
         self, row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement
     ) -> np.ndarray:
-        """The moves of the pairs of ``fit``, as of :func:`cleanpairs.repair.displaced.moves_of`.
+        """Return the moves of the pairs of ``fit``, as of :func:`cleanpairs.repair.displaced.moves_of`.
 
         Pairs that show another image's caption are mismatched from now on, and their share is the least noise rate. Its
         interval does not begin below the expected share of those whose own caption is found.
@@ -448,7 +448,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return self._embed(pairs).recall(folds=folds)
 
     def _stored(self) -> Stored:
-        """What a saved model has in addition to what all have."""
+        """Return what this kind of model saves in addition to what all models save."""
         raise NotImplementedError
 
     def _restore(self, saved: Saved) -> None:
@@ -459,13 +459,13 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return 0.5
 
     def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> DonorSearch | None:
-        """The method's own way to look for donors. None: the nearest by cosine."""
+        """Return the method's own way to look for donors. None: the nearest by cosine."""
         return None
 
     def _pair_probability(
         self, embedded: Embedded, correspondence: np.ndarray, threshold: float
     ) -> PairProbability | None:
-        """What tells how likely repairs are right, by probabilities. None where the method has no such evidence."""
+        """Return what tells how likely repairs are right. None if the method has no such evidence."""
         return None
 
     @property
@@ -474,7 +474,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return False
 
     def validate(self) -> None:
-        """Every setting in its range. ConfigError names the first that is not. ``fit`` asks this first."""
+        """Check every setting. ConfigError names the first that is out of its range. ``fit`` calls this first."""
         self._validate()
         self._resolved_device()
 
@@ -483,7 +483,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         check_settings(self.method_name, self)
 
     def _resolved_device(self) -> str:
-        """``cpu`` or ``cuda``, as ``device`` says or this machine has it. ConfigError where it has no GPU."""
+        """Return ``cpu`` or ``cuda``, as ``device`` says or this machine has it. ConfigError if it has no GPU."""
         import torch
 
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -511,11 +511,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return dict(sorted({**filtered, **reasons}.items()))
 
     def _grouped(self, pairs: Pairs) -> Pairs:
-        """After the images are read, whose cache knows the exact groups."""
+        """Group near duplicates, after the images are read, whose cache knows the exact groups."""
         return group_near_duplicates(pairs) if self.near_duplicates else pairs
 
     def _usable(self, pairs: Pairs) -> np.ndarray:
-        """The pairs (n,) int64 that are not quarantined. DataError, RefusedError: they are too few, or all alike."""
+        """Return the usable pairs (n,) int64. DataError, RefusedError: they are too few, or all alike."""
         n, usable = len(pairs), np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         if n == 0:
             raise DataError(
@@ -530,7 +530,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             pair, reason = next(iter((bad if many else self.quarantined_).items()))
             share = f"{len(bad)} of {n} pairs are unusable, more than {percent(most, 0)} (--set max_bad_share=SHARE)"
             what = share if many else f"all of {n} pairs are unusable"
-            raise DataError(f"{what}; the first is pair {pair}: {reason}{_where(pairs, reason)}")
+            raise DataError(f"{what}; the first is pair {pair}: {reason}{_folder_hint(pairs, reason)}")
         if len(usable) < 2 or not self.require_dependence:
             return usable
         sides = {"image": (pairs.images.array(), pairs.image_index), "text": (pairs.text_vectors, pairs.pair_id)}
@@ -541,7 +541,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return usable
 
     def _test_independence(self, *given: Any) -> IndependenceTest:
-        """Of :func:`independence_of`, by its arguments. RefusedError where they are independent, and may not be."""
+        """Return :func:`independence_of` the arguments. RefusedError if they are independent, and may not be."""
         independence = independence_of(*given, seed=self.random_state_)
         if self.require_dependence:
             refuse_independent(independence, self.method_name, given, seed=self.random_state_)
@@ -714,7 +714,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     def threshold_for(
         self, *, max_wrong: float | None = None, keep: float | None = None, correspondence: np.ndarray | None = None
     ) -> Cut:
-        """The threshold that keeps the largest set with at most a share of mismatched pairs, or the best share.
+        """Return the threshold that keeps the largest set with at most a share of mismatched pairs, or the best share.
 
         Parameters
         ----------
@@ -788,10 +788,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         embedded, unseen, fitted = self._embed(pairs), None, True
         of_fit = embedded.pairs.source.fingerprint == self._fingerprint
         if correspondence is not None:
-            correspondence = _one_for_each(embedded.pairs, correspondence)
+            correspondence = _checked_scores(embedded.pairs, correspondence)
         else:
             fitted = self._has_scores_of(embedded.pairs.source, len(embedded.pairs))
-            if fitted:  # filters that the fit did not ask, since it streamed, set nothing aside now
+            if fitted:  # filters that a streamed fit did not apply quarantine nothing now
                 faulty = {i: why for i, why in embedded.quarantined.items() if not why.startswith(PREFIX)}
                 embedded = replace(embedded, quarantined={**faulty, **self.quarantined_})
             correspondence = self.correspondence_ if fitted else self._scores_of(embedded)
@@ -821,7 +821,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self, given: PlanInput, settings: RepairSettings, embed: Callable[[np.ndarray], Embedded], *, fitted: bool,
         unseen: UnseenThreshold | None,
     ) -> RepairProbability | None:  # fmt: skip
-        """How likely the repairs of pairs are right, of which ``embed`` embeds some rows.
+        """Return how likely the repairs of pairs are right, of which ``embed`` embeds some rows.
 
         ``fitted``: they are those of ``fit``. ``unseen``: what the scores of others tell. None where neither is so, and
         the scores of other pairs are no probabilities.
@@ -854,7 +854,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return repair_probability(given, settings, found, rows)
 
     def own_threshold(self, pairs: Any) -> UnseenThreshold | None:
-        """The threshold of :meth:`score_pairs` for pairs that the model has not seen.
+        """Return the threshold of :meth:`score_pairs` for pairs that the model has not seen.
 
         Parameters
         ----------
@@ -870,7 +870,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return self._threshold_of(*self._scored(pairs))
 
     def _threshold_of(self, embedded: Embedded, scores: np.ndarray) -> UnseenThreshold | None:
-        """As :meth:`own_threshold`, of pairs of :meth:`_scored`, by those of some images."""
+        """Return :meth:`own_threshold` of the pairs of :meth:`_scored`, by those of some images."""
         pairs = embedded.pairs
         if not self._takes_own_threshold(pairs.source.fingerprint):
             return None
@@ -884,19 +884,19 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         )  # fmt: skip
 
     def _applied_threshold(self, unseen: UnseenThreshold | None, *, of_fit: bool = False) -> float:
-        """The threshold that was found for pairs. That of ``fit`` where there is none, by answers for its own pairs."""
+        """Return the threshold found for pairs, else that of ``fit``, by answers for its own pairs."""
         if unseen is not None:
             return unseen.threshold
         return float(self.threshold_ if of_fit else self._without_answers("threshold_"))
 
     def _without_answers(self, name: str) -> Any:
-        """An attribute as ``fit`` left it."""
+        """Return an attribute as ``fit`` left it."""
         return getattr(self, "_of_fit_", {}).get(name, getattr(self, name))
 
     def explainer(
         self, pairs: Any, *, correspondence: np.ndarray | None = None, threshold: float | None = None
     ) -> "Explainer":
-        """What explains pairs by the trusted ones among them.
+        """Return what explains pairs by the trusted ones among them.
 
         Parameters
         ----------
@@ -925,7 +925,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
             return Explainer(usable, of_some, self.correspondence_, self.threshold_ if cut is None else cut)
         embedded = self._embed(pairs)
-        y = self._scores_of(embedded) if correspondence is None else _one_for_each(embedded.pairs, correspondence)
+        y = self._scores_of(embedded) if correspondence is None else _checked_scores(embedded.pairs, correspondence)
         y[list(embedded.quarantined)] = np.nan
         if cut is None:
             unseen = self._threshold_of(embedded, y) if correspondence is None else None
@@ -1055,7 +1055,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return plot_pairs(pairs, *self._scores_and_threshold(pairs), which=which, count=count)
 
     def _scores_and_threshold(self, pairs: Pairs) -> tuple[np.ndarray, float]:
-        """The correspondence (n,) of pairs, and the threshold: those of ``fit`` for its pairs."""
+        """Return the correspondence (n,) of pairs, and the threshold: those of ``fit`` for its pairs."""
         self._fitted()
         if self._has_scores_of(pairs.source, len(pairs)):
             return self.correspondence_, self.threshold_
@@ -1149,7 +1149,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
 
 def checked_captions(captions: Sequence[str]) -> list[str]:
-    """The captions (n,) that :meth:`PairScorer.encode_texts` is given.
+    """Return the captions (n,) that :meth:`PairScorer.encode_texts` is given.
 
     Parameters
     ----------
@@ -1173,16 +1173,16 @@ def checked_captions(captions: Sequence[str]) -> list[str]:
     return [caption_text(i, caption) for i, caption in enumerate(captions)]
 
 
-def _one_for_each(pairs: Pairs, correspondence: Any) -> np.ndarray:
-    """A copy (n,) float of the correspondence that is given for n pairs. DataError where it is of others."""
+def _checked_scores(pairs: Pairs, correspondence: Any) -> np.ndarray:
+    """Return a copy (n,) float of the correspondence that is given for n pairs. DataError where it is of others."""
     y = as_array("the correspondence", correspondence, float).copy()
     if y.shape != pairs.shape:
         raise DataError(f"the correspondence of {len(pairs)} pairs has the shape {pairs.shape}, found {y.shape}")
     return y
 
 
-def _where(pairs: Pairs, reason: str) -> str:
-    """Where an image was looked for that is missing. Nothing of another reason."""
+def _folder_hint(pairs: Pairs, reason: str) -> str:
+    """Return where a missing image was looked for, or "" for another reason."""
     if not (reason.startswith("the image file") and "is missing" in reason):
         return ""
     root = pairs.source.image_root or next((str(Path(path).parent) for path in pairs.source.files), "")

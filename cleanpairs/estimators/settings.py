@@ -20,7 +20,7 @@ from cleanpairs.encoders.tokenizer import KINDS
 
 
 def described(cls: type) -> str:
-    """The docstring of a class, whose Parameters are followed by those that it inherits."""
+    """Return the docstring of a class, whose Parameters are followed by those that it inherits."""
     section = re.compile(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", re.M | re.S)
     entries: dict[str, str] = {}
     for kind in cls.__mro__:
@@ -54,7 +54,7 @@ class Estimator:
         return {name: p.default for name, p in sorted(inspect.signature(cls).parameters.items())}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters.
+        """Return the parameters.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class Estimator:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
-        """As scikit-learn's base class has them, but that pairs are no table of numbers."""
+        """Return the tags of scikit-learn's base class, but that pairs are no table of numbers."""
         from sklearn.base import BaseEstimator
 
         tags = BaseEstimator.__sklearn_tags__(self)
@@ -103,14 +103,14 @@ class Estimator:
         return tags
 
     def _repr_html_(self) -> str | None:
-        """The diagram of a notebook. None, for the text, after ``sklearn.set_config(display="text")``."""
+        """Return the diagram of a notebook. None, for the text, after ``sklearn.set_config(display="text")``."""
         from sklearn import get_config
         from sklearn.utils import estimator_html_repr
 
         return str(estimator_html_repr(self)) if get_config()["display"] == "diagram" else None
 
     def predict(self: Any, pairs: Any) -> np.ndarray:
-        """Which pairs are mismatched.
+        """Return which pairs are mismatched.
 
         Parameters
         ----------

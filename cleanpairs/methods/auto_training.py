@@ -121,7 +121,7 @@ def reordered(order: np.ndarray, words: np.ndarray, matched: float) -> np.ndarra
 
 
 def first_within_one_standard_error(scores: list[np.ndarray], planted: np.ndarray) -> int:
-    """The first of several scores that sets the planted pairs as far below the others as the best one does.
+    """Return the first of several scores that sets the planted pairs as far below the others as the best one does.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ class AutoTraining(TrainingStrategy):
         self.rank_weight = 0.0  # of the vectors' similarity
 
     def stages(self, given: list[TrainingStage]) -> list[TrainingStage]:
-        """With the calibration before the given one, where pairs are planted. None where nothing is trained."""
+        """Return the calibration stage, if pairs are planted, and the given one. None if nothing is trained."""
         if not self.trains:
             return []
         return [TrainingStage(self.label_epochs), *given] if len(self.known.planted) else given
@@ -260,7 +260,7 @@ class AutoTraining(TrainingStrategy):
         self, view: EpochContext, texts: np.ndarray, trust: np.ndarray, weights: np.ndarray, observed: np.ndarray,
         planted: np.ndarray,
     ) -> np.ndarray:  # fmt: skip
-        """The sum of the ranks of the networks' similarity, the similarity to neighbours and the untrained agreement.
+        """Sum the ranks of the networks' similarity, the similarity to neighbours and the untrained agreement.
 
         Parameters
         ----------
@@ -306,7 +306,7 @@ class AutoTraining(TrainingStrategy):
 
     @property
     def judged(self) -> np.ndarray:
-        """(N,) bool: pairs whose group is right. The calibration is of these."""
+        """Which pairs (N,) have the right group. The calibration is of these."""
         some = self.known.group_matched >= 0.5
         return some if some.sum() >= 100 + len(self.known.planted) else np.ones(len(some), bool)
 

@@ -54,11 +54,11 @@ def spread_cross_entropy(S: Tensor, y: Tensor, tau: float, phi: float = 0.0, exc
 
 class _Refining(Splitting):
     def kinds(self) -> np.ndarray:
-        """(N,) which of CLEAN, HARD and NOISY each pair is."""
+        """Return which of CLEAN, HARD and NOISY each pair is, (N,)."""
         return np.asarray(self.networks - (self.w > self.clean_above).sum(axis=0))
 
     def losses(self, view: EpochContext, network: int) -> np.ndarray:
-        """What is split, (N,): 1 minus the matching probability, or -log P - log Q."""
+        """Return what is split, (N,): 1 minus the matching probability, or -log P - log Q."""
         if self.method.split_by == "probability":
             return super().losses(view, network)
         entropy = InfoNCELoss(tau=self.tau)

@@ -78,7 +78,7 @@ class EvidentialLoss:
 
 
 def expected_probability(S: Tensor, tau: float, excluded: Tensor | None = None) -> Tensor:
-    """Mean of both directions of alpha_ii / sum_j alpha_ij.
+    """Return the mean of both directions of alpha_ii / sum_j alpha_ij.
 
     Parameters
     ----------

@@ -83,7 +83,7 @@ class _Consistent(Splitting):
         return 1 - scaled(np.where(np.isfinite(c), c, 1.0))  # NaN: of a batch that diverged
 
     def divide(self, network: int, losses: np.ndarray) -> GuardedSplit:
-        """As the paper has it, plausible or not: the labels only weigh."""
+        """Split as the paper does, plausible or not, since the labels are only weights."""
         return GuardedSplit(split_in_two(losses).low.astype(np.float32), None)
 
     def consistency(self, view: EpochContext, network: int) -> np.ndarray:

@@ -328,7 +328,7 @@ class L2RM(SplittingCleaner):
     }  # fmt: skip
 
     def _head(self, model: Any) -> CostNet | None:
-        """The learned cost, where it is one."""
+        """Return the learned cost, where it is one."""
         return CostNet(self.batch_size) if self.cost == "learned" else None
 
     def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> DonorSearch:

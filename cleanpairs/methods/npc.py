@@ -45,7 +45,7 @@ class _PreAware(Splitting):
         self.weight = np.ones(n, dtype=np.float32)  # of the last step that a pair took part in
 
     def start_epoch(self, view: EpochContext) -> None:
-        """Without a warm-up the networks have learned elsewhere, and are asked before the first epoch."""
+        """Split before the first epoch if there is no warm-up, since the networks have learned elsewhere."""
         if not self.warmup and not self.split_known:
             self.end_epoch(view)
 

@@ -70,7 +70,7 @@ def oscillation(previous: Tensor, current: Tensor) -> Tensor:
 
 
 def pseudo_caption(p_noisy: Tensor, p_clean: Tensor) -> tuple[Tensor, Tensor]:
-    """For each noisy prediction the clean one of the highest cosine (eq. 4 of PC2).
+    """Return for each noisy prediction the clean one of the highest cosine (eq. 4 of PC2).
 
     Parameters
     ----------
@@ -388,7 +388,7 @@ class PC2(SplittingCleaner):
     _paper: ClassVar[dict[str, Any]] = {**SplittingCleaner._papers, "epochs": 55, "reduction": "sum"}
 
     def _head(self, model: Any) -> PseudoClassifier:
-        """The pseudo-classifier."""
+        """Return the pseudo-classifier."""
         return PseudoClassifier(model.dim, self.classes, self.class_tau)
 
     def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> DonorSearch:

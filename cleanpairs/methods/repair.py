@@ -40,7 +40,7 @@ def correspondence_of_ranks(c: np.ndarray, low: float, high: float) -> np.ndarra
 
 
 def ends_of_ranks(c: np.ndarray) -> tuple[float, float]:
-    """Where the correspondence of rank correlations is 0, and 1 (eq. 7 and 8 of REPAIR).
+    """Return where the correspondence of rank correlations is 0, and 1 (eq. 7 and 8 of REPAIR).
 
     Parameters
     ----------

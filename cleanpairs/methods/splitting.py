@@ -151,7 +151,7 @@ class Splitting(Averaged):
         self.memories: list[FeatureMemory] = []  # of the methods that have one a network
 
     def head(self, model: Any) -> nn.Module | None:
-        """What is learned in addition to a model, and kept with it.
+        """Return what is learned in addition to a model, and kept with it.
 
         Parameters
         ----------
@@ -272,7 +272,7 @@ class Splitting(Averaged):
         return np.flatnonzero(self.w[(network + 1) % self.networks] > self.clean_above)
 
     def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
-        """All pairs in the warm-up. Then clean and noisy ones side by side, the noisy ones as often as needed.
+        """Return all pairs in the warm-up, then clean and noisy ones in parallel, the noisy ones repeated.
 
         Parameters
         ----------
@@ -373,7 +373,7 @@ class Splitting(Averaged):
         return guarded_split(losses, self.mixture, self.w[network] if self.has_split[network] else None)
 
     def losses(self, view: EpochContext, network: int) -> np.ndarray:
-        """What is split: a loss of every pair in evaluation mode.
+        """Return what is split: a loss of every pair in evaluation mode.
 
         Parameters
         ----------
@@ -392,7 +392,7 @@ class Splitting(Averaged):
         return scaled(view.figure(network, lambda S, excluded: pair_loss_mean(S, excluded, self.margin)))
 
     def labels(self) -> np.ndarray:
-        """0 where no network trains on a pair as clean."""
+        """Return 0 for pairs that no network trains on as clean, else 1."""
         return np.asarray((self.w > self.clean_above).any(axis=0), dtype=np.float32)
 
     def state(self) -> dict[str, Any]:

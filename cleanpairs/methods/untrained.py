@@ -15,13 +15,13 @@ from cleanpairs.trainer import TrainingData, step_seed
 
 
 def words_of(tokens: TokenTable) -> Any:
-    """How often each of N captions has each word, (N, V) sparse. None where captions are vectors."""
+    """Return how often each of N captions has each word, (N, V) sparse. None if captions are vectors."""
     most = int(tokens.ids.max(initial=0)) + 1
     return None if tokens.vectors is not None else token_counts(tokens.ids, tokens.offsets, most)
 
 
 def frozen_pairs(data: TrainingData, seed: int) -> VectorPairs:
-    """The pairs in their :func:`frozen_spaces`."""
+    """Return the pairs in their :func:`frozen_spaces`."""
     images, texts = frozen_spaces(data.images, data.tokens, seed)
     return VectorPairs(images[data.image_index], texts, data.image_group, data.text_group)
 
@@ -37,7 +37,7 @@ def vectors_of_both(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray,
 
 
 def similarity_of(data: TrainingData, seed: int, sample_of: int = 0) -> SimilarityAgreement | None:
-    """That of vectors of one space, where both sides came as one vector each, else None."""
+    """Return the similarity of vectors of one space, if both sides came as one vector each, else None."""
     vectors, images = data.tokens.vectors, data.images
     if vectors is None or images.ndim != 3 or images.shape[1] != 1 or not len(data):
         return None
@@ -47,7 +47,7 @@ def similarity_of(data: TrainingData, seed: int, sample_of: int = 0) -> Similari
 
 
 def _taken(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The rows (n,) of an array, without a copy where these are all."""
+    """Return the rows (n,) of an array, without a copy where these are all."""
     return x if np.array_equal(rows, np.arange(len(x))) else x[rows]
 
 
@@ -182,7 +182,7 @@ class Untrained:
 
     @property
     def group_matched(self) -> np.ndarray:
-        """(N,) float: see :class:`NeighbourAgreement`. 1 where few pairs share an image or caption."""
+        """See :class:`NeighbourAgreement`, (N,) float. 1 where few pairs share an image or caption."""
         found = self.agreement.group_matched
         return np.ones(len(self.captions)) if found is None else found
 

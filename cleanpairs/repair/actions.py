@@ -85,11 +85,11 @@ def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False, ui
 
 
 def count_actions(actions: Counter[str]) -> dict[str, int]:
-    """How many pairs became what, by the names of :data:`COUNTED`."""
+    """Return how many pairs became what, by the names of :data:`COUNTED`."""
     return {name: actions[action] for name, action in COUNTED.items()}
 
 
 def acted(table: pa.Table, actions: Sequence[str]) -> np.ndarray:
-    """Which pairs of a plan, or a ledger, have one of these actions: (n,) bool."""
+    """Return which pairs (n,) of a plan, or a ledger, have one of these actions."""
     found = pc.is_in(one_array(table["action"]), pa.array(list(actions), pa.string()))
     return np.asarray(found.to_numpy(zero_copy_only=False), bool)

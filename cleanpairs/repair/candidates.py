@@ -42,7 +42,7 @@ class Corpus:
 
     - ``mismatched`` (R,) int64: pairs to repair
     - ``pools``: donor pairs (m,) int64, and whether they are trusted
-    - ``taken`` (U,) int64, sorted: image group times the number of text groups plus text group, of the pairs that no
+    - ``existing`` (U,) int64, sorted: image group times the number of text groups plus text group, of the pairs that no
       repair may make. The last is a number above all of these
     - ``typical``: median cosine of mismatched and trusted pairs
     - ``text_uses`` (N,): how many rows the caption of each pair serves already, where a rule has moved some
@@ -52,7 +52,7 @@ class Corpus:
     text: Side
     mismatched: np.ndarray
     pools: list[tuple[np.ndarray, bool]]
-    taken: np.ndarray
+    existing: np.ndarray
     typical: tuple[float, float]
     text_uses: np.ndarray
 
@@ -95,11 +95,11 @@ class Edges:
         return np.where(is_image, given, own), np.where(is_image, own, given)
 
     def only(self, some: np.ndarray) -> "Edges":
-        """Those of ``some`` (E,) bool. All donor groups stay."""
+        """Return the edges where ``some`` (E,) is true. All donor groups stay."""
         return replace(self, **{name: getattr(self, name)[some] for name in COLUMNS})
 
     def and_others(self, others: "Edges") -> "Edges":
-        """These, and ``others`` of the same mismatched pairs behind them."""
+        """Return these edges, followed by ``others`` of the same mismatched pairs."""
         columns = {name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in COLUMNS}
         columns["donor_group"][len(self) :] += len(self.donor_pair)
         members = (self.members.member, others.members.member)
@@ -115,7 +115,7 @@ def candidate_edges(
     corpus: Corpus, settings: RepairSettings, donor_search: DonorSearch | None, neighbour_search: NeighbourSearch,
     *, trusted: Sequence[bool] = (False, True), rows: Mapping[bool, np.ndarray] | None = None,
 ) -> Edges:  # fmt: skip
-    """The nearest admissible parts of mismatched pairs, ``settings.candidates`` out of every pool and direction.
+    """Return the nearest admissible parts of mismatched pairs, ``settings.candidates`` out of every pool and direction.
 
     - ``donor_search``, ``neighbour_search``: as :func:`cleanpairs.repair.planning.plan_repairs` has them
     - ``trusted``: of which pools
@@ -172,9 +172,7 @@ def _admissible(
     corpus: Corpus, found: TopK, wanted: np.ndarray, query_of_row: np.ndarray, donors: np.ndarray, is_image: bool,
     candidates: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:  # fmt: skip
-    """Of what was ``found`` for the mismatched pairs ``wanted`` the nearest that no pair of the input is: row, place,
-    score.
-    """
+    """Yield row, place and score of the nearest ``found`` for the mismatched pairs ``wanted`` that make new pairs."""
     kept, given = (corpus.text, corpus.image) if is_image else (corpus.image, corpus.text)
     n_text = np.int64(corpus.text.group.max(initial=-1) + 1)
     step = 1 << 15  # rows at once: their neighbours take some 50 MB
@@ -185,14 +183,14 @@ def _admissible(
         group = given.group[donors[np.maximum(nearest, 0)]]  # (R, k)
         own = kept.group[corpus.mismatched[rows]][:, None]
         key = group * n_text + own if is_image else own * n_text + group
-        admitted = (nearest >= 0) & (corpus.taken[np.searchsorted(corpus.taken, key)] != key)
+        admitted = (nearest >= 0) & (corpus.existing[np.searchsorted(corpus.existing, key)] != key)
         admitted &= np.cumsum(admitted, axis=1) <= candidates
         row, column = np.nonzero(admitted)
         yield rows[row], nearest[row, column], found.scores[query[row], column]
 
 
 def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct parts among ``pairs`` (m,), by their vectors: number of each (m,). A pair that has it (G,)."""
+    """Number the distinct parts among ``pairs`` (m,): the number of each (m,), and a pair that has it (G,)."""
     _, first, number_of = np.unique(side.group[pairs], return_index=True, return_inverse=True)
     order = np.argsort(side.index[pairs[first]], kind="stable")
     place = np.empty(len(order), np.int32)
@@ -201,7 +199,7 @@ def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rows(side: Side, pairs: np.ndarray) -> np.ndarray:
-    """The vectors of ``pairs`` (m,). Without a copy, where they stand one after the other."""
+    """Return the vectors of ``pairs`` (m,). Without a copy, where they stand one after the other."""
     index = side.index[pairs]
     if len(index) and index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all():
         return side.z[index[0] : index[-1] + 1]

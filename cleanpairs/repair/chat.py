@@ -62,7 +62,7 @@ class ChatSettings:
             raise ConfigError(f"body of recaption must be fields as {{max_tokens: 200}}, found {self.body!r}")
 
     def template(self, default: str) -> str:
-        """The text of the prompt. Raises DataError: the file cannot be read. ConfigError: it has an unknown field."""
+        """Return the text of the prompt. Raises DataError: it cannot be read. ConfigError: it has an unknown field."""
         if self.prompt is None:
             return default
         with reading(self.prompt, "read as a prompt", UnicodeDecodeError):
@@ -88,12 +88,12 @@ class Answer:
 
 
 def _model_of(body: Any) -> str:
-    """The model that a chat completion names."""
+    """Return the model that a chat completion names."""
     return str(body.get("model") or "") if isinstance(body, dict) else ""
 
 
-def _short(*parts: object, digits: int) -> str:
-    """A digest of some values."""
+def _digest(*parts: object, digits: int) -> str:
+    """Return a digest of some values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:digits]
 
 
@@ -173,13 +173,13 @@ class ChatWriter:
         return ", ".join(sorted(self.models)) or self.settings.model or "unknown"
 
     def noted(self) -> dict[str, Any]:
-        """What a plan keeps: model, prompt and parameters, as far as they are known."""
+        """Return what a plan keeps: model, prompt and parameters, as far as they are known."""
         settings = {name: getattr(self.settings, name) for name in ("image_size", "body", "max_words")}
         prompt = {"asked_otherwise": n} if (n := self.other_prompts) else {"prompt": self.template, **settings}
         return {"model": self.name, **prompt}
 
     def begin(self, captions: Sequence[str], images: int) -> None:
-        """Tell what there is to ask, about pairs with these old captions."""
+        """Tell how much there is to ask about pairs with these old captions."""
         if self.tell is not None:
             n, text = len(captions), sum(len(self.template) + len(c) for c in captions) // 4
             seen = n * (self.settings.image_size // 28) ** 2  # a token for 28 x 28 pixels, as in Qwen2.5-VL
@@ -191,21 +191,21 @@ class ChatWriter:
     def caption(
         self, images: Sequence[Image.Image], captions: Sequence[str], words: Sequence[Sequence[str]]
     ) -> list[str]:
-        """A caption for each of n images with its old caption and its words in doubt. Empty where there is none."""
+        """Return a caption for each of n images with its old caption and words in doubt. Empty if there is none."""
         pairs: list[tuple[str, Question]] = []
         for image, old, doubted in zip(images, captions, words, strict=True):
             prompt = self._prompt(old, doubted)
             pairs.append((self._key(image, old, prompt), (image, prompt, old)))
-        waiting = {key: question for key, question in pairs if (known := self._known(key)) is None or known.problem}
+        waiting = {key: question for key, question in pairs if (known := self._answer_to(key)) is None or known.problem}
         if self.endpoint is not None:
             self._ask({key: question for key, question in waiting.items() if key not in self.server_answers})
         elif self.requests is not None:
             with open(self.requests, "a", encoding="utf-8") as file:
                 self._write(file, {key: question for key, question in waiting.items() if key not in self.unanswered})
-        return [self._taken(key) for key, _ in pairs]
+        return [self._counted_caption(key) for key, _ in pairs]
 
     def read(self, body: Any) -> tuple[str, str]:
-        """The caption in the body of a chat completion, and else the kind of problem."""
+        """Return the caption in the body of a chat completion, and else the kind of problem."""
         sorry = r"(i['’]?m|i am) (sorry|unable|not able)|sorry[,.]|i (can['’]?t|cannot|won['’]?t) |as an ai\b"
         match body:
             case {"choices": [{"message": {"refusal": str(refusal)}}, *_]} if refusal:
@@ -239,13 +239,13 @@ class ChatWriter:
             lines[0] += ", which are requested"
         return "\n".join(lines)
 
-    def _known(self, key: str) -> Answer | None:
+    def _answer_to(self, key: str) -> Answer | None:
         answer = self.server_answers.get(key)
         return answer if answer and not answer.problem else self.file_answers.get(key.partition("-")[0], answer)
 
-    def _taken(self, key: str) -> str:
-        """The caption that is known of a pair, counted."""
-        answer, (short, prompt, _) = self._known(key), key.split("-")
+    def _counted_caption(self, key: str) -> str:
+        """Return the caption that is known of a pair, counted."""
+        answer, (short, prompt, _) = self._answer_to(key), key.split("-")
         if answer is None or answer.problem:
             self.unanswered.add(key)
         if answer is None or short in self.counted:
@@ -274,7 +274,7 @@ class ChatWriter:
                 self.server_answers[answer.key] = answer
 
     def _answer(self, endpoint: "Endpoint", file: int | None, key: str, question: Question) -> Answer:
-        """What the server answers to one request. Raises DataError: so have too many before."""
+        """Send one request, and return the answer. Raises DataError: too many in a row have failed."""
         image, prompt, old = question
         where, most = f"the pair captioned {old[:60]!r}", 10
         body, why = endpoint.ask(self._body(image, prompt))
@@ -304,8 +304,8 @@ class ChatWriter:
 
     def _key(self, image: Image.Image, caption: str, prompt: str) -> str:
         s, pixels = self.settings, hashlib.sha256(image.tobytes()).hexdigest()
-        about = _short(prompt, s.image_size, dict(s.body), digits=12)
-        return f"{_short(pixels, image.size, caption, digits=24)}-{about}-{_short(s.model, digits=8)}"
+        about = _digest(prompt, s.image_size, dict(s.body), digits=12)
+        return f"{_digest(pixels, image.size, caption, digits=24)}-{about}-{_digest(s.model, digits=8)}"
 
     def _body(self, image: Image.Image, prompt: str) -> dict[str, Any]:
         small, out = image.convert("RGB"), io.BytesIO()
@@ -356,12 +356,12 @@ class ChatJudge(ChatWriter):
         super().__init__(ChatSettings(**{"model": model, "body": body, **how}), url=url, cache=cache)
 
     def predict(self, inputs: Sequence[tuple[Image.Image, str]]) -> list[float]:
-        """P(belongs) of n pairs of an image and a caption. NaN where there is no answer."""
+        """Return P(belongs) of n pairs of an image and a caption. NaN where there is no answer."""
         answers = self.caption([image for image, _ in inputs], [text for _, text in inputs], [()] * len(inputs))
         return [float(text or "nan") for text in answers]
 
     def read(self, body: Any) -> tuple[str, str]:
-        """P(yes) as text, by the first token's log probabilities, else by the first word."""
+        """Return P(yes) as text, by the first token's log probabilities, else by the first word."""
         share = {"yes": 0.0, "no": 0.0}
         match body:
             case {"choices": [{"logprobs": {"content": [{"top_logprobs": [*top]}, *_]}}, *_]}:
@@ -378,7 +378,7 @@ class ChatJudge(ChatWriter):
 
 
 def answers_of(lines: Iterable[bytes], name: str, read: Callable[[Any], tuple[str, str]]) -> Iterable[Answer]:
-    """The answers in a file called ``name``. One without a key is a line of another form."""
+    """Return the answers in a file called ``name``. One without a key is a line of another form."""
     for k, line in enumerate(lines, 1):
         where = f"line {k} of {name}"
         if not line.strip():

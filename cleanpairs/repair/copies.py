@@ -11,7 +11,7 @@ from cleanpairs.ops.columns import taken
 
 
 def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray, alike: float = 0.7) -> np.ndarray:
-    """How many other pairs have nearly the caption that each of some pairs has.
+    """Count the other pairs that have nearly the caption of each of some pairs.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray
 
 
 def _rarest(captions: Any, size: np.ndarray, alike: float) -> Any:
-    """Of each caption so many of its rarest words that one of them stands in everything that is ``alike``."""
+    """Return so many of each caption's rarest words that every caption that is ``alike`` has one of them."""
     rare, often = captions.copy(), np.bincount(captions.indices, minlength=captions.shape[1])
     caption = np.repeat(np.arange(len(size)), np.diff(captions.indptr))
     order = np.lexsort([often[captions.indices], caption])

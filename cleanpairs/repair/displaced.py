@@ -19,7 +19,7 @@ COLUMNS = pa.schema([("displaced_from", pa.int64()), ("displaced_confidence", pa
 
 
 def moves_of(row: np.ndarray, text_group: np.ndarray, found: Displacement, quarantined: Container[int]) -> np.ndarray:
-    """Which captions the rule moves.
+    """Find the captions that the rule moves.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def moves_of(row: np.ndarray, text_group: np.ndarray, found: Displacement, quara
 
 
 def misplaced(row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement) -> np.ndarray:
-    """Which pairs of displaced rows show another image's caption, whether or not their own is found.
+    """Find the pairs of displaced rows that show another image's caption, even if their own is not found.
 
     Parameters
     ----------
@@ -77,23 +77,23 @@ def misplaced(row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, 
 
 
 def _donors(row: np.ndarray, found: Displacement) -> tuple[np.ndarray, np.ndarray]:
-    """Of each of N pairs the row, counted among those that were searched, and the pair that has its caption or -1."""
+    """Return the row of each of N pairs among those searched, and the pair that has its caption, or -1."""
     _, first, row = np.unique(row, return_index=True, return_inverse=True)
-    count, lender, place = np.diff(first, append=len(row)), row + found.distance[row], np.arange(len(row)) - first[row]
-    inside = (found.distance[row] != 0) & (lender >= 0) & (lender < len(first))
-    lender = np.where(inside, lender, 0)
-    return row, np.where(inside & (place < count[lender]), first[lender] + place, -1)
+    count, source, place = np.diff(first, append=len(row)), row + found.distance[row], np.arange(len(row)) - first[row]
+    inside = (found.distance[row] != 0) & (source >= 0) & (source < len(first))
+    source = np.where(inside, source, 0)
+    return row, np.where(inside & (place < count[source]), first[source] + place, -1)
 
 
 def as_columns(moves: np.ndarray, n: int) -> pa.Table:
-    """The moves among n pairs, as columns of a table of scores."""
+    """Return the moves among n pairs, as columns of a table of scores."""
     donor, confidence = np.full(n, -1), np.full(n, np.nan, np.float32)
     donor[moves["pair"]], confidence[moves["pair"]] = moves["donor"], moves["confidence"]
     return pa.table([pa.array(x, mask=donor < 0) for x in (donor, confidence)], COLUMNS)
 
 
 def from_columns(table: pa.Table) -> np.ndarray:
-    """The moves of a table of scores with one pair a row, (k,) of :data:`MOVE`. None of a table without them."""
+    """Return the moves of a table of scores with one pair a row, (k,) of :data:`MOVE`. None of a table without them."""
     if not set(COLUMNS.names) <= set(table.column_names):
         return np.empty(0, MOVE)
     donor, confidence = (table[name].to_numpy(zero_copy_only=False) for name in COLUMNS.names)
@@ -105,6 +105,6 @@ def from_columns(table: pa.Table) -> np.ndarray:
 
 
 def reason_of(distance: int) -> str:
-    """Why the pairs of a block get the caption that stood so many rows further on: the rule, as a ledger names it."""
+    """Return the rule that moves captions of a block by ``distance`` rows, as a ledger names it."""
     far = abs(distance)
     return f"{DISPLACED}its caption stood {plural(far, 'row')} {'down' if distance > 0 else 'up'}"

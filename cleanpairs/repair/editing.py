@@ -31,19 +31,19 @@ def write_csv(table: pa.Table, path: str | Path) -> None:
 
 
 def without_formulas(table: pa.Table) -> pa.Table:
-    """``table`` with an apostrophe before text that spreadsheets take for a formula."""
+    """Return ``table`` with an apostrophe before text that spreadsheets take for a formula."""
     return _replaced(table, r"^[=+\-@\t\r']", r"'\0")  # before an apostrophe, too, so that reading undoes it
 
 
 def _replaced(table: pa.Table, pattern: str, by: str) -> pa.Table:
-    """``table`` with another text where ``pattern`` is in a column of strings."""
+    """Replace ``pattern`` in all columns of strings."""
     kinds = (pa.string(), pa.large_string())
     texts = [field.name for field in table.schema if field.type in kinds]
     return with_columns(table, {name: pc.replace_substring_regex(table[name], pattern, by) for name in texts})
 
 
 def csv_schema(path: str | Path) -> pa.Schema:
-    """The columns of a CSV, by its beginning. Raises DataError."""
+    """Return the columns of a CSV, by its beginning. Raises DataError."""
     from pyarrow import csv
 
     with reading(path, "read as a plan in CSV", pa.ArrowException):
@@ -53,7 +53,7 @@ def csv_schema(path: str | Path) -> pa.Schema:
 
 
 def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
-    """What :func:`write_csv` wrote, perhaps edited. Columns by ``schema``, in any order. Raises DataError."""
+    """Read a file of :func:`write_csv`, perhaps edited, with the columns of ``schema``. Raises DataError."""
     from pyarrow import csv
 
     lists = [field for field in schema if pa.types.is_nested(field.type)]
@@ -90,7 +90,7 @@ def same_key(written: str | None, key: str, rel_tol: float = 1e-5) -> bool:
 
 
 def followed(table: pa.Table) -> pa.Table:
-    """The columns that follow from ``action`` and ``donor_pair_id``. Scores are null where ``donor_key`` is another's.
+    """Derive columns from ``action`` and ``donor_pair_id``. Scores are null where ``donor_key`` is another's.
 
     Raises DataError: a caption was edited while action and donor say whose it is.
     """
@@ -150,12 +150,12 @@ def _reason(table: pa.Table, has_donor: np.ndarray) -> pa.Array:
 
 
 def _true(values: pa.Array) -> np.ndarray:
-    """Where ``values`` (n,) bool are true: (n,) bool. Null is not."""
+    """Return ``values`` (n,) with null as False."""
     return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), bool)
 
 
 def donor_use(donor: np.ndarray, takes_text: np.ndarray, takes_image: np.ndarray) -> np.ndarray:
-    """How many repaired rows carry the part that each row takes: (N,) int32, 0 where it takes none."""
+    """Return how many repaired rows carry the part that each row takes, (N,) int32, 0 where it takes none."""
     n = len(donor)
     texts = np.bincount(donor[takes_text], minlength=n) + takes_image  # the row whose image goes keeps its caption
     images = np.bincount(donor[takes_image], minlength=n) + takes_text

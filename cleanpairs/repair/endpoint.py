@@ -63,7 +63,7 @@ class Endpoint(AbstractContextManager["Endpoint"]):
         self._client.close()
 
     def ask(self, body: dict[str, Any]) -> tuple[Any, str]:
-        """The value that the server answers, None where it is no JSON. Else why there is none.
+        """Return the value that the server answers, None where it is no JSON. Else why there is none.
 
         Raises
         ------

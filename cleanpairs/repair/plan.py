@@ -65,7 +65,7 @@ WRITTEN_KEY = "cleanpairs.written"  # in the metadata of the file: no program th
 
 
 def counted(column: pa.ChunkedArray) -> Counter[str]:
-    """How often each value occurs, the first to occur first."""
+    """Count each value, in the order of first occurrence."""
     found = pc.value_counts(column)
     return Counter(dict(zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True)))
 
@@ -160,7 +160,7 @@ class RepairPlan:
         return int(self.table.num_rows)
 
     def to_pandas(self) -> "pd.DataFrame":
-        """The table as a data frame."""
+        """Return the table as a data frame."""
         return self.table.to_pandas()
 
     def summary(self) -> PlanSummary:
@@ -184,7 +184,7 @@ class RepairPlan:
         return replace(self, table=with_columns(table, {"key": keys, "donor_key": donor_keys}))
 
     def apply(self, pairs: Any) -> Any:
-        """The kept and the repaired pairs, in order, as a new corpus in memory.
+        """Return the kept and the repaired pairs, in order, as a new corpus in memory.
 
         Images stay where they are. Pairs are numbered anew. ``row``, ``position`` and ``keys`` remain those of the
         input, and a truth follows the repairs. Of a ``datasets.Dataset`` it is a Dataset with the same features: given
@@ -213,7 +213,7 @@ class RepairPlan:
         return whole.select(acted(table, WRITTEN))
 
     def _applied_to(self, dataset: Any) -> Any:
-        """A Dataset with other captions and images, without the rows that are dropped."""
+        """Return a Dataset with other captions and images, without the rows that are dropped."""
         import datasets
 
         if not isinstance(dataset, datasets.Dataset):
@@ -260,7 +260,7 @@ class RepairPlan:
 
     @property
     def note(self) -> dict[str, Any]:
-        """What a plan holds besides its rows, for JSON."""
+        """What a plan has besides its rows, for JSON."""
         known = {name: getattr(self, name) for name in ("threshold", "min_repair_score", "fingerprint")}
         return {**known, "settings": dict(self.settings)}
 
@@ -336,7 +336,7 @@ def check_data(plan: RepairPlan, planned: int, fingerprint: str, pairs: int) -> 
 
 
 def write_plan(path: str | Path, head: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
-    """Write a plan in Parquet, of ``tables`` of consecutive rows and what ``head`` holds besides them. Its counts."""
+    """Write a plan in Parquet: ``tables`` of consecutive rows, and what ``head`` has besides. Returns its counts."""
     schema = PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(head.note).encode()})
     with ParquetSink(path, schema, note=WRITTEN_KEY) as sink:
 
@@ -349,20 +349,20 @@ def write_plan(path: str | Path, head: RepairPlan, tables: Iterable[pa.Table]) -
 
 
 def _note(schema: pa.Schema) -> str | bytes | None:
-    """What a plan in a file holds besides its rows: metadata of Parquet, the name of the last column of CSV."""
+    """Return what a file has besides the rows: metadata of Parquet, or the name of the last column of CSV."""
     names = [name for name in schema.names if name.startswith("{")]
     return (schema.metadata or {}).get(METADATA_KEY, names[-1] if names else None)
 
 
 def settings_of(path: str | Path) -> dict[str, Any]:
-    """The settings that a plan in a file notes. Its rows are not read. Raises DataError: it holds no plan."""
+    """Return the settings that a plan in a file notes. Its rows are not read. Raises DataError: it holds no plan."""
     with reading(f"the repair plan {path}", "read", ValueError, TypeError, RecursionError, KeyError):
         schema = csv_schema(path) if Path(path).suffix == ".csv" else common_schema([str(path)])
         return dict(json.loads(_note(schema) or "null")["settings"])
 
 
 def as_written(path: str | Path) -> RepairPlan | None:
-    """The plan of a Parquet file that nobody has edited, without its rows. None of another plan. Raises DataError."""
+    """Return the plan of an unedited Parquet file, without its rows, else None. Raises DataError."""
     if Path(path).suffix == ".csv":
         return None
     schema, written = _stored(str(path))
@@ -374,7 +374,7 @@ def as_written(path: str | Path) -> RepairPlan | None:
 
 @cached_by_file(16)
 def _stored(path: str) -> tuple[pa.Schema, bool]:
-    """The schema of a Parquet file, and whether it is as we wrote it."""
+    """Return the schema of a Parquet file, and whether it is as we wrote it."""
     with open_parquet(path) as file:
         return file.schema_arrow, WRITTEN_KEY.encode() in (file.metadata.metadata or {})
 
@@ -447,7 +447,7 @@ def checked(table: pa.Table, first: int = 0, pairs: int | None = None) -> pa.Tab
 
 
 def part_sources(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Of a plan's table: the pairs that give each pair its caption and its image, (N,) int64 each. Mostly itself."""
+    """Return the pairs that give each pair its caption and its image, (N,) int64 each. Mostly the pair itself."""
     own = np.arange(len(table))
     donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
     new_text, new_image = (acted(table, [action]) for action in REMATCHED)
@@ -481,7 +481,7 @@ def truth_after(
 
 
 def truth_of(pairs: Pairs, table: pa.Table) -> dict[str, Any]:
-    """As :func:`truth_after`, of N pairs after a plan, whose ``table`` has them in order."""
+    """Return :func:`truth_after` a plan, whose ``table`` has all N pairs in order."""
     return truth_after(pairs, *part_sources(table), acted(table, ["recaption"]))
 
 

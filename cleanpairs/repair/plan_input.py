@@ -80,7 +80,7 @@ class PlanInput:
         settings: RepairSettings,
         moves: np.ndarray | None = None,
     ) -> "PlanInput":
-        """Of N pairs in memory, with unit vectors (M, d) of their images and (N, d) of their captions.
+        """Return the input of N pairs in memory, with unit vectors (M, d) of images and (N, d) of captions.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class PlanInput:
         known: np.ndarray | None = None,
         moves: np.ndarray | None = None,
     ) -> "PlanInput":
-        """Of ``n`` rows of one pair. ``known`` (n,) is their correspondence. ``texts`` takes keys and captions.
+        """Read ``n`` rows of one pair. ``known`` (n,) is their correspondence. ``texts`` takes keys and captions.
 
         Raises
         ------
@@ -189,7 +189,7 @@ class _Best:
         self.vectors: list[np.ndarray] = []  # (most, d) each: those of ``pair`` are the first
 
     def add(self, pair: np.ndarray, value: np.ndarray, *vectors: np.ndarray) -> None:
-        """The next pairs (b,), rising, with their ``vectors`` (b, d)."""
+        """Add the next pairs (b,), rising, with their ``vectors`` (b, d)."""
         if not self.vectors:
             self.vectors = [np.empty((self.most, z.shape[1]), np.float32) for z in vectors]
         count = len(self.pair)
@@ -204,26 +204,26 @@ class _Best:
 
 
 def _wanted_moves(moves: np.ndarray | None, settings: RepairSettings) -> np.ndarray:
-    """The moves that the settings want."""
+    """Return the moves that the settings want."""
     if moves is not None and settings.displaced and settings.repairs != "none" and settings.replaces_text:
         return np.asarray(moves[moves["confidence"] >= settings.min_confidence])
     return np.empty(0, MOVE)
 
 
 def _below_and_above(values: np.ndarray, settings: RepairSettings) -> tuple[np.ndarray, np.ndarray]:
-    """Which correspondences (N,) are below the threshold, and which are not. Neither where NaN."""
+    """Return which values (N,) are below the threshold, and which are not. NaN is neither."""
     return values < settings.resolved_threshold, values >= settings.resolved_threshold
 
 
 def _lesser(group: np.ndarray | None, row: np.ndarray, undecided: np.ndarray, settings: RepairSettings) -> np.ndarray:
-    """Kept pairs of other rows than the best of their group. ``undecided`` (N,): correspondence, NaN where decided."""
+    """Return kept pairs of other rows than their group's best. ``undecided`` (N,) is NaN where decided."""
     if group is None:
         return np.empty(0, np.int64)
     return lesser_duplicates(group, row, np.where(undecided >= settings.resolved_threshold, undecided, np.nan))
 
 
 def _without(correspondence: np.ndarray | None, faulty: Iterable[int]) -> np.ndarray:
-    """The correspondence in float32, NaN where a pair is faulty or has none."""
+    """Return the correspondence in float32, NaN where a pair is faulty or has none."""
     values = np.array(correspondence, np.float32)
     values[np.fromiter(faulty, np.int64)] = np.nan
     values[~np.isfinite(values)] = np.nan
@@ -231,7 +231,7 @@ def _without(correspondence: np.ndarray | None, faulty: Iterable[int]) -> np.nda
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """The rows of all ``parts``, which are given up one after the other."""
+    """Return the rows of all ``parts``, which are given up one after the other."""
     out = np.empty((sum(map(len, parts)), parts[0].shape[1] if parts else 1), np.float32)
     end = len(out)
     while parts:
@@ -248,7 +248,7 @@ def _read_texts(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _typical(cosine: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, otherwise: float) -> float:
-    """The median of some of the rows. ``otherwise`` of none."""
+    """Return the median cosine of a sample of rows, or ``otherwise`` if there is none."""
     return float(np.median(cosine(rows[:: max(1, len(rows) // 20_000)]))) if len(rows) else otherwise
 
 

@@ -71,13 +71,13 @@ class Planned:
     shares: np.ndarray = field(default_factory=lambda: np.empty(0, SHARE))  # by rising pair
 
     def plan(self) -> RepairPlan:
-        """The whole, in memory."""
+        """Return the whole plan, in memory."""
         return replace(self.head, table=pa.concat_tables([self.head.table, *self.tables()]).combine_chunks())
 
     def tables(self) -> Iterator[pa.Table]:
-        """All rows, in order, batch by batch."""
+        """Yield all rows, in order, batch by batch."""
         given, repairs = self.given, self.repairs
-        use = _use(given.mismatched, repairs)
+        use = _donor_uses(given.mismatched, repairs)
         pairs = np.unique(np.append(repairs["donor"][repairs["donor"] >= 0], self.shares["donor"]))
         found, first = [], 0
         for batch in given.texts():
@@ -94,9 +94,9 @@ class Planned:
             first += len(batch)
 
     def _weighted_captions(self, first: int, score: pa.ChunkedArray, donors: pa.Table, pairs: np.ndarray) -> pa.Array:
-        """The weighted captions of the pairs with these scores, from pair ``first`` on. Null where it is one.
+        """Return the weighted captions of the pairs with these scores, from pair ``first`` on. Null where it is one.
 
-        ``donors``: what the ``pairs`` (k,) lend.
+        ``donors``: keys and captions of the donor ``pairs`` (k,).
         """
         n = len(score)
         some = self.shares[_within(self.shares["pair"], slice(first, first + n))]
@@ -126,7 +126,7 @@ class Planned:
         place[mismatched] = np.arange(len(mismatched))
 
         def spread(values: np.ndarray | pa.ChunkedArray) -> pa.Array:
-            """(n,) out of (r,). Null where a pair is no mismatched pair, or the value is."""
+            """Spread (r,) over (n,). Null where a pair is not mismatched, or the value is null."""
             known = isinstance(values, np.ndarray)
             some = pa.array(values, mask=~repaired | np.isnan(values)) if known else one_array(values)
             return taken(some, pa.array(place, mask=place < 0))
@@ -161,11 +161,11 @@ class Planned:
         )
 
     def _duplicates_in(self, s: slice) -> np.ndarray:
-        """Places of near duplicates among the pairs ``s``."""
+        """Return the places of near duplicates among the pairs ``s``."""
         return np.asarray(self.given.duplicates[_within(self.given.duplicates, s)] - s.start)
 
     def _reasons(self, s: slice, repairs: np.ndarray, mismatched: np.ndarray, quarantined: np.ndarray) -> pa.Array:
-        """Why the pairs ``s`` are not kept as they were. Parameters as of :meth:`_rows`."""
+        """Return why the pairs ``s`` are not kept as they were. Parameters as of :meth:`_rows`."""
         faults = {i: self.given.reasons[i] for i in self._faulty[_within(self._faulty, s)].tolist()}
         moved, distance = np.flatnonzero(repairs["distance"]), repairs["distance"]
         rules = {d: reason_of(d) for d in np.unique(distance[moved]).tolist()}
@@ -236,7 +236,7 @@ def plan_repairs(
 
 
 def _with_moves(given: PlanInput, repairs: np.ndarray) -> tuple[PlanInput, np.ndarray]:
-    """The pairs to be repaired and their repairs (R,), with those that the rule repairs. These have no score."""
+    """Return the pairs to be repaired and their repairs (R,), with those that the rule repairs. These have no score."""
     moved = no_repairs(len(given.moves), 0)
     for name in ("donor", "distance", "confidence"):
         moved[name] = given.moves[name]
@@ -246,7 +246,7 @@ def _with_moves(given: PlanInput, repairs: np.ndarray) -> tuple[PlanInput, np.nd
 
 
 def _corpus(given: PlanInput, settings: RepairSettings) -> Corpus:
-    """The pairs that a repair can concern, numbered by their places among :attr:`PlanInput.concerned`."""
+    """Return the pairs that a repair can concern, numbered by their places among :attr:`PlanInput.concerned`."""
     kept, R = given.concerned, len(given.mismatched)
     images, image_group = np.unique(given.image_group[kept], return_inverse=True)
     texts, text_group = np.unique(given.text_group[kept], return_inverse=True)
@@ -259,7 +259,7 @@ def _corpus(given: PlanInput, settings: RepairSettings) -> Corpus:
         Side(given.z_text, given.text_row, text_group.astype(np.int32)),
         rows[:R],
         pools,
-        _taken(given, images, texts),
+        _existing_pairs(given, images, texts),
         given.typical,
         np.isin(kept, given.moves["donor"]).astype(np.int32),
     )
@@ -268,7 +268,7 @@ def _corpus(given: PlanInput, settings: RepairSettings) -> Corpus:
 def judged_pairs(
     correspondence: np.ndarray, threshold: float, seed: int, *, most: int = 100_000, most_trusted: int = 25_000
 ) -> np.ndarray:
-    """The pairs (k,), rising, that the probabilities of repairs are learned from: all of up to ``most``.
+    """Return the pairs (k,), rising, that the probabilities of repairs are learned from: all of up to ``most``.
 
     Of more pairs: those to be repaired, and ``most_trusted`` trusted ones.
     """
@@ -287,7 +287,7 @@ def repair_probability(
     pairs: np.ndarray,
     matched: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> RepairProbability | None:
-    """How likely repairs are right, by what was ``found`` of ``pairs`` (k,) of the N, rising. None without it.
+    """Return how likely repairs are right, by the evidence ``found`` about ``pairs`` (k,), rising, if any.
 
     ``matched``: makes a probability of the correspondence, where it is none.
     """
@@ -304,7 +304,7 @@ def repair_probability(
 
 
 def _edge_scorer(given: PlanInput, scorer: BoundScorer) -> EdgeScorer:
-    """The scores of pairs by their places among those concerned."""
+    """Return the scores of pairs by their places among those concerned."""
     kept = given.concerned
 
     def by_row(z: np.ndarray, rows: np.ndarray, group: np.ndarray) -> np.ndarray:
@@ -332,8 +332,8 @@ def _by_pair(search: DonorSearch, kept: np.ndarray, *where: Any) -> TopK | None:
     return search(is_image, trusted, kept[queries], kept[donors], k)
 
 
-def _taken(given: PlanInput, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """:attr:`Corpus.taken` by the input, of these distinct hashes of images and texts."""
+def _existing_pairs(given: PlanInput, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """:attr:`Corpus.existing` by the input, of these distinct hashes of images and texts."""
     last = np.array([np.iinfo(np.int64).max])
     if not len(images):
         return last
@@ -347,8 +347,8 @@ def _taken(given: PlanInput, images: np.ndarray, texts: np.ndarray) -> np.ndarra
     return np.append(np.unique(image[both] * len(texts) + text[both]), last)
 
 
-def _use(mismatched: np.ndarray, repairs: np.ndarray) -> np.ndarray:
-    """How many rows carry the part that each of the ``mismatched`` (R,) takes: (R,) int32."""
+def _donor_uses(mismatched: np.ndarray, repairs: np.ndarray) -> np.ndarray:
+    """Return how many rows carry the part that each of the ``mismatched`` (R,) takes."""
     R, takes = len(mismatched), repairs["donor"] >= 0
     pairs, place = np.unique(np.append(mismatched, repairs["donor"][takes]), return_inverse=True)
     donor, text, image = np.full(len(pairs), -1), np.zeros(len(pairs), bool), np.zeros(len(pairs), bool)
@@ -358,5 +358,5 @@ def _use(mismatched: np.ndarray, repairs: np.ndarray) -> np.ndarray:
 
 
 def _within(rising: np.ndarray, rows: slice) -> slice:
-    """Where ``rising`` numbers of rows are among ``rows``."""
+    """Return the slice of the ``rising`` row numbers that lie in ``rows``."""
     return slice(*np.searchsorted(rising, [rows.start, rows.stop]))

@@ -22,7 +22,7 @@ from cleanpairs.repair.plan import RepairPlan, part_sources
 
 class CaptionWriter(Protocol):
     """Writes captions. It may have a ``name``, else the plan has that of its type. It may have ``begin(captions,
-    pictures)``, called first with the old captions and the number of pictures, and ``noted()``: what the plan keeps.
+    pictures)``, called first with the old captions and the number of images, and ``noted()``: what the plan keeps.
     """
 
     def caption(
@@ -71,7 +71,7 @@ def recaption(
     used: dict[int, set[int]] = {}
     chosen = np.zeros(len(rows), bool)
     image = old.pair_image_group
-    good &= ~_there(pairs, plan, image, new.text_group)
+    good &= ~_present_pairs(pairs, plan, image, new.text_group)
     for i in np.argsort(-np.where(good, after, -1), kind="stable").tolist():
         if not good[i]:
             break
@@ -87,8 +87,8 @@ def recaption(
     return replace(plan, table=table, settings=noted)
 
 
-def _there(pairs: Pairs, plan: RepairPlan, image: np.ndarray, text: np.ndarray) -> np.ndarray:
-    """(n,) bool: which pairs of image and text groups (n,) the input has, or a plan makes by a repair."""
+def _present_pairs(pairs: Pairs, plan: RepairPlan, image: np.ndarray, text: np.ndarray) -> np.ndarray:
+    """Return which pairs (n,) of image and text groups the input has, or a plan makes by a repair."""
     repaired, images = acted(plan.table, REPAIRED), pairs.pair_image_group
     shown_by = part_sources(plan.table)[1][repaired]
     usable = np.isin(images, image) & ~np.isin(np.arange(len(pairs)), list(pairs.reasons))
@@ -118,7 +118,7 @@ def decoded_images(pairs: Pairs, rows: np.ndarray) -> Iterator[tuple[np.ndarray,
 def _written(
     pairs: Pairs, rows: np.ndarray, writer: CaptionWriter, words: Callable[[np.ndarray], Sequence[Sequence[str]]]
 ) -> tuple[np.ndarray, list[str]]:
-    """The rows whose image could be read and captioned, and their captions."""
+    """Return the rows whose image could be read and captioned, and their captions."""
     old = [pairs.captions[i] or "" for i in rows.tolist()]
     if len(rows) and hasattr(writer, "begin"):
         writer.begin(old, len(np.unique(pairs.image_index[rows])))

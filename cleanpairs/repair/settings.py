@@ -104,7 +104,7 @@ class RepairSettings:
             )
 
     def resolved(self, model_threshold: float) -> "RepairSettings":
-        """With a threshold, and a strategy that does not depend on a method."""
+        """Return settings with a threshold, and a strategy that does not depend on a method."""
         threshold = float(model_threshold if self.threshold is None else self.threshold)
         return replace(self, threshold=threshold, strategy="nearest" if self.strategy == "method" else self.strategy)
 
@@ -130,13 +130,13 @@ class RepairSettings:
         return self.targets != "text" and self.strategy != "pseudo-caption"
 
     def noted(self) -> dict[str, Any]:
-        """As a plan keeps them, in addition to the threshold and the least score."""
+        """Return the settings as a plan keeps them, in addition to the threshold and the least score."""
         known = asdict(self)
         return {name: known[name] for name in known if name not in ("threshold", "min_repair_score")}
 
 
 def changed(settings: RepairSettings | None, changes: Mapping[str, Any]) -> RepairSettings:
-    """``settings``, or the default ones, with ``changes`` by name. ConfigError where there is no such setting."""
+    """Return ``settings``, or the defaults, with ``changes`` by name. ConfigError: there is no such setting."""
     refuse_unknown("rematch", changes, RepairSettings.__dataclass_fields__)
     if not isinstance(settings, RepairSettings | None):
         raise ConfigError(

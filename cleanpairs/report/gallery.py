@@ -23,23 +23,23 @@ class Cards:
 
     def __init__(self, pairs: Pairs, outcome: Outcome) -> None:
         self.pairs, self.outcome = pairs, outcome
-        self._known: dict[int, str | None] = {}
+        self._addresses: dict[int, str | None] = {}
 
     def image_addresses(self, ids: np.ndarray) -> list[str | None]:
         """Return the images of pairs (k,) as data addresses, None where there is none or it cannot be decoded."""
         rows = self.pairs.image_index[ids]
-        new = np.array([m for m in np.unique(rows).tolist() if m not in self._known], np.int64)
+        new = np.array([m for m in np.unique(rows).tolist() if m not in self._addresses], np.int64)
         small = thumbnails(self.pairs.images, new, 160)  # pixels: shown at half of it on a dense screen
         for row, jpeg in zip(new.tolist(), small, strict=True):
             address = None if jpeg is None else "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
-            self._known[row] = address
-        return [self._known[m] for m in rows.tolist()]
+            self._addresses[row] = address
+        return [self._addresses[m] for m in rows.tolist()]
 
     def gallery(
         self, title: str, note: str, total: int, ids: np.ndarray, *, name: str = "neutral",
         why: Sequence[str | None] | None = None, notes: Sequence[str] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """The cards of pairs (k,) out of ``total``.
+        """Return the cards of pairs (k,) out of ``total``.
 
         The ``note`` says how they were chosen. The kind ``name`` gives them their colour. Sentences ``why`` (N,) go
         with all pairs. Pairs that were chosen by other scores have these as ``notes`` (k,).
@@ -62,7 +62,7 @@ class Cards:
 
 
 def galleries(cards: Cards, count: int, why: Sequence[str | None] | None) -> list[dict[str, Any]]:
-    """The repairs, the worst pairs, the doubtful ones on both sides of the threshold, and the best: ``count`` each."""
+    """Return the repairs, the worst pairs, the doubtful ones on both sides of the threshold, and the best."""
     outcome = cards.outcome
 
     def ranked(kind: str, by: np.ndarray) -> np.ndarray:
@@ -89,7 +89,7 @@ def galleries(cards: Cards, count: int, why: Sequence[str | None] | None) -> lis
 
 
 def _verdict(pairs: Pairs, outcome: Outcome, i: int) -> tuple[str, bool] | None:
-    """What the truth says of pair ``i`` and what was done with it, and whether that was right."""
+    """Return the truth about pair ``i`` and what became of it, and whether that was right."""
     if outcome.truth is None:
         return None
     wrong = bool(outcome.truth[i])
@@ -182,7 +182,7 @@ def compare_scores(cards: Cards, given: Mapping[str, np.ndarray], count: int) ->
             "auroc": float(roc_auc_score(truth, -x)) if has_truth else None,
             "auroc_ours": float(roc_auc_score(truth, -y)) if has_truth else None,
             "figure": _figure(x, y, title, outcome.threshold),
-            "galleries": _apart(cards, visible(name, 40), values, rows, count),
+            "galleries": _disagreements(cards, visible(name, 40), values, rows, count),
         })  # fmt: skip
     return out
 
@@ -202,7 +202,7 @@ def _figure(given: np.ndarray, correspondence: np.ndarray, name: str, threshold:
     return drawn(draw)
 
 
-def _apart(cards: Cards, name: str, values: np.ndarray, both: np.ndarray, count: int) -> list[dict[str, Any]]:
+def _disagreements(cards: Cards, name: str, values: np.ndarray, both: np.ndarray, count: int) -> list[dict[str, Any]]:
     from scipy.stats import rankdata
 
     gap = (rankdata(values[both]) - rankdata(cards.outcome.correspondence[both])) / len(both)  # in (-1, 1)

@@ -55,7 +55,7 @@ class Outcome:
 
     @property
     def scored(self) -> np.ndarray:
-        """(N,) bool: not quarantined."""
+        """Which pairs are not quarantined, (N,) bool."""
         return np.isfinite(self.correspondence)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ class Outcome:
         return rows
 
     def reasons(self, most: int = 12) -> list[tuple[str, str, int]]:
-        """(Kind, reason, pairs) of the pairs that are gone, most frequent first. The rest is summed up."""
+        """Return (kind, reason, pairs) of the pairs that are gone, most frequent first, and a remainder."""
         counts, keys = list[tuple[str, str, int]](), [""] * len(self)
         for kind in ("dropped", "quarantined"):
             why = [(i, self.reason[i] or "not given") for i in np.flatnonzero(self.kind == kind).tolist()]
@@ -83,7 +83,7 @@ class Outcome:
         return counts[:most] + ([("", f"{len(counts) - most} other reasons", rest)] if rest else [])
 
     def detection(self) -> list[tuple[str, str]]:
-        """(Name, figure) of how well mismatched pairs are found. Empty where the truth is unknown or all alike."""
+        """Return (name, figure) of the detection of mismatched pairs. Empty if the truth is unknown or constant."""
         if self.truth is None:
             return []
         from cleanpairs.scoring.evaluate import detection  # which imports torch
@@ -95,7 +95,7 @@ class Outcome:
 
 
 def scores_table(scores: Any) -> pa.Table:
-    """A scores table in order of its pairs, or scores (N,), or what has them as ``correspondence``, or a fitted
+    """Return a scores table in order of its pairs, or scores (N,), or what has them as ``correspondence``, or a fitted
     estimator, as one. Raises DataError.
     """
     if not isinstance(scores, pa.Table):
@@ -139,7 +139,7 @@ def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np
 
 
 def slice_tables(pairs: Pairs, outcome: Outcome, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """How the pairs of each value of a column of the input fared, a table a column.
+    """Return tables of what became of the pairs of each value of a column, one for each column.
 
     Raises ConfigError: the input has no such column, or it holds lists, structs or bytes. DataError: the pairs were
     only ever in memory, so there are no columns.
@@ -165,7 +165,7 @@ def slice_tables(pairs: Pairs, outcome: Outcome, columns: Sequence[str]) -> list
 
 
 def caption_lengths(pairs: Pairs, outcome: Outcome) -> list[dict[str, Any]]:
-    """By the number of words of the caption (of characters, where hardly any has a space). None without a pair."""
+    """Return a table by the number of words (characters, where hardly any has a space). None without a pair."""
     if not len(pairs):
         return []
     unit, sizes = "words", np.array([len((c or "").split()) for c in pairs.captions], np.float64)
@@ -175,7 +175,7 @@ def caption_lengths(pairs: Pairs, outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def _table(name: str, column: pa.ChunkedArray, pairs: Pairs, outcome: Outcome, most: int = 20) -> dict[str, Any]:
-    """Of more values than ``most``, numbers are put into ranges, and the rest of the others is summed up."""
+    """Return the table of a column. Of more values than ``most``, numbers become ranges, others a remainder."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):

@@ -64,7 +64,7 @@ def write_report(
     - ``why`` (N,): a sentence on what speaks against a pair. See :meth:`cleanpairs.explain.Explainer.why`
     - ``summary``: label -> number, shown large at the top
     - ``slice_by``: columns of the input. A table each
-    - ``audit_result``: what labels said, :meth:`cleanpairs.audit.AuditResult.to_dict`
+    - ``audit_result``: result of an audit, :meth:`cleanpairs.audit.AuditResult.to_dict`
     - ``count``: cards in a gallery. Fewer where the page would be larger than 10 MB
 
     Raises ConfigError: the input has no such column to slice by. DataError: scores, pairs, plan and truth are not
@@ -127,7 +127,7 @@ def _rendered(**values: Any) -> str:
 
 
 def _figures(outcome: Outcome, metrics: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    """(Name, data address, what it shows) of the charts that there is something for."""
+    """Return (name, data address, what it shows) of each chart that has data."""
     y, threshold = outcome.correspondence[outcome.scored], outcome.threshold
     truth = None if outcome.truth is None else outcome.truth[outcome.scored]
     figures = []
@@ -152,7 +152,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def _number(value: Any) -> Any:
-    """Numbers as people read them. Other values as they are."""
+    """Return numbers as people read them, and other values as they are."""
     if value is None or isinstance(value, bool):
         return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, int):
@@ -163,7 +163,7 @@ def _number(value: Any) -> Any:
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as ``{"input.rows": 5}``. Lists as text. Empty ones left out."""
+    """Flatten nested mappings, as ``{"input.rows": 5}``. Lists become text, and empty ones are left out."""
     out: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -206,10 +206,10 @@ def verdict(
     if result.get("answers") or result.get("opinions"):
         of, counted = "mismatched", "are mismatched"
     if np.isfinite(rate.value) and np.isfinite(of_kept.value):
-        sentence += f" About {_text(of_kept)} of these {counted}."
+        sentence += f" About {_estimate_text(of_kept)} of these {counted}."
     if repaired:
         sentence += f" {repaired:,} {'pairs are' if repaired > 1 else 'pair is'} repaired."
-        sentence += f" About {_text(output)} of all these pairs {counted}." * bool(np.isfinite(output.value))
+        sentence += f" About {_estimate_text(output)} of all these pairs {counted}." * bool(np.isfinite(output.value))
     stages = ("input", "kept", "kept and repaired")[: 3 if repaired else 2]
     if truth is not None and truth[outcome.scored].any():
         own = np.array_equal(truth, pairs.true_mismatch) if pairs.true_mismatch is not None else False
@@ -222,11 +222,11 @@ def verdict(
         sentence += f" The truth of this corpus is known: {', '.join(listed)} are mismatched."
         of, estimates = "mismatched", [Estimate(value, np.nan, np.nan) for value in rates]
     sentence += f" {in_words([block['why'] for block in result.get('displaced', ())])}"
-    stated = list(zip(stages, map(_text, estimates), strict=False))
+    stated = list(zip(stages, map(_estimate_text, estimates), strict=False))
     return {"sentence": sentence.rstrip(), "of": of, "shares": stated}
 
 
-def _text(share: Estimate) -> str:
+def _estimate_text(share: Estimate) -> str:
     if np.isnan(share.value):
         return "undetermined"
     within = f" ({percent(share.low)} to {percent(share.high)})" if np.isfinite(share.low) else ""
@@ -236,7 +236,7 @@ def _text(share: Estimate) -> str:
 def story(
     info: Mapping[str, Any], settings: Mapping[str, Any], outcome: Outcome, plan: RepairPlan | None
 ) -> list[tuple[str, str]]:
-    """(Heading, sentence) of what is known, by a run.json ``info`` and the estimator's ``settings``."""
+    """Return (heading, sentence) of what is known, by a run.json ``info`` and the estimator's ``settings``."""
     result = info.get("result") or {}
     rows = [("Method", _method(info, settings, result)), ("Threshold", _threshold(settings, result, outcome))]
     if plan is not None:

@@ -20,7 +20,7 @@ from cleanpairs.data import Pairs, visible
 from cleanpairs.data.arrays import as_array
 from cleanpairs.data.decoding import RGB, Decoder, workers_for
 
-KEPT, FLAGGED = "#2f6fb0", "#c8553d"  # told apart by colour-blind readers too
+KEPT, FLAGGED = "#2f6fb0", "#c8553d"  # distinct for colour-blind readers, too
 DASHED: Any = {"color": "#111", "linewidth": 1.2, "linestyle": (0, (4, 2))}
 ABOVE: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "frameon": False}
 
@@ -42,7 +42,7 @@ def plot_scores(
         y = np.where(np.ma.getmaskarray(truth).ravel(), np.nan, y)
         groups = [("matched pairs", y[~wrong], KEPT, ""), ("mismatched pairs", y[wrong], FLAGGED, "////")]
     ax, filled = _new_axes() if ax is None else ax, np.empty(0)
-    for label, some, colour, hatch in groups:  # the hatch: told apart without colour too
+    for label, some, colour, hatch in groups:  # the hatch is distinct without colour, too
         counts, edges = np.histogram(np.clip(some[np.isfinite(some)], 0, 1), bins, (0, 1))
         filled = np.append(filled, counts[counts > 0])
         ax.bar(
@@ -142,7 +142,7 @@ def plot_pairs(
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    """(E,) float64 of one figure by epoch. NaN where there is none."""
+    """Return one figure by epoch, (E,) float64. NaN where there is none."""
     return np.array([m.get(name) for m in metrics], dtype=np.float64)
 
 

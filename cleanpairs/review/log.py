@@ -114,7 +114,7 @@ class DecisionLog:
         return list(self._made.values())
 
     def close(self) -> None:
-        """Close the file. Nothing is lost without it."""
+        """Close the file. All decisions are on the disk already."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

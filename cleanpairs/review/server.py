@@ -50,7 +50,7 @@ class LabelServer:
 
     def __init__(self, session: Session, finish: Callable[[], str], *, title: str = "Review") -> None:
         self.session, self.finish, self.title = session, finish, title
-        self.lock = threading.Lock()  # held while a question is answered: sessions know no threads
+        self.lock = threading.Lock()  # a session answers one request at a time
         self._socket = socket.create_server(("127.0.0.1", 0))
         port, token = self._socket.getsockname()[1], secrets.token_urlsafe(24)
         hosts = [f"127.0.0.1:{port}", f"localhost:{port}"]
@@ -81,7 +81,7 @@ class LabelServer:
         self._uvicorn.run(sockets=[self._socket])
 
     def _endpoint(self, work: Callable[..., dict[str, Any]]) -> Callable[[Request], Any]:
-        """An endpoint that gives a function the fields of the request, and answers with what it returns."""
+        """Return an endpoint that gives a function the fields of the request, and answers with what it returns."""
 
         def locked(fields: dict[str, Any]) -> dict[str, Any]:
             with self.lock:
@@ -105,7 +105,7 @@ class LabelServer:
         return {"title": self.title, "blind": blind, "damaged": damaged}
 
     def _queue(self, show: str = "flagged", words: str = "") -> dict[str, Any]:
-        """At most 10,000 pairs, those of them that are answered, and the rate that holds now."""
+        """Return at most 10,000 pairs, those of them that are answered, and the present rate."""
         pairs = self.session.queue(show, words)
         listed = pairs[:10_000]
         answered = listed[self.session.answered[listed]]
@@ -117,7 +117,7 @@ class LabelServer:
         return {"name": self.session.answer(pair, action, **about).name}
 
     def _answer_all(self, action: str, alike: int | None = None, show: str = "", words: str = "") -> dict[str, Any]:
-        """Of all pairs with the caption of one, or of all that are listed."""
+        """Answer about all pairs with the caption of one, or about all that are listed."""
         pairs = self.session.queue(show, str(words)) if alike is None else self.session.alike(alike)
         made = self.session.answer_all(pairs, action)
         return {"name": None, "changed": 0} if made is None else {"name": made.name, "changed": len(made.pairs)}

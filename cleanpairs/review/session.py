@@ -1,4 +1,4 @@
-"""One labelling session: which pairs are asked about, what is known of each, and what the answers make of the plan."""
+"""One labelling session: its questions, what is known of each pair, and how the answers change the plan."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -105,7 +105,7 @@ class Session:
     # -- questions
 
     def queue(self, show: str = "flagged", words: str = "") -> np.ndarray:
-        """The pairs to ask about, in order.
+        """Return the pairs to ask about, in order.
 
         Parameters
         ----------
@@ -151,7 +151,7 @@ class Session:
         return np.asarray(order[chosen[order]], np.int64)
 
     def _next_pairs(self, batch: int = 5) -> np.ndarray:
-        """The labelled pairs, and those that are to be labelled next."""
+        """Return the labelled pairs, and those that are to be labelled next."""
         labels = self.log.labels()
         self._next = [i for i in self._next if i not in labels]
         if not self._next and len(labels) < self.wanted:
@@ -165,7 +165,7 @@ class Session:
         return pa.array([f"{caption or ''}\n{key}".lower() for caption, key in lines], pa.large_string())
 
     def question(self, pair: int) -> dict[str, Any]:
-        """What the page shows of one pair. Of a sample that is the caption, the key and the answer."""
+        """Return what the page shows of a pair. In an audit that is the caption, the key and the answer."""
         i = self._checked(pair)
         made = self.log.of(i, drawn=self.blind)
         question: dict[str, Any] = {
@@ -189,7 +189,7 @@ class Session:
         return question
 
     def options(self, pair: int) -> list[dict[str, Any]]:
-        """What else the pair could become: the planned repair first, then captions of other pairs that fit best."""
+        """Return the repairs of a pair: the planned one first, then captions of other pairs that fit best."""
         assert self.plan is not None
         row, options = self.plan.table.slice(pair, 1).to_pylist()[0], list[dict[str, Any]]()
         if row["action"] in REPAIRED:
@@ -214,7 +214,7 @@ class Session:
 
     @cached_property
     def _donors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of each caption one pair, a flagged one where there is one, and the captions' vectors (k, d)."""
+        """One pair of each caption, a flagged one if there is one, and the captions' vectors (k, d)."""
         assert self.explainer is not None and self.plan is not None
         ids = np.flatnonzero(self.known)
         ids = ids[np.argsort(self.y[ids] >= self.plan.threshold, kind="stable")]
@@ -222,7 +222,7 @@ class Session:
         return ids, np.asarray(self.explainer.vectors(ids)[1], np.float32)
 
     def alike(self, pair: int) -> np.ndarray:
-        """The pairs (k,) with the caption of this one."""
+        """Return the pairs (k,) with the caption of this one."""
         return np.flatnonzero(self.pairs.text_group == self.pairs.text_group[self._checked(pair)])
 
     def _checked(self, pair: int) -> int:
@@ -289,9 +289,9 @@ class Session:
     # -- what follows
 
     def rate(self) -> dict[str, Any]:
-        """How many pairs would be kept now, and the share of mismatched ones among them, or what is ``counted``.
+        """Return how many pairs would be kept now, and the share of mismatched ones, or what is ``counted``.
 
-        A kept pair that a person says belongs is matched. The calibration tells of the others.
+        A kept pair that a person has accepted is matched. The calibration tells of the others.
         """
         action, sure = self.planned.copy(), np.zeros(len(self.y), bool)
         for i, made in self.log.decided().items():
@@ -306,12 +306,12 @@ class Session:
         return {"kept": int(kept.sum()), "mismatched": share_of_kept, "counted": counted}
 
     def _action(self, i: int, made: Decision) -> str:
-        """What becomes of a pair. A label of an audit says that the caption does not belong, and spoils no repair."""
+        """Return what becomes of a pair. An audit's label that the caption does not belong spoils no repair."""
         leaves = made.action == "unsure" or (made.action == "drop" and made.drawn and self.planned[i] in REPAIRED)
         return str(self.planned[i]) if leaves else made.action
 
     def edited(self) -> RepairPlan:
-        """The plan with the decisions in it."""
+        """Return the plan with the decisions in it."""
         assert self.plan is not None
         table, decisions, rows = self.plan.table, self.log.decided(), []
         decisions = {i: made for i, made in decisions.items() if self.known[i] and self._action(i, made) == made.action}
@@ -329,7 +329,7 @@ class Session:
         return replace(self.plan, table=followed(edited))
 
     def labels(self) -> AuditSample:
-        """The sample with the answers as labels. NaN where there is none, or nobody could say."""
+        """Return the sample with the answers as labels. NaN where there is none, or nobody could say."""
         assert self.sample is not None
         labels = self.log.labels()
         answers = [labels.get(i) for i in self.sample.pair_id.tolist()]

@@ -62,9 +62,9 @@ class Bank:
         image_rows: np.ndarray,
         text_rows: np.ndarray,
     ) -> PairJudge:
-        """What scores pairs of the given rows. Their sums over the bank are computed once."""
-        used_image, place_of_image = _used(image_rows, len(image_group))
-        used_text, place_of_text = _used(text_rows, len(text_group))
+        """Return what scores pairs of the given rows. Their sums over the bank are computed once."""
+        used_image, place_of_image = _distinct_rows(image_rows, len(image_group))
+        used_text, place_of_text = _distinct_rows(text_rows, len(text_group))
         images_with_bank = Encoded(images, self.texts, self.model, self.device)
         texts_with_bank = Encoded(self.images, texts, self.model, self.device)
         to_text = self._log_sums(images_with_bank, used_image, image_group, self.image_group, by_image=True)
@@ -156,8 +156,8 @@ def trusted_rows(
     return order[: size - size % group_size if size > group_size else size]
 
 
-def _used(rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct ``rows``, rising, and by row, of ``most``, its place among them. No sorting of millions."""
+def _distinct_rows(rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct ``rows``, rising, and by row, of ``most``, its place among them. No sorting of millions."""
     occurs = np.zeros(most, bool)
     occurs[rows] = True
     return np.flatnonzero(occurs), np.cumsum(occurs, dtype=np.int32) - 1

@@ -32,7 +32,7 @@ class Embeddings:
         return Embeddings(self.vectors[rows], self.parts[at], offsets)
 
     def state(self, rows: np.ndarray, device: torch.device | str = "cpu") -> State:
-        """The model's state of chosen rows (b,) int64, on ``device``."""
+        """Return the model's state of chosen rows (b,) int64, on ``device``."""
         if self.parts is None or self.offsets is None:
             return torch.from_numpy(self.vectors[rows]).to(device)
         chosen = self.take(rows)
@@ -44,7 +44,7 @@ class Embeddings:
 
 
 def as_input(images: np.ndarray | Tensor, device: torch.device | str) -> Tensor:
-    """A batch of images as the encoders take it: float32 regions, or uint8 pixels."""
+    """Return a batch of images as the encoders take it: float32 regions, or uint8 pixels."""
     if not isinstance(images, Tensor):
         array = np.ascontiguousarray(images)
         images = torch.from_numpy(array if array.flags.writeable else array.copy())  # a batch of a mapped file
@@ -53,7 +53,7 @@ def as_input(images: np.ndarray | Tensor, device: torch.device | str) -> Tensor:
 
 
 def _collected(model: DualEncoder, n: int, states: Iterable[tuple[np.ndarray, State]]) -> Embeddings:
-    """The embeddings of n rows by their states, which come batch by batch and in any order."""
+    """Return the embeddings of n rows by their states, which come batch by batch and in any order."""
     vectors, lengths = np.empty((n, model.dim), np.float32), np.zeros(n, np.int64)
     found: list[tuple[np.ndarray, np.ndarray]] = []
     for rows, state in states:
@@ -115,7 +115,7 @@ class Encoded:
 
     @torch.inference_mode()
     def similarity(self, image_rows: np.ndarray, text_rows: np.ndarray) -> Tensor:
-        """(b_image, b_text) float32 on the CPU."""
+        """Return the similarities (b_image, b_text) float32 on the CPU."""
         if self.model is None or not self.model.local:
             z_image = torch.from_numpy(self.images.vectors[image_rows])
             return z_image @ torch.from_numpy(self.texts.vectors[text_rows]).T
@@ -124,7 +124,7 @@ class Encoded:
 
     @torch.inference_mode()
     def paired(self, image_rows: np.ndarray, text_rows: np.ndarray) -> np.ndarray:
-        """(e,) float32 similarity of e given pairs."""
+        """Return the similarity (e,) float32 of e pairs."""
         out = np.empty(len(image_rows), dtype=np.float32)
         block = 1024 if self.model is not None and self.model.local else 16_384
         for s in blocks(len(out), block):
@@ -138,7 +138,7 @@ class Encoded:
 
 
 def matrix(encoded: Encoded, image_rows: np.ndarray, text_rows: np.ndarray, block: int = 256) -> np.ndarray:
-    """(b_image, b_text) float32 similarities, in blocks, since a model with parts needs much memory."""
+    """Return similarities (b_image, b_text) float32, made in blocks, as a model with parts needs much memory."""
     out = np.empty((len(image_rows), len(text_rows)), dtype=np.float32)
     for i in range(0, len(image_rows), block):
         for t in range(0, len(text_rows), block):

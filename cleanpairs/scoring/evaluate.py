@@ -32,7 +32,7 @@ class Recall:
         return sum(asdict(self).values())
 
     def to_dict(self) -> dict[str, float]:
-        """The six recalls and ``rsum``."""
+        """Return the six recalls and ``rsum``."""
         return {**asdict(self), "rsum": self.rsum}
 
 
@@ -47,7 +47,7 @@ class Detection:
     f1: float
 
     def to_dict(self) -> dict[str, float]:
-        """All five figures."""
+        """Return all five figures."""
         return asdict(self)
 
 
@@ -90,7 +90,7 @@ def recall(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, 
 
 
 def recall_of_similarity(S: np.ndarray, image_index: np.ndarray, *, block: int = 128) -> Recall:
-    """As :func:`recall`, of similarities ``S`` (M, N) that are there."""
+    """Return :func:`recall` by similarities ``S`` (M, N)."""
     owner = _owner(image_index, len(S))
     own = np.asarray(S[owner, np.arange(len(owner))], dtype=np.float32)
     blocks = (np.asarray(S[s : s + block], dtype=np.float32) for s in range(0, len(S), block))
@@ -100,7 +100,7 @@ def recall_of_similarity(S: np.ndarray, image_index: np.ndarray, *, block: int =
 def recall_folds(
     of: Callable[[np.ndarray, np.ndarray, np.ndarray], Recall], m: int, image_index: np.ndarray, folds: int
 ) -> Recall:
-    """Mean recall over ``folds`` runs of neighbours among ``m`` images (MS-COCO 1K: 5,000 images in 5).
+    """Return the mean recall over ``folds`` runs of neighbours among ``m`` images (MS-COCO 1K: 5,000 in 5).
 
     ``of`` is given the images (m',) of a fold, their captions (n',) and which of these images each caption has (n',).
     Raises DataError: more folds than images, or fewer than one, or a fold without a caption.

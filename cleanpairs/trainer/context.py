@@ -58,7 +58,7 @@ class PieceInputs:
         return PieceInputs(self.images.pin_memory(), keep, tokens)
 
     def to(self, device: torch.device, device_images: Tensor | None) -> tuple[Tensor, Tensor | None, PackedTokens]:
-        """A network's arguments. ``device_images``: all images, where they are on the device."""
+        """Return a network's arguments. ``device_images``: all images, where they are on the device."""
         keep = None if self.keep is None else self.keep.to(device, non_blocking=True)
         images = self.images if device_images is None else device_images[self.images.to(device, non_blocking=True)]
         return as_input(images, device), keep, self.tokens.to(device)
@@ -76,7 +76,7 @@ class Inputs:
 
 
 def take_packed(tokens: PackedTokens, rows: np.ndarray) -> PackedTokens:
-    """The chosen sequences (b,) int64, ascending, of packed ones on the CPU: packed themselves."""
+    """Return the chosen sequences (b,) int64, ascending, of packed ones on the CPU: packed themselves."""
     at = torch.from_numpy(rows)
     sizes = tokens.batch_sizes
     present = at[None, :] < sizes[:, None]  # (L, b)
@@ -114,28 +114,28 @@ class Staged:
         """
         if len(cut[0]) == size:
             return run(cut[0])
-        before, found, graph = [b.clone() for b in self.module.buffers()], [], torch.is_grad_enabled()
+        before, outputs, graph = [b.clone() for b in self.module.buffers()], [], torch.is_grad_enabled()
         with torch.set_grad_enabled(graph and len(cut) == 1):
             for k, piece in enumerate(cut):
                 torch.manual_seed(step_seed(seed, distributed.rank(), k))
-                found.append(run(piece))
+                outputs.append(run(piece))
         for buffer, old in zip(self.module.buffers(), before, strict=True):
             if len(cut) > 1:
                 buffer.copy_(old)
         torch.manual_seed(seed)  # what follows is the same on all processes, and as after a plain step without dropout
-        images, texts = (_whole(states, cut, size) for states in zip(*found, strict=True))
+        images, texts = (_whole(states, cut, size) for states in zip(*outputs, strict=True))
         if graph:
             leaves = (_tensor(images).requires_grad_(), _tensor(texts).requires_grad_())
-            self.halves.append((cut, run, seed, leaves, found[0] if len(cut) == 1 else None))
+            self.halves.append((cut, run, seed, leaves, outputs[0] if len(cut) == 1 else None))
         return images, texts
 
     def finish(self) -> None:
         """Take the gradient of the embeddings, which a backward pass has left there, into the weights."""
-        for cut, run, seed, leaves, found in self.halves:
+        for cut, run, seed, leaves, outputs in self.halves:
             for k, piece in enumerate(cut):
                 torch.manual_seed(step_seed(seed, distributed.rank(), k))
                 inner = []  # <z, dL/dz>: its gradient is the loss's
-                for leaf, state in zip(leaves, found or run(piece), strict=True):
+                for leaf, state in zip(leaves, outputs or run(piece), strict=True):
                     z = _tensor(state)
                     if leaf.grad is not None and z.requires_grad:
                         g = leaf.grad[torch.from_numpy(piece).to(leaf.device)]
@@ -189,11 +189,11 @@ class BatchOutput:
     excluded: Tensor | None
 
     def similarity(self) -> Tensor:
-        """(B, B) float32."""
+        """Return the similarities (B, B) float32."""
         return self.view.similarity(self.model, self.images, self.texts)
 
     def select(self, chosen: np.ndarray) -> "BatchOutput":
-        """The chosen pairs alone: (b,) int64 or (B,) bool."""
+        """Return the chosen pairs alone: (b,) int64 or (B,) bool."""
         at = torch.from_numpy(np.arange(len(self.rows))[chosen]).to(self.view.device)
         excluded = None if self.excluded is None else self.excluded[at][:, at]
         return BatchOutput(
@@ -238,15 +238,15 @@ class EpochContext:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
 
     def seed(self, *tags: int) -> int:
-        """A seed of this epoch, for a purpose."""
+        """Return a seed of this epoch, for a purpose."""
         return step_seed(self.settings.seed, self.stage, self.epoch, *tags)
 
     def changed(self) -> None:
-        """The weights have changed: evaluation passes are out of date."""
+        """Forget the evaluation passes, as the weights have changed."""
         self._encoded.clear()
 
     def encoded(self, network: int) -> Encoded:
-        """All images and captions through one network in evaluation mode. Kept until the next step."""
+        """Encode all images and captions by one network in evaluation mode. Kept until the next step."""
         if network not in self._encoded:
             model, data, world = self.networks[network].model, self.data, distributed.world_size()
             images, tokens = data.images if self.device_images is None else self.device_images, data.tokens
@@ -254,12 +254,12 @@ class EpochContext:
             if divided:
                 images = images[distributed.rank() :: world]
                 tokens = tokens.take(np.arange(distributed.rank(), len(tokens), world))
-            found = embed_images(model, images, device=self.device), embed_texts(model, tokens, device=self.device)
+            embeddings = embed_images(model, images, device=self.device), embed_texts(model, tokens, device=self.device)
             if divided:
-                shares = zip(found, (len(data.images), len(data.tokens)), strict=True)
+                shares = zip(embeddings, (len(data.images), len(data.tokens)), strict=True)
                 whole = [distributed.gathered(torch.from_numpy(own.vectors), n).numpy() for own, n in shares]
-                found = Embeddings(whole[0]), Embeddings(whole[1])
-            self._encoded[network] = Encoded(*found, model, self.device)
+                embeddings = Embeddings(whole[0]), Embeddings(whole[1])
+            self._encoded[network] = Encoded(*embeddings, model, self.device)
         return self._encoded[network]
 
     def figure(
@@ -270,7 +270,7 @@ class EpochContext:
         seed: int | None = None,
         pairs: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> np.ndarray:
-        """A figure (N,) float32 of every pair in evaluation mode. See :func:`cleanpairs.scoring.in_groups`.
+        """Return a figure (N,) float32 of every pair in evaluation mode. See :func:`cleanpairs.scoring.in_groups`.
 
         ``pairs``: others to look at instead, rows (K,) of images and rows (K,) of captions. ``seed``: of the groups.
         """
@@ -291,12 +291,12 @@ class EpochContext:
         return self.figure(network, lambda S, excluded: matching_probability(S, tau, excluded), **others)
 
     def pair_vectors(self, network: int) -> tuple[np.ndarray, np.ndarray]:
-        """(N, E) float32 unit vectors of the images and of the captions of all pairs in evaluation mode."""
+        """Return unit vectors (N, E) float32 of the images and the captions of all pairs in evaluation mode."""
         encoded = self.encoded(network)
         return encoded.images.vectors[self.data.image_index], encoded.texts.vectors
 
     def similarity(self, model: DualEncoder, images: State, texts: State) -> Tensor:
-        """(B_image, B_text) float32, with gradient."""
+        """Return the similarities (B_image, B_text) float32, with gradient."""
         if not model.local:  # in full precision: a product of unit vectors at a low temperature
             assert isinstance(images, Tensor) and isinstance(texts, Tensor)
             return model.similarity(images.float(), texts.float())
@@ -315,8 +315,8 @@ class EpochContext:
         def run(at: np.ndarray) -> tuple[State, State]:
             images, keep, tokens = inputs.pieces[int(at[0])].to(self.device, self.device_images)
             with self.autocast():
-                found = self.networks[network].model(images, keep, tokens)
-            return full_precision(found[0]), full_precision(found[1])
+                outputs = self.networks[network].model(images, keep, tokens)
+            return full_precision(outputs[0]), full_precision(outputs[1])
 
         z_image, z_text = self.staged[network].states(len(inputs.rows), inputs.cut, run, seed)
         excluded = None if inputs.excluded is None else inputs.excluded.to(self.device, non_blocking=True)
@@ -330,7 +330,7 @@ class EpochContext:
             self.prefetched = [*self.prefetched[-1:], (network, groups, seed, made)]
 
     def inputs(self, network: int, groups: tuple[np.ndarray, ...], seed: int) -> Inputs:
-        """What :meth:`forward` takes through the network, on the CPU."""
+        """Return the inputs of :meth:`forward`, on the CPU."""
         data, model, pin = self.data, self.networks[network].model, self.device.type == "cuda"
         rng = np.random.default_rng(seed)
         rows = np.concatenate(groups)
@@ -368,15 +368,15 @@ class EpochContext:
         return take_state(packed, torch.from_numpy(np.argsort(order)).to(self.device))
 
     def duplicates(self, rows: np.ndarray, texts: np.ndarray, device: str | None = None) -> Tensor | None:
-        """(B, B) bool: pairs of one image or one text, the latter of ``texts``. None when none is to be excluded."""
+        """Return which pairs (B, B) share an image or a text, that of ``texts``. None if none is to be excluded."""
         if not self.settings.exclude_duplicates:
             return None
         groups = self.data.image_group[rows], self.data.text_group[texts]
-        found = duplicate_mask(*map(torch.from_numpy, groups))
-        return None if found is None else found.to(device or self.device)
+        mask = duplicate_mask(*map(torch.from_numpy, groups))
+        return None if mask is None else mask.to(device or self.device)
 
     def all_batches(self, network: int = 0) -> list[tuple[np.ndarray, ...]]:
-        """All pairs once, in random batches. For each network in an order of its own."""
+        """Return all pairs in random batches. Each network has an order of its own."""
         return [(rows,) for rows in self.batches(None, *([network] if network else []))]
 
     def batches(self, rows: np.ndarray | None = None, *tags: int, size: int | None = None) -> list[np.ndarray]:

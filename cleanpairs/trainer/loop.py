@@ -45,7 +45,7 @@ Batch = tuple[np.ndarray, ...]
 
 
 class Position(NamedTuple):
-    """Where to go on: ``step`` batches of ``epoch`` of ``stage`` are done (stage and epoch from 1)."""
+    """Where to resume: ``step`` batches of ``epoch`` of ``stage`` are done (stage and epoch from 1)."""
 
     stage: int
     epoch: int
@@ -77,7 +77,7 @@ class TrainingState:
 
 
 def moments(optimizers: Sequence[Any]) -> dict[str, Tensor]:
-    """What optimisers know of each weight: ``<network>.<parameter number>.<name>``."""
+    """Return the optimisers' state of each weight: ``<network>.<parameter number>.<name>``."""
     return {
         f"{network}.{number}.{name}": torch.as_tensor(value)
         for network, optimizer in enumerate(optimizers)
@@ -113,7 +113,7 @@ class Checkpoint:
             write_tensors(tensors, path, metadata={"state": json.dumps(head)})
 
     def load(self) -> TrainingState | None:
-        """The saved state, or None. DataError: the file is damaged, or belongs to other data or settings."""
+        """Return the saved state, or None. DataError: the file is damaged, or belongs to other data or settings."""
         from safetensors import SafetensorError
 
         if not self.path.exists():
@@ -228,7 +228,7 @@ class Trainer:
                 torch.nn.ModuleList(self.view.networks).load_state_dict(restored.model)
                 for k, optimizer in enumerate(self.optimizers):
                     restored.load_optimizer(optimizer, k)
-                restored.model.clear()  # once, and not held through the training
+                restored.model.clear()  # once, and not kept through the training
                 restored.optimizer.clear()
             for epoch in range(at.epoch if number == at.stage else 1, stage.epochs + 1):
                 before = sum(p.epochs for p in stages[: number - 1]) + epoch - 1
@@ -251,7 +251,7 @@ class Trainer:
         return Trained(self._model().eval(), self.procedure.value(), self.history, self.best_rsum, heads)
 
     def _model(self) -> Any:
-        """What retrieves: the only model, or the mean of two."""
+        """Return what retrieves: the only model, or the mean of two."""
         models = [network.model for network in self.view.networks]
         return models[0] if len(models) == 1 else Ensemble(models)
 
@@ -466,7 +466,7 @@ class Trainer:
 
     @torch.no_grad()
     def _collapse(self, network: int) -> list[float]:
-        """Mean cosine of any two images, and captions, of a sample under one network. 0 where there is only one."""
+        """Return the mean cosine of any two images, and captions, of a sample. 0 where there is only one."""
         view, data, model = self.view, self.data, self.view.networks[network].model
         rows = np.random.default_rng(view.seed(11, network)).permutation(len(data))[:64]
         found = []
@@ -479,7 +479,7 @@ class Trainer:
         return found
 
     def _same_labels(self) -> None:
-        """What a method says of the pairs is what the first process says: others may differ in the last digit."""
+        """Take over the first process's labels, from which others may differ in the last digit."""
         if distributed.world_size() > 1:
             self.procedure.load_state(distributed.of_first(self.procedure.state()))
 

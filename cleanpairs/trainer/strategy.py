@@ -38,18 +38,18 @@ class TrainingStrategy:
     needs_whole_graph: bool = False  # it takes gradients of gradients: a batch cannot be computed in pieces
 
     def head(self, model: Any) -> nn.Module | None:
-        """What is learned in addition to a fresh ``model``. Nothing by default."""
+        """Return what is learned in addition to a fresh ``model``. None by default."""
         return None
 
     def stages(self, given: list[TrainingStage]) -> list[TrainingStage]:
-        """Those of the settings, unless the pairs ask for others."""
+        """Return the stages of the settings, unless the pairs need others."""
         return given
 
     def start_epoch(self, view: EpochContext) -> None:
         """Look at all pairs before the epoch: split them, label them."""
 
     def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
-        """The epoch's batches of a network, each one or several groups of rows, by state and seeds only."""
+        """Return the epoch's batches of a network, each one or several groups of rows, by state and seeds only."""
         return view.all_batches(network)
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
@@ -60,11 +60,11 @@ class TrainingStrategy:
         """Look at all pairs after the epoch."""
 
     def labels(self) -> np.ndarray:
-        """(N,) float32, for the next epoch's loss: 0 is a pair that it takes as wrong."""
+        """Return labels (N,) float32 for the next epoch's loss: 0 for a pair taken as wrong."""
         raise NotImplementedError
 
     def value(self) -> np.ndarray:
-        """(N,) float32 in [0, 1]: the soft correspondence as it stands."""
+        """Return the present soft correspondence (N,) float32 in [0, 1]."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
@@ -103,11 +103,11 @@ class Averaged(TrainingStrategy):
         self.counted += 1
 
     def labels(self) -> np.ndarray:
-        """(N,) float32 ones."""
+        """Return ones (N,) float32."""
         return np.ones(len(self.total), dtype=np.float32)
 
     def value(self) -> np.ndarray:
-        """The mean (N,) float32. 1 before any epoch."""
+        """Return the mean (N,) float32. 1 before any epoch."""
         if not self.counted:
             return np.ones(len(self.total), dtype=np.float32)
         return (self.total / self.counted).astype(np.float32)
@@ -161,15 +161,15 @@ class SingleNetwork(TrainingStrategy):
         self.mean_probability = float(p.mean())
 
     def labels(self) -> np.ndarray:
-        """The estimator's labels."""
+        """Return the estimator's labels."""
         return self.correspondence.labels()
 
     def value(self) -> np.ndarray:
-        """The estimator's value."""
+        """Return the estimator's value."""
         return self.correspondence.value()
 
     def state(self) -> dict[str, Any]:
-        """The estimator's state and the batches' probabilities so far."""
+        """Return the estimator's state and the batches' probabilities so far."""
         return {"p_of_batches": self.p, **self.correspondence.state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
