@@ -208,10 +208,10 @@ class Explainer:
         return captions, images, self.pairs.pair_image_group[ids], np.log(y / (1 - y))
 
     def _neighbours_at(self, side: "_Side", place: np.ndarray, similarity: np.ndarray) -> tuple[Neighbour, ...]:
-        shown = [(int(side.rows[p]), float(s)) for p, s in zip(place, similarity, strict=True) if p >= 0]
+        nearest = [(int(side.rows[p]), float(s)) for p, s in zip(place, similarity, strict=True) if p >= 0]
         y, keys, captions = self.correspondence, self.pairs.keys, self.pairs.captions
         return tuple(
-            Neighbour(j, keys[j], captions[j] or "", s, float(y[j]), bool(y[j] >= self.threshold)) for j, s in shown
+            Neighbour(j, keys[j], captions[j] or "", s, float(y[j]), bool(y[j] >= self.threshold)) for j, s in nearest
         )
 
     def _why(self, i: int, unsupported: list[str], expected: list[str], instead: str) -> str:

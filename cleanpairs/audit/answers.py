@@ -130,7 +130,7 @@ def next_questions(scores: ArrayLike, answers: Mapping[int, bool], count: int, *
     count : int
         How many pairs.
     seen : array_like of int
-        Pairs that are not asked about again.
+        Pairs with an answer already.
 
     Returns
     -------

@@ -188,7 +188,7 @@ def main() -> None:
                 like, text = _classify(error)
                 kind, code, message = like.kind, like.exit_code, safe(text or type(error).__name__)
             rank = None
-            with suppress(CleanpairsError):  # which may be the error that is shown
+            with suppress(CleanpairsError):  # which may be the error to report
                 rank = rank_by_environment()
             head = f"Error [{kind}]{f' of process {rank}' if rank else ''}:"
             echo(message, err=True, head=head, color=_color())

@@ -27,7 +27,7 @@ from cleanpairs.cli.options import (
     set_option,
     set_values,
 )
-from cleanpairs.cli.terminal import Progress, echo, flag_is_set, print_result, say
+from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result, say
 from cleanpairs.core.parameters import check_number
 from cleanpairs.core.plain import percent, plural
 from cleanpairs.core.recipe import override_values
@@ -365,7 +365,7 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
             raise click.UsageError(
                 f"{', '.join(decided)}: --plan has decided that already; make another plan by cleanpairs rematch"
             )
-        summary = export_plan(options["plan"], out, trusted=flag_is_set("trust-stored-paths"), **written)
+        summary = export_plan(options["plan"], out, trusted=has_flag("trust-stored-paths"), **written)
     else:
         opened = existing_run(run)
         given = override_values(options["overrides"], repair=repair_keys())["repair"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, ledger_option, option
-from cleanpairs.cli.terminal import cut, echo, flag, flag_is_set, print_result, safe, say
+from cleanpairs.cli.terminal import cut, echo, flag, has_flag, print_result, safe, say
 from cleanpairs.core.errors import CleanpairsError, DataError
 from cleanpairs.core.plain import plural
 
@@ -48,12 +48,12 @@ def diff(
     from cleanpairs.export import diff_export
     from cleanpairs.export.diff import write_changes
 
-    if flag_is_set("json") and out is not None:
+    if has_flag("json") and out is not None:
         raise click.UsageError("--json and --out: give one of them")
-    if limit is None and not flag_is_set("json") and out is None:
+    if limit is None and not has_flag("json") and out is None:
         limit = 20
     changes = diff_export(export, ledger=ledger, limit=limit, actions=actions or None)
-    if flag_is_set("json"):
+    if has_flag("json"):
         print_result({"pairs": changes.pairs, "counts": changes.counts, "changes": changes.changes})
     elif out is not None:
         write_changes(changes.changes, out, overwrite=overwrite)
@@ -127,9 +127,9 @@ def verify(path: str) -> None:
     from cleanpairs.verification import verify_path
 
     findings = verify_path(path)
-    if flag_is_set("json"):
+    if has_flag("json"):
         print_result({**vars(findings), "ok": findings.ok})
-    elif not flag_is_set("quiet"):
+    elif not has_flag("quiet"):
         say(str(findings) + (f"\n{plural(len(findings.checked), 'check')}, nothing wrong" if findings.ok else ""))
     elif not findings.ok:
         say("\n".join(map(str, findings.problems)))

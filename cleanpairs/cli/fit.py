@@ -20,7 +20,7 @@ from cleanpairs.cli.options import (
     option,
     set_option,
 )
-from cleanpairs.cli.terminal import Progress, echo, flag, flag_is_set, print_result
+from cleanpairs.cli.terminal import Progress, echo, flag, has_flag, print_result
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.recipe import Recipe
 
@@ -96,7 +96,7 @@ def fit(**options: Any) -> None:
             command = f"cleanpairs fit --resume --out {shlex.quote(str(progress.run_path))}"
             echo(f"\nInterrupted; the state is saved. Resume with:\n  {command}", err=True)
         raise
-    if first and (flag_is_set("json") or not recipe.output.quiet):
+    if first and (has_flag("json") or not recipe.output.quiet):
         print_result({**result, "seconds": round(time.time() - began, 1)}, result_table(result))
 
 
@@ -107,7 +107,7 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
     train = options["data"]
     no_settings = ("data", "columns", "recipe", "overrides", "resume")
     given = {name: None if value is False else value for name, value in options.items() if name not in no_settings}
-    given |= data_settings(options | {"overrides": ()}) | {"train": train, "quiet": flag_is_set("quiet") or None}
+    given |= data_settings(options | {"overrides": ()}) | {"train": train, "quiet": has_flag("quiet") or None}
     own = options["resume"] and options["recipe"] is None and train is None
     resumed = options["resume"] and (own or options["out"] is None)
     if own and (run := Run(Path(options["out"] or LATEST))).bare():
@@ -119,5 +119,4 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
         given["out"] = None
     chosen = f"{out}/recipe.yaml" if own else options["recipe"]
     recipe = Recipe.resolve(chosen, overrides=options["overrides"], options=given)
-    resumed_run = out if own or recipe.output.out is None else None
-    return recipe, resumed_run, bool(own and not flag_is_set("trust-stored-paths"))
+    return recipe, out if own or recipe.output.out is None else None, bool(own and not has_flag("trust-stored-paths"))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from cleanpairs.cli.terminal import echo, flag, flag_is_set
+from cleanpairs.cli.terminal import echo, flag, has_flag
 from cleanpairs.core.errors import CleanpairsError
 from cleanpairs.core.parameters import LARGEST_COUNT, LARGEST_SEED
 from cleanpairs.core.recipe import DataOptions, find_recipes, override_values, recipe_header
@@ -217,7 +217,7 @@ def set_values(options: dict[str, Any], **others: list[str]) -> dict[str, dict[s
     values = override_values(options["overrides"], data=keys, **others)
     values["data"] |= options["columns"]
     values["data"] |= {name: options[name] for name in ("split", "image_root") if options.get(name) is not None}
-    values["data"] |= {"allow_urls": True} if flag_is_set("allow-urls") else {}
+    values["data"] |= {"allow_urls": True} if has_flag("allow-urls") else {}
     return values
 
 
@@ -230,7 +230,7 @@ def existing_run(run: str | None) -> Any:
     """Return the run directory named, or ``runs/latest``, which is printed. DataError when there is none."""
     from cleanpairs.commands.run import LATEST, Run
 
-    opened = Run.open(run, trusted=flag_is_set("trust-stored-paths"))
+    opened = Run.open(run, trusted=has_flag("trust-stored-paths"))
     if run is None:
         echo(f"{LATEST} is {relpath(opened.path)}", err=True)
     return opened

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument
-from cleanpairs.cli.terminal import Progress, echo, flag_is_set, print_result
+from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result
 from cleanpairs.core.plain import plain, plural
 
 if TYPE_CHECKING:
@@ -283,12 +283,12 @@ def _serve(session: "Session", finish: "Callable[[], str]", title: str, no_brows
     Progress(enabled=False)  # nobody waits for the end
     echo(
         f"open {server.address}   (Ctrl-C ends; {plural(int(session.answered.sum()), 'pair')} answered)",
-        err=flag_is_set("json"),
+        err=has_flag("json"),
     )
     with suppress(KeyboardInterrupt):
         on_screen = sys.platform != "linux" or not {"DISPLAY", "WAYLAND_DISPLAY"}.isdisjoint(os.environ)
         if on_screen and not no_browser:  # without a screen, what should open a browser only complains
             click.launch(server.address)
         server.serve()
-    server.lock.acquire()  # what is asked from now on is not answered
+    server.lock.acquire()  # later requests are not answered
     session.refresh()

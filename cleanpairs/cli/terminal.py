@@ -51,7 +51,7 @@ def echo(
     click.echo(f"{click.style(head, fg='red', bold=True)} {styled}" if head else styled, err=err, color=color)
 
 
-def flag_is_set(name: str) -> bool:
+def has_flag(name: str) -> bool:
     """Whether the command that runs was given this flag of :func:`cleanpairs.cli.terminal.flag`."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(name))
@@ -59,7 +59,7 @@ def flag_is_set(name: str) -> bool:
 
 def say(text: str = "") -> None:
     """Print a line for people, except with ``--json``."""
-    if not flag_is_set("json"):
+    if not has_flag("json"):
         echo(text)
 
 
@@ -68,7 +68,7 @@ def print_result(value: Any, text: object = None) -> None:
 
     The JSON is ASCII, which reads the same in every locale.
     """
-    if flag_is_set("json"):
+    if has_flag("json"):
         echo(json.dumps(plain(value), allow_nan=False))
     else:
         echo(str(value if text is None else text))
@@ -145,7 +145,7 @@ def cut(text: str, end: str, width: int) -> str:
 
 
 def flag(name: str, help: str) -> click.Option:
-    """Return a flag for :func:`flag_is_set`, which is no parameter of a command: ``--json``, ``--quiet``."""
+    """Return a flag for :func:`has_flag`, which is no parameter of a command: ``--json``, ``--quiet``."""
 
     def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         context.meta[name] = value
@@ -165,7 +165,7 @@ class Progress:
 
     def __init__(self, enabled: bool = True, delay: float = 5.0) -> None:
         forced = os.environ.get("CLEANPAIRS_PROGRESS", "0") not in ("", "0")
-        self.silent, self.status = not enabled or flag_is_set("quiet") or flag_is_set("json"), ""
+        self.silent, self.status = not enabled or has_flag("quiet") or has_flag("json"), ""
         self.delay, self.enabled = 0.0 if forced else delay, not self.silent and (forced or sys.stderr.isatty())
         Progress.latest = self
         self.bar: Any = None
@@ -233,10 +233,9 @@ def periodic_progress(command: str, first: float = 5.0, every: float = 30.0) -> 
     def report() -> None:
         wait = first if sys.stderr.isatty() else every
         while not ended.wait(wait):
-            wait, progress = every, Progress.latest
-            if progress is None or not (progress.silent or progress.bar):
-                status = progress.status if progress else ""
-                echo(f"{command}{status}, {time.monotonic() - began:.0f} s so far", err=True)
+            wait, latest = every, Progress.latest
+            if latest is None or not (latest.silent or latest.bar):
+                echo(f"{command}{latest.status if latest else ''}, {time.monotonic() - began:.0f} s so far", err=True)
 
     thread = threading.Thread(target=report, daemon=True)
     thread.start()

@@ -45,7 +45,7 @@ def export_plan(
     Memory does not grow with the rows, where the plan is Parquet that nobody has edited and the export streams.
 
     - ``license``: for the dataset card, an identifier of the hub. ``about`` CardFacts: all that it tells
-    - ``engine``: who does the work. This process when None
+    - ``engine``: what does the work. By default this process
     - ``trusted``: follow whatever path or URL the plan names. See :func:`cleanpairs.data.open_recorded`
     - ``**written``: as of :func:`cleanpairs.export.export_pairs`
 

@@ -347,7 +347,7 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table) -> dict[str, Any
     - ``captions``: what they became
     - ``issues``: in ``issues.csv``, by kind
     - ``set_aside``: by kinds of reasons
-    - ``doubtful``: other pairs that each filter of captions would find that was not asked for
+    - ``doubtful``: other pairs that each unused filter of captions would find
     """
     y = estimator.correspondence_
     scores, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)

@@ -102,7 +102,7 @@ def rematch_run(
     - ``recaption``: what writes captions for what would be dropped. See
       :meth:`cleanpairs.estimators.PairScorer.recaption`
     - ``streamed_from``: so many rows are streamed, where they can be
-    - ``engine``: who searches. This process when None. The searches of several workers go on from the folder
+    - ``engine``: what searches. By default this process. The searches of several workers resume from the folder
       ``OUT.parts`` after a kill. All machines of a cluster see it
 
     Raises OutputExistsError: ``out`` exists.

@@ -134,7 +134,7 @@ def score_stream(
             partitions = plan_partitions(
                 reader_of(source).row_groups(source), source.n_rows, target=ScoreWork.partition_rows
             )
-            if len(partitions) <= 1 and not engine.remote:  # nothing to go on from, nothing to put together
+            if len(partitions) <= 1 and not engine.remote:  # nothing to resume, nothing to put together
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
                 counts, done = Counter(work(whole, Path(staged))), None
             else:

@@ -94,7 +94,7 @@ class VectorScorer(RowScorer):
     text_vectors : bool
         Whether the rows bring vectors of captions.
 
-    pictures : bool
+    has_images : bool
         Whether the rows have images, too. Near duplicates among these are one image.
 
     Attributes

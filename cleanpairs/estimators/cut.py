@@ -1,4 +1,4 @@
-"""The threshold for a purity, or a share, that is asked for."""
+"""The threshold for a wanted purity, or a wanted share."""
 
 from dataclasses import dataclass
 

@@ -174,11 +174,11 @@ class GivenScores(GivenVectors):
         if self.mixture is not None:
             return self.mixture(self._matrix(pairs))
         column, cosine = self.columns[0], self._scores(pairs, self.columns[0])
-        beyond = np.flatnonzero(np.abs(cosine) > 1.0001)
-        if len(beyond):
+        outside = np.flatnonzero(np.abs(cosine) > 1.0001)
+        if len(outside):
             raise DataError(
                 f"score_column of clip-score must hold cosines, from -1 to 1; {column!r} holds "
-                f"{cosine[beyond[0]]:g} at pair {beyond[0]}: divide by its scale first"
+                f"{cosine[outside[0]]:g} at pair {outside[0]}: divide by its scale first"
             )
         return np.asarray((1 + np.clip(cosine, -1, 1)) / 2)
 
@@ -487,7 +487,7 @@ class FrozenScorer(PairScorer):
         if isinstance(model, GivenVectors):
             images, texts = model.vectors(pairs)
             self._check_size(images)
-            filtered = filter_reasons(pairs, f"none,{self.drop}")  # as in a stream nothing is, unless it is asked for
+            filtered = filter_reasons(pairs, f"none,{self.drop}")  # as in a stream, no filter by default
             faults = {**filtered, **model.faults(pairs), **pairs.reasons}
             return Embeddings(images), Embeddings(texts), dict(sorted(faults.items()))
         encoders, only_vectors = Encoders(joint=model), pairs.images.kind == "features" and not pairs.images.has_encoded

@@ -96,7 +96,7 @@ def order_that_fits(
 
 
 def refuse_independent(independence: IndependenceTest, method: str, given: Sequence[Any], *, seed: int = 0) -> None:
-    """Refuse to go on with pairs whose images and captions are independent.
+    """Refuse pairs whose images and captions are independent.
 
     Parameters
     ----------

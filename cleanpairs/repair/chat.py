@@ -1,7 +1,7 @@
 """Captions by a vision-language model behind OpenAI's chat completions: by files of its batch form, or from a server.
 
 A request's ``custom_id`` has three digests: of the image with its old caption, of the prompt with the parameters, and
-of the model. By the first an answer in a file is found again, whatever else has changed. A server is asked again
+of the model. By the first an answer in a file is found again, whatever else has changed. A server gets a request again
 unless all are as they were.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """How a vision-language model is asked. ConfigError where a setting is out of its range.
+    """Settings of the requests to a vision-language model. ConfigError where a setting is out of its range.
 
     - ``model``: its name there
     - ``prompt``: a text file with {caption} and {words}, the words in doubt. A line with {words} is left out where
@@ -112,10 +112,10 @@ class ChatWriter:
         File for the requests that have no answer.
 
     url : str, optional
-        Address of the server that is asked instead. See :class:`cleanpairs.repair.endpoint.Endpoint`.
+        Address of the server that answers instead. See :class:`cleanpairs.repair.endpoint.Endpoint`.
 
     cache : str or Path, optional
-        File for the server's answers, in the same form. They are not asked for again.
+        File for the server's answers, in the same form. They are not requested again.
 
     tell : callable, optional
         Takes a line with the estimate, before it starts.

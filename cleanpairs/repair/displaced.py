@@ -42,7 +42,7 @@ def moves_of(row: np.ndarray, text_group: np.ndarray, found: Displacement, quara
     own caption already stays as it is.
     """
     row, donor = _donors(row, found)
-    pair = np.flatnonzero((donor >= 0) & (found.probability[row] > 2 / 3))  # a wrong caption costs twice a lost one
+    pair = np.flatnonzero((donor >= 0) & (found.probability[row] > 2 / 3))  # a wrong caption costs twice a missed one
     out = np.empty(len(pair), MOVE)
     out["pair"], out["donor"] = pair, donor[pair]
     out["distance"], out["confidence"] = found.distance[row[pair]], found.probability[row[pair]]

@@ -1,4 +1,4 @@
-"""A server that speaks OpenAI's chat completions: one address, asked again where it is busy, and no other host."""
+"""A server that speaks OpenAI's chat completions: one address, tried again where it is busy, and no other host."""
 
 import os
 import threading

@@ -57,7 +57,7 @@ from cleanpairs.repair.settings import RepairSettings
 
 BoundScorer = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], EdgeScorer]
 # ``scorer(image_group, text_group, image_rows, text_rows)``: what scores candidates and present pairs alike, by the
-# rows of their vectors, out of those that may be asked about. The groups are content hashes by row. Pairs come sorted
+# rows of their vectors, out of those that may be scored. The groups are content hashes by row. Pairs come sorted
 # by image. :meth:`cleanpairs.scoring.bank.Bank.bound` makes one.
 
 
@@ -293,7 +293,7 @@ def repair_probability(
     """
     if found is None or not found.judged:
         return None
-    place = np.searchsorted(pairs, given.mismatched)  # of those of them that may be asked about
+    place = np.searchsorted(pairs, given.mismatched)  # among the pairs with evidence
 
     def of_pairs(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
         return found.probability(place[image_of], place[text_of])

@@ -22,7 +22,7 @@ from cleanpairs.repair.plan import RepairPlan, part_sources
 
 class CaptionWriter(Protocol):
     """Writes captions. It may have a ``name``, else the plan has that of its type. It may have ``begin(captions,
-    pictures)``, called first with the old captions and the number of images, and ``noted()``: what the plan keeps.
+    images)``, called first with the old captions and the number of images, and ``noted()``: what the plan keeps.
     """
 
     def caption(

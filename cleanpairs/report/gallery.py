@@ -29,7 +29,7 @@ class Cards:
         """Return the images of pairs (k,) as data addresses, None where there is none or it cannot be decoded."""
         rows = self.pairs.image_index[ids]
         new = np.array([m for m in np.unique(rows).tolist() if m not in self._addresses], np.int64)
-        small = thumbnails(self.pairs.images, new, 160)  # pixels: shown at half of it on a dense screen
+        small = thumbnails(self.pairs.images, new, 160)  # pixels: the page has half of it on a dense screen
         for row, jpeg in zip(new.tolist(), small, strict=True):
             address = None if jpeg is None else "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
             self._addresses[row] = address

@@ -62,7 +62,7 @@ def write_report(
     - ``calibration``: of scores that are probabilities: the page begins with the share of mismatched pairs
     - ``next_steps``: what may be done next, and the command for it
     - ``why`` (N,): a sentence on what speaks against a pair. See :meth:`cleanpairs.explain.Explainer.why`
-    - ``summary``: label -> number, shown large at the top
+    - ``summary``: label -> number, in large type at the top
     - ``slice_by``: columns of the input. A table each
     - ``audit_result``: result of an audit, :meth:`cleanpairs.audit.AuditResult.to_dict`
     - ``count``: cards in a gallery. Fewer where the page would be larger than 10 MB
@@ -76,7 +76,7 @@ def write_report(
     for what, n in (("scores are", len(outcome)), ("reasons (why) are", len(why or outcome))):
         if n != len(pairs):
             raise DataError(f"the {what} about {n} pairs, and the data holds {len(pairs)}")
-    shown, given = Cards(pairs, outcome), precomputed_scores(pairs, scores)
+    cards, given = Cards(pairs, outcome), precomputed_scores(pairs, scores)
     rendered = partial(
         _rendered,
         title=title,
@@ -97,10 +97,10 @@ def write_report(
     while True:
         few = max(1, count // 2)
         text = rendered(
-            galleries=galleries(shown, count, why),
-            comparisons=compare_scores(shown, given, few),
-            donors=donors(shown, few),
-            duplicates=duplicates(shown, few),
+            galleries=galleries(cards, count, why),
+            comparisons=compare_scores(cards, given, few),
+            donors=donors(cards, few),
+            duplicates=duplicates(cards, few),
         )
         if count <= 1 or len(text.encode("utf-8")) <= MAX_BYTES:
             break

@@ -4,7 +4,7 @@ A training is a list of stages. Each starts from fresh weights and a fresh optim
 self-refining). All randomness is derived from (seed, stage, epoch, step). So a checkpoint is tensors and plain JSON,
 and needs no state of a generator. A resumed run on the same CPU is the same to the bit.
 
-A training that has diverged goes back once to the last good checkpoint, or its beginning, and goes on at half the
+A training that has diverged goes back once to the last good checkpoint, or its beginning, and continues at half the
 learning rate. A second time it is refused. Signs are (dev/LOG.md has the figures of all recipes):
 
     collapse    the mean cosine of any two images, or captions, of a sample is above .999 behind the first epoch of
@@ -394,7 +394,7 @@ class Trainer:
         return loss.detach(), loss.requires_grad
 
     def _summed(self, k: int, loss: Tensor) -> Tensor:
-        """(2,): the loss, and whether a process was told to stop. The gradients of network ``k`` become their sums over
+        """Return the loss and whether a process is to stop, (2,). The gradients of network ``k`` become their sums over
         the processes, in one collective. A weight without a gradient has none on any process, and keeps none.
         """
         world = distributed.world_size()
