@@ -9,6 +9,7 @@ in the seventh digit, and a few repairs may differ.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,7 @@ class Planning:
         with self._neighbour_search() as search:
             planned = plan_repairs(
                 given,
-                model.bank_.bound(Embeddings(given.z_image), Embeddings(given.z_text)),
+                partial(model.bank_.judging, Embeddings(given.z_image), Embeddings(given.z_text)),
                 settings,
                 fingerprint=source.fingerprint,
                 temperature=model.bank_.tau,

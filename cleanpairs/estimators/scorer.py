@@ -6,7 +6,7 @@ scikit-learn's conventions: the constructor only stores, ``fit`` validates, fitt
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -807,7 +807,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         given = PlanInput.of(usable, correspondence, embedded.images.vectors, embedded.texts.vectors, chosen, moves)
         by_method = wanted.strategy == "method"
         plan = plan_repairs(
-            given, self.bank_.bound(embedded.images, embedded.texts), chosen,
+            given, partial(self.bank_.judging, embedded.images, embedded.texts), chosen,
             fingerprint=embedded.pairs.source.fingerprint, temperature=self.bank_.tau,
             judge=self._judge(given, chosen, embedded.take, fitted=of_fit, unseen=unseen),
             donor_search=self._search(embedded.pairs, embedded.images, embedded.texts) if by_method else None,

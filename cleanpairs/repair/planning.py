@@ -58,7 +58,7 @@ from cleanpairs.repair.settings import RepairSettings
 BoundScorer = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], EdgeScorer]
 # ``scorer(image_group, text_group, image_rows, text_rows)``: what scores candidates and present pairs alike, by the
 # rows of their vectors, out of those that may be scored. The groups are content hashes by row. Pairs come sorted
-# by image. :meth:`cleanpairs.scoring.bank.Bank.bound` makes one.
+# by image. Such is :meth:`cleanpairs.scoring.bank.Bank.judging` of given images and texts.
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ p_i = (P_ii + Q_ii) / 2 of :mod:`cleanpairs.ops.matching`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -135,10 +134,6 @@ class Bank:
         g = same[there] // self.group_size
         p[there, g] = np.minimum(1.0, np.exp(own[there, 0] - log_sum[there, g]))
         return np.asarray(p.mean(axis=1))
-
-    def bound(self, images: Embeddings, texts: Embeddings) -> Callable[..., PairJudge]:
-        """:meth:`judging` of given images and texts, as repair wants it."""
-        return partial(self.judging, images, texts)
 
 
 def trusted_rows(
