@@ -23,15 +23,15 @@ def start(
     It has this process's variables without Python's own (PYTHONPATH and the like), and those of ``env``. It inherits
     the file descriptors ``keep``. For ``**streams`` see :class:`subprocess.Popen`. Raises OSError.
     """
-    begin = (
+    prologue = (
         "import json, sys\n_path, _parent = json.loads(sys.argv.pop(1))\n"
         "sys.path[:] = [*_path, *(p for p in sys.path if p not in _path)]\n"
         "from cleanpairs.core.children import adopt\nadopt(_parent)\n"
     )
-    given = json.dumps([_import_path(), os.getpid()])
+    setup = json.dumps([_import_path(), os.getpid()])
     flags = ["-I", *(["-B"] if sys.dont_write_bytecode else []), *(["-X", "utf8"] if sys.flags.utf8_mode else [])]
     return subprocess.Popen(
-        [sys.executable, *flags, "-c", begin + code, given, *args],
+        [sys.executable, *flags, "-c", prologue + code, setup, *args],
         env={**os.environ, **(env or {}), "PYTHONSAFEPATH": "1"},
         pass_fds=tuple(keep),
         **streams,
@@ -39,15 +39,15 @@ def start(
 
 
 def start_connected(code: str, **how: Any) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
-    """As :func:`start`, of a process that serves a pipe, by the file descriptor in its argument. Our end of it."""
-    ours, theirs = Pipe()
+    """As :func:`start`, and our end of a pipe. The process serves the other end, whose descriptor is its argument."""
+    parent, child = Pipe()
     try:
-        return start(code, str(theirs.fileno()), keep=[theirs.fileno()], stdin=subprocess.DEVNULL, **how), ours
+        return start(code, str(child.fileno()), keep=[child.fileno()], stdin=subprocess.DEVNULL, **how), parent
     except OSError:
-        ours.close()
+        parent.close()
         raise
     finally:
-        theirs.close()
+        child.close()
 
 
 def adopt(parent: int) -> None:
@@ -59,11 +59,11 @@ def adopt(parent: int) -> None:
 
 def _import_path() -> list[str]:
     """``sys.path`` without the working directory. Where the package itself lies is on it in any case, last."""
-    own = str(Path(__file__).resolve().parents[2])
+    package_root = str(Path(__file__).resolve().parents[2])
     try:
-        here = os.path.realpath(os.getcwd())
+        cwd = os.path.realpath(os.getcwd())
     except OSError:  # it has been removed
-        here = ""
-    path = [os.path.abspath(entry) for entry in map(os.fsdecode, sys.path) if entry and (here or os.path.isabs(entry))]
-    path = [entry for entry in path if os.path.realpath(entry) != here]
-    return path if own in path else [*path, own]
+        cwd = ""
+    path = [os.path.abspath(entry) for entry in map(os.fsdecode, sys.path) if entry and (cwd or os.path.isabs(entry))]
+    path = [entry for entry in path if os.path.realpath(entry) != cwd]
+    return path if package_root in path else [*path, package_root]

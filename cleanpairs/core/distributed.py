@@ -1,7 +1,7 @@
-"""Several processes that train one model: who is here, and what they tell each other.
+"""Several processes that train one model: the rank of each, and what they exchange.
 
-``torchrun`` and the like start them, and say in the environment who each one is. With one process everything here does
-nothing, and imports nothing. What is told is tensors, and bytes that are safetensors: nothing that could run.
+``torchrun`` and the like start them, and set their ranks in the environment. With one process these functions do
+nothing, and import nothing. The processes exchange tensors, and bytes that are safetensors: nothing that could run.
 """
 
 import json
@@ -32,7 +32,7 @@ def rank_by_environment() -> int | None:
 
 @contextmanager
 def process_group(device: str = "cpu") -> Iterator[None]:
-    """While entered, the processes of the launcher know each other. ``device`` {"cpu", "cuda"}: where they train."""
+    """Connect the processes of the launcher within the block. ``device`` {"cpu", "cuda"}: where they train."""
     if rank_by_environment() is None or world_size() > 1:
         yield
         return
@@ -54,27 +54,27 @@ def process_group(device: str = "cpu") -> Iterator[None]:
 
 
 def _group() -> Any:
-    """torch.distributed, if the processes know each other. None else, without importing it."""
+    """torch.distributed, if the processes are connected. None else, without importing it."""
     torch = sys.modules.get("torch")
     initialised = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed if torch is not None and initialised else None
 
 
 def world_size() -> int:
-    """Processes that train together."""
+    """The number of processes that train together."""
     group = _group()
     return 1 if group is None else int(group.get_world_size())
 
 
 def rank() -> int:
-    """Number of this one, from 0. The first one writes and reports."""
+    """The number of this process, from 0. The first one writes and reports."""
     group = _group()
     return 0 if group is None else int(group.get_rank())
 
 
 @contextmanager
 def first_goes_ahead() -> Iterator[None]:
-    """While the first process is within, the others wait: what it caches on disk they need not make again."""
+    """Let the first process run the block before the others: they find what it caches on disk."""
     if rank() > 0:
         most(0)
     try:
@@ -91,13 +91,13 @@ def most(value: int) -> int:
         return value
     import torch
 
-    box = torch.tensor([int(value)])  # on the CPU: NCCL would need to know which GPU
-    group.all_reduce(box, group.ReduceOp.MAX)
-    return int(box.item())
+    buffer = torch.tensor([int(value)])  # on the CPU: NCCL would need to know which GPU
+    group.all_reduce(buffer, group.ReduceOp.MAX)
+    return int(buffer.item())
 
 
 def of_first(value: Any) -> Any:
-    """What the first process has: a value as JSON has them, or a dict of such and of arrays."""
+    """The first process's value: one as JSON has them, or a dict of such and of arrays."""
     group = _group()
     if group is None:
         return value
@@ -107,21 +107,21 @@ def of_first(value: Any) -> Any:
 
     packed = b""
     if rank() == 0:
-        inner = value if isinstance(value, dict) else {"": value}
-        arrays = {f"array.{k}": np.ascontiguousarray(v) for k, v in inner.items() if isinstance(v, np.ndarray)}
-        plain = json.dumps({k: v for k, v in inner.items() if not isinstance(v, np.ndarray)}).encode()
+        content = value if isinstance(value, dict) else {"": value}
+        arrays = {f"array.{k}": np.ascontiguousarray(v) for k, v in content.items() if isinstance(v, np.ndarray)}
+        plain = json.dumps({k: v for k, v in content.items() if not isinstance(v, np.ndarray)}).encode()
         packed = save({"plain": np.frombuffer(plain, dtype=np.uint8), **arrays})
     size = most(len(packed))
-    box = torch.frombuffer(bytearray(packed or size), dtype=torch.uint8)
-    group.broadcast(box, 0)
-    tensors = load(box.numpy().tobytes())
+    buffer = torch.frombuffer(bytearray(packed or size), dtype=torch.uint8)
+    group.broadcast(buffer, 0)
+    tensors = load(buffer.numpy().tobytes())
     values: dict[str, Any] = json.loads(tensors.pop("plain").tobytes())
     values |= {k.removeprefix("array."): v for k, v in tensors.items()}
     return values if isinstance(value, dict) else values[""]
 
 
 def gathered(own: "Tensor", n: int) -> "Tensor":
-    """(n, ...), of which each process has every ``world``-th row in ``own``, from its number on. No gradient."""
+    """All rows (n, ...). Each process has every ``world``-th one in ``own``, from its number on. No gradient."""
     group = _group()
     if group is None:
         return own.detach()

@@ -1,7 +1,7 @@
 """Every error that cleanpairs raises on purpose: what it is, and the exit code that the command line gives it.
 
 On the command line its kind stands before the message, ``Error [data]: ...``. Docs/errors.md has a section on each.
-``NotFittedError`` is made when it is first asked for: scikit-learn takes a second to import.
+``NotFittedError`` is made at its first import: scikit-learn takes a second to import.
 """
 
 from typing import Any
@@ -13,8 +13,8 @@ class CleanpairsError(Exception):
     exit_code: int = 1
     kind: str = "bug"
 
-    def __init_subclass__(cls, **own: Any) -> None:
-        for name, value in own.items():
+    def __init_subclass__(cls, **attributes: Any) -> None:
+        for name, value in attributes.items():
             setattr(cls, name, value)
 
 
@@ -39,7 +39,7 @@ class ResourceError(CleanpairsError, exit_code=6, kind="limit"):
 
 
 class RefusedError(CleanpairsError, exit_code=7, kind="refused"):
-    """A result that we will not hand out: non-finite, or noise that cannot be told from signal."""
+    """A result that is not returned: non-finite, or noise that cannot be distinguished from signal."""
 
 
 def __getattr__(name: str) -> Any:

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-hub_allowed = ContextVar("hub_allowed", default=True)  # else what is in its cache on this machine has to do
+hub_allowed = ContextVar("hub_allowed", default=True)  # else only its cache on this machine is read
 
 
 @contextmanager
 def without_hub() -> Iterator[None]:
-    """Within, nothing is asked of the hub: names come out of a model, a run or a plan that a stranger may have made."""
+    """Fetch nothing from the hub within the block: its names are from a file that a stranger may have made."""
     token = hub_allowed.set(False)
     try:
         yield

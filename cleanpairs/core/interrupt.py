@@ -27,7 +27,7 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         if self.enabled:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores it
                     self._previous[number] = signal.signal(number, self._handle)
         return self
 

@@ -95,15 +95,15 @@ def memory_is_capped() -> bool:
 
 
 def limited(threads: int) -> int:
-    """``threads``, or fewer where ``OMP_NUM_THREADS`` says so."""
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return min(threads, int(limit)) if limit.isdecimal() and int(limit) else threads
+    """The number of ``threads``, or ``OMP_NUM_THREADS`` where that is lower."""
+    most = os.environ.get("OMP_NUM_THREADS", "")
+    return min(threads, int(most)) if most.isdecimal() and int(most) else threads
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Within, each thread multiplies its matrices alone. Threads of OpenBLAS that share a product wait for each other,
-    and for the next one, in a loop.
+    """Multiply each matrix by one thread within the block. Threads of OpenBLAS that share a product wait for each
+    other, and for the next one, in a loop.
     """
     import scipy.linalg  # noqa: F401 - it brings an OpenBLAS
     from threadpoolctl import ThreadpoolController
@@ -126,9 +126,9 @@ def check_threads() -> None:
     -----
     Without a thread OpenBLAS sends SIGINT to its own process, and OpenMP leaves with 1.
     """
-    asked, ended = os.environ.get("OMP_NUM_THREADS", ""), threading.Event()
-    each = int(asked) if asked.isdecimal() else len(os.sched_getaffinity(0))
-    threads = [threading.Thread(target=ended.wait) for _ in range(4 + 3 * each)]
+    setting, done = os.environ.get("OMP_NUM_THREADS", ""), threading.Event()
+    threads_of_a_library = int(setting) if setting.isdecimal() else len(os.sched_getaffinity(0))
+    threads = [threading.Thread(target=done.wait) for _ in range(4 + 3 * threads_of_a_library)]
     try:
         if not memory_is_capped():
             for thread in threads:
@@ -136,7 +136,7 @@ def check_threads() -> None:
     except RuntimeError as error:
         raise ResourceError(no_thread(error)) from error
     finally:
-        ended.set()
+        done.set()
 
 
 def no_thread(error: BaseException) -> str:
@@ -153,5 +153,5 @@ def no_thread(error: BaseException) -> str:
 def hold_memory(most: int) -> None:
     """Lower RLIMIT_DATA of this process to ``most`` bytes. It is never raised."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    held = min([most, *(known for known in (soft, hard) if known != resource.RLIM_INFINITY)])
-    resource.setrlimit(resource.RLIMIT_DATA, (held, hard))
+    lowest = min([most, *(size for size in (soft, hard) if size != resource.RLIM_INFINITY)])
+    resource.setrlimit(resource.RLIMIT_DATA, (lowest, hard))

@@ -37,7 +37,7 @@ def choice(default: str, *others: str) -> Any:
 
 
 def check_settings(owner: str, settings: Any) -> None:
-    """Every field of a dataclass in its range, as its base has it where a class changes a default, or ConfigError."""
+    """Raise ConfigError for a field out of its range. Where a class changes a default, its base has the range."""
     for name in (f.name for f in fields(settings)):
         declared = (vars(c).get("__dataclass_fields__", {}).get(name) for c in type(settings).__mro__)
         declarations = [f for f in declared if f is not None]
@@ -59,14 +59,14 @@ def refuse_unknown(owner: str, names: Iterable[str], known: Iterable[str]) -> No
 
 
 def is_share(value: Any) -> bool:
-    """Whether it is a number in [0, 1], such as a threshold that somebody's file holds."""
+    """Whether a value is a number in [0, 1], such as a threshold in a file."""
     return isinstance(value, Real) and not isinstance(value, bool) and bool(0 <= value <= 1)  # type: ignore[operator]
 
 
 def check_whole(
     owner: str, name: str, value: Any, least: int, *, most: int = LARGEST_COUNT, none: bool = False
 ) -> None:
-    """A whole number from ``least`` to ``most``, numpy's too. None where ``none``. Else ConfigError, as of others."""
+    """Raise ConfigError for what is no whole number from ``least`` to ``most``. ``none``: None passes."""
     if value is None and none:
         return
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
@@ -76,16 +76,19 @@ def check_whole(
 
 
 def check_seed(owner: str, value: Any) -> None:
-    """A seed that numpy, scikit-learn and torch take, else ConfigError."""
+    """Raise ConfigError for what is no seed of numpy, scikit-learn and torch."""
     check_whole(owner, "seed", value, 0, most=LARGEST_SEED)
 
 
 def check_number(owner: str, name: str, value: Any, *, also: Sequence[Any] = (), **limits: float | None) -> None:
-    """A finite number > ``above``, >= ``least``, <= ``most``, < ``below``, as far as given, or one of ``also``."""
+    """Raise ConfigError for what is no finite number > ``above``, >= ``least``, <= ``most`` and < ``below``, as far as
+    these are given. One of ``also`` passes.
+    """
     if any(value is other or (isinstance(other, str) and value == other) for other in also):
         return
     signs = {"above": (">", gt), "least": (">=", ge), "most": ("<=", le), "below": ("<", lt)}
-    value = float(value) if isinstance(value, Real) and not isinstance(value, int) else value  # float32 is short
+    # As float64, since float32 is printed with fewer digits.
+    value = float(value) if isinstance(value, Real) and not isinstance(value, int) else value
     bounds = [(*signs[key], limit) for key, limit in limits.items() if limit is not None]
     real = isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max  # type: ignore[operator]
     if not real or not all(fits(value, limit) for _, fits, limit in bounds):
@@ -94,12 +97,12 @@ def check_number(owner: str, name: str, value: Any, *, also: Sequence[Any] = (),
 
 
 def check_text(owner: str, name: str, value: Any, *, none: bool = False) -> None:
-    """Text. None where ``none``."""
+    """Raise ConfigError for what is no text. ``none``: None passes."""
     if not isinstance(value, str) and not (none and value is None):
         _refuse(owner, name, "text" + " or None" * none, value)
 
 
 def check_choice(owner: str, name: str, value: Any, allowed: Sequence[str]) -> None:
-    """One of some words."""
+    """Raise ConfigError for what is none of the words ``allowed``."""
     if not isinstance(value, str) or value not in allowed:
         _refuse(owner, name, f"one of {', '.join(allowed)}", value)

@@ -8,12 +8,12 @@ from typing import Any
 
 
 def plain_text(text: str) -> str:
-    """Without halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
+    """The text without halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode()
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in per cent, as it is shown to people."""
+    """A share in per cent, for people to read."""
     return f"{100 * share:.{digits}f} %"
 
 

@@ -1,10 +1,10 @@
-"""Who is told how far a work is."""
+"""Progress that nobody watches."""
 
 from typing import Any
 
 
 class Silent:
-    """As :class:`cleanpairs.cli.terminal.Progress`, and says nothing."""
+    """As :class:`cleanpairs.cli.terminal.Progress`, but prints nothing."""
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *told, **named: None
+        return lambda *args, **kwargs: None

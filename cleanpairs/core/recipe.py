@@ -41,7 +41,7 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where the run goes and how much is said."""
+    """Where the run is written, and whether the command prints its progress."""
 
     out: str | None = None
     overwrite: bool = False
@@ -96,7 +96,7 @@ class Recipe:
         return cls(method, values["params"], DataOptions(**values["data"]), OutputOptions(**values["output"]))
 
     def estimator(self) -> Any:
-        """An unfitted estimator of these settings."""
+        """Return an unfitted estimator of these settings."""
         return METHODS.load(self.method)(**self.params)
 
     def to_yaml(self) -> str:
@@ -241,7 +241,7 @@ def _place(setting: _Setting, method: str, parameters: Mapping[str, Any]) -> tup
 
 
 def _checked(target: str, key: str, setting: _Setting, parameters: Mapping[str, Any]) -> Any:
-    """The value, if it is of a type that ``key`` takes. The estimator itself checks ranges when it is fitted."""
+    """The value, if ``key`` takes its type. The estimator itself checks ranges when it is fitted."""
     origin, value = setting.origin, setting.value
     if target != "params":
         value = str(value) if isinstance(value, Path) else value

@@ -1,4 +1,4 @@
-"""Name -> class, by strings only: nothing is imported before it is asked for."""
+"""Name -> class, by strings only: a module is imported when its class is first used."""
 
 import difflib
 import importlib
@@ -16,7 +16,7 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def load_target(target: str) -> Any:
-    """What ``module:name`` names."""
+    """The object that ``module:name`` names."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -40,8 +40,8 @@ class Registry(dict[str, Entry]):
     """Name -> an :class:`Entry`, whose target is in ``package``. ConfigError, with the nearest name, for an unknown."""
 
     def __init__(self, kind: str, entries: Mapping[str, tuple[Any, ...]], package: str = "") -> None:
-        self.kind, within = kind, f"{package}." if package else ""
-        super().__init__({name: Entry(name, within + target, *about) for name, (target, *about) in entries.items()})
+        self.kind, prefix = kind, f"{package}." if package else ""
+        super().__init__({name: Entry(name, prefix + target, *facts) for name, (target, *facts) in entries.items()})
 
     def __missing__(self, name: str) -> Entry:
         raise ConfigError(f"unknown {self.kind} {name!r}{nearest(str(name), list(self))} (known: {', '.join(self)})")
@@ -106,7 +106,7 @@ HEADS = Registry("model", {  # models on, or of, pretrained networks: chosen by 
     "tuned_clip": ("tuned:TunedCLIP", "CLIP or SigLIP: LoRA, last blocks, or all of it"),
 }, "cleanpairs.encoders")  # fmt: skip
 
-# Asked in this order, where it is no *.parquet. Parquet last, as it takes any file.
+# Readers try an input in this order, unless it is *.parquet. Parquet is last, as it takes any file.
 READERS = Registry("reader", {
     "npy": ("formats.vectors:VectorFilesReader", "arrays of vectors: .npy files, (n, D)"),
     "datasets": ("formats.datasets_directory:DatasetsReader",

@@ -1,4 +1,4 @@
-"""Files of others are opened here: regular files only, as a FIFO or a device would be read for ever.
+"""Input files are opened here: regular files only, as a FIFO or a device would be read for ever.
 
 What takes a path of its own, such as safetensors or numpy, is called after :func:`check_regular`.
 """
@@ -22,11 +22,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _NotRegularError(DataError, OSError):
-    """Caught, and said, wherever a file that cannot be read is."""
+    """A file that is not regular. Callers handle it as any file that cannot be read."""
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, on one line: of one of the system's its text alone."""
+    """The message of an error, on one line. Of an error of the system without number and path."""
     return getattr(error, "strerror", None) or " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -53,14 +53,14 @@ def _is_pointer(path: object) -> bool:
 
 
 def reading(path: object, how: str = "read", *also: type[Exception]) -> AbstractContextManager[None]:
-    """Errors of the system in the block, and those of the types ``also``, as :class:`DataError`, which names the file.
-    Ours, and memory that does not suffice, pass.
+    """Raise errors of the system in the block, and those of the types ``also``, as :class:`DataError`, which names the
+    file. CleanpairsError and MemoryError pass.
     """
     return _raised_as(DataError, path, how, *also)
 
 
 def writing(path: object) -> AbstractContextManager[None]:
-    """Errors of the system in the block as :class:`OutputError`, which names what cannot be written."""
+    """Raise errors of the system in the block as :class:`OutputError`, which names what cannot be written."""
     return _raised_as(OutputError, path, "written")
 
 
@@ -76,7 +76,7 @@ def check_regular(path: AnyPath, mode: int | None = None) -> None:
 
 
 def open_regular(path: AnyPath) -> BufferedReader:
-    """The file ``path``, to be read as bytes, and looked at again once it is open. Raises as :func:`check_regular`."""
+    """Open the file ``path`` to read bytes, and check it again once it is open. Raises as :func:`check_regular`."""
     check_regular(path)  # opening a device may do something, and a FIFO would wait
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     try:
@@ -88,7 +88,7 @@ def open_regular(path: AnyPath) -> BufferedReader:
 
 
 def read_bytes(path: AnyPath) -> bytes:
-    """What a file holds. Raises as :func:`check_regular`."""
+    """The bytes of a file. Raises as :func:`check_regular`."""
     with open_regular(path) as file:
         return file.read()
 
@@ -99,7 +99,7 @@ def read_text(path: AnyPath) -> str:
 
 
 def begins_with(path: AnyPath, mark: bytes) -> bool:
-    """Whether a file begins so, behind a byte order mark and blanks."""
+    """Whether a file begins with ``mark``, behind a byte order mark and blanks."""
     with open_regular(path) as file:
         return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(mark)
 
@@ -143,16 +143,16 @@ def cached_by_file(most: int) -> Callable[[F], F]:
 
     def decorated(function: F) -> F:
         @lru_cache(maxsize=most)
-        def known(path: str, size: int, changed: int, *args: Any, **kwargs: Any) -> Any:
+        def cached(path: str, size: int, modified: int, *args: Any, **kwargs: Any) -> Any:
             return function(path, *args, **kwargs)
 
         @wraps(function)
-        def current(path: str, *args: Any, **kwargs: Any) -> Any:
+        def checked(path: str, *args: Any, **kwargs: Any) -> Any:
             with reading(path):
-                about = os.stat(path)
-            return known(path, about.st_size, about.st_mtime_ns, *args, **kwargs)
+                status = os.stat(path)
+            return cached(path, status.st_size, status.st_mtime_ns, *args, **kwargs)
 
-        return current  # type: ignore[return-value]
+        return checked  # type: ignore[return-value]
 
     return decorated
 

@@ -7,19 +7,19 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-_one = threading.RLock()
-_callers: list[torch.dtype] = []  # the default type as it was, once for each who computes in float32 now
+_lock = threading.RLock()
+_defaults: list[torch.dtype] = []  # the default type as it was, once for each who computes in float32 now
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw from torch's generator, begun at ``seed``, as the only thread of ours. Then it is as it was.
+    """Seed torch's generator within the block, for one thread of ours at a time. Then restore its state.
 
     Notes
     -----
-    A process has one such generator. What other threads of the caller draw from it meanwhile, nothing can hold back.
+    A process has one such generator. Other threads of the caller can still draw from it meanwhile.
     """
-    with _one, _float32():
+    with _lock, _float32():
         before = torch.get_rng_state()
         try:
             torch.default_generator.manual_seed(seed)  # torch.manual_seed formats a stack on a machine without a GPU
@@ -43,7 +43,7 @@ def own_modes() -> Iterator[None]:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode. Then each of its parts is in the mode that it was in."""
+    """Put a module into evaluation mode within the block. Then restore the mode of each of its parts."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -55,13 +55,13 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _float32() -> Iterator[None]:
-    with _one:  # the type is the process's: the last thread that needs it gives it back
-        _callers.append(_callers[0] if _callers else torch.get_default_dtype())
+    with _lock:  # the type is the process's: the last thread that needs it gives it back
+        _defaults.append(_defaults[0] if _defaults else torch.get_default_dtype())
         torch.set_default_dtype(torch.float32)
     try:
         yield
     finally:
-        with _one:
-            before = _callers.pop()
-            if not _callers:
+        with _lock:
+            before = _defaults.pop()
+            if not _defaults:
                 torch.set_default_dtype(before)

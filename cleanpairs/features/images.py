@@ -18,7 +18,7 @@ from cleanpairs.encoders.model_files import FrozenImages
 from cleanpairs.encoders.sentences import fast_precision
 from cleanpairs.features.rows import Chunk, Progress, Rows, compute_rows, digest
 
-BATCH = 64  # images that are decoded and encoded at once: where a killed run goes on
+BATCH = 64  # images that are decoded and encoded at once. A killed run resumes between two batches
 _in_memory: WeakKeyDictionary[Any, dict[str, Rows]] = WeakKeyDictionary()
 
 
@@ -27,7 +27,7 @@ class ImageMatrix:
     """M images."""
 
     array: np.ndarray  # (M, R, D) float regions or (M, 3, H, W) uint8 pixels
-    failures: dict[int, str]  # image row -> why not. It is zero
+    failures: dict[int, str]  # image row -> why it has no features: they are zero
     encoder: str  # "features", "pretrained" or "efficientnet_lite0"
     image_size: int | None
 
@@ -103,8 +103,8 @@ def _rows(
     encode: Callable[[list[np.ndarray]], np.ndarray],
     progress: Progress | None,
 ) -> Rows:
-    """The rows of all images: of the cache directory, where the images are on disk, else as long as they live."""
-    prefetch = 2 if any(transform.output_size) else 0  # whole pictures are much to hold
+    """The rows of all images. Of images on disk the cache directory keeps them, else the images' object."""
+    prefetch = 2 if any(transform.output_size) else 0  # whole images take much memory
     preparation = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform), prefetch=prefetch)
 
     def chunks(first: int) -> Iterator[Chunk]:
@@ -120,15 +120,16 @@ def _rows(
                     values[batch.rows - batch.start] = vectors
                 yield batch.start, values, failures
 
-    kept = _in_memory.setdefault(pairs.images, {})  # a fit, its scores and parts of the pairs share the images' object
-    if encoder_key not in kept:
+    # A fit, its scores and parts of the pairs share the images' object.
+    cached = _in_memory.setdefault(pairs.images, {})
+    if encoder_key not in cached:
         folder = None
         if not pairs.images.in_memory:
-            # By the images' contents, also of files that the input only names. Whatever captions stand beside them.
-            # Where there are vectors too, the groups are theirs.
+            # By the images' contents, also of files that the input only names, and by no caption. Where there are
+            # vectors too, the groups are those of the vectors.
             images = pairs.image_group if pairs.images.kind == "bytes" else pairs.images.hashes()
             folder = cache_dir() / "images" / f"{digest(images.tobytes())}-{encoder_key}"
-        kept[encoder_key] = compute_rows(
+        cached[encoder_key] = compute_rows(
             len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress, limits=decoding_limits()
         )
-    return kept[encoder_key]
+    return cached[encoder_key]

@@ -1,8 +1,8 @@
-"""Rows that are computed once, in order, and streamed to a file that a later run maps: killed, it goes on.
+"""Rows that are computed once, in order, and streamed to a file that a later run maps. A killed run resumes.
 
 A folder of the cache holds ``rows.npy``, written from front to back, and ``state``: how many rows are whole, their
-checksums, and which of them failed and why. The rows are synced before it says so. From the first damaged row on they
-are computed again. A second run waits for the first.
+checksums, and which of them failed and why. The rows are synced before ``state`` counts them. From the first damaged
+row on they are computed again. A second run waits for the first.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from cleanpairs.core.regular import open_regular, writing
 from cleanpairs.data.source import read_cached, write_cached
 
 FORMAT = 2
-Progress = Callable[[int, int], None]  # done, and all there is to do
+Progress = Callable[[int, int], None]  # rows that are done, and all rows
 Rows = tuple[np.ndarray, dict[int, str]]  # maybe memory-mapped, and row -> why it failed: those are zero
 Chunk = tuple[int, np.ndarray, dict[int, str]]  # its first row, and the same
 
@@ -39,7 +39,7 @@ def compute_rows(
     progress: Progress | None = None,
     limits: str = "",
 ) -> Rows:
-    """``n`` rows of ``shape``: out of ``folder``, as far as they are there, else computed. In memory if that is None.
+    """Return ``n`` rows of ``shape``, read from ``folder`` or computed. ``folder`` None: they are in memory only.
 
     ``chunks(first)`` computes from row ``first`` on, in order. The name of ``folder`` must say all that determines the
     rows. ``progress(done, total)`` is called after each chunk. Where rows failed under other ``limits``, these and all
@@ -60,7 +60,7 @@ def compute_rows(
         with writing(f"the cache {folder} (CLEANPAIRS_CACHE names another)"):
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "lock").open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # one writer at a time. That of a process that dies is free
+                fcntl.flock(lock, fcntl.LOCK_EX)  # one writer at a time. The lock ends with its process
                 state = _intact(folder, head, size, limits)
                 if not state.done:  # another file: this one may be mapped by somebody
                     (folder / "rows.npy").unlink(missing_ok=True)
@@ -89,7 +89,7 @@ def compute_rows(
 
 @dataclass
 class _State:
-    """How many rows are whole, which of them failed and why, and (rows, CRC-32 of all of them) of some first rows."""
+    """The number of whole rows, which of them failed and why, and (rows, CRC-32 up to there) at several places."""
 
     done: int
     failures: dict[int, str]
@@ -99,7 +99,7 @@ class _State:
 
 
 def _head(n: int, shape: tuple[int, ...], dtype: Any) -> bytes:
-    """What stands before the rows in a file of numpy."""
+    """The header of numpy's file of rows."""
     head = io.BytesIO()
     about = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (n, *shape)}
     np.lib.format.write_array_header_1_0(head, about)

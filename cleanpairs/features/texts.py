@@ -86,7 +86,7 @@ class Captions:
         unique = list(number)
 
         def chunks(first: int) -> Iterator[Chunk]:
-            at_once = 1024  # captions: where a killed run goes on
+            at_once = 1024  # captions. A killed run resumes between two chunks
             for start in range(first, len(unique), at_once):
                 values = frozen.encode_texts(unique[start : start + at_once])
                 yield start, np.where(np.isfinite(values), values, 0), {}

@@ -21,7 +21,7 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def taken(data: Data, rows: np.ndarray | pa.Array) -> Data:
-    """The ``rows`` (k,) int64 of a column or a table, in any order, null where a row is. Itself, where these are all.
+    """The ``rows`` (k,) int64 of a column or a table, in any order, null where a row is. The data itself for all rows.
 
     Rows are taken out of Arrow data here and in :func:`filtered` only. From a slice of fixed-size lists of fixed-size
     lists, pyarrow 26 takes the values of other rows or of none.
@@ -76,7 +76,7 @@ def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def recast(column: Any, kind: pa.DataType) -> Any:
-    """The array, or the chunked one, as another type, if it is not. Value by value where pyarrow has no right cast."""
+    """The array, or chunked array, as another type. Value by value where pyarrow has no right cast."""
     if column.type.equals(kind):
         return column
     if isinstance(column, pa.ChunkedArray):
@@ -124,15 +124,15 @@ def _with_parts(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> pa
         return pa.map_(key, item, keys_sorted=kind.keys_sorted)
     if pa.types.is_struct(kind):
         return pa.struct([change(field) for field in kind])
-    for is_one, made in (
+    for is_kind, list_of in (
         (pa.types.is_fixed_size_list, lambda field: pa.list_(field, kind.list_size)),
         (pa.types.is_large_list, pa.large_list),
         (pa.types.is_list, pa.list_),
         (pa.types.is_list_view, pa.list_),
         (pa.types.is_large_list_view, pa.large_list),
     ):
-        if is_one(kind):
-            return made(change(kind.value_field))
+        if is_kind(kind):
+            return list_of(change(kind.value_field))
     return kind
 
 
@@ -142,7 +142,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without views and extensions. Itself where it has none."""
+    """The batch without views and extensions. The batch itself where it has none."""
     schema = plain_schema(batch.schema)
     if schema.equals(batch.schema):
         return batch
@@ -160,7 +160,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def is_image_struct(kind: pa.DataType) -> bool:
-    """Whether it is struct<bytes, path>, the storage of `datasets`' Image."""
+    """Whether the type is struct<bytes, path>, the storage of `datasets`' Image."""
     return bool(pa.types.is_struct(kind)) and {part.name for part in kind} == {"bytes", "path"}
 
 
@@ -172,12 +172,12 @@ def flat_type(kind: pa.DataType) -> pa.DataType:
 
 
 def list_lengths(array: pa.Array) -> np.ndarray:
-    """(n,) int64, 0 where there is no list."""
+    """Lengths (n,) int64 of lists, 0 where there is no list."""
     return np.asarray(pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False), np.int64)
 
 
 def readable(array: pa.Array) -> pa.Array:
-    """Text as a plan has it: plain strings, of whole numbers too, with what is not UTF-8 replaced."""
+    """A column as plain strings, of whole numbers too, with what is not UTF-8 replaced."""
     return decoded(array)[0]
 
 
@@ -190,8 +190,8 @@ def decoded(array: pa.Array) -> tuple[pa.Array, list[int]]:
     except pa.ArrowInvalid:
         cells = text.cast(pa.binary()).to_pylist()
         texts = [None if cell is None else cell.decode("utf-8", "replace") for cell in cells]
-        spoilt = [i for i, text in enumerate(texts) if text is not None and text.encode() != cells[i]]
-        return pa.array(texts, pa.string()), spoilt
+        not_utf8 = [i for i, text in enumerate(texts) if text is not None and text.encode() != cells[i]]
+        return pa.array(texts, pa.string()), not_utf8
     return text, []
 
 
@@ -215,12 +215,12 @@ def replace_values(column: pa.ChunkedArray | pa.Array, where: np.ndarray, values
 def grouped(values: pa.ChunkedArray | pa.Array, counts: np.ndarray, large: bool = False) -> pa.Array:
     """Lists of ``counts[r]`` (R,) consecutive values each."""
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    made, kind = (pa.LargeListArray, pa.int64()) if large else (pa.ListArray, pa.int32())
-    return made.from_arrays(pa.array(offsets, kind), one_array(values))
+    array_type, offset_type = (pa.LargeListArray, pa.int64()) if large else (pa.ListArray, pa.int32())
+    return array_type.from_arrays(pa.array(offsets, offset_type), one_array(values))
 
 
 def with_columns(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
-    """``table`` with other values in some of its columns."""
+    """Return ``table`` with new values in ``columns``."""
     for name, column in columns.items():
         table = table.set_column(table.schema.get_field_index(name), name, column)
     return table
@@ -228,13 +228,13 @@ def with_columns(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
 
 def fresh_names(present: list[str], added: list[str]) -> dict[str, str]:
     """New names for the columns of ``present`` that are among ``added``: ``x`` becomes ``x_input``, ``x_input_2``..."""
-    taken = {*present, *added}
+    used = {*present, *added}
     renamed: dict[str, str] = {}
     for name in present:
         if name in added:
             fresh, number = f"{name}_input", 2
-            while fresh in taken:
+            while fresh in used:
                 fresh, number = f"{name}_input_{number}", number + 1
-            taken.add(fresh)
+            used.add(fresh)
             renamed[name] = fresh
     return renamed

@@ -47,7 +47,7 @@ def mapped_array(shape: tuple[int, ...], dtype: Any, folder: Path) -> np.ndarray
 def release(*arrays: np.ndarray | None) -> None:
     """Give back the pages of mapped arrays and of views of them.
 
-    What was written stays in the file. Arrays that are copied on write are left alone: their changes would be lost.
+    Written values stay in the file. Arrays that are copied on write are skipped: they would lose their changes.
     """
     for array in arrays:
         base, private = array, False

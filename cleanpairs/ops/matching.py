@@ -36,7 +36,7 @@ def no_negatives(S: Tensor, excluded: Tensor | None) -> Tensor:
 
 
 def log_probabilities(S: Tensor, tau: float, excluded: Tensor | None = None) -> LogProbabilities:
-    """Log-softmax of ``S / tau`` (B, B) along both directions. -inf for those ``excluded`` (never the diagonal)."""
+    """Log-softmax of ``S / tau`` (B, B) along both directions. Entries ``excluded``, never the diagonal, are -inf."""
     logits = S / tau  # (B, B)
     if excluded is not None:
         logits = logits.masked_fill(excluded, float("-inf"))
@@ -44,7 +44,7 @@ def log_probabilities(S: Tensor, tau: float, excluded: Tensor | None = None) -> 
 
 
 def matching_probability(S: Tensor, tau: float, excluded: Tensor | None = None) -> Tensor:
-    """p_i = (P_ii + Q_ii) / 2 of a batch: (B,) in [0, 1]. No gradient flows through it."""
+    """Return p_i = (P_ii + Q_ii) / 2 of a batch: (B,) in [0, 1]. No gradient flows through it."""
     with torch.no_grad():
         log = log_probabilities(S, tau, excluded)
         return (log.log_p.diagonal().exp() + log.log_q.diagonal().exp()) / 2
@@ -61,12 +61,12 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
     """Rows scaled to length 1. Zero rows, and those that are not finite (the reader quarantines them), become zero."""
     x = as_floats(x)
     length = np.sqrt(np.einsum("nd,nd->n", x, x))
-    odd = np.flatnonzero(~((length > 1e-12) & (length < np.inf)))  # float32 cannot square them, or they have no length
+    odd = np.flatnonzero(~((length > 1e-12) & (length < np.inf)))  # float32 cannot square them, or they are zero
     exact = x[odd].astype(np.float64)
     length[odd] = 1
     size = np.sqrt(np.einsum("nd,nd->n", exact, exact))
-    there = (size > 0) & np.isfinite(size)
-    x[odd] = np.divide(exact, size[:, None], out=np.zeros_like(exact), where=there[:, None])
+    scalable = (size > 0) & np.isfinite(size)
+    x[odd] = np.divide(exact, size[:, None], out=np.zeros_like(exact), where=scalable[:, None])
     return np.divide(x, length[:, None], out=x)
 
 

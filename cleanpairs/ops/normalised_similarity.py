@@ -68,15 +68,15 @@ class VectorPairs:
 
     def shared(self, pairs: "VectorPairs", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
         """What the image and the caption of each of n ``pairs``, maybe of these, share with all, (2, n) float64."""
-        own = cosines(pairs.images, pairs.texts)
-        return np.stack([self._shared(side, own, kind, tau) for side in self._sides(pairs)])
+        paired = cosines(pairs.images, pairs.texts)
+        return np.stack([self._shared(side, paired, kind, tau) for side in self._sides(pairs)])
 
     def scores_and_null(
         self, pairs: "VectorPairs", null: np.ndarray, *, kind: str | None = "softmax", tau: float = TAU
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Similarity (n,) float64 of n ``pairs``, and (K,) of the images and the captions in the rows ``null`` (2, K).
+        """Similarity (n,) float64 of n ``pairs``, and (K,) of random pairs.
 
-        ``kind``: as of :meth:`shared`. None: cosines.
+        ``null`` (2, K): rows of the random pairs' images and captions. ``kind``: as of :meth:`shared`. None: cosines.
         """
         image, text = null
         observed = cosines(pairs.images, pairs.texts).astype(np.float64)
@@ -87,31 +87,32 @@ class VectorPairs:
             null_scores -= (shared[0, image] + shared[1, text]) / 2
         return observed, null_scores
 
-    def _shared(self, side: _Side, own: np.ndarray, kind: str, tau: float) -> np.ndarray:
-        """(n,) float64, of one direction."""
+    def _shared(self, side: _Side, paired: np.ndarray, kind: str, tau: float) -> np.ndarray:
+        """What each query shares with all references, (n,) float64."""
         queries, references, query_group, reference_group = side
         n, m = len(queries), len(references)
         out = np.empty(n)
         search = prepare(queries, references, 256) if m > EXACT_UP_TO else None
-        sample = 1024  # pairs that stand for those that are not among the nearest
+        sample = 1024  # pairs that represent those that are not among the nearest
         at = np.arange(m) if search is None else np.sort(np.random.default_rng(0).choice(m, sample, replace=False))
-        near = np.asarray(references if search is None else references[at], np.float32).T
+        vectors = np.asarray(references if search is None else references[at], np.float32).T
         rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // max(len(at), 1))) if search is None else search.block
         for block in blocks(n, rows):
             block_queries = np.asarray(queries[block], np.float32)
-            S = block_queries @ near  # (b, m), or with the sample
+            S = block_queries @ vectors  # (b, m), or with the sample
             S[reference_group[at] == query_group[block, None]] = -np.inf
             if search is not None:
-                scores, found = search(block_queries)  # (b, 256)
+                scores, nearest = search(block_queries)  # (b, 256)
                 S[scores[:, -1:] <= S] = -np.inf  # those are among the nearest, or as near as they
-                S += np.float32(tau * np.log(m / sample) if kind == "softmax" else -np.inf)  # each stands for so many
-                scores[(found < 0) | (reference_group[found] == query_group[block, None])] = -np.inf
+                # Each of the sample represents m / sample.
+                S += np.float32(tau * np.log(m / sample) if kind == "softmax" else -np.inf)
+                scores[(nearest < 0) | (reference_group[nearest] == query_group[block, None])] = -np.inf
                 S = np.concatenate([scores, S], axis=1)
-            S = np.concatenate([S, own[block, None]], axis=1)
+            S = np.concatenate([S, paired[block, None]], axis=1)
             if kind == "csls":
                 best = np.partition(S, -min(NEIGHBOURS, S.shape[1]), axis=1)[:, -NEIGHBOURS:]
-                known = np.isfinite(best)
-                out[block] = np.where(known, best, 0).sum(axis=1) / known.sum(axis=1)
+                finite = np.isfinite(best)
+                out[block] = np.where(finite, best, 0).sum(axis=1) / finite.sum(axis=1)
             else:
                 top = S.max(axis=1, keepdims=True)
                 sums = np.exp((S - top) / np.float32(tau)).sum(axis=1, dtype=np.float64)
@@ -137,27 +138,26 @@ def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = 20) -> np.nda
 
 
 def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarray, np.ndarray, list[_Largest]]:
-    """u of the images and v of the captions (2, N) float64, after the first step and after the last.
-
-    And the largest similarities of images, and of captions.
+    """Potentials u of the images and v of the captions (2, N) float64, after the first step and after the last, and the
+    largest similarities of images and of captions.
     """
     n = len(pairs)
-    own = cosines(pairs.images, pairs.texts).astype(np.float64) / tau
-    whole = np.asarray(pairs.images, np.float32) @ np.asarray(pairs.texts, np.float32).T if n * n <= _KEPT else None
-    products = (None, None) if whole is None else (whole, whole.T)
+    paired = cosines(pairs.images, pairs.texts).astype(np.float64) / tau
+    matrix = np.asarray(pairs.images, np.float32) @ np.asarray(pairs.texts, np.float32).T if n * n <= _KEPT else None
+    products = (None, None) if matrix is None else (matrix, matrix.T)
     sides = [_largest(*each, tau) for each in zip(pairs._sides(pairs), products, strict=True)]
 
-    found = [np.zeros(n), np.zeros(n)]
-    first = found
+    latest = [np.zeros(n), np.zeros(n)]
+    first = latest
     for step in range(steps):
-        each = zip(sides, found, found[::-1], strict=True)
-        found = [(mine - np.logaddexp(_over_others(side, other), own + other)) / 2 for side, mine, other in each]
-        first = first if step else found
-    return np.stack(first), np.stack(found), sides
+        each = zip(sides, latest, latest[::-1], strict=True)
+        latest = [(own - np.logaddexp(_over_others(side, other), paired + other)) / 2 for side, own, other in each]
+        first = first if step else latest
+    return np.stack(first), np.stack(latest), sides
 
 
 def _over_others(side: _Largest, potential: np.ndarray) -> np.ndarray:
-    """log sum_j exp(s_ij / tau + potential_j) (N,) float64 over the others, whose potential is (N,)."""
+    """Return log sum_j exp(s_ij / tau + potential_j) (N,) float64 over the others, whose potential is (N,)."""
     kept, rest, top, total = side
     highest = float(potential.max())
     sums = (kept @ np.exp(potential - highest).astype(kept.dtype)).astype(np.float64)
@@ -165,13 +165,13 @@ def _over_others(side: _Largest, potential: np.ndarray) -> np.ndarray:
 
 
 def _floored(potential: np.ndarray) -> np.ndarray:
-    """Worth (m,) that is not too small: products of smaller terms are denormal, and slow."""
+    """Potentials (m,), none too small: products of smaller terms are denormal, and slow."""
     return np.asarray(np.maximum(potential, potential.max(initial=0) - 27))
 
 
 @dataclass(frozen=True)
 class Background:
-    """Some pairs that stand for a corpus of any size.
+    """A sample of pairs that represents a corpus of any size.
 
     Parameters
     ----------
@@ -203,20 +203,20 @@ class Background:
         return cls(half, last, -tau * (first + last), others, tau)
 
     def similarity(self, pairs: VectorPairs) -> np.ndarray:
-        """Of n pairs, (n,) float64, of which each is added to the background alone."""
+        """Similarity (n,) float64 of n pairs, each of them added alone to the background."""
         cosine = cosines(pairs.images, pairs.texts)
         return np.asarray(cosine - self.added(cosine, self.sums(pairs)).mean(axis=0))
 
     def sums(self, pairs: VectorPairs) -> np.ndarray:
-        """(2, 2, n): of images and captions, log sum_j exp(s_ij / tau) without and with the potential of j."""
+        """Log sums (2, 2, n) of images and captions: log sum_j exp(s_ij / tau) without and with the potential of j."""
         out = np.empty((2, 2, len(pairs)))
         sides = list(zip(out, self.pairs._sides(pairs), self._references, strict=True))
 
-        def find(block: slice) -> None:
-            for found, (vectors, _, group, _), references in sides:
-                found[:, block] = _log_sums(vectors[block], group[block], references, self.tau)
+        def fill(block: slice) -> None:
+            for values, (vectors, _, group, _), references in sides:
+                values[:, block] = _log_sums(vectors[block], group[block], references, self.tau)
 
-        in_threads(find, blocks(len(pairs), 512))
+        in_threads(fill, blocks(len(pairs), 512))
         return out
 
     def added(self, cosine: np.ndarray, sums: np.ndarray) -> np.ndarray:
@@ -230,39 +230,39 @@ class Background:
 
             u = log 2 - log a - log(1 + sqrt(1 + 4 r))
         """
-        own = cosine.astype(np.float64) / self.tau
-        first, last = np.logaddexp(sums[:, 0], own) / 2, sums[:, 1]
-        root = np.logaddexp(0, np.logaddexp(0, own - last[0] - last[1] + np.log(4)) / 2) - np.log(2)
-        return np.asarray(self.tau * (first + last + root))
+        paired = cosine.astype(np.float64) / self.tau
+        first, last = np.logaddexp(sums[:, 0], paired) / 2, sums[:, 1]
+        correction = np.logaddexp(0, np.logaddexp(0, paired - last[0] - last[1] + np.log(4)) / 2) - np.log(2)
+        return np.asarray(self.tau * (first + last + correction))
 
     @cached_property
     def _references(self) -> list[_References]:
-        """Of captions, and of images: vectors over tau (d, m), weights (m, 2), their scale, and groups, twice."""
-        found = []
+        """For captions, then for images: vectors over tau (d, m), weights (m, 2), their scale, and groups, twice."""
+        sides = []
         for (_, vectors, _, group), potential in zip(self.pairs._sides(self.pairs), self.potentials[::-1], strict=True):
             highest = float(potential.max(initial=0))
             weights = np.stack([np.ones_like(potential), np.exp(_floored(potential) - highest)], axis=1)
-            near = np.ascontiguousarray(vectors.T, np.float32) / np.float32(self.tau)
-            found.append((near, weights.astype(np.float32), highest, group, set(group.tolist())))
-        return found
+            scaled = np.ascontiguousarray(vectors.T, np.float32) / np.float32(self.tau)
+            sides.append((scaled, weights.astype(np.float32), highest, group, set(group.tolist())))
+        return sides
 
 
 def _log_sums(queries: np.ndarray, group: np.ndarray, references: _References, tau: float) -> np.ndarray:
-    """(2, n) float64: log sum_j exp(s_ij / tau) over those of other groups, without and with their potentials."""
-    near, weights, highest, groups, known = references
-    products, sums = np.asarray(queries, np.float32) @ near, np.empty((len(queries), 2))
+    """Log sums (2, n) float64 over other groups: log sum_j exp(s_ij / tau) without and with their potentials."""
+    scaled, weights, highest, groups, groups_there = references
+    products, sums = np.asarray(queries, np.float32) @ scaled, np.empty((len(queries), 2))
     for i, number in enumerate(group.tolist()):
-        if number in known:
+        if number in groups_there:
             products[i, groups == number] = -np.inf
-    for some in blocks(len(products), 32):  # they stay in the processor's cache
-        S = products[some]
+    for rows in blocks(len(products), 32):  # they stay in the processor's cache
+        S = products[rows]
         top = S.max(axis=1, keepdims=True)
-        # So that exponentials are float32's normal numbers. Of nobody else: as of one who is far.
+        # So that exponentials are float32's normal numbers. Without others: as with one far away.
         shift = np.where((top > -30) & (top < 75), 0, np.maximum(top, np.float32(-1 / tau)))
         if shift.any():
             S -= shift
             np.maximum(S, np.float32(-60), out=S)
-        sums[some] = shift + np.log(np.maximum(np.exp(S, out=S) @ weights, np.float32(1e-30)))
+        sums[rows] = shift + np.log(np.maximum(np.exp(S, out=S) @ weights, np.float32(1e-30)))
     sums[:, 1] += highest
     return sums.T
 
@@ -277,34 +277,33 @@ def among_all(
     """
     if n <= RIVALS:
         pairs = pairs_of(np.arange(n))
-        own, shared = cosines(pairs.images, pairs.texts), balanced(pairs, tau=tau)
+        paired, shared = cosines(pairs.images, pairs.texts), balanced(pairs, tau=tau)
     else:
         background = pairs_of(np.sort(np.random.default_rng(seed).choice(n, RIVALS, replace=False)))
-        own, shared = np.empty(n), np.empty((2, n))
+        paired, shared = np.empty(n), np.empty((2, n))
         for block in blocks(n, RIVALS):
             pairs = pairs_of(np.arange(n)[block])
-            own[block], shared[:, block] = cosines(pairs.images, pairs.texts), background.shared(pairs, tau=tau)
-    return own - shared.mean(axis=0), shared
+            paired[block], shared[:, block] = cosines(pairs.images, pairs.texts), background.shared(pairs, tau=tau)
+    return paired - shared.mean(axis=0), shared
 
 
 def _largest(side: _Side, products: np.ndarray | None, tau: float) -> _Largest:
-    """exp(s / tau - top) (N, N) of the largest similarities of each row to others, the sum (N,) of the rest, and top
-    (N,).
+    """Return exp(s / tau - top) (N, N) of the largest similarities of each row to others, the sum (N,) of the rest, top
+    (N,), and the sum of the matrix.
 
-    And the sum of the matrix, which is dense where all of them are kept. ``products`` (N, N): all similarities, where
-    they are known.
+    The matrix is dense where all similarities are kept. ``products`` (N, N): all similarities, where they are known.
     """
     queries, references, query_group, reference_group = side
     n = len(queries)
     k, rest, top = min(n, max(1, _KEPT // n)), np.zeros(n), np.empty(n)
-    whole, parts = np.empty((n, n if k == n else 0), np.float32), list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
-    near = np.asarray(references, np.float32).T
+    dense, parts = np.empty((n, n if k == n else 0), np.float32), list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
+    refs = np.asarray(references, np.float32).T
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // 2 // n))  # larger blocks are mapped anew each time
     for block in blocks(n, rows):
-        S = np.asarray(queries[block], np.float32) @ near if products is None else np.array(products[block], order="C")
+        S = np.asarray(queries[block], np.float32) @ refs if products is None else np.array(products[block], order="C")
         S[reference_group == query_group[block, None]] = -np.inf
         S[np.arange(len(S)), np.arange(n)[block]] = -np.inf
-        highest = np.maximum(S.max(axis=1, keepdims=True), np.float32(-1))  # of nobody else: as of one who is far
+        highest = np.maximum(S.max(axis=1, keepdims=True), np.float32(-1))  # without others: as with one far away
         top[block] = highest[:, 0] / tau
         np.subtract(highest, S, out=S)
         S /= np.float32(tau)
@@ -312,13 +311,13 @@ def _largest(side: _Side, products: np.ndarray | None, tau: float) -> _Largest:
         at = _smallest(S, k) if k < n else np.empty(0, np.int64)
         np.exp(np.negative(S, out=S), out=S)
         if k == n:
-            whole[block] = S
+            dense[block] = S
             continue
         rest[block] = S.sum(axis=1, dtype=np.float64)
         row, column = np.divmod(at, n)
         parts.append((S.ravel()[at].astype(np.float64), column.astype(np.int32), np.bincount(row, minlength=len(S))))
     if k == n:
-        return whole, rest, top, float(whole.sum(dtype=np.float64))
+        return dense, rest, top, float(dense.sum(dtype=np.float64))
     from scipy.sparse import csr_array
 
     values, columns, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -329,7 +328,7 @@ def _largest(side: _Side, products: np.ndarray | None, tau: float) -> _Largest:
 def _smallest(S: np.ndarray, k: int) -> np.ndarray:
     """Places, rising, in the raveled ``S`` (b, n) of about the k smallest of each row, by every eighth of its columns.
 
-    Of each row k where many are equal.
+    Exactly k of each row where many are equal.
     """
     place = max(k // 8, 1) - 1
     at = np.flatnonzero(np.partition(S[:, ::8], place, axis=1)[:, place, None] >= S)

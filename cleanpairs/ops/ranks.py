@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cleanpairs.core.errors import DataError
 
-BLOCK = 1 << 20  # distances that are held at a time, for images and texts each
+BLOCK = 1 << 20  # distances in memory at a time, for images and texts each
 
 
 def average_ranks(x: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def rank_correlation(
 
     - ``x_image``, ``x_text`` (n, E), (n, F). ``other_image``, ``other_text`` (m, E), (m, F): rows of any norm
     - ``exclude`` (n,) int64: position in these that is left out of a row's correlation. -1 for none
-    - ``block``: distances that are held at a time, for images and texts each
+    - ``block``: distances in memory at a time, for images and texts each
 
     Raises DataError: for distances that are NaN.
     """

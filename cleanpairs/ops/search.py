@@ -1,9 +1,9 @@
 """Nearest neighbours by inner product, by the index that the size asks for.
 
-    flat     up to 100,000 rows, unless so many queries ask that it takes a minute, or few queries: exact. A flat FAISS
-             index. On a GPU FAISS's where its GPU build is there, else matrix products in blocks.
+    flat     up to 100,000 rows, unless so many queries take a minute, or few queries: exact. A flat FAISS index. On a
+             GPU FAISS's where its GPU build is there, else matrix products in blocks.
     ivf      above, on a CPU: FAISS's inverted lists of product codes of four bits (André, Kermarrec and Le Scouarnec,
-             "Quicker ADC", 2019). The nearest by the codes, twice as many as are asked for, are ranked again by the
+             "Quicker ADC", 2019). The nearest by the codes, twice as many as wanted, are ranked again by the
              vectors: the scores are true inner products. As many lists are probed as give a recall@10 of 0.92 on a
              sample of the queries. Flat where that would take no less time.
 
@@ -21,7 +21,7 @@ from cleanpairs.ops.mapped import blocks, release
 
 FLAT_UP_TO = 100_000  # searched rows
 LEAST_RECALL = 0.92  # recall@10 of the approximate search, on a sample
-_AGAIN, _AT_LEAST = 2, 64  # times as many as are asked for, and so many, are ranked again by their vectors
+_AGAIN, _AT_LEAST = 2, 64  # times k, and at least so many, are ranked again by their vectors
 _IVF_BLOCK = 1 << 12  # queries
 
 _CPU_NUMBERS = 1 << 24  # of a block of the searched rows, and of scores, without FAISS
@@ -48,11 +48,11 @@ class SearchNote:
 
 @dataclass(frozen=True)
 class TopK:
-    """The nearest of some rows."""
+    """The nearest rows of each query."""
 
     scores: np.ndarray  # (n, k) float32: inner products, falling along a row, -inf where there are fewer rows
     indices: np.ndarray  # (n, k) int64: numbers of rows, -1 where there is none
-    note: SearchNote | None = None  # None if not searched for here
+    note: SearchNote | None = None  # None if not searched for by this module
 
 
 def top_k(queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = False) -> TopK:
@@ -72,8 +72,9 @@ def top_k(queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = False)
 
 @dataclass(frozen=True)
 class Prepared:
-    """A search that is ready to be asked: of ``rows`` (m, d), or FAISS's ``index`` of them, for the ``k`` best of each
-    query. Blocks of ``block`` queries give the same numbers wherever they are asked, with as many threads.
+    """A search of ``rows`` (m, d), or of FAISS's ``index`` of them, for the ``k`` best of each query.
+
+    A block of ``block`` queries gives the same numbers on every machine, with as many threads.
     """
 
     rows: np.ndarray
@@ -83,7 +84,7 @@ class Prepared:
 
     @property
     def block(self) -> int:
-        """Queries that are answered at once."""
+        """The number of queries that are answered at once."""
         return _FLAT_BLOCK if self.index is None else _IVF_BLOCK
 
     @cached_property
@@ -102,18 +103,18 @@ class Prepared:
         """Scores (b, k) float32, falling, and numbers of rows (b, k) int64, of queries (b, d). -inf and -1 for none."""
         scores = np.full((len(queries), self.k), -np.inf, np.float32)
         indices = np.full((len(queries), self.k), -1, np.int64)
-        found = min(self.k, self.note.rows)
-        if len(queries) and found:
-            asked = np.ascontiguousarray(queries, np.float32)
+        count = min(self.k, self.note.rows)
+        if len(queries) and count:
+            vectors = np.ascontiguousarray(queries, np.float32)
             if self.index is not None:
-                best = self._approximate(asked, found)
+                best = self._approximate(vectors, count)
             elif self.flat is not None:
-                best = self.flat.search(asked, found)
+                best = self.flat.search(vectors, count)
             else:
-                best = _search_torch(asked, self.rows, found)
+                best = _search_torch(vectors, self.rows, count)
             # Ties by the smaller index: FAISS's mode and `argpartition` leave the order open.
             order = np.lexsort((best[1], -best[0]), axis=1)
-            scores[:, :found], indices[:, :found] = (np.take_along_axis(values, order, 1) for values in best)
+            scores[:, :count], indices[:, :count] = (np.take_along_axis(values, order, 1) for values in best)
         return scores, indices
 
     def _approximate(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,25 +133,25 @@ class Prepared:
         return np.take_along_axis(scores, best, 1), np.take_along_axis(near, best, 1)
 
 
-def _products(queries: np.ndarray, asked: np.ndarray, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """(e,) float32: inner products of the ``queries`` (b, d) ``asked`` (e,) with the ``rows`` (m, d) ``ids`` (e,)."""
+def _products(queries: np.ndarray, at: np.ndarray, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Inner products (e,) float32 of queries ``at`` (e,) in (b, d) with rows ``ids`` (e,) in (m, d)."""
     faiss = _faiss()
     if rows.dtype != np.float32 or not rows.flags.c_contiguous:
         rows, ids = rows[ids].astype(np.float32), np.arange(len(ids))
     out = np.empty(len(ids), np.float32)
-    pointers = [faiss.swig_ptr(array) for array in (queries, asked, rows, ids, out)]
+    pointers = [faiss.swig_ptr(array) for array in (queries, at, rows, ids, out)]
     faiss.pairwise_indexed_inner_product(rows.shape[1], len(ids), *pointers)
     return out
 
 
 def prepare(queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = False) -> Prepared:
-    """The search that :func:`top_k` does, ready to be done in blocks. The parameters are its."""
+    """Prepare the search that :func:`top_k` does, to run it in blocks. Same parameters."""
     n, m = len(queries), len(rows)
     lists = 1 << round(np.log2(np.sqrt(max(m, 1))))
     small = m <= FLAT_UP_TO and n * m <= 2 * 10**9  # products: of 512 numbers, some 25 seconds of one core
     few = n <= 4 * lists  # for them alone each row would be compared with all centres
-    found = None if exact or small or few or _gpu() else _in_lists(queries, rows, k, lists)
-    return found or Prepared(np.ascontiguousarray(rows, np.float32), k, SearchNote("flat", n, m))
+    approximate = None if exact or small or few or _gpu() else _in_lists(queries, rows, k, lists)
+    return approximate or Prepared(np.ascontiguousarray(rows, np.float32), k, SearchNote("flat", n, m))
 
 
 def _in_lists(
@@ -169,10 +170,10 @@ def _in_lists(
         index, probes = _index(rows, lists, part), 4
         while probes <= pays * lists:
             tried = Prepared(rows, k, SearchNote("ivf", len(queries), m, lists, probes), index)
-            found = replace(tried, k=max(k, 10))(sample)[1]
-            if recall_at(found[chooses], truth[chooses]) >= LEAST_RECALL:
+            indices = replace(tried, k=max(k, 10))(sample)[1]
+            if recall_at(indices[chooses], truth[chooses]) >= LEAST_RECALL:
                 rest = ~chooses if len(sample) > 1 else chooses
-                return replace(tried, note=replace(tried.note, recall=recall_at(found[rest], truth[rest])))
+                return replace(tried, note=replace(tried.note, recall=recall_at(indices[rest], truth[rest])))
             probes += probes // 2 if probes & (probes - 1) == 0 else probes // 3
     return None
 
@@ -196,18 +197,18 @@ def _index(rows: np.ndarray, lists: int, part: int) -> Any:
     return index
 
 
-def _taken(rows: np.ndarray, some: np.ndarray) -> np.ndarray:
-    """The rows ``some`` (k,), rising, in float32."""
-    out = np.empty((len(some), rows.shape[1]), np.float32)
+def _taken(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """The rows ``chosen`` (k,), rising, in float32."""
+    out = np.empty((len(chosen), rows.shape[1]), np.float32)
     at_once = 64  # they lie far apart: the system may map half a megabyte for each
-    for start in range(0, len(some), at_once):
-        out[start : start + at_once] = rows[some[start : start + at_once]]
+    for start in range(0, len(chosen), at_once):
+        out[start : start + at_once] = rows[chosen[start : start + at_once]]
         release(rows)
     return out
 
 
 def _padded(rows: np.ndarray, d: int) -> np.ndarray:
-    """(n, d) float32 of rows (n, d') with d' <= d, zeros behind."""
+    """Rows (n, d') as (n, d) float32 with d' <= d, zeros behind."""
     rows = np.ascontiguousarray(rows, np.float32)
     return rows if rows.shape[1] == d else np.pad(rows, ((0, 0), (0, d - rows.shape[1])))
 
@@ -223,9 +224,9 @@ def _search_torch(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.nda
 
     device = "cuda" if _gpu() else "cpu"
     n, m = len(queries), len(rows)
-    held, most = (1 << 30, 1 << 28) if device == "cuda" else (_CPU_NUMBERS, _CPU_NUMBERS)  # of the rows. Scores
-    shard = max(k, min(m, held // rows.shape[1]))
-    at_once = max(1, min(n, most // shard))
+    of_rows, of_scores = (1 << 30, 1 << 28) if device == "cuda" else (_CPU_NUMBERS, _CPU_NUMBERS)  # at a time
+    shard = max(k, min(m, of_rows // rows.shape[1]))
+    at_once = max(1, min(n, of_scores // shard))
     scores = torch.full((n, k), -torch.inf)
     indices = torch.full((n, k), -1, dtype=torch.int64)
     with torch.inference_mode():
@@ -245,7 +246,7 @@ def _search_torch(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.nda
 
 
 def _gpu() -> bool:
-    """Whether PyTorch, or FAISS, has a GPU to search on."""
+    """Whether there is a GPU to search on."""
     import torch
 
     return torch.cuda.is_available()

@@ -33,7 +33,7 @@ from cleanpairs.core.errors import DataError
 
 @dataclass(frozen=True)
 class SparsePlan:
-    """What each edge carries."""
+    """The mass that each edge carries."""
 
     mass: np.ndarray  # (E,) float64
     row_left: np.ndarray  # (n,): mass that stays
@@ -135,7 +135,7 @@ def _kernels(
 
 
 def _relaxed(v: np.ndarray, new: np.ndarray, power: float) -> np.ndarray:
-    """``v (new / v)^power``: a longer step, to the same end. ``new`` itself where the step is a large one."""
+    """Return ``v (new / v)^power``: a longer step, to the same end. ``new`` itself where the step is a large one."""
     if power == 1:
         return new
     ratio, least, most = new / np.maximum(v, np.finfo(np.float64).tiny), 1e-6, 1e6

@@ -80,16 +80,16 @@ def partial_transport(
     possible = min(float((~barred).any(dim=side).double().mean()) for side in (0, 1)) if cost.numel() else 0.0
     if not possible:
         return cost.new_zeros(cost.shape, dtype=dtype)
-    given = cost.double()
-    given = (given - given[~barred].min()).clamp(0, 700 * reg).masked_fill(barred, torch.inf)
-    whole = torch.nn.functional.pad(given, (0, 1, 0, 1))
-    whole[n, m] = torch.inf
+    shifted = cost.double()
+    shifted = (shifted - shifted[~barred].min()).clamp(0, 700 * reg).masked_fill(barred, torch.inf)
+    extended = torch.nn.functional.pad(shifted, (0, 1, 0, 1))
+    extended[n, m] = torch.inf
     p, q = (torch.full((k + 1,), 1 / k, dtype=torch.float64, device=cost.device) for k in (n, m))
     p[n] = q[m] = max(1 - min(possible, mass), 1e-30)  # where there is no slack its logarithm is finite
     start = torch.zeros_like(p)  # the virtual row's scaling such that about the mass is moved at once
-    start[n] = torch.logsumexp(-given.flatten() / reg, 0) - math.log(m) + (q[m] / (1 - q[m])).log()
+    start[n] = torch.logsumexp(-shifted.flatten() / reg, 0) - math.log(m) + (q[m] / (1 - q[m])).log()
     # POT compares the L2 norm of the columns' violation.
     limits = {"stopThr": tol * mass / (m + 1) ** 0.5, "numItermax": max_iter}
-    solved = ot.bregman.sinkhorn_log(p, q, whole, reg, warn=False, warmstart=(start, torch.zeros_like(q)), **limits)
+    solved = ot.bregman.sinkhorn_log(p, q, extended, reg, warn=False, warmstart=(start, torch.zeros_like(q)), **limits)
     plan: Tensor = (solved * (q / solved.sum(dim=0)).clamp(max=1))[:n, :m]  # the rows are exact
     return plan.to(dtype)
