@@ -1,4 +1,4 @@
-"""What the backbones that learn words have in common: their shape, standardised regions."""
+"""The base of the backbones that learn words: their shape, and standardised regions."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from cleanpairs.encoders.towers import RegionTower, Standardised, WordTower, l2_
 
 @dataclass(frozen=True)
 class Shape:
-    """What makes a backbone, apart from the sizes of its inputs."""
+    """The settings of a backbone, apart from the sizes of its inputs."""
 
     dim: int = 1024  # joint embedding
     dim_word: int = 300
@@ -79,5 +79,5 @@ class VSEInf(Backbone):
         return l2_normalise(words + self.sentence(tokens.sentences[:, None]))
 
     def standardise(self, mean: Tensor, std: Tensor) -> None:
-        """Of the tower."""
+        """Fix the standardisation of the image tower."""
         self.image.standardise(mean, std)

@@ -1,7 +1,7 @@
-"""What every dual encoder is.
+"""The base of every dual encoder.
 
-It turns a batch of images or captions into a *state*. That is a tensor (B, E) of unit vectors, which are compared by
-cosine, or a :class:`Local`, whose words are compared with regions (SAF, SGR).
+A dual encoder turns a batch of images or captions into a *state*. That is a tensor (B, E) of unit vectors, which are
+compared by cosine, or a :class:`Local`, whose words are compared with regions (SAF, SGR).
 """
 
 from typing import Any, NamedTuple
@@ -22,9 +22,9 @@ State = Tensor | Local
 
 
 class DualEncoder(nn.Module):
-    """Two towers, and a similarity of what they make: the cosine of unit vectors, unless a subclass has another."""
+    """Two towers, and a similarity of their states: the cosine of unit vectors, unless a subclass has another."""
 
-    config: dict[str, Any]  # arguments that make one of the same shape
+    config: dict[str, Any]  # arguments of the constructor
     dim: int
     image_drop = 0.0
     text_drop = 0.0
@@ -55,22 +55,22 @@ class DualEncoder(nn.Module):
         return (images * texts).sum(dim=1)
 
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
-        """Fix the standardisation of the input regions, (D,) each. Nothing, where they stay as they come."""
+        """Fix the standardisation of the input regions, (D,) each. Does nothing where they are not standardised."""
 
 
 def full_precision(state: State) -> State:
-    """A state in float32, which autocast may have made of another type."""
+    """A state in float32. Autocast may have given it another type."""
     return Local(state.parts.float(), state.lengths) if isinstance(state, Local) else state.float()
 
 
 def take_state(state: State, rows: Tensor) -> State:
-    """Chosen rows (b,) int64 or bool of a state."""
+    """Return the ``rows`` (b,) int64 or bool of a state."""
     if isinstance(state, Local):
         return Local(state.parts[rows], state.lengths[rows])
     return state[rows]
 
 
 def input_dim(model: DualEncoder) -> int | None:
-    """Dimensions D of the image vectors that a model, or each network of an ensemble, takes. None: pixels alone."""
+    """Dimensions D of the image vectors that a model, or each network of an ensemble, takes. None: it takes pixels."""
     dim = (model.config.get("members") or [model.config])[0].get("dim_image")
     return None if dim is None else int(dim)

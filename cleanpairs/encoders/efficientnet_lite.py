@@ -145,7 +145,7 @@ class EfficientNetLite0(nn.Module, FrozenImages):
         if not digest.startswith(WEIGHTS_HASH):
             raise ConfigError(f"image encoder {self.name!r}: {path} does not hold its weights: its SHA-256 is {digest}")
         state = torch.load(path, map_location="cpu", weights_only=True)
-        # The file has them in the order of the layers, as here, by other names.
+        # The file has the weights in the order of these layers, by other names.
         self.load_state_dict(dict(zip(self.state_dict(), state.values(), strict=True)))
         return digest
 

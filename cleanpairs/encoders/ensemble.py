@@ -1,4 +1,4 @@
-"""Several dual encoders as one: its similarity is the weighted mean of theirs."""
+"""Several dual encoders as one, whose similarity is the weighted mean of the members' similarities."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ class Ensemble(DualEncoder):
     """The mean of several dual encoders of one kind, itself a dual encoder.
 
     Its state is the members' states side by side: parts, or unit vectors, each times the root of its weight. So the dot
-    product is the mean cosine. The ``weights`` of the members' cosines have the sum 1. They are equal when None.
+    product is the mean cosine. The ``weights`` of the members' cosines have the sum 1. None: equal weights.
     """
 
     def __init__(self, members: Sequence[Any], weights: Sequence[float] | None = None) -> None:
@@ -37,7 +37,7 @@ class Ensemble(DualEncoder):
         return torch.cat([state * root for state, root in zip(states, self.roots, strict=True)], dim=-1)
 
     def _each(self, *states: Any) -> Iterator[tuple[Any, ...]]:
-        """Each member with its own part of states that are :class:`Local`."""
+        """Each member with its part of states that are :class:`Local`."""
         parts = ([Local(part, s.lengths) for part in s.parts.split(self.dims, dim=-1)] for s in states)
         return zip(self.members, *parts, strict=True)
 

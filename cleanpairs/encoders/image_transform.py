@@ -1,4 +1,4 @@
-"""Decoded pictures to the pixels that a pretrained network was trained on, as ``preprocessor_config.json`` says it.
+"""Decoded images to the pixels that a pretrained network was trained on, by ``preprocessor_config.json``.
 
 The pixels are those of transformers' processors for CLIP and SigLIP in their Pillow form, which has no name there. One
 thing differs: long strips are cut before they are enlarged.
@@ -21,7 +21,7 @@ MAX_ASPECT = 32  # a strip is cut to it before its short edge is enlarged: 1 x 6
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """How a model wants its pixels: resize, cut the centre out, and ``(x * scale - mean) / std`` of 0 to 255."""
+    """A model's image preparation: resize, cut the centre out, and ``(x * scale - mean) / std`` of 0 to 255."""
 
     shortest_edge: int | None  # what the shorter side is brought to, with the aspect kept
     height: int | None  # or the size that the whole image is brought to
@@ -34,7 +34,7 @@ class ImageTransform:
 
     @classmethod
     def from_config(cls, config: dict[str, Any], model_type: str, model: object) -> Self:
-        """Of the contents of the preprocessor_config.json of ``model``. ConfigError: it asks for what is not known."""
+        """The transform of ``model`` by its preprocessor_config.json. ConfigError: a setting is not supported."""
         config = {**_defaults(model_type), **{key: value for key, value in config.items() if value is not None}}
         size: Any = config["size"]
         crop: Any = config.get("crop_size")
@@ -69,21 +69,21 @@ class ImageTransform:
 
     @classmethod
     def whole(cls, size: int, mean: float = 0.0, std: float = 1.0) -> Self:
-        """The whole picture in a square: a caption may speak of the border. ``mean``, ``std``: of 0 to 255."""
+        """Resize the whole image to a square: a caption may speak of the border. ``mean``, ``std``: of 0 to 255."""
         return cls(None, size, size, None, Image.Resampling.BICUBIC, 1.0, (mean,) * 3, (std,) * 3)
 
     @classmethod
     def none(cls) -> Self:
-        """Whole pictures as they are: what takes them prepares them itself."""
+        """Keep whole images as they are: the encoder prepares them itself."""
         return cls(None, None, None, None, None, 1.0, (0.0,) * 3, (1.0,) * 3)
 
     @property
     def output_size(self) -> tuple[int, int]:
-        """(H, W) of what comes out."""
+        """The size (H, W) of the pixels."""
         return self.crop or (self.height or 0, self.width or 0)
 
     def __call__(self, images: Sequence[Image.Image]) -> "Tensor":
-        """Images of any mode and size to pixels (B, 3, H, W) float32. Transparent is white. DataError: one has none."""
+        """Images of any mode and size to pixels (B, 3, H, W) float32. Transparent is white. DataError: one is empty."""
         import torch
 
         return self.standardise(torch.from_numpy(self.pixels(images)))
@@ -117,7 +117,7 @@ class ImageTransform:
 
 
 def _defaults(model_type: str) -> dict[str, Any]:
-    """Those of transformers' own image processors, where the file leaves a key out."""
+    """The defaults of transformers' own image processors, for keys that the file leaves out."""
     clip = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
     half = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
     cut = {"size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True}
@@ -139,14 +139,14 @@ def pixels_of(image: Image.Image, **fields: Any) -> np.ndarray:
 
 
 def pictures_of(pixels: np.ndarray) -> list[Image.Image]:
-    """Pictures of pixels (m, 3, H, W) uint8. DataError: they are anything else."""
+    """Images of pixels (m, 3, H, W) uint8. Raises DataError: they have another shape or type."""
     if pixels.dtype != np.uint8 or pixels.shape[1] != 3:
         raise DataError(f"pixels must be uint8 (m, 3, H, W), found {pixels.dtype} {pixels.shape}")
     return [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in pixels]
 
 
 def _cut(image: Image.Image, width: int, height: int) -> Image.Image:
-    """The centre, ``width`` x ``height``. Black beyond the border."""
+    """Cut out the centre, ``width`` x ``height``. Black beyond the border."""
     left, top = (image.width - width) // 2, (image.height - height) // 2  # rounds down, below 0 too
     return image.crop((left, top, left + width, top + height))
 

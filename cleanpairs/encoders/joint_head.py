@@ -15,7 +15,7 @@ HEAD_RATE = 0.2
 
 
 class ResidualHead(nn.Module):
-    """Vectors (B, E) -> unit vectors (B, E): what comes in, plus an MLP that begins as zero."""
+    """Vectors (B, E) -> unit vectors (B, E): the input, plus an MLP that begins as zero."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -61,12 +61,12 @@ class JointHead(JointSpace):
         self.image, self.text = ResidualHead(dim_image), ResidualHead(dim_image)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """What is learned, as an optimizer takes it, for a training at ``lr``."""
+        """Parameter groups of an optimizer, for a training at ``lr``."""
         return [{"params": list(self.parameters()), "lr": lr * HEAD_RATE}]
 
 
 class VectorTowers(DualEncoder):
-    """Images and captions that are vectors of two spaces, brought into one: linear map plus residual MLP each."""
+    """Images and captions that are vectors of two spaces, mapped into one by a linear map plus residual MLP each."""
 
     registered = "vector_towers"
 

@@ -1,10 +1,9 @@
 """Encoders of images and captions by name: of sentence-transformers, of open_clip, else of transformers.
 
-Weights are read from safetensors only, and no code of a model's directory is run. The libraries prepare whole pictures
+Weights are read from safetensors only, and no code of a model's directory is run. The libraries prepare whole images
 themselves.
 """
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.plain import plain_text
 from cleanpairs.core.regular import error_text, read_json, sha256_of
 from cleanpairs.encoders.image_transform import ImageTransform
-from cleanpairs.encoders.model_files import INSTALL, FrozenPair, download, settings_of
+from cleanpairs.encoders.model_files import INSTALL, FrozenPair, download, fingerprint_of, settings_of
 from cleanpairs.encoders.pretrained import MODELS, PretrainedCLIP
 
 OPEN_CLIP = "open_clip:"
@@ -27,7 +26,7 @@ MODULES = "modules.json"  # names the parts of a model of sentence-transformers
 
 
 def load_encoder(name: str, device: str = "cpu", *, revision: str | None = None) -> FrozenPair:
-    """The encoder of both sides that is named, loaded.
+    """Load the encoder of both sides that is named.
 
     ``name``: ``open_clip:MODEL/PRETRAINED``, a directory or a name on the Hugging Face hub. ``revision``: branch, tag
     or commit there.
@@ -104,13 +103,10 @@ class SentenceTransformers(_Library):
                 f"this one of captions alone by --set text_encoder={name}"
             )
         self._probe()
-        digest = hashlib.sha256()
-        for file in sorted(f for f in folder.rglob("*") if f.suffix in (".json", ".safetensors", ".txt", ".model")):
-            digest.update(f"{file.relative_to(folder)}\0{sha256_of(file)}\n".encode())
-        self.fingerprint = digest.hexdigest()
+        self.fingerprint = fingerprint_of(folder, ("**/*.json", "**/*.safetensors", "**/*.txt", "**/*.model"))
 
     def vectors(self, x: list[Any]) -> Tensor:
-        """See :class:`FrozenImages`. Of captions too."""
+        """See :class:`FrozenImages`. It encodes captions too."""
         how = {"convert_to_tensor": True, "normalize_embeddings": True, "show_progress_bar": False}
         vectors: Tensor = self.model.encode(x, **how)
         return vectors
@@ -149,7 +145,7 @@ class OpenCLIP(_Library):
         if not given and weights not in tags:
             raise ConfigError(f"open_clip has no weights {weights!r} of {kind}: it has {', '.join(tags) or 'none'}")
         tag = next(iter(tags), "") if given else weights
-        config = open_clip.get_pretrained_cfg(kind, tag)  # a file of weights is prepared for as the model's first tag
+        config = open_clip.get_pretrained_cfg(kind, tag)  # for a file of weights that of the model's first tag
         file = Path(weights) if given else _fetched(name, str(config.get("hf_hub") or ""), revision)
         if not file.is_file():
             raise DataError(f"there is no file {file} of weights for {name}")
@@ -177,7 +173,7 @@ class OpenCLIP(_Library):
 
 
 def _fetched(name: str, hub: str, revision: str | None) -> Path:
-    """The safetensors of a model, of the repository that open_clip names."""
+    """Fetch the safetensors of a model from the repository that open_clip names."""
     if not hub:
         raise ConfigError(f"the weights of {name} are not on the Hugging Face hub: take other ones")
     repository, file = "/".join(hub.split("/")[:2]), "open_clip_model.safetensors"

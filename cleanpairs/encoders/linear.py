@@ -1,4 +1,4 @@
-"""Ridge regressions between frozen spaces, in closed form: what of an image tells of its caption, and the other way."""
+"""Ridge regressions between frozen spaces, in closed form: captions from images, and images from captions."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable
 from cleanpairs.encoders.towers import Standardised, l2_normalise, summed
 from cleanpairs.ops.matching import token_counts
 
-PENALTY = 0.3  # in units of the mean variance of what the regression asks
+PENALTY = 0.3  # in units of the mean variance of the inputs
 
 
 class _Projected(Standardised):
@@ -29,14 +29,14 @@ class _Projected(Standardised):
 
     @torch.no_grad()
     def fit(self, x: np.ndarray, seed: int, sample: int = 16_384) -> np.ndarray:
-        """Take the principal directions of vectors (n, D), or of means of regions (n, R, D). These in them, (n, d).
+        """Fit the principal directions of vectors (n, D), or of means of regions (n, R, D). Return projections (n, d).
 
-        ``sample``: so many rows, at even distances, tell the directions.
+        ``sample``: about so many rows, at even distances, give the directions.
         """
-        some = torch.cat(list(_vectors(x[:: len(x) // sample + 1])))
-        self.standardise(some.mean(dim=0), some.std(dim=0, correction=0))
-        unit = l2_normalise(self.standardised(some)).numpy()
-        self.directions.weight.copy_(torch.from_numpy(_directions(unit, self.directions.out_features, seed)))
+        sampled = torch.cat(list(_vectors(x[:: len(x) // sample + 1])))
+        self.standardise(sampled.mean(dim=0), sampled.std(dim=0, correction=0))
+        units = l2_normalise(self.standardised(sampled)).numpy()
+        self.directions.weight.copy_(torch.from_numpy(_directions(units, self.directions.out_features, seed)))
         return torch.cat([self(block) for block in _vectors(x)]).numpy()
 
 
@@ -48,8 +48,8 @@ def _vectors(x: np.ndarray, at_once: int = 1024) -> Iterator[Tensor]:
 
 
 class Linear(DualEncoder):
-    """Ridge regression of captions on images, and of images on captions. A state holds the prediction and what it is
-    compared with. So the dot product of two states is the mean cosine of both predictions.
+    """Ridge regression of captions on images, and of images on captions. A state holds the prediction and the
+    vector that the other prediction is compared with. So the dot product of two states is the mean cosine of both.
 
     An image is its mean region. A caption its words, by their rarity, the vector of a frozen encoder, or both side by
     side. The sizes of the inputs may be 0. ``dims``: directions of the images, the words and the vectors.
@@ -113,7 +113,7 @@ class Linear(DualEncoder):
         counts = None if tokens.vectors is not None else token_counts(tokens.ids, tokens.offsets, vocabulary)
         shapes = [None if x is None else x.shape for x in (images, counts, frozen)]
         dims = [0 if s is None else max(1, min(most_directions, s[0] - 1, s[-1] - 1)) for s in shapes]
-        with seeded(0):  # weights that are drawn only to be replaced
+        with seeded(0):  # the drawn weights are replaced
             model = cls(images.shape[-1], vocabulary, 0 if frozen is None else frozen.shape[1], dims)
         x = model.image.fit(images, seed)[image_index]
         parts = []
@@ -140,7 +140,7 @@ def _directions(x: Any, k: int, seed: int) -> np.ndarray:
 
 @torch.no_grad()
 def _fit_words(layer: nn.Embedding, counts: Any, seed: int) -> np.ndarray:
-    """Fix ``layer`` to the words' part in the principal directions of tf-idf. The captions in these, (N, d)."""
+    """Fix ``layer`` to the words' part in the principal directions of tf-idf. Return projections (N, d)."""
     from sklearn.feature_extraction.text import TfidfTransformer
 
     rarity = TfidfTransformer().fit(counts)

@@ -27,7 +27,7 @@ class _Head(nn.Module):
 
 @dataclass(frozen=True)
 class Shape(backbone.Shape):
-    """``dropout``: in both heads. ``dim_sentence``: dimensions of a frozen sentence encoder's vectors, which stand
+    """``dropout``: in both heads. ``dim_sentence``: dimensions of a frozen sentence encoder's vectors, which are
     joined to the mean word. 0 for none.
     """
 

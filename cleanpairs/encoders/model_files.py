@@ -29,22 +29,22 @@ FILES = (  # all that is ever fetched or read
 
 
 def require_extra() -> None:
-    """ConfigError where what reads pretrained models is not installed."""
+    """Raise ConfigError where the packages that read pretrained models are not installed."""
     try:
-        import tokenizers  # noqa: F401  # looked for, not used: transformers would say so late and at length
+        import tokenizers  # noqa: F401  # not used: transformers would report a missing one late and at length
         import transformers  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"a pretrained model needs {error.name or 'transformers'}, run: {INSTALL}") from error
 
 
 def package_folders(package: str) -> list[Path]:
-    """Where an installed package of data is. Nothing of it is run."""
+    """The folders of an installed package of data. Nothing of it is run."""
     spec = importlib.util.find_spec(package)
     return [Path(place) for place in (spec.submodule_search_locations or () if spec else ())]
 
 
 def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
-    """The directory of a model of the hub, fetched unless it is in the hub's cache. Only files that are data."""
+    """The directory of a model of the hub, fetched unless it is in the hub's cache. Only data files are fetched."""
     from huggingface_hub import snapshot_download
 
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
@@ -53,7 +53,7 @@ def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
     allowed = hub_allowed.get()
     try:
         folder = snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=not allowed)
-    except Exception as error:  # whatever the HTTP client below raises: there is no model, and the reason is told
+    except Exception as error:  # whatever the HTTP client raises: the message has the reason
         if not allowed:
             raise DataError(
                 f"there is no model {name} on this machine, neither as a directory nor in the hub's cache, and what a "
@@ -77,31 +77,31 @@ def folder_and_kind(name: str, revision: str | None, known: Collection[str], mes
 
 
 class FrozenImages:
-    """A frozen network of images: to vectors (D,) or regions (R, D), its ``shape``, of what ``transform`` prepares."""
+    """A frozen network of images. Its features have the ``shape`` (D,) or (R, D). ``transform`` prepares images."""
 
     name: str
-    fingerprint: str  # of what determines them
+    fingerprint: str  # of all that determines the vectors
     shape: tuple[int, ...]
     transform: ImageTransform
-    prepare: Callable[[Sequence[Image.Image]], Any] | None = None  # what is done to whole pictures. None: ``transform``
+    prepare: Callable[[Sequence[Image.Image]], Any] | None = None  # prepares whole images. None: ``transform``
     cache_key: str | None = None  # in place of the fingerprint in names of caches
-    dtype: type = np.float32  # as they are kept there
+    dtype: type = np.float32  # of the cached vectors
     batch_size = 32  # images a pass
 
     def vectors(self, x: Any) -> Tensor:
-        """(n, *shape) of what was prepared of n images: pixels (n, 3, H, W) float32, standardised, of ``transform``."""
+        """Features (n, *shape) of n prepared images: by ``transform`` pixels (n, 3, H, W) float32, standardised."""
         raise NotImplementedError
 
     def encode_images(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """(n, *shape) float32 of n decoded images of any mode and size. DataError: one without pixels."""
+        """Features (n, *shape) float32 of n decoded images of any mode and size. DataError: an image has no pixels."""
         return self._in_batches(self.prepare or self.transform, [to_rgb(image) for image in images])
 
     def encode_pixels(self, pixels: Sequence[np.ndarray]) -> np.ndarray:
-        """As :meth:`encode_images`, of n times pixels (3, H, W) uint8 that ``transform.pixels`` has made."""
+        """As :meth:`encode_images`, of n images' pixels (3, H, W) uint8 by ``transform.pixels``."""
         if self.prepare is not None:
             return self.encode_images([Image.fromarray(x.transpose(1, 2, 0)) for x in pixels])
         standardise = self.transform.standardise
-        return self._in_batches(lambda some: standardise(torch.from_numpy(np.stack(some))), pixels)
+        return self._in_batches(lambda batch: standardise(torch.from_numpy(np.stack(batch))), pixels)
 
     @torch.inference_mode()
     def _in_batches(self, prepare: Callable[[Any], Any], images: Sequence[Any]) -> np.ndarray:
@@ -131,12 +131,12 @@ class FrozenPair(FrozenImages):
 
 
 def settings_of(file: Path) -> dict[str, Any]:
-    """The JSON of a file that need not be there."""
+    """The JSON object of a file. Empty where there is no file."""
     return read_object(file, PRETRAINED) if file.exists() else {}
 
 
 def image_settings(folder: Path) -> dict[str, Any]:
-    """How a model prepares images, by its own JSON. Newer processors keep everything in one file."""
+    """A model's settings of image preparation, by its own JSON. Newer processors keep everything in one file."""
     alone = settings_of(folder / "preprocessor_config.json")
     config: dict[str, Any] = alone or settings_of(folder / "processor_config.json").get("image_processor", {})
     if not config:
@@ -159,7 +159,7 @@ def load_network(folder: Path, kind: str, optional: tuple[str, ...] = ()) -> Any
     bar = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
     try:
-        with seeded(0):  # weights that are drawn only to be replaced
+        with seeded(0):  # the drawn weights are replaced
             model, info = getattr(transformers, kind).from_pretrained(
                 folder, use_safetensors=True, local_files_only=True, dtype=torch.float32, output_loading_info=True
             )
@@ -193,7 +193,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def text_tokens(folder: Path, limit: int) -> Any:
-    """That tokenizer without transformers, as the package ``tokenizers`` has it: at most ``limit`` tokens a text."""
+    """The same tokenizer without transformers, of the package ``tokenizers``: at most ``limit`` tokens a text."""
     from tokenizers import Tokenizer
 
     try:
@@ -212,9 +212,9 @@ def _no_tokenizer(folder: Path, error: Exception) -> DataError:
     )
 
 
-def fingerprint_of(folder: Path) -> str:
+def fingerprint_of(folder: Path, patterns: Sequence[str] = FILES) -> str:
     """SHA-256 over names and contents of the model's files."""
     digest = hashlib.sha256()
-    for file in sorted({file for pattern in FILES for file in folder.glob(pattern)}):
-        digest.update(f"{file.name}\0{sha256_of(file)}\n".encode())
+    for file in sorted({file for pattern in patterns for file in folder.glob(pattern)}):
+        digest.update(f"{file.relative_to(folder)}\0{sha256_of(file)}\n".encode())
     return digest.hexdigest()

@@ -16,7 +16,7 @@ Prepare = Callable[[Sequence[Image.Image]], Tensor]  # B RGB images to pixels (B
 
 
 def IMAGENET(size: int = 224) -> ImageTransform:  # noqa: N802 - a preset, named as one
-    """What most networks trained on ImageNet take: the short edge to 8/7 of ``size``, its centre, standardised."""
+    """The usual preparation for ImageNet: the short edge to 8/7 of ``size``, its centre, standardised."""
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     cut = round(size * 8 / 7), None, None, (size, size)
     return ImageTransform(*cut, Image.Resampling.BICUBIC, 1 / 255, mean, std)
@@ -28,15 +28,15 @@ class ModuleEncoder(FrozenImages):
     RGB images become pixels by ``prepare``, or by :func:`IMAGENET` when None. The ``fingerprint`` is a SHA-256 over its
     class, its weights, and ``prepare`` by its fields, or its name if a function.
 
-    Raises ConfigError: the module makes something else.
+    Raises ConfigError: the module returns something else.
     """
 
     def __init__(self, module: nn.Module, prepare: Prepare | None = None, device: str = "cpu") -> None:
         self.module, self.device, self.name = module, device, type(module).__qualname__
         prepare = prepare or IMAGENET()
-        own = isinstance(prepare, ImageTransform)
+        is_transform = isinstance(prepare, ImageTransform)
         self.transform = prepare if isinstance(prepare, ImageTransform) else ImageTransform.none()
-        self.prepare = None if own else prepare
+        self.prepare = None if is_transform else prepare
         try:
             with torch.inference_mode():
                 probe = self.vectors(prepare([Image.new("RGB", (256, 256), c) for c in ("white", "black")]))
@@ -48,7 +48,7 @@ class ModuleEncoder(FrozenImages):
                 f"image_encoder {self.name} must map (B, 3, H, W) to (B, D) or (B, R, D), and 2 images became "
                 f"{tuple(probe.shape)}: wrap it in a module that pools or reshapes its output"
             )
-        described = repr(prepare) if own else getattr(prepare, "__qualname__", type(prepare).__qualname__)
+        described = repr(prepare) if is_transform else getattr(prepare, "__qualname__", type(prepare).__qualname__)
         digest = hashlib.sha256(f"{type(module).__module__}.{self.name}{self.shape}{described}".encode())
         for name, value in module.state_dict().items():
             digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
@@ -56,7 +56,7 @@ class ModuleEncoder(FrozenImages):
         self.fingerprint = digest.hexdigest()
 
     def vectors(self, x: Tensor) -> Tensor:
-        """(n, *shape) of what ``prepare`` makes of n images."""
+        """Features (n, *shape) of n images' pixels by ``prepare``."""
         with evaluating(self.module.to(self.device)):
             vectors: Tensor = self.module(x.to(self.device))
         return vectors

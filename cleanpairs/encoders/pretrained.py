@@ -7,8 +7,8 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 BLIP (Li et al., ICML 2022), GIT (Wang et al., TMLR 2022) or a ViT with a text decoder write captions for images that no
 caption fits. BLIP's head for matching judges pairs.
 
-What is read is data only: weights from safetensors, settings from JSON. Code that a model's directory brings is never
-run, and pickled weights are refused.
+Only data is read: weights from safetensors, settings from JSON. Code in a model's directory is never run, and pickled
+weights are refused.
 """
 
 import string
@@ -37,7 +37,7 @@ MODELS = {  # model_type of config.json -> class of transformers
 class PretrainedCLIP(files.FrozenPair):
     """A frozen CLIP or SigLIP with its tokenizer and its image preparation.
 
-    NaFlex, of type ``siglip2``, takes pictures in their own shape, so transformers prepares them.
+    NaFlex, of type ``siglip2``, takes images in their own shape, so transformers prepares them.
 
     It is read from a directory as ``save_pretrained`` of transformers writes it, and then nothing is fetched. Or it is
     read from the Hugging Face hub by its name. There ``revision`` is a branch, tag or commit.
@@ -77,10 +77,10 @@ class PretrainedCLIP(files.FrozenPair):
         self._siglip = self.model_type.startswith("siglip")
         self.dim = int(text.projection_size or text.hidden_size if self._siglip else config.projection_dim)
         self.temperature = 1 / float(model.logit_scale.exp())
-        # SigLIP learned from small letters, its first version without punctuation. Its sentencepiece tokenizer makes
-        # them so, a tokenizer.json does not always. To do it twice changes nothing.
-        own = files.settings_of(folder / "tokenizer_config.json").get("tokenizer_class")
-        self._bare = self._siglip and own == "SiglipTokenizer"
+        # SigLIP learned from small letters, its first version without punctuation. Its sentencepiece tokenizer does
+        # that, a tokenizer.json does not always. To do it twice changes nothing.
+        kind = files.settings_of(folder / "tokenizer_config.json").get("tokenizer_class")
+        self._bare = self._siglip and kind == "SiglipTokenizer"
         pad = text.pad_token_id if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
         self._pad = int(pad or 0)
 
@@ -135,7 +135,7 @@ class PretrainedCLIP(files.FrozenPair):
 
 
 def _flexible(folder: Path) -> Any:
-    """What makes patches of whole pictures, with their shapes, by the model's own JSON."""
+    """The function that cuts whole images into patches, with their shapes, by the model's own JSON."""
     try:
         from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
     except ImportError as error:
@@ -200,7 +200,7 @@ class Matcher(Captioner):
             images, texts = zip(*inputs[start : start + batch_size], strict=True)
             clean = list(map(plain_text, texts))
             tokens = self.tokenizer(clean, padding=True, truncation=True, max_length=longest, return_tensors="pt")
-            asked = {name: tokens[name].to(self.device) for name in ("input_ids", "attention_mask")}
-            score = self.model(pixel_values=self.transform(images).to(self.device), **asked).itm_score  # (b, 2)
+            fields = {name: tokens[name].to(self.device) for name in ("input_ids", "attention_mask")}
+            score = self.model(pixel_values=self.transform(images).to(self.device), **fields).itm_score  # (b, 2)
             scores.append(score.softmax(dim=1)[:, 1].cpu().numpy())
         return np.concatenate(scores)

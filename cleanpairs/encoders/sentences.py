@@ -6,7 +6,7 @@ Without that file it is the mean. Read as in :mod:`cleanpairs.encoders.pretraine
 model's directory. A BERT (Devlin et al., NAACL 2019) is computed here, as importing ``transformers`` takes longer than
 encoding a thousand captions. The names of its weights are those of ``BertModel``.
 
-:data:`SHIPPED` is a package of data beside this one: Wang et al., "MiniLM: Deep Self-Attention Distillation for
+:data:`SHIPPED` is an optional package of data: Wang et al., "MiniLM: Deep Self-Attention Distillation for
 Task-Agnostic Compression of Pre-Trained Transformers", NeurIPS 2020. It has six layers. The sentence-transformers
 project trained it on 1.17 billion sentence pairs (Apache-2.0). Its files are found without importing it.
 """
@@ -118,7 +118,7 @@ class SentenceEncoder:
 
     def __init__(self, name_or_path: str | Path, device: str = "cpu", *, precision: torch.dtype | None = None) -> None:
         self.name = name = str(name_or_path)
-        folder = _found(name)
+        folder = _folder_of(name)
         config = read_object(folder / "config.json", files.PRETRAINED)
         if config.get("model_type") in MODELS:
             raise ConfigError(f"{name} has two towers, and text_encoder takes one of text: name it as the encoder")
@@ -155,7 +155,7 @@ class SentenceEncoder:
         self.cache_key = self.fingerprint + ("" if precision == torch.float32 else f"-{precision}")
 
     def tokens(self, texts: list[str]) -> list[list[int]]:
-        """The token numbers of each text. Of one without any, that of the padding."""
+        """The token numbers of each text. A text without tokens has that of the padding."""
         return [e.ids or [self._pad] for e in self._tokenizer.encode_batch(texts)]
 
     @torch.inference_mode()
@@ -163,21 +163,21 @@ class SentenceEncoder:
         """Unit vectors (n, E) float32 of n captions, each cut to the model's length. An empty one is encoded too."""
         out = np.empty((len(texts), self.dim), np.float32)
         by_length: dict[int, list[int]] = {}
-        at_once = 16  # captions of one length, always so many: a vector does not depend on its company
+        at_once = 16  # captions of one length, always so many: a vector does not depend on the others of its batch
         ids = self.tokens(list(map(plain_text, texts)))
         for i, row in enumerate(ids):
             by_length.setdefault(len(row), []).append(i)
         for rows in by_length.values():
             for start in range(0, len(rows), at_once):
-                some = rows[start : start + at_once]
-                filled = some + some[-1:] * (at_once - len(some))
-                hidden = self._states(torch.tensor([ids[i] for i in filled], device=self._device)).float()  # (b, L, E)
+                chosen = rows[start : start + at_once]
+                padded = chosen + chosen[-1:] * (at_once - len(chosen))
+                hidden = self._states(torch.tensor([ids[i] for i in padded], device=self._device)).float()  # (b, L, E)
                 z = hidden[:, 0] if self.pooling == "first" else hidden.mean(dim=1)
-                out[some] = F.normalize(z, dim=1)[: len(some)].cpu().numpy()
+                out[chosen] = F.normalize(z, dim=1)[: len(chosen)].cpu().numpy()
         return out
 
 
-def _found(name: str) -> Path:
+def _folder_of(name: str) -> Path:
     if name == SHIPPED:
         folder = shipped()
         if folder is None:

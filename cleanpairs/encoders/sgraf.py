@@ -1,4 +1,4 @@
-r"""SAF, SGR and SGRAF (Diao et al., AAAI 2021): words attend over regions, and the similarity is reasoned out of both.
+r"""SAF, SGR and SGRAF (Diao et al., AAAI 2021): words attend over regions, and the similarity follows from both.
 
 For image i with unit regions v_r and caption c with unit words t_l:
 
@@ -28,8 +28,8 @@ from cleanpairs.encoders.towers import WORD_DROPOUT, BiGRU, l2_normalise, padded
 from cleanpairs.ops.mapped import blocks
 
 
-def _there(lengths: Tensor, most: int) -> Tensor:
-    """(B, most) bool: which are no padding, of so many each."""
+def _present(lengths: Tensor, most: int) -> Tensor:
+    """Mask (B, most) bool of the first ``lengths`` (B,) entries, which are no padding."""
     return torch.arange(most, device=lengths.device) < lengths[:, None]
 
 
@@ -66,10 +66,10 @@ class SelfAttention(nn.Module):
     def forward(self, state: Local) -> Tensor:
         """(B, D)."""
         parts = state.parts.to(self.weigh.weight.dtype)
-        there = _there(state.lengths, parts.shape[1])
+        present = _present(state.lengths, parts.shape[1])
         mean = parts.sum(dim=1) / state.lengths[:, None].to(parts.dtype)  # padding is zero
         common = self.local(parts) * self.whole(mean)[:, None, :]
-        weight = self.weigh(common).squeeze(-1).masked_fill(~there, float("-inf")).softmax(dim=1)  # (B, L)
+        weight = self.weigh(common).squeeze(-1).masked_fill(~present, float("-inf")).softmax(dim=1)  # (B, L)
         return normalize((weight[:, None, :].to(parts.dtype) @ parts).squeeze(1), dim=-1)
 
 
@@ -83,10 +83,10 @@ class GraphReasoning(nn.Module):
         self.graph = nn.ModuleList([nn.Linear(dim, dim) for _ in range(steps)])
         self.score = nn.Linear(dim, 1)
 
-    def forward(self, nodes: Tensor, there: Tensor | None) -> Tensor:
-        """``there`` (P, L + 1) bool, or None when no node is padding."""
+    def forward(self, nodes: Tensor, present: Tensor | None) -> Tensor:
+        """``present`` (P, L + 1) bool, or None when no node is padding."""
         x = nodes
-        hidden = None if there is None else ~there[:, None, :]
+        hidden = None if present is None else ~present[:, None, :]
         last = len(self.query) - 1
         for k, (query, key, graph) in enumerate(zip(self.query, self.key, self.graph, strict=True)):
             # (Wq x + bq) . (Wk y): what depends on x alone leaves the softmax over y as it is
@@ -112,11 +112,11 @@ class AttentionFiltration(nn.Module):
         self.attention = nn.Linear(dim, 1)
         self.score = nn.Linear(dim, 1)
 
-    def forward(self, nodes: Tensor, there: Tensor | None) -> Tensor:
-        """``there`` (P, L + 1) bool, or None when no node is padding."""
+    def forward(self, nodes: Tensor, present: Tensor | None) -> Tensor:
+        """``present`` (P, L + 1) bool, or None when no node is padding."""
         weight = torch.sigmoid(self.attention(nodes).squeeze(-1))  # (P, L + 1)
-        if there is not None:
-            weight = weight * there
+        if present is not None:
+            weight = weight * present
         weight = weight / weight.sum(dim=1, keepdim=True)
         kept = normalize((weight[:, None, :] @ nodes).squeeze(1), dim=-1)
         return torch.sigmoid(self.score(kept).squeeze(-1))
@@ -140,62 +140,62 @@ class LocalSimilarity(nn.Module):
         n, m, S = len(v_bar), len(t_bar), self.local.out_features
         if not n or not m:
             return v_bar.new_zeros(n, m)
-        regions, gram, seen = self._prepared(images)
+        regions, gram, mask = self._prepared(images)
         lengths = texts.lengths.cpu()
         vector = n * S * regions.element_size()  # of one word with all images
         nodes = int(lengths.max()) + 1
         step = max(1, self.block_bytes // (vector * nodes))  # captions of a block
         if regions.device.type == "cpu":  # 8,192 vectors of a block are in cache. With fewer words products are slow
             step = min(step, max(4, 8192 // (n * nodes)))
-        kept = 14 * vector + 2 * n * regions[0, 0].nbytes  # tensors as large as these are kept for the gradient
-        again = torch.is_grad_enabled() and kept * int((lengths + 1).sum()) > self.keep_bytes
+        kept_bytes = 14 * vector + 2 * n * regions[0, 0].nbytes  # tensors as large as these are kept for the gradient
+        recompute = torch.is_grad_enabled() and kept_bytes * int((lengths + 1).sum()) > self.keep_bytes
         out = []
         for at in blocks(m, step):
             L = int(lengths[at].max())
-            there = None if bool((lengths[at] == L).all()) else _there(texts.lengths[at] + 1, L + 1)
-            args = (regions, gram, seen, v_bar, texts.parts[at, :L], there, t_bar[at])
-            out.append(checkpoint(self._block, *args, use_reentrant=False) if again else self._block(*args))
+            present = None if bool((lengths[at] == L).all()) else _present(texts.lengths[at] + 1, L + 1)
+            args = (regions, gram, mask, v_bar, texts.parts[at, :L], present, t_bar[at])
+            out.append(checkpoint(self._block, *args, use_reentrant=False) if recompute else self._block(*args))
         return torch.cat(out, dim=1)
 
     def _prepared(self, images: Local) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Regions (B, R, D), their Gram matrices (B, R, R), and which there are (B, R), or None when all."""
+        """Regions (B, R, D), their Gram matrices (B, R, R), and their mask (B, R), or None when none is padding."""
         regions = images.parts.to(self.local.weight.dtype)
         with torch.autocast(regions.device.type, enabled=False):
             gram = regions @ regions.transpose(1, 2)
         R = regions.shape[1]
-        return regions, gram, None if bool((images.lengths == R).all()) else _there(images.lengths, R)
+        return regions, gram, None if bool((images.lengths == R).all()) else _present(images.lengths, R)
 
     def _block(
-        self, regions: Tensor, gram: Tensor, seen: Tensor | None, v_bar: Tensor, words: Tensor, there: Tensor | None,
+        self, regions: Tensor, gram: Tensor, mask: Tensor | None, v_bar: Tensor, words: Tensor, present: Tensor | None,
         t_bar: Tensor,
     ) -> Any:  # fmt: skip
-        """(Bi, c) of all images and c captions: regions (Bi, R, D), words (c, L, D), ``there`` (c, L + 1)."""
+        """(Bi, c) of all images and c captions: regions (Bi, R, D), words (c, L, D), ``present`` (c, L + 1)."""
         n, R, D = regions.shape
         c, L, _ = words.shape
         words = words.reshape(c * L, D).to(regions.dtype)
         with torch.autocast(regions.device.type, enabled=False):  # squares of differences want full precision
             s = (regions.reshape(n * R, D) @ words.T).view(n, R, c, L)
-            a = _attention(s, seen, gram).transpose(1, 2)  # (n, c L, R)
+            a = _attention(s, mask, gram).transpose(1, 2)  # (n, c L, R)
             local = _vectors(self.local, a @ regions, words)  # (n, c L, S)
             v_bar, t_bar = v_bar.to(regions.dtype), t_bar.to(regions.dtype)
             whole = _vectors(self.whole, v_bar[:, None], t_bar)  # (n, c, S)
         nodes = torch.cat([whole[:, :, None], local.view(n, c, L, -1)], dim=2).flatten(0, 1)  # (n c, L + 1, S)
-        if there is not None:
-            there = there.expand(n, c, L + 1).reshape(n * c, L + 1)
-        return self.reasoning(nodes, there).view(n, c)
+        if present is not None:
+            present = present.expand(n, c, L + 1).reshape(n * c, L + 1)
+        return self.reasoning(nodes, present).view(n, c)
 
     def paired(self, images: Local, texts: Local) -> Tensor:
         """Similarity (B,) of each image with the caption of its row."""
         v_bar, t_bar = self.image_attention(images), self.text_attention(texts)
-        regions, gram, seen = self._prepared(images)
+        regions, gram, mask = self._prepared(images)
         words = texts.parts.to(regions.dtype)
         with torch.autocast(regions.device.type, enabled=False):
             s = regions @ words.transpose(1, 2)  # (B, R, L)
-            a = _attention(s[:, :, None], seen, gram).transpose(1, 2)
+            a = _attention(s[:, :, None], mask, gram).transpose(1, 2)
             local = _vectors(self.local, a @ regions, words)  # (B, L, S)
             whole = _vectors(self.whole, v_bar.to(regions.dtype), t_bar.to(regions.dtype))
         nodes = torch.cat([whole[:, None], local], dim=1)
-        return self.reasoning(nodes, _there(texts.lengths + 1, words.shape[1] + 1))
+        return self.reasoning(nodes, _present(texts.lengths + 1, words.shape[1] + 1))
 
 
 def _vectors(layer: nn.Linear, contexts: Tensor, words: Tensor) -> Tensor:
@@ -203,17 +203,17 @@ def _vectors(layer: nn.Linear, contexts: Tensor, words: Tensor) -> Tensor:
     return normalize(linear((contexts - words).square(), layer.weight, layer.bias), dim=-1)
 
 
-def _attention(s: Tensor, seen: Tensor | None, gram: Tensor) -> Tensor:
+def _attention(s: Tensor, mask: Tensor | None, gram: Tensor) -> Tensor:
     """Weights (n, R, c L) that make unit contexts of the regions, from their products s (n, R, c, L) with the words.
 
     The context is l2-normalised, so the softmax needs no sum. Its exponents lie within [-9, 9] and need no shift. Its
     norm comes from the regions' Gram matrix (n, R, R), which is rounding where regions cancel out: so it has a floor.
-    Padded words have s = 0 and do not count in the norm over words. ``seen`` (n, R) bool: the regions there are.
+    Padded words have s = 0 and do not count in the norm over words. ``mask`` (n, R) bool: regions, not padding.
     """
     n, R, c, L = s.shape
     e = (normalize(leaky_relu(s, 0.1), dim=-1, eps=1e-8) * 9.0).exp()
-    if seen is not None:
-        e = e * seen[:, :, None, None]
+    if mask is not None:
+        e = e * mask[:, :, None, None]
     e = e.view(n, R, c * L)
     square = (e * (gram @ e)).sum(dim=1, keepdim=True)  # (n, 1, c L): |sum_r e_r v_r|^2
     # with a squared length below 1e-6 the mean of unit regions has the direction of rounding

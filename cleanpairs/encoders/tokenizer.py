@@ -36,7 +36,7 @@ _UNKNOWN = "\u2581\u2581"  # number 0. No caption makes it, for U+2581 begins a 
 
 
 def _patterns() -> dict[str, re.Pattern[str]]:
-    """What a token is, by words and by characters. ``runs``: words, and runs of a script without spaces."""
+    """Patterns of tokens, by words and by characters. ``runs``: words, and runs of a script without spaces."""
     unspaced = (
         "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff"
         "\U00020000-\U0003134f"
@@ -65,7 +65,7 @@ def _patterns() -> dict[str, re.Pattern[str]]:
     )
     letter = rf"[^\W{unspaced}]"
     character = rf"(?![{punctuation}])[{unspaced}][{unspaced_marks}]*"  # of an unspaced script
-    # A symbol. An emoji goes on with variants, skin tones and what a zero-width joiner joins to it.
+    # A symbol. An emoji continues with variants, skin tones and what a zero-width joiner joins to it.
     symbol = rf"[^\w\s{punctuation}{marks}](?:[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff]|\u200d[^\w\s])*"
     word = rf"{letter}(?:{letter}|[{marks}])*"
     return {
@@ -98,7 +98,7 @@ def runs(text: str) -> list[tuple[str, bool]]:
 
 
 def pieces_of(caption: str) -> list[str]:
-    """What is cut into pieces: words with their mark, and unspaced runs."""
+    """The units that are cut into pieces: words with their mark, and unspaced runs."""
     return [text if run else START + text for text, run in runs(caption)]
 
 
@@ -106,10 +106,10 @@ _SPLIT = {"words": words, "characters": characters, "subword": pieces_of}
 
 
 def parts_of(offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the parts of chosen rows lie, where those of row i are ``offsets[i]:offsets[i + 1]``, and their offsets."""
+    """Places of the parts of chosen rows, and their offsets. Parts of row i are ``offsets[i]:offsets[i + 1]``."""
     lengths = np.diff(offsets)[rows]
-    own = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return np.repeat(offsets[rows] - own[:-1], lengths) + np.arange(own[-1]), own
+    chosen = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return np.repeat(offsets[rows] - chosen[:-1], lengths) + np.arange(chosen[-1]), chosen
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class TokenTable:
     offsets: np.ndarray  # (N + 1,) int64
     vectors: np.ndarray | None = None  # (V, D) float32, maybe mapped: what the numbers stand for, one a caption
     sentences: np.ndarray | None = None  # (U, D) float32: of a pretrained network, with learned words
-    sentence: np.ndarray | None = None  # (N,) int64: which of them is a caption's
+    sentence: np.ndarray | None = None  # (N,) int64: which of them belongs to a caption
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -131,7 +131,7 @@ class TokenTable:
         return np.diff(self.offsets)
 
     def take(self, rows: np.ndarray) -> "TokenTable":
-        """Chosen sequences (n,) int64, in that order. The vectors are shared."""
+        """Return the sequences ``rows`` (n,) int64, in that order. The vectors are shared."""
         at, offsets = parts_of(self.offsets, rows)
         sentence = None if self.sentence is None else self.sentence[rows]
         return TokenTable(self.ids[at], offsets, self.vectors, self.sentences, sentence)
@@ -234,7 +234,7 @@ class Tokenizer:
             yield from (e.ids[:most] for e in self._pieces.encode_batch(group, is_pretokenized=True))
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """The vocabulary as a dict for JSON."""
         return {
             "kind": self.kind, "vocabulary": self.vocabulary, "max_length": self.max_length,
             "merges": [list(pair) for pair in self.merges],
@@ -242,7 +242,7 @@ class Tokenizer:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Tokenizer":
-        """From :meth:`to_dict`. DataError when it is not one."""
+        """The tokenizer of :meth:`to_dict`. Raises DataError: the dict is no vocabulary."""
         try:
             kind, vocabulary, max_length, merges = (data[k] for k in ("kind", "vocabulary", "max_length", "merges"))
             if kind not in KINDS or not isinstance(max_length, int) or not isinstance(vocabulary, list):
@@ -261,7 +261,7 @@ def _bpe(**known: Any) -> Any:
 def pack(
     table: TokenTable, rows: np.ndarray, *, drop: float = 0.0, rng: np.random.Generator | None = None
 ) -> tuple[PackedTokens, np.ndarray]:
-    """Chosen sequences ``rows`` (B,) int64, packed, longest first, and ``order`` (B,): theirs is ``rows[order]``.
+    """Chosen sequences ``rows`` (B,) int64, packed, longest first, and their ``order`` (B,): they are ``rows[order]``.
 
     ``drop`` float in [0, 1): share of tokens left out at random by ``rng`` (size augmentation). A sequence keeps one.
     """

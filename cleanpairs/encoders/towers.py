@@ -21,19 +21,19 @@ class Standardised(nn.Module):
     """Vectors (..., D) less their mean, in standard deviations. Until it is fitted they stay as they are."""
 
     def add_moments(self, dim: int) -> Self:
-        """Itself, with the moments of vectors of ``dim`` dimensions."""
+        """Add the moments of vectors of ``dim`` dimensions. Return the module itself."""
         self.register_buffer("shift", torch.zeros(dim))
         self.register_buffer("scale", torch.ones(dim))
         return self
 
     @torch.no_grad()
     def standardise(self, mean: Tensor, std: Tensor) -> None:
-        """Fix it to mean and deviation, (D,) each."""
+        """Fix the mean and the deviation, (D,) each."""
         self.shift.copy_(mean)  # type: ignore[operator]
         self.scale.copy_(1 / std.clamp_min(1e-6))  # type: ignore[operator]
 
     def standardised(self, x: Tensor) -> Tensor:
-        """(..., D)."""
+        """Return ``x`` (..., D), standardised."""
         return (x - self.shift) * self.scale  # type: ignore[operator]
 
 
@@ -134,7 +134,7 @@ class BiGRU(nn.Module):
 
 
 def summed(x: Tensor, tokens: PackedTokens) -> Tensor:
-    """(B, H) sums over each sequence of packed rows ``x`` (total, H)."""
+    """Sums (B, H) over each sequence of packed rows ``x`` (total, H)."""
     sizes = tokens.batch_sizes  # step-major: step t holds the first batch_sizes[t] captions
     starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
     owner = (torch.arange(len(starts)) - starts).to(x.device)  # (total,)
@@ -142,7 +142,7 @@ def summed(x: Tensor, tokens: PackedTokens) -> Tensor:
 
 
 def padded(x: Tensor, tokens: PackedTokens) -> Tensor:
-    """(B, L, H) of packed rows ``x`` (total, H), zeros behind each sequence."""
+    """Packed rows ``x`` (total, H) as (B, L, H), zeros behind each sequence."""
     L = len(tokens.batch_sizes)
     present = torch.arange(L, device=x.device)[:, None] < tokens.lengths  # (L, B)
     out = x.new_zeros(L, len(tokens.lengths), x.shape[-1])

@@ -1,7 +1,7 @@
 """A pretrained CLIP or SigLIP inside the trained model: LoRA, the last blocks, or all of it.
 
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, by the package ``peft`` (the extra
-``clip``). What is trained is what is saved: of LoRA the adapters and the heads, of full tuning every weight.
+``clip``). Only what is trained is saved: of LoRA the adapters and the heads, of full tuning every weight.
 """
 
 import copy
@@ -76,7 +76,7 @@ class TunedCLIP(DualEncoder):
         inject_adapter_in_model(config, self.network)  # in place. Only the adapters ask for a gradient
 
     def _freeze_below(self, blocks: int, name: str) -> None:
-        """What comes before the last blocks of each tower."""
+        """Freeze all that comes before the last blocks of each tower."""
         for tower in (self.network.vision_model, self.network.text_model):
             first = len(layers := tower.encoder.layers) - blocks
             if first < 0:
@@ -96,13 +96,13 @@ class TunedCLIP(DualEncoder):
         return self.text(nn.functional.normalize(z.float(), dim=1))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """What is learned, as an optimizer takes it: the heads at a fifth of ``lr``, the rest at ``encoder_lr``."""
+        """Parameter groups of an optimizer: the heads at a fifth of ``lr``, the rest at ``encoder_lr``."""
         heads = [*self.image.parameters(), *self.text.parameters()]
         tuned = [p for p in self.network.parameters() if p.requires_grad]
         return [{"params": heads, "lr": lr * HEAD_RATE}, {"params": tuned, "lr": self.encoder_lr}]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """What is learned. The frozen weights come from the pretrained model."""
+        """The learned weights. The frozen ones come from the pretrained model."""
         state = super().state_dict(*args, **kwargs)
         prefix = kwargs.get("prefix", "")
         for name in self._frozen:
@@ -111,6 +111,6 @@ class TunedCLIP(DualEncoder):
 
 
 def _forgive_frozen(module: Any, incompatible: Any) -> None:
-    """Frozen weights are not missed in a state that is loaded."""
+    """Do not report frozen weights as missing from a loaded state."""
     missing = incompatible.missing_keys
     missing[:] = [key for key in missing if not any(key == f or key.endswith("." + f) for f in module._frozen)]

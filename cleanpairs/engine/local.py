@@ -18,7 +18,7 @@ from cleanpairs.engine.work import Finished, Partition, Work, attempt, carry_out
 class LocalEngine:
     """A pool of ``workers`` processes, which share the cores. One worker is this process itself.
 
-    When one dies, another one does its partition. Raises ConfigError: an address is given.
+    When a worker dies, another one does its partition. Raises ConfigError: an address is given.
     """
 
     most_deaths = 3  # in a row, without a partition finished in between
@@ -40,9 +40,9 @@ class LocalEngine:
         try:
             while waiting or busy:
                 while waiting and len(busy) < self.workers:
-                    connection = next((c for c in pool if c not in busy), None) or self._hire(pool, work)
+                    connection = next((c for c in pool if c not in busy), None) or self._start_worker(pool, work)
                     busy[connection] = waiting.pop()
-                    with suppress(OSError):  # it has died: so says what is received
+                    with suppress(OSError):  # it has died, which recv below reports
                         connection.send((busy[connection], folder))
                 for connection in cast("list[Connection[Any, Any]]", wait(busy)):
                     partition = busy.pop(connection)
@@ -69,8 +69,8 @@ class LocalEngine:
                 connection.close()
                 process.wait()
 
-    def _hire(self, pool: dict[Any, subprocess.Popen[bytes]], work: Work) -> "Connection[Any, Any]":
-        """A worker more, which does one partition after another."""
+    def _start_worker(self, pool: dict[Any, subprocess.Popen[bytes]], work: Work) -> "Connection[Any, Any]":
+        """Start one more worker, which does one partition after another. Return the connection to it."""
         code = "import sys; from cleanpairs.engine.local import serve; serve(int(sys.argv[1]))"
         threads = limited(max(1, len(os.sched_getaffinity(0)) // self.workers))  # together they use the cores once
         try:
@@ -84,7 +84,7 @@ class LocalEngine:
 
 
 def serve(number: int) -> None:
-    """In a worker: do what comes over the connection of this file descriptor, until it is closed."""
+    """In a worker: do the partitions that come over the connection of this file descriptor, until it is closed."""
     for signal_number in (signal.SIGINT, signal.SIGHUP):  # which a terminal sends to all: the parent's to handle
         signal.signal(signal_number, signal.SIG_IGN)
     connection: Connection[Any, Any] = Connection(number)

@@ -1,6 +1,6 @@
 """Nearest neighbours by the workers of any engine, each of which answers a part of the queries.
 
-The index is built once, here, and lies in files that the workers map. A part of the queries is a block of the search as
+This process builds the index once, in files that the workers map. A part of the queries is a block of the search as
 :func:`cleanpairs.ops.search.top_k` does it, so that the answer is the same, bit for bit, with as many threads.
 """
 
@@ -22,7 +22,7 @@ INDEX = "lists.faiss"
 
 @dataclass(frozen=True)
 class QueryWork:
-    """The ``k`` best rows of a part of the queries, by what lies in ``folder``.
+    """The ``k`` best rows of a part of the queries. The files of the search are in ``folder``.
 
     The output is two arrays in ``.npy`` format, one after the other: scores (n, k) float32 and indices (n, k) int64.
     """
@@ -46,7 +46,7 @@ class QueryWork:
             import faiss
 
             index = faiss.read_index(str(Path(self.folder) / INDEX))
-        # As if to be written, which nobody does: PyTorch warns of arrays that cannot be.
+        # Writable, since PyTorch warns of arrays that are not. Nothing is written.
         queries, rows = (
             np.load(Path(self.folder) / f"{name}.npy", mmap_mode="r+", allow_pickle=False)
             for name in ("queries", "rows")
@@ -58,7 +58,7 @@ class QueryWork:
 class EngineSearch:
     """Searches by the workers of ``engine``, whose jobs lie in ``folder`` until :meth:`remove`.
 
-    The same searches go on after a kill.
+    The same searches resume after a kill.
     """
 
     folder: Path
@@ -74,7 +74,7 @@ class EngineSearch:
         parts = [Partition(i, f, min(prepared.block, n - f)) for i, f in enumerate(range(0, n, prepared.block))]
         claim_folder(self.folder)
         claim_folder(folder)
-        digests = [_lay_down(folder, name, x) for name, x in (("queries", queries), ("rows", prepared.rows))]
+        digests = [_write_array(folder, name, x) for name, x in (("queries", queries), ("rows", prepared.rows))]
         if prepared.index is not None:
             import faiss
 
@@ -91,17 +91,17 @@ class EngineSearch:
         return TopK(scores, indices, prepared.note)
 
     def remove(self) -> None:
-        """Remove what the searches have left."""
+        """Remove the files of the searches."""
         for folder in self._searches:
             for name in ("queries.npy", "rows.npy", INDEX):
                 (folder / name).unlink(missing_ok=True)
             remove_job(folder)
-        if self._searches:  # else the folder was never claimed: what lies there is somebody's
+        if self._searches:  # else the folder was never claimed: its files are the user's
             remove_job(self.folder)
 
 
-def _lay_down(folder: Path, name: str, array: np.ndarray) -> str:
-    """Write an array as ``folder/name.npy``. The SHA-256 of its numbers."""
+def _write_array(folder: Path, name: str, array: np.ndarray) -> str:
+    """Write an array as ``folder/name.npy``. Return the SHA-256 of its numbers."""
     array = np.ascontiguousarray(array, np.float32)
     with staged_file(folder / f"{name}.npy", overwrite=True) as staged:
         np.save(staged, array)

@@ -34,12 +34,12 @@ class RayEngine:
         """See :class:`cleanpairs.engine.work.Engine`."""
         import ray
 
-        for partition in partitions:  # what a job that was stopped has left
+        for partition in partitions:  # files of a job that was stopped
             _attempts(partition, folder).unlink(missing_ok=True)
         with self._connected(ray), _quiet(ray.data.DataContext.get_current()):
-            have = ray.cluster_resources()
-            threads, gpus = max(1, int(have.get("CPU", 1) // self.workers)), have.get("GPU", 0) / self.workers
-            done = ray.data.from_items(list(partitions), override_num_blocks=len(partitions)).map_batches(
+            resources = ray.cluster_resources()
+            threads, gpus = max(1, int(resources.get("CPU", 1) // self.workers)), resources.get("GPU", 0) / self.workers
+            dataset = ray.data.from_items(list(partitions), override_num_blocks=len(partitions)).map_batches(
                 _Stage,
                 fn_constructor_args=(work, limited(threads), Path(folder).absolute()),
                 batch_size=1,
@@ -52,22 +52,22 @@ class RayEngine:
                 num_cpus=threads,
                 num_gpus=float(int(gpus) if gpus >= 1 else gpus),
             )
-            for row in done.iter_rows():
+            for row in dataset.iter_rows():
                 if isinstance(error := row["result"], Exception):
                     raise error
                 yield row["result"]
 
     @contextmanager
     def _connected(self, ray: Any) -> Iterator[None]:
-        """To the Ray of whoever calls, or else to one of our own until the end."""
+        """Connect to the caller's Ray, or start or join one and leave it after the block."""
         if ray.is_initialized():
             yield
             return
-        here: dict[str, Any] = {}
+        local: dict[str, Any] = {}
         if not self.address:
-            here = {"num_cpus": max(len(os.sched_getaffinity(0)), self.workers), "include_dashboard": False}
+            local = {"num_cpus": max(len(os.sched_getaffinity(0)), self.workers), "include_dashboard": False}
         try:
-            ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **here)
+            ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **local)
         except (ConnectionError, ValueError, RuntimeError) as error:
             where = f"at {self.address}" if self.address else "here"
             raise ConfigError(f"no Ray {where}: {error}") from error
@@ -78,7 +78,7 @@ class RayEngine:
 
 
 class _Stage:
-    """What an actor is. Ray Data gives a partition to another actor whenever one dies: here is who stops it."""
+    """An actor. Ray Data gives a partition to another actor whenever one dies. This class limits how often."""
 
     most_attempts = 4
 
@@ -112,19 +112,19 @@ class _Stage:
 
 
 def _attempts(partition: Partition, folder: Path) -> Path:
-    """A file of as many bytes as the partition has been begun. Gone when it is done."""
+    """A file with one byte for each time that the partition was begun. It is removed when the partition is done."""
     return folder / f"{partition.name}{ATTEMPTS}"
 
 
 @contextmanager
 def _quiet(context: Any) -> Iterator[None]:
-    """Without Ray Data's progress and messages: the job tells its own."""
-    logger, shown = logging.getLogger("ray.data"), context.enable_progress_bars
+    """Turn off Ray Data's progress and messages within the block: the job prints its own."""
+    logger, bars = logging.getLogger("ray.data"), context.enable_progress_bars
     level = logger.level
     context.enable_progress_bars = False
     logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        context.enable_progress_bars = shown
+        context.enable_progress_bars = bars
         logger.setLevel(level)

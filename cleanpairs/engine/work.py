@@ -39,7 +39,7 @@ class Partition:
 
     @property
     def name(self) -> str:
-        """Of its output in the folder of the job."""
+        """The name of its output in the folder of the job."""
         return f"part-{self.number:06d}"
 
 
@@ -96,7 +96,7 @@ def carry_out(work: Work, partition: Partition, folder: Path) -> Finished:
 
 
 def attempt(work: Work, partition: Partition, folder: Path) -> Finished | Exception:
-    """In a worker, where an error that is not raised is no death: the partition done, or the error."""
+    """In a worker: do one partition. Errors are returned, as a raised one would end the worker."""
     try:
         return carry_out(work, partition, folder)
     except Exception as error:
@@ -115,7 +115,7 @@ def run_partitions(
     work: Work, partitions: Sequence[Partition], folder: Path, *, job: str, engine: Engine, overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Finished]:  # fmt: skip
-    """Do what is left of a job, whose outputs are ``folder / partition.name``. All of it, in the partitions' order.
+    """Do the rest of a job, whose outputs are ``folder / partition.name``. Return all, in the partitions' order.
 
     - ``folder``: made if it does not exist. On a cluster every machine must see it
     - ``job``: names everything that the outputs depend on: input, model, settings
@@ -139,19 +139,19 @@ def run_partitions(
 
 
 def claim_folder(folder: Path) -> None:
-    """Make the folder of a job, or go on in one that a job has made. OutputExistsError where it is another's."""
+    """Make the folder of a job, or take one that a job has made. Raises OutputExistsError: it has other files."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / LOCK).exists() and (theirs := holds(folder)):
+        if not (folder / LOCK).exists() and (foreign := holds(folder)):
             raise OutputExistsError(
-                f"{folder} holds {theirs[0]!r}, and no job has made it: the files in it could be lost among the "
+                f"{folder} holds {foreign[0]!r}, and no job has made it: the files in it could be lost among the "
                 "parts; move them away, or name another output"
             )
         (folder / LOCK).touch(mode=0o600)
 
 
 def remove_job(folder: Path) -> None:
-    """Remove what a job has left in its folder, and the folder if there is nothing else in it."""
+    """Remove the files of a job from its folder, and the folder if there is nothing else in it."""
     with suppress(OSError):
         for file in [*_parts(folder), folder / MANIFEST, folder / LOCK]:
             file.unlink(missing_ok=True)
@@ -159,8 +159,8 @@ def remove_job(folder: Path) -> None:
 
 
 def _parts(folder: Path) -> list[Path]:
-    ours = rf"part-\d{{6,}}({re.escape(ATTEMPTS)})?"  # see Partition.name
-    return [path for path in folder.iterdir() if re.fullmatch(ours, path.name)]
+    names = rf"part-\d{{6,}}({re.escape(ATTEMPTS)})?"  # see Partition.name
+    return [path for path in folder.iterdir() if re.fullmatch(names, path.name)]
 
 
 def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:

@@ -16,11 +16,11 @@ from cleanpairs.core.regular import sha256_of
 from cleanpairs.ops.columns import flat_type, is_image_struct, is_list
 
 
-def croissant(out: Path, staged: Path, where: Path, schema: pa.Schema, license: str | None) -> str:
-    """The JSON-LD of the export ``out``, which lies in ``staged`` now, for a file in the folder ``where``.
+def croissant(out: Path, staged: Path, folder: Path, schema: pa.Schema, license: str | None) -> str:
+    """The JSON-LD of the export ``out``, whose files are in ``staged`` now, for a file in ``folder``.
 
-    Columns of ``schema`` are described where the export is one Parquet or CSV. Those of a type that Croissant has no
-    word for are left out.
+    Columns of ``schema`` are described where the export is one Parquet or CSV. Those of a type that Croissant does not
+    have are left out.
     """
     terms = "column", "extract", "field", "fileObject", "jsonPath", "recordSet", "repeated", "source", "transform"
     context: dict[str, Any] = {"@language": "en", "@vocab": "https://schema.org/", "sc": "https://schema.org/"}
@@ -32,28 +32,28 @@ def croissant(out: Path, staged: Path, where: Path, schema: pa.Schema, license: 
     for file in files:
         final = out / file.relative_to(staged)
         kind = "application/x-parquet" if final.suffix in (".parquet", ".pq") else mimetypes.guess_type(final.name)[0]
-        url = os.path.relpath(final.absolute(), where.absolute())
+        url = os.path.relpath(final.absolute(), folder.absolute())
         distribution.append({
             "@type": "cr:FileObject", "@id": url, "name": final.name, "contentUrl": url,
             "contentSize": f"{file.stat().st_size} B", "encodingFormat": kind or "application/octet-stream",
             "sha256": sha256_of(file),
         })  # fmt: skip
-    about: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "@context": context, "@type": "sc:Dataset", "name": out.name.partition(".")[0] or "dataset",
         "description": "Image-text pairs, cleaned by cleanpairs.", "conformsTo": "http://mlcommons.org/croissant/1.0",
         "datePublished": datetime.now(UTC).date().isoformat(), "distribution": distribution,
     }  # fmt: skip
     if license is not None:
-        about["license"] = license
+        metadata["license"] = license
     if out.suffix in (".parquet", ".pq", ".csv") and staged.is_file():
-        found = (_field(column, distribution[0], out.suffix == ".csv") for column in schema)
-        fields = [field for field in found if field is not None]
-        about["recordSet"] = [{"@type": "cr:RecordSet", "@id": "pairs", "name": "pairs", "field": fields}]
-    return json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+        described = (_field(column, distribution[0], out.suffix == ".csv") for column in schema)
+        fields = [field for field in described if field is not None]
+        metadata["recordSet"] = [{"@type": "cr:RecordSet", "@id": "pairs", "name": "pairs", "field": fields}]
+    return json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"
 
 
 def _field(column: pa.Field, file: Mapping[str, Any], named: bool) -> dict[str, Any] | None:
-    """A column of the table in ``file``. None where Croissant has no word for its type. ``named``: images are names."""
+    """A column of the table in ``file``. None where Croissant has no type for it. ``named``: images are names."""
     kind = flat_type(column.type)
     image = is_image_struct(kind)
     words = (

@@ -1,5 +1,5 @@
-"""A CSV with the names of the images' files, as a folder of images and its CSV has it. Nothing else of an image is in
-it.
+"""A CSV with the names of the images' files, as a folder of images and its CSV has it. It holds nothing else of an
+image.
 """
 
 import csv
@@ -47,8 +47,8 @@ class CsvSink(Sink):
 
     @staticmethod
     def count(path: Path) -> int:
-        """Of its records, less the names of the columns."""
-        limit = csv.field_size_limit(2**31 - 1)  # of the whole process, where inputs have another
+        """The number of records, without the header."""
+        limit = csv.field_size_limit(2**31 - 1)  # it holds for the process, and inputs have another
         try:
             with path.open(encoding="utf-8", newline="") as file:
                 return sum(1 for _ in csv.reader(file)) - 1

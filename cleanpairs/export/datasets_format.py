@@ -43,7 +43,7 @@ class DatasetsOutput(Output):
 
     @staticmethod
     def count(path: Path) -> int:
-        """Rows of the streams, to their ends."""
+        """The number of rows of the streams, to their ends."""
         return sum(count_arrow_rows(name) for name in stored_files(path))
 
     def _write(self, table: pa.Table) -> None:

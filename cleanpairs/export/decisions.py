@@ -1,4 +1,4 @@
-"""What a plan decides about the rows of an input, batch by batch, out of a file or out of memory."""
+"""The decisions of a plan about the rows of an input, batch by batch. The plan is in a file or in memory."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ Batches = Iterator[tuple[pa.RecordBatch, Decided]]
 
 
 def _feasible(table: pa.Table, one_row_a_pair: bool, selection: bool) -> pa.Table:
-    """Rows of a plan as they are carried out: what cannot be done is dropped."""
+    """Rows of a plan as they are carried out: pairs that cannot be repaired are dropped."""
     actions: tuple[str, ...] = ("rematch_image",)
     reason = "the image of a row with a list of captions cannot be replaced: export with explode"
     if selection:
@@ -52,13 +52,13 @@ class PlanInMemory:
     @property
     def digest(self) -> str:
         """SHA-256 of the rows."""
-        whole = pa.BufferOutputStream()
-        with pa.ipc.new_stream(whole, self.table.schema) as stream:
+        buffer = pa.BufferOutputStream()
+        with pa.ipc.new_stream(buffer, self.table.schema) as stream:
             stream.write_table(self.table.combine_chunks())
-        return hashlib.sha256(whole.getvalue()).hexdigest()
+        return hashlib.sha256(buffer.getvalue()).hexdigest()
 
     def scan(self) -> tuple[int, np.ndarray, np.ndarray]:
-        """Of the whole: rows of the cleaned file. The input rows, rising, that lend captions, and that lend images."""
+        """The number of cleaned rows, and the input rows, rising, that give captions, and that give images."""
         rows = self._row[acted(self.table, WRITTEN)]
         texts, images = (np.unique(self._donor_row[acted(self.table, [action])]) for action in REMATCHED)
         return len(np.unique(rows)) if self._lists else len(rows), texts, images
@@ -84,7 +84,7 @@ class PlanFile:
 
     @classmethod
     def open(cls, path: str | Path) -> "PlanFile | None":
-        """The plan in a file. None where it is not as ``RepairPlan.save`` writes it in Parquet, for that to read it."""
+        """The plan in a file. None where ``RepairPlan.load`` has to read it, as ``save`` did not write it."""
         head = as_written(Path(path))
         return None if head is None else cls(str(Path(path).absolute()), count_rows([str(path)])[0], head)
 
@@ -101,8 +101,8 @@ class PlanFile:
             written += int(acted(table, WRITTEN).sum())
             donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
             for action, rows in donors.items():
-                some = np.unique(donor[acted(table, [action])])
-                rows.append(some[(some >= 0) & (some < self.pairs)])
+                distinct = np.unique(donor[acted(table, [action])])
+                rows.append(distinct[(distinct >= 0) & (distinct < self.pairs)])
         texts, images = (np.unique(np.concatenate(rows)) for rows in donors.values())
         return written, texts, images
 

@@ -44,14 +44,14 @@ class Change:
 
 @dataclass(frozen=True)
 class ExportDiff:
-    """``counts``: pairs by action, all of them, those kept too. ``changes``: the pairs asked for, in order."""
+    """``counts``: all pairs by action, those kept too. ``changes``: the pairs of the wanted actions, in order."""
 
     counts: Mapping[str, int]
     changes: tuple[Change, ...]
 
     @property
     def pairs(self) -> int:
-        """Of the input."""
+        """The number of the input's pairs."""
         return sum(self.counts.values())
 
     @property
@@ -67,9 +67,9 @@ def diff_export(
     limit: int | None = None,
     actions: str | Sequence[str] | None = None,
 ) -> ExportDiff:
-    """What an export changed. Only its ledger is read.
+    """Return what an export changed. Only its ledger is read.
 
-    - ``out``: the cleaned file, its manifest beside it. ``ledger``: where it is now. Where the manifest says when None
+    - ``out``: the cleaned file, its manifest beside it. ``ledger``: its path, by default the manifest's
     - ``limit``: at most so many changes. The counts are of all
     - ``actions`` str or sequence of str: only these of rematch_text, rematch_image, drop, quarantine
 
@@ -83,14 +83,14 @@ def diff_export(
         hint = f"{nearest(action, changes_of)} (known: {', '.join(changes_of)})"
         raise ConfigError(f"no change is called {action!r}{hint}")
     export = open_export(out, ledger)
-    export.check(*export.parts, contents=False)  # their SHA-256 would take a while, and nothing of them is shown
+    export.check(*export.parts, contents=False)  # SHA-256 takes a while, and no row of them is read
     export.check(export.ledger)
     counts, changes = Counter(dict.fromkeys(ACTIONS, 0)), list[Change]()
     columns = [n for n in LEDGER_SCHEMA.names if n not in ("row", "position", "source_pair_id", "out_row")]
     for _, batch in iter_batches([str(export.ledger.path)], columns, 8192):
         counts.update(counted(batch.column("action")))
-        some = filtered(batch, pc.is_in(batch.column("action"), pa.array(wanted)))
-        for line in some.slice(0, None if limit is None else limit - len(changes)).to_pylist():
+        selected = filtered(batch, pc.is_in(batch.column("action"), pa.array(wanted)))
+        for line in selected.slice(0, None if limit is None else limit - len(changes)).to_pylist():
             before, new = line.pop("original_caption"), line.pop("new_caption")
             after = None if line["action"] in ("drop", "quarantine") else before if new is None else new
             changes.append(Change(before=before, after=after, **line))

@@ -12,7 +12,7 @@ from cleanpairs.export.layout import Layout
 
 
 class Output(Sink):
-    """What writes the rows of ``layout.out_schema`` into ``path``, a new file or an empty directory.
+    """Writes the rows of ``layout.out_schema`` into ``path``, a new file or an empty directory.
 
     - ``directory``: whether it is a directory
     - ``selection``: whether it names samples and holds no captions. It cannot express a repair
@@ -31,7 +31,7 @@ class Output(Sink):
     @staticmethod
     @abstractmethod
     def count(path: Path) -> int:
-        """Rows that are on disk, counted without what wrote them."""
+        """The number of rows on disk, counted without what wrote them."""
 
 
 class ParquetOutput(ParquetSink, Output):
@@ -58,7 +58,7 @@ FORMATS = Registry(
 
 def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
     """The format of an output and where it goes: by ``name``, else by the suffix of ``out``. Any pattern for tars in
-    DIR, such as ``DIR/{00000..00009}.tar``, is the directory DIR. ConfigError: these say nothing, or different things.
+    DIR, such as ``DIR/{00000..00009}.tar``, is the directory DIR. Raises ConfigError: neither is known, or they differ.
     """
     out = Path(out)
     suffixes = {f".{name}": name for name in ("parquet", "csv", "lance")}

@@ -25,7 +25,7 @@ class LanceOutput(Output):
 
     @staticmethod
     def count(path: Path) -> int:
-        """Rows of the latest version."""
+        """The number of rows of the latest version."""
         return int(lance_module().dataset(str(path)).count_rows())
 
     def _write(self, table: pa.Table) -> None:

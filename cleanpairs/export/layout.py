@@ -30,7 +30,7 @@ from cleanpairs.ops.columns import (
 from cleanpairs.repair.actions import NEW_CAPTION, REPAIRED, WRITTEN, acted
 from cleanpairs.repair.plan import CAPTIONS
 
-IMAGE_ROLES = ("image", "features")  # of the columns that a pair with a new image is lent
+IMAGE_ROLES = ("image", "features")  # of the columns that a pair with a new image takes from its donor
 TEXT_ROLES = ("text_features",)  # and with a new caption, besides the caption itself
 
 _ROW = "row of the stored rows"  # no column of an input
@@ -45,7 +45,7 @@ class StoredRows:
 
     @classmethod
     def collect(cls, path: Path, batches: Iterator[pa.RecordBatch], rows: np.ndarray) -> "StoredRows":
-        """Keep of consecutive ``batches``, numbered from 0, the ``rows`` (k,) int64, rising, without repetition."""
+        """Store the ``rows`` (k,) int64 of consecutive ``batches``. Rows count from 0, rise, and do not repeat."""
         first, head = 0, next(batches)
         # A file takes one dictionary a column, and batches have their own.
         fields = [field.with_type(decoded_type(field.type)) for field in head.schema]
@@ -53,9 +53,9 @@ class StoredRows:
         try:
             with pa.ipc.new_file(path, schema) as writer:
                 for batch in chain([head], batches):
-                    some = rows[slice(*np.searchsorted(rows, [first, first + len(batch)]))]
-                    columns = zip(taken(batch, some - first).columns, fields, strict=True)
-                    values = [*(recast(column, field.type) for column, field in columns), pa.array(some)]
+                    selected = rows[slice(*np.searchsorted(rows, [first, first + len(batch)]))]
+                    columns = zip(taken(batch, selected - first).columns, fields, strict=True)
+                    values = [*(recast(column, field.type) for column, field in columns), pa.array(selected)]
                     table = pa.Table.from_arrays(values, schema=schema)
                     writer.write_table(table, max_chunksize=4096)  # a look-up maps the batches that it needs
                     first += len(batch)
@@ -88,9 +88,9 @@ class StoredRows:
 
 
 def donor_columns(source: Source, folder: Path, *, images: np.ndarray, texts: np.ndarray) -> dict[str, StoredRows]:
-    """What some input rows lend to others, by column, in mapped files in ``folder``.
+    """Store the donors' values by column, in mapped files in ``folder``.
 
-    The rows ``images`` (k,) int64, rising, lend their images and the vectors of these. The rows ``texts`` (k,) lend the
+    The rows ``images`` (k,) int64, rising, give their images and the vectors of these. The rows ``texts`` (k,) give the
     captions' vectors.
     """
     stored: dict[str, StoredRows] = {}
@@ -161,22 +161,22 @@ class Layout:
 
     @cached_property
     def scores(self) -> list[int]:
-        """Places of the given similarities, which hold of a caption and an image together."""
+        """Places of the given similarities, each of which belongs to an image with its caption."""
         return [self.schema.get_field_index(name) for name in score_columns(self.source.columns)]
 
     @cached_property
     def score_lists(self) -> list[int]:
-        """Those of them that are lists along a row's captions."""
+        """Places of the given similarities that are lists along a row's captions."""
         return [i for i in self.scores if self.source.explicit_lists and is_list(self.schema.field(i).type)]
 
     def places(self, roles: Sequence[str]) -> list[int]:
-        """Places of the input's columns of these roles, those of them that it has."""
+        """Places of the input's columns of these roles. Roles without a column have none."""
         columns = self.source.columns
         return [self.schema.get_field_index(columns[role]) for role in roles if columns.get(role) in self.schema.names]
 
     @cached_property
     def out_schema(self) -> pa.Schema:
-        """Of the cleaned file."""
+        """The schema of the cleaned file."""
         whole = {name for name in self._added if self.one_row_a_pair or name == "all_captions"}  # one value a row
         added = {name: kind if name in whole else pa.list_(kind) for name, kind in self._added.items()}
         return self._with_input(self.renamed, added, self.one_row_a_pair)
@@ -198,28 +198,28 @@ class Layout:
         name = self.out_columns.get("image")
         if name not in out.column_names or not is_image_struct(out.schema.field(name).type):
             return name in out.column_names and is_text(out.schema.field(name).type)
-        held, path = (pc.is_valid(pc.struct_field(out[name], part)) for part in ("bytes", "path"))
-        return bool(pc.any(pc.and_not(path, held)).as_py())
+        encoded, path = (pc.is_valid(pc.struct_field(out[name], part)) for part in ("bytes", "path"))
+        return bool(pc.any(pc.and_not(path, encoded)).as_py())
 
     def paths_from(self, format: str, folder: Path, named: bool) -> Path | None:
-        """What the paths of images are relative to, where an output of the ``format`` in ``folder`` holds these alone.
-        None also where that is ``folder``. ``named``: as of :meth:`names_files`.
+        """The root of the images' paths, where an output of the ``format`` in ``folder`` holds these alone. None also
+        where that is ``folder``. ``named``: as of :meth:`names_files`.
         """
         if "image" not in self.source.columns or format in ("webdataset", "uids"):
             return None
-        given = None if self.source.image_root is None else Path(self.source.image_root)
-        root = self.image_root if named else given if format == "csv" else None
+        user_root = None if self.source.image_root is None else Path(self.source.image_root)
+        root = self.image_root if named else user_root if format == "csv" else None
         return None if root is None or root.resolve() == folder.resolve() else root
 
     @cached_property
     def dropped_schema(self) -> pa.Schema:
-        """Of the file of dropped pairs: always one pair a row."""
+        """The schema of the file of dropped pairs: always one pair a row."""
         return self._with_input(fresh_names(self.schema.names, list(_DROPPED)), _DROPPED, True)
 
     def out(
         self, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]
     ) -> tuple[pa.Table, np.ndarray]:
-        """The cleaned rows of a batch, and of each of its pairs its row among them or -1. ``donor_values``: lent."""
+        """The cleaned rows of a batch, and the row (P,) of each of its pairs, or -1. ``donor_values``: by column."""
         cleaned = _CleanedRows(self, table, decided, donor_values)
         columns = [one_array(column) for column in taken(table, cleaned.rows).columns]
         truth = [self.schema.get_field_index(name) for name in self.truth]
@@ -260,9 +260,7 @@ class Layout:
         return flat_type(self.schema.field(self.source.columns["text"]).type)
 
     def _with_input(self, renamed: dict[str, str], added: Mapping[str, pa.DataType], one_row_a_pair: bool) -> pa.Schema:
-        """The input's fields under their new names, and those added. Without pandas's metadata, of an index that is no
-        more.
-        """
+        """The input's fields under their new names, and those added. Pandas's metadata of its index is left out."""
         fields = [f.with_name(renamed.get(f.name, f.name)) for f in self.schema]
         truth = [self.schema.get_field_index(name) for name in self.truth]
         for i in (*self.places(["text"]), *truth, *self.score_lists):
@@ -276,7 +274,7 @@ class Layout:
 
 
 class _CleanedRows:
-    """The R rows that the k written pairs of a batch make. Of each column of the input what they hold of it."""
+    """The R rows that the k written pairs of a batch make. The methods make their columns."""
 
     def __init__(
         self, layout: Layout, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]
@@ -290,7 +288,7 @@ class _CleanedRows:
             self.rows, self._counts = np.unique(self._row, return_counts=True)
 
     def in_rows(self, values: pa.ChunkedArray | pa.Array, i: int | None = None) -> pa.Array:
-        """Of (k,) values those of each row, in lists of the kind that the input's column ``i`` has."""
+        """Values (k,) of pairs as lists of each row, of the kind that the input's column ``i`` has."""
         if self.layout.one_row_a_pair:
             return one_array(values)
         large = i is not None and pa.types.is_large_list(self.layout.schema.field(i).type)
@@ -305,23 +303,23 @@ class _CleanedRows:
         return replace_values(column.cast(kind), replaced, taken(captions, replaced))
 
     def truth(self, i: int, column: pa.Array) -> pa.Array:
-        """What is known of the pairs, after the repair."""
+        """The truth of the pairs, after the repair."""
         field = self.layout.schema.field(i)
         values = one_array(taken(self._decided.truth[field.name], self._left))
         return self.in_rows(values.cast(flat_type(field.type)))
 
     def image(self, i: int, column: pa.Array) -> pa.Array:
-        """The images, or their vectors, some of them another row's."""
-        where = self._where(["rematch_image"])
-        return replace_values(column, where, self._lent(i, where)) if len(where) else column
+        """The images, or their vectors, rematched ones of another row."""
+        rematched = self._where(["rematch_image"])
+        return replace_values(column, rematched, self._donated(i, rematched)) if len(rematched) else column
 
     def text_vectors(self, i: int, column: pa.Array) -> pa.Array:
         """The vectors of captions: another row's with its caption, null with a caption that was written."""
-        lent, written = (self._where([action]) for action in NEW_CAPTION)
+        rematched, written = (self._where([action]) for action in NEW_CAPTION)
         values = pa.nulls(len(written), column.type)
-        if len(lent):  # at once: each replacement copies the column
-            values = pa.concat_arrays([self._lent(i, lent), values])
-        return replace_values(column, np.concatenate([lent, written]), values)
+        if len(rematched):  # at once: each replacement copies the column
+            values = pa.concat_arrays([self._donated(i, rematched), values])
+        return replace_values(column, np.concatenate([rematched, written]), values)
 
     def score(self, i: int, column: pa.Array) -> pa.Array:
         """Given similarities, null where a pair, or one of the row's, was repaired."""
@@ -366,7 +364,7 @@ class _CleanedRows:
         return grouped(whole, np.bincount(of_row, minlength=len(self.rows))).cast(CAPTIONS)
 
     def row_of_pair(self) -> np.ndarray:
-        """(P,): of each pair of the batch its row, -1 where it is not written."""
+        """The row (P,) of each pair of the batch, -1 where it is not written."""
         rows = np.full(len(self._decided.row), -1, np.int64)
         rows[self._left] = np.repeat(np.arange(len(self.rows)), self._counts)
         return rows
@@ -374,16 +372,16 @@ class _CleanedRows:
     def _where(self, actions: Sequence[str]) -> np.ndarray:
         return np.flatnonzero(acted(self._pairs, actions))
 
-    def _lent(self, i: int, where: np.ndarray) -> pa.Array:
+    def _donated(self, i: int, pairs: np.ndarray) -> pa.Array:
         name = self.layout.schema.names[i]
-        values = self._donor_values[name].values(name, self._donor_row[where])
+        values = self._donor_values[name].values(name, self._donor_row[pairs])
         return recast(values, self.layout.schema.field(i).type)
 
 
-def _of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, bare: np.ndarray) -> pa.Array:
-    """One score a pair (k,) out of a ``column`` (n,) of lists. Null where that is short, or the pair ``bare`` (k,)."""
+def _of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, hidden: np.ndarray) -> pa.Array:
+    """One score a pair (k,) out of a ``column`` (n,) of lists. Null where that is short, or at ``hidden`` (k,)."""
     lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), np.int64)
     starts = np.cumsum(lengths) - lengths
-    missing = bare | (position >= lengths[row])
+    missing = hidden | (position >= lengths[row])
     at = pa.array(np.where(missing, 0, starts[row] + position), mask=missing)
     return taken(column.flatten(), at).cast(flat_type(column.type))

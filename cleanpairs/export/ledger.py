@@ -1,9 +1,9 @@
-"""The ledger: one line a pair, and with the lines whatever of the input the cleaned file does not hold any more.
+"""The ledger: one line a pair, with the values of the input that the cleaned file does not hold.
 
 A row of the input comes back from its first row in the cleaned file. For the columns that ``original_columns`` names it
 comes from ``original_row``, in the line of its first pair. These are all columns where none of its captions was
-written. Images, and captions with their vectors, where one was replaced or left out. Given similarities where either.
-The truth always.
+written. They are images, and captions with their vectors, where one was replaced or left out. They are given
+similarities where either was, and always the truth.
 """
 
 import base64
@@ -47,7 +47,7 @@ REVERSIBLE = ("parquet", "datasets")  # the formats of output that hold the rows
 
 @dataclass(frozen=True)
 class LedgerNote:
-    """What a ledger knows of its input: its ``rows``, its ``schema``, and columns ``renamed`` for added ones."""
+    """The note of the input in a ledger: its ``rows``, its ``schema``, and columns ``renamed`` for added ones."""
 
     rows: int
     renamed: Mapping[str, str]
@@ -55,7 +55,7 @@ class LedgerNote:
     key, version = b"cleanpairs.ledger", 1
 
     def metadata(self) -> dict[bytes, bytes]:
-        """For the schema of a Parquet file. :meth:`read` has it back."""
+        """The note as metadata of a Parquet schema. :meth:`read` reads it."""
         schema = base64.b64encode(self.schema.serialize().to_pybytes()).decode()
         note = {"version": self.version, "rows": self.rows, "renamed": dict(self.renamed)}
         return {self.key: json.dumps({**note, "schema": schema}).encode()}
@@ -83,13 +83,13 @@ class LedgerNote:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Makes the ledger's lines, batch by batch."""
+    """Makes the lines of a ledger, batch by batch."""
 
     layout: Layout
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Of the ledger."""
+        """The schema of the ledger."""
         schema = LEDGER_SCHEMA.append(pa.field("why", pa.string()))
         schema = schema.append(pa.field("original_columns", pa.list_(pa.string())))
         schema = schema.append(pa.field("original_row", pa.struct(self._stored)))
@@ -130,29 +130,29 @@ class Ledger:
         first[1:] = row[1:] != row[:-1]
         wanted = needed[:, row] & first  # (columns, P)
         children = [  # to take nothing from a column of vectors is slow
-            recast(taken(table.column(i), pa.array(row, mask=~own)), stored.type)
-            if own.any()
+            recast(taken(table.column(i), pa.array(row, mask=~mask)), stored.type)
+            if mask.any()
             else pa.nulls(len(row), stored.type)
-            for i, (own, stored) in enumerate(zip(wanted, self._stored, strict=True))
+            for i, (mask, stored) in enumerate(zip(wanted, self._stored, strict=True))
         ]
-        some = np.asarray(np.any(wanted, axis=0), bool)
+        has_originals = np.asarray(np.any(wanted, axis=0), bool)
         noted = taken(pa.array(names, pa.string()), np.nonzero(wanted.T)[1])
         ends = np.cumsum(wanted.sum(axis=0), dtype=np.int32)
         offsets = pa.array(np.concatenate([np.zeros(1, np.int32), ends]))
         return {
-            "original_columns": pa.ListArray.from_arrays(offsets, noted, mask=pa.array(~some)),
-            "original_row": pa.StructArray.from_arrays(children, fields=self._stored, mask=pa.array(~some)),
+            "original_columns": pa.ListArray.from_arrays(offsets, noted, mask=pa.array(~has_originals)),
+            "original_row": pa.StructArray.from_arrays(children, fields=self._stored, mask=pa.array(~has_originals)),
         }
 
     def _needed(self, table: pa.RecordBatch, decided: pa.Table, row: np.ndarray) -> np.ndarray:
         """(columns, rows of the batch) bool: which values of the input the cleaned file does not hold."""
         layout, n = self.layout, int(row[-1]) + 1 if len(row) else 0
         written = acted(decided, WRITTEN)
-        at, first = np.unique(row[written], return_index=True)
-        held = np.zeros(n, bool)
-        held[at] = True
+        rows, first = np.unique(row[written], return_index=True)
+        kept = np.zeros(n, bool)
+        kept[rows] = True
         new_image = np.zeros(n, bool)  # of the first row in the cleaned file, which is the one that restoring reads
-        new_image[at] = acted(decided, ["rematch_image"])[written][first]
+        new_image[rows] = acted(decided, ["rematch_image"])[written][first]
         same = acted(decided, ["keep", "rematch_image"])
         if layout.source.explicit_lists:
             same &= np.array(pc.equal(decided["caption"], decided["original_caption"]).fill_null(False), bool)
@@ -161,7 +161,7 @@ class Ledger:
         new_score = new_text | new_image
         if layout.one_row_a_pair and layout.source.explicit_lists:
             new_text[:] = True  # the cleaned file has no lists
-        needed = np.repeat(~held[None], len(layout.schema), axis=0)
+        needed = np.repeat(~kept[None], len(layout.schema), axis=0)
         needed[layout.places(["text"])] |= new_text
         needed[layout.places(IMAGE_ROLES)] |= new_image
         needed[layout.places(TEXT_ROLES)] |= new_text

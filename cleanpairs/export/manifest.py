@@ -1,4 +1,4 @@
-"""The manifest of an export: what its files are, so that it is opened again, and noticed what is not as it was."""
+"""The manifest of an export: it lists the files, to find them again and to notice changes."""
 
 import json
 import os
@@ -27,9 +27,9 @@ STORED = (
 
 
 def manifest_of(out: str | Path) -> Path:
-    """Where the manifest of the cleaned file ``out`` is."""
+    """The path of the manifest of the cleaned file ``out``."""
     out = Path(out)
-    out = out if out.name else out.absolute()  # of "." the folder's own
+    out = out if out.name else out.absolute()  # "." has no name
     return out.parent / f"{out.name}.manifest.json"
 
 
@@ -40,27 +40,27 @@ def write_manifest(
     source: Source,
     **noted: Any,
 ) -> None:
-    """Write what an export left: of every file its role, rows, bytes and SHA-256.
+    """Write the role, rows, bytes and SHA-256 of every file of an export.
 
-    - ``files``: role (out, dropped, ledger, card) -> (final path, where it is now, its rows or None). Paths are noted
+    - ``files``: role (out, dropped, ledger, card) -> (final path, present path, rows or None). Paths are noted
       as seen from the folder of ``out``, so that the files may be moved together. Of a directory every file in it
     - ``parts``: of a directory: file name -> rows, where a file holds any
     - ``noted``: what else is noted: ``format``, ``counts`` and ``threshold``
     """
     entries, home = {}, files["out"][0].parent
-    for role, (target, where, rows) in files.items():
+    for role, (target, staged, rows) in files.items():
         if target.parent != home:
             remember_user_path(target)  # so that `verify` and `restore` may follow the manifest there
-        inside = sorted(p for p in where.rglob("*") if p.is_file()) if where.is_dir() else [where]
+        inside = sorted(p for p in staged.rglob("*") if p.is_file()) if staged.is_dir() else [staged]
         for file in inside:
-            held = rows if file == where else parts.get(file.name)
+            file_rows = rows if file == staged else parts.get(file.name)
             entry = {
-                "role": "card" if file.name == CARD and file != where else role,
-                **({} if held is None else {"rows": held}),
+                "role": "card" if file.name == CARD and file != staged else role,
+                **({} if file_rows is None else {"rows": file_rows}),
                 "sha256": sha256_of(file),
                 "bytes": file.stat().st_size,
             }
-            entries[os.path.relpath(target / file.relative_to(where), home)] = entry
+            entries[os.path.relpath(target / file.relative_to(staged), home)] = entry
     manifest = {
         **noted,
         "files": entries,
@@ -77,7 +77,7 @@ def write_manifest(
 
 @dataclass(frozen=True)
 class Part:
-    """A file of an export, and what the manifest says of it. ``rows`` is None where it holds none of its own."""
+    """A file of an export, by its entry in the manifest. ``rows`` is None where it holds none of its own."""
 
     path: Path
     role: str
@@ -86,7 +86,7 @@ class Part:
     rows: int | None
 
     def difference(self, contents: bool = True) -> str:
-        """What is other than the manifest says: the size, or the SHA-256. Empty where nothing is."""
+        """How the file differs from the manifest, by size or SHA-256. Empty where it does not."""
         with reading(self.path):
             size = self.path.stat().st_size
             if size != self.bytes:
@@ -97,7 +97,7 @@ class Part:
 
 
 def read_manifest(out: Path) -> tuple[dict[str, Any], list[Part]]:
-    """What the manifest of ``out`` holds, and the files that it lists. Raises DataError: it is none."""
+    """The contents of the manifest of ``out``, and the files that it lists. Raises DataError: it is none."""
     manifest = manifest_of(out)
     with reading(manifest, "read as the manifest of an export", ValueError, KeyError, TypeError, AttributeError):
         noted = dict(read_json(manifest))

@@ -1,5 +1,5 @@
 """The Hugging Face hub: cards, and uploads of an export as a dataset, of a model directory as a model, in one commit,
-only when asked. The token is found by huggingface_hub itself (``HF_TOKEN``, or ``hf auth login``) and never read here.
+only by an explicit call. huggingface_hub finds the token (``HF_TOKEN``, or ``hf auth login``), which is not read here.
 """
 
 import re
@@ -23,7 +23,7 @@ from cleanpairs.repair.plan import RepairPlan
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card tells beyond the export. None: it is not known.
+    """Facts for a card, beyond the export. None: unknown.
 
     - ``license``: an identifier of the hub, such as cc-by-4.0
     - ``method``: the one that gave the scores
@@ -73,7 +73,7 @@ def dataset_card(about: CardFacts, plan: RepairPlan, *, loads: str | None, **fac
 
 
 def filled(template: str, **values: Any) -> str:
-    """A card, by a template that lies beside this module."""
+    """The text of a card, by a template in the folder of this module."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -88,7 +88,7 @@ def filled(template: str, **values: Any) -> str:
 
 
 def _inline(value: object) -> str:
-    """What a run or a plan says of itself, as text of one line: nothing in it is Markdown or HTML."""
+    """A value of a run or a plan as one line of text: nothing in it is Markdown or HTML."""
     line = "".join(c for c in " ".join(str(value).split()) if c.isprintable())
     return re.sub(r"([\\`*\[\]<>&|~])", r"\\\1", line)
 
@@ -116,7 +116,7 @@ class Pushed:
 
 def check_push(repo: str) -> None:
     """Find out, without the network, that a push could not work. ConfigError: ``repo`` is no OWNER/NAME, or there is no
-    token. OutputError: huggingface_hub is told to stay offline.
+    token. OutputError: huggingface_hub is set to stay offline.
     """
     from huggingface_hub import constants, get_token
     from huggingface_hub.utils import validate_repo_id
@@ -154,11 +154,11 @@ def push_files(
     api = HfApi(library_name="cleanpairs")
     try:
         url = str(api.create_repo(repo, repo_type=kind, private=private, exist_ok=True))
-        there = api.list_repo_files(repo, repo_type=kind) if kind == "dataset" else []
+        present = api.list_repo_files(repo, repo_type=kind) if kind == "dataset" else []
         # Of an earlier upload, in any of the formats: they would be read together with the new ones.
         stale = rf"{STORED}|data/train-\d+-of-\d+\.parquet|uids\.npy|kept\.csv"
-        old = [name for name in there if name not in files and re.fullmatch(stale, name)]
-        adds = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=held) for name, held in files.items()]
+        old = [name for name in present if name not in files and re.fullmatch(stale, name)]
+        adds = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=content) for name, content in files.items()]
         removed = [CommitOperationDelete(path_in_repo=name) for name in old]
         api.create_commit(repo, [*adds, *removed], commit_message=message, repo_type=kind)
     except (HTTPError, OfflineModeIsEnabled, OSError, ValueError) as error:
@@ -173,7 +173,7 @@ def push_files(
 
 
 def card_path(out: Path) -> Path:
-    """Where the dataset card of a single file goes that is to be pushed: ``<out>.card.md``."""
+    """The path of the dataset card of a single file that is to be pushed: ``<out>.card.md``."""
     return out.with_name(out.name + ".card.md")
 
 
@@ -187,21 +187,21 @@ def push_export(
 ) -> Pushed:
     """Upload an export as a dataset. The ledger and the dropped pairs stay where they are.
 
-    ``out``: the cleaned data, its manifest beside it. ``card``: README.md of a directory, else ``<out>.card.md``, when
-    None. ``ledger``: where it is now. Where the manifest says when None. Raises DataError: ``out`` is no export, or not
-    as it was exported. ConfigError, OutputError: as :func:`push_files`, or there is no card.
+    ``out``: the cleaned data, its manifest beside it. ``card``: by default README.md of a directory, else
+    ``<out>.card.md``. ``ledger``: its path, by default the manifest's. Raises DataError: ``out`` is no export, or has
+    changed since. ConfigError, OutputError: as :func:`push_files`, or there is no card.
     """
     export = open_export(out, ledger)
     check_push(repo)  # before all files are hashed
     export.check(*export.parts)
-    own = export.out if export.out.is_dir() else export.out.parent
+    folder = export.out if export.out.is_dir() else export.out.parent
     chosen = Path(card) if card is not None else export.out / CARD if export.out.is_dir() else card_path(export.out)
     if not chosen.is_file():
         raise ConfigError(
             f"there is no dataset card {chosen}: name it by --card, or export again with --card {card_path(export.out)}"
         )
     if card is None:
-        check_inside(chosen, (own,), own, "name it by --card")
+        check_inside(chosen, (folder,), folder, "name it by --card")
     files: dict[str, Path | bytes] = {CARD: chosen}
     # As the hub's own uploads are named.
     single = {"parquet": "data/train-00000-of-00001.parquet", "uids": "uids.npy", "csv": "kept.csv"}

@@ -23,10 +23,10 @@ from cleanpairs.ops.columns import filtered, nullable_type, one_array, plain_sch
 
 @dataclass(frozen=True)
 class RestoreSummary:
-    """What was written to the file ``path``, which has so many ``rows`` again.
+    """The counts of the table that was written to ``path``.
 
-    The export had left some ``unchanged``. Others it had repaired, or had taken captions from them (``undone``). The
-    rest it had dropped or quarantined (``returned``).
+    The export had left some rows ``unchanged``. Others it had repaired, or had removed captions from them (``undone``).
+    The rest it had dropped or quarantined (``returned``).
     """
 
     path: Path
@@ -47,12 +47,12 @@ class RestoreSummary:
 def restore_export(
     out: str | Path, to: str | Path, *, ledger: str | Path | None = None, overwrite: bool = False
 ) -> RestoreSummary:
-    """Write the table back that :func:`cleanpairs.export.export_pairs` was given: equal as a table
+    """Write the table again that :func:`cleanpairs.export.export_pairs` read: equal as a table
     (``pyarrow.Table.equals``, metadata too), not byte by byte. Of several files, tars, or a CSV with its images, one
     Parquet file. Rows beyond a ``limit`` with which the input was read do not come back.
 
     ``out``: the cleaned Parquet file, or `datasets` directory, its manifest beside it. ``to``: Parquet to write.
-    ``ledger``: where it is now. Where the manifest says when None.
+    ``ledger``: its path, by default the manifest's.
     Raises ConfigError: another format. DataError: a file is missing, is not as it was exported (SHA-256), or cannot be
     read. OutputExistsError, also where ``to`` is a file of the export, or an input of other rows. OutputError.
     """
@@ -72,11 +72,11 @@ def restore_export(
         staged_file(to, overwrite=overwrite, inputs=[export.out, export.ledger.path, export.manifest]) as staged,
         ParquetSink(staged, note.schema, image_feature=False) as sink,
     ):
-        for table, held, changed in _restored(export, note):
+        for table, kept, changed in _restored(export, note):
             sink.write(table)
-            unchanged += int((held & ~changed).sum())
-            undone += int((held & changed).sum())
-            returned += int((~held).sum())
+            unchanged += int((kept & ~changed).sum())
+            undone += int((kept & changed).sum())
+            returned += int((~kept).sum())
     return RestoreSummary(Path(to), sink.rows, len(note.schema), unchanged, undone, returned)
 
 
@@ -96,39 +96,39 @@ def _refuse_other_input(export: Exported, to: Path, rows: int) -> None:
 
 
 def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np.ndarray, np.ndarray]]:
-    """The input's table in pieces, and of the rows of each which the cleaned data has, and which the export changed."""
+    """The input's table in pieces, and which rows of each the cleaned data has, and which the export changed."""
     cleaned, first, schema = _Cleaned(export), 0, plain_schema(note.schema)
     for lines in _lines(export.ledger.path):
-        rows, at, of = np.unique(lines["row"], return_index=True, return_inverse=True)
+        rows, at, place = np.unique(lines["row"], return_index=True, return_inverse=True)
         last = first + len(rows)
         if not np.array_equal(rows, np.arange(first, last)) or last > note.rows:
             raise DataError(
                 f"{export.ledger.path} is damaged: it speaks of row {rows[-1]} of an input of {note.rows} rows"
             )
         changed = np.zeros(len(rows), bool)
-        changed[of[np.array(pc.not_equal(lines["action"], "keep"), bool)]] = True
+        changed[place[np.array(pc.not_equal(lines["action"], "keep"), bool)]] = True
         out_row = np.full(len(rows), -1)
         written = np.flatnonzero(lines["out_row"].is_valid())[::-1]  # of several rows the first one stays
-        out_row[of[written]] = lines["out_row"].fill_null(-1).to_numpy()[written]
-        held = out_row >= 0
-        table = cleaned.rows_at(out_row[held])
+        out_row[place[written]] = lines["out_row"].fill_null(-1).to_numpy()[written]
+        kept = out_row >= 0
+        table = cleaned.rows_at(out_row[kept])
         stored = taken(lines.select(["original_columns", "original_row"]), at)
         names, originals = stored["original_columns"].to_pylist(), one_array(stored["original_row"])
         columns = []
         for field in schema:
-            aside = np.array([field.name in (known or ()) for known in names], bool)  # what the ledger has
-            if not (aside | held).all():
+            in_ledger = np.array([field.name in (noted or ()) for noted in names], bool)
+            if not (in_ledger | kept).all():
                 raise DataError(
                     f"{export.ledger.path} is damaged: it does not say what column {field.name!r} held in rows "
                     f"{first} to {last - 1} of the input"
                 )
-            pieces = [_as_type(filtered(originals.field(field.name), aside), field.type)]
-            if not aside.all():
-                rest = filtered(table[note.renamed.get(field.name, field.name)], ~aside[held])
-                pieces.append(_as_type(one_array(rest), field.type))
-            back = np.argsort(np.argsort(~aside, kind="stable"))
+            pieces = [_as_type(filtered(originals.field(field.name), in_ledger), field.type)]
+            if not in_ledger.all():
+                remaining = filtered(table[note.renamed.get(field.name, field.name)], ~in_ledger[kept])
+                pieces.append(_as_type(one_array(remaining), field.type))
+            back = np.argsort(np.argsort(~in_ledger, kind="stable"))
             columns.append(taken(pa.concat_arrays(pieces), back))
-        yield pa.Table.from_arrays(columns, schema=schema), held, changed
+        yield pa.Table.from_arrays(columns, schema=schema), kept, changed
         first = last
     if first != note.rows:
         raise DataError(f"{export.ledger.path} is damaged: it ends at row {first} of an input of {note.rows} rows")
@@ -151,7 +151,7 @@ def _lines(ledger: Path) -> Iterator[pa.Table]:
 
 
 class _Cleaned:
-    """The rows of the cleaned data, asked for in order."""
+    """The rows of the cleaned data, read in order."""
 
     def __init__(self, export: Exported) -> None:
         if export.format == "datasets":
@@ -159,18 +159,18 @@ class _Cleaned:
             self._batches = (batch for file in files for batch in iter_arrow(file, None, BATCH_ROWS))
         else:
             self._batches = (batch for _, batch in iter_batches([str(export.out)], None, BATCH_ROWS))
-        self._held = next(self._batches, None)
-        self._first = 0  # row of the batch that is held
+        self._batch = next(self._batches, None)
+        self._first = 0  # the first row of the batch
 
     def rows_at(self, rows: np.ndarray) -> pa.Table:
-        """Those numbered ``rows`` (k,), rising, beyond those that were asked for before."""
+        """The rows numbered ``rows`` (k,), rising, beyond those of the call before."""
         pieces = []
-        while self._held is not None and len(rows):
-            lo, hi = self._first, self._first + len(self._held)
-            pieces.append(taken(self._held, rows[rows < hi] - lo))
+        while self._batch is not None and len(rows):
+            lo, hi = self._first, self._first + len(self._batch)
+            pieces.append(taken(self._batch, rows[rows < hi] - lo))
             rows = rows[rows >= hi]
             if len(rows):
-                self._first, self._held = hi, next(self._batches, None)
+                self._first, self._batch = hi, next(self._batches, None)
         return pa.Table.from_batches(pieces) if pieces else pa.table({})
 
 
@@ -184,8 +184,9 @@ def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _as_type(array.field("bytes"), kind)
     if pa.types.is_struct(kind):
         names = [part.name for part in kind]
-        own = range(len(names)) if names == [part.name for part in array.type] else names  # names may be twice there
-        children = [_part(_as_type(array.field(name), part.type), part) for name, part in zip(own, kind, strict=True)]
+        # By place where it can be, as names may repeat.
+        parts = range(len(names)) if names == [part.name for part in array.type] else names
+        children = [_part(_as_type(array.field(name), part.type), part) for name, part in zip(parts, kind, strict=True)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if pa.types.is_nested(kind) and not nullable_type(kind).equals(kind):
         return pa.array(array.to_pylist(), kind)

@@ -52,21 +52,21 @@ class UidsOutput(Output):
         if not layout.one_row_a_pair:
             raise ConfigError("a uid list keeps or drops a whole sample, and rows of this input have several captions")
         self._path, self._repeats = path, layout.repeats
-        self._found: list[np.ndarray] = []
+        self._uids: list[np.ndarray] = []
         self._times: list[np.ndarray] = []
 
     @staticmethod
     def count(path: Path) -> int:
-        """Without those that repeat another."""
+        """The number of distinct uids."""
         return len(np.unique(read_npy(path)))
 
     def _write(self, table: pa.Table) -> None:
-        self._found.append(uid_array(table.column(UID_COLUMN).to_pylist()))
+        self._uids.append(uid_array(table.column(UID_COLUMN).to_pylist()))
         y = np.asarray(table.column("correspondence"), np.float32)
         self._times.append(np.fmax(1, np.rint(self._repeats * y)).astype(np.int64))
 
     def _finish(self) -> None:
-        uids = np.concatenate([np.empty(0, UID_DTYPE), *self._found])
+        uids = np.concatenate([np.empty(0, UID_DTYPE), *self._uids])
         order = np.argsort(uids)
         uids, times = uids[order], np.concatenate([np.empty(0, np.int64), *self._times])[order]
         twice = np.flatnonzero(uids[1:] == uids[:-1])

@@ -112,8 +112,8 @@ class WebDatasetOutput(Output):
         image, text, key, features = map(self._columns.get, ("image", "text", "key", "features"))
         images = image_cells(part[image].combine_chunks())
         captions = [""] * len(part) if text is None else _cells(part[text].combine_chunks())
-        own = [None] * len(part) if key is None else _cells(part[key].combine_chunks())
-        keys = [self._fresh_key(key, i) for i, key in enumerate(own)]
+        given_keys = [None] * len(part) if key is None else _cells(part[key].combine_chunks())
+        keys = [self._fresh_key(key, i) for i, key in enumerate(given_keys)]
         table = part.drop_columns([image])
         table = table.rename_columns([self._renamed.get(name, name) for name in table.column_names])
         table = table.add_column(0, KEY, pa.array(keys, pa.string()))
@@ -138,8 +138,8 @@ class WebDatasetOutput(Output):
         return key
 
     def _encoded(self, cell: Any, key: str) -> bytes:
-        held = cell.get("bytes") if isinstance(cell, dict) else cell
-        if self._image_root is None and not isinstance(held, bytes):
+        content = cell.get("bytes") if isinstance(cell, dict) else cell
+        if self._image_root is None and not isinstance(content, bytes):
             raise ConfigError(
                 "the input's files lie in several folders, and its images are paths: name their root with "
                 "--image-root when it is read"
@@ -162,14 +162,14 @@ class WebDatasetOutput(Output):
         opened = tarfile.open(self._folder / tar, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115 - the stack closes it
         self._tar = self._stack.enter_context(opened)
         self._sidecar = self._stack.enter_context(ParquetSink(self._folder / sidecar, self._schema))
-        self.parts[tar] = 0  # the Parquet file beside it tells of the same rows, which count once
+        self.parts[tar] = 0  # the Parquet file beside it holds the same rows, which count once
         self._in_shard = 0
         self._keys, self._numbers = set(), {}
 
     def _finish(self) -> None:
         with writing(self._folder):
             if self._tar is None:
-                self._next()  # no rows: an empty tar tells so, no file would look like a mistake
+                self._next()  # no rows: an empty tar, as no file would look like a mistake
             self._stack.close()
 
     def abandon(self) -> None:
@@ -178,14 +178,14 @@ class WebDatasetOutput(Output):
 
 
 def json_lines(table: pa.Table) -> list[bytes]:
-    """What the .json of each row holds."""
+    """The contents of the .json of each row."""
     columns = [_cells(column.combine_chunks()) for column in table.columns]
     lines = (dict(zip(table.column_names, cells, strict=True)) for cells in zip(*columns, strict=True))
     return [json.dumps(plain(line, _text), ensure_ascii=False, allow_nan=False).encode() for line in lines]
 
 
 def _cells(column: pa.Array) -> list[Any]:
-    """The values of a column. Of text that is not UTF-8 what can be read, and null for what has no form in Python."""
+    """The values of a column. Text that is not UTF-8 is decoded in part, and what has no form in Python is null."""
     try:
         return list(column.to_pylist())
     except (ValueError, OverflowError, pa.ArrowException):  # parts of one name, an unknown time zone, the year 300,000

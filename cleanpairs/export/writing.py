@@ -1,4 +1,4 @@
-"""A repair plan carried out on the input, which is read again in batches. All files are written beside their targets,
+"""Carries out a repair plan on the input, which is read again in batches. All files are written beside their targets,
 and published only when every pair is accounted for, the cleaned data last.
 """
 
@@ -65,7 +65,7 @@ def _refuse_types(schema: pa.Schema) -> None:
 def _refuse_foreign_directory(out: Path) -> None:
     """Raise :class:`OutputExistsError` if ``out`` is there and no export: replacing it would delete what is in it."""
     if not out.is_dir() or out.is_symlink():
-        return  # what else it may be is for the staging to refuse
+        return  # the staging refuses anything else
     refuse_foreign(out, re.compile(rf"{STORED}|dataset_info\.json|state\.json|{re.escape(CARD)}"))
     if holds(out) and not manifest_of(out).is_file():
         raise OutputExistsError(
@@ -78,16 +78,16 @@ def _output_paths(out: Path, directory: bool, settings: "ExportSettings") -> dic
     """Role -> final path, in the reverse of the order in which they are published. ConfigError, OutputExistsError."""
     targets = {"out": out, "manifest": manifest_of(out)}
     targets |= {role: Path(path) for role in ("dropped", "card") if (path := getattr(settings, role)) is not None}
-    usual = out.with_name(out.name + ".ledger.parquet")
-    targets["ledger"] = usual if settings.ledger is None else Path(settings.ledger)
+    default = out.with_name(out.name + ".ledger.parquet")
+    targets["ledger"] = default if settings.ledger is None else Path(settings.ledger)
     seen: dict[Path, str] = {}
     for name, path in targets.items():
-        whole = path.resolve()
-        if whole in seen:
-            raise ConfigError(f"{seen[whole]} and {name} would both be {path}: give each its own path")
-        if directory and name != "out" and whole.is_relative_to(out.resolve()):
+        resolved = path.resolve()
+        if resolved in seen:
+            raise ConfigError(f"{seen[resolved]} and {name} would both be {path}: give each its own path")
+        if directory and name != "out" and resolved.is_relative_to(out.resolve()):
             raise ConfigError(f"{name} would be {path}, in the output {out}, which is written as a whole: name another")
-        seen[whole] = name
+        seen[resolved] = name
     require_own_file(targets["manifest"], lambda path: {"files", "counts"} <= read_json(path).keys(), "export's")
     if settings.ledger is None:
         require_own_file(targets["ledger"], lambda p: {"pair_id", "action"} <= set(pq.read_schema(p).names), "export's")
@@ -129,16 +129,16 @@ class ExportSummary(ActionCounts):
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """What an export writes in addition to the cleaned data, and how. See :func:`export_pairs`.
+    """The outputs of an export besides the cleaned data, and their format. See :func:`export_pairs`.
 
     - ``dropped``: the dropped and quarantined pairs, one a row: Parquet, or CSV where it is named so. ``ledger``: see
-      :mod:`cleanpairs.export.ledger`. ``<out>.ledger.parquet`` when None
+      :mod:`cleanpairs.export.ledger`. By default ``<out>.ledger.parquet``
     - ``explode``: rows with lists of captions become one row a pair, with a string in the text column
     - ``all_captions``: with a column of that name, see :class:`cleanpairs.export.layout.Layout`
-    - ``format``: of :data:`cleanpairs.export.formats.FORMATS`. What the suffix of ``out`` says when None. Pairs that
+    - ``format``: of :data:`cleanpairs.export.formats.FORMATS`. By default of the suffix of ``out``. Pairs that
       were to be repaired are dropped from a uid list
     - ``shard_size``: samples to a tar of webdataset. 10,000 when None
-    - ``card``: where the dataset card goes, which a directory always has as its README.md. ``about``: what it tells.
+    - ``card``: where the dataset card goes, which a directory always has as its README.md. ``about``: its facts.
       A name that ends in .json gets Croissant metadata instead
     """
 
@@ -161,7 +161,7 @@ def export_pairs(
     - ``pairs``: as :func:`cleanpairs.load_pairs` takes them. The input must not have changed since they were read
     - ``out``: the rows, in the order of the input. Beside it comes ``<out>.manifest.json``
     - ``engine``: who does the work. This process when None. The parts that other processes write lie in ``OUT.parts``
-      until all are there. An export that was killed goes on from the finished ones
+      until all are there. An export that was killed resumes from the finished ones
     - ``**settings``: settings of :class:`ExportSettings`, by their names
 
     The input's columns come first. Captions, images and what was computed from them follow the repair. Added columns:
@@ -195,15 +195,15 @@ def export_pairs(
 @dataclass(frozen=True)
 class ExportWork:
     """The rows of a partition's outputs, a :class:`cleanpairs.engine.work.Work`. A part has an Arrow stream for each
-    batch of input rows and each of the ``roles`` (out, ledger and perhaps dropped). ``lent``: donors' values.
+    batch of input rows and each of the ``roles`` (out, ledger and perhaps dropped). ``donor_values``: by column.
     """
 
     source: Source
     plan: Decisions
     layout: Layout
-    lent: Mapping[str, StoredRows]
+    donor_values: Mapping[str, StoredRows]
     roles: tuple[str, ...]
-    batch_rows, partition_rows = 2048, 65_536  # larger batches of Parquet leave the processor's cache
+    batch_rows, partition_rows = 2048, 65_536  # larger batches of Parquet do not fit the processor's cache
 
     def __call__(self, partition: Partition, path: Path) -> dict[str, Any]:
         """See :data:`cleanpairs.engine.work.Work`."""
@@ -218,14 +218,14 @@ class ExportWork:
         """By role the rows that each batch becomes. The ledger's ``out_row`` counts from the batch's first."""
         layout, ledger = self.layout, Ledger(self.layout)
         for rows, decided in self.plan.decided(self._batches(partition), partition):
-            out, out_row = layout.out(rows, decided, self.lent)
+            out, out_row = layout.out(rows, decided, self.donor_values)
             tables = {"out": out, "ledger": ledger.lines(rows, decided, out_row)}
             if "dropped" in self.roles:
                 tables["dropped"] = layout.dropped(rows, decided)
             yield tables
 
     def by(self, engine: Engine, folder: Path, overwrite: bool) -> Iterator[dict[str, pa.Table]]:
-        """The same of the whole input, out of parts in ``folder`` that the engine's workers have written."""
+        """As :meth:`tables` of the whole input, from parts in ``folder`` that the engine's workers write."""
         cut = [Partition(0, 0, self.source.n_rows)]  # what is no Parquet is read from its beginning
         if self.source.kind == "parquet":
             cut = plan_partitions(
@@ -252,8 +252,9 @@ class ExportWork:
 
 
 class Export:
-    """An export that can be made: its outputs are told apart, and its format holds the input. Raises as of
-    :func:`export_pairs`, before there is a plan.
+    """An export that can be made: its outputs have different paths, and its format can hold the input.
+
+    Raises as :func:`export_pairs`, before there is a plan.
     """
 
     def __init__(self, source: Source, out: str | Path, settings: ExportSettings) -> None:
@@ -293,12 +294,12 @@ class Export:
 
     @property
     def streams(self) -> bool:
-        """Whether rows of the input are written one by one, else by way of others, so that all pairs are held."""
+        """Whether each row of the input is written without the others. Else all pairs are in memory."""
         plain = self.source.kind == "parquet" and not self.source.explicit_lists and not self.format.selection
         return plain and set(TRUTH).isdisjoint(self.schema.names)
 
     def decisions(self, plan: RepairPlan, pairs: Pairs) -> PlanInMemory:
-        """What a plan decides about the pairs. Raises DataError: it is for others."""
+        """The decisions of a plan about the pairs. Raises DataError: it is for others."""
         return PlanInMemory(plan, pairs, self.one_row_a_pair, self.format.selection)
 
     def run(self, decide: Callable[[StagedSet], Decisions], engine: Engine | None = None) -> ExportSummary:
@@ -324,8 +325,8 @@ class Export:
             roles = tuple(role for role in ("out", "ledger", "dropped") if role in staged)
             near = self.out.absolute().parent if engine.remote else None  # where other machines see it
             with scratch_directory("donors", near) as folder:
-                lent = donor_columns(source, folder, images=images, texts=texts)
-                work = ExportWork(source, plan, layout, lent, roles)
+                donor_values = donor_columns(source, folder, images=images, texts=texts)
+                work = ExportWork(source, plan, layout, donor_values, roles)
                 whole = Partition(0, 0, source.n_rows)
                 batches = work.by(engine, parts, settings.overwrite) if engine.remote else work.tables(whole)
                 recaption = plan.head.settings.get("recaption")
@@ -338,7 +339,7 @@ class Export:
                 text = croissant(self.out, staged["out"], where, layout.out_schema, license)
                 staged["card"].write_text(text, encoding="utf-8")
             self._write_card_and_manifest(plan.head, rows, parts_of, counts, staged)
-        if engine.remote:  # now that their whole is in place
+        if engine.remote:  # the whole is in place now
             remove_job(parts)
         return ExportSummary(
             **counts, rows=rows["out"], files=self.targets, renamed=layout.renamed, reasons=reasons, format=self.name,
@@ -348,9 +349,10 @@ class Export:
     def _write(
         self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path], recaption: Any
     ) -> tuple[Mapping[str, int], Mapping[str, int], Counter[str], Counter[str], bool]:
-        """Write all files, batch by batch: rows of each, and of the files of a directory. Pairs of each action, and
-        dropped ones of each reason. Whether images are paths (:meth:`Layout.names_files`). ``recaption``: what the
-        ledger notes of the model that wrote captions.
+        """Write all files, batch by batch. Return the rows of each, and of the files of a directory, the pairs of each
+        action, the dropped ones of each reason, and whether images are paths (:meth:`Layout.names_files`).
+
+        ``recaption``: the ledger's note of the model that wrote captions.
         """
         schema = Ledger(layout).schema
         if recaption is not None:
@@ -373,7 +375,7 @@ class Export:
         return {role: sink.rows for role, sink in sinks.items()}, out.parts, actions, reasons, named
 
     def _sink_of(self, role: str) -> type[ParquetSink] | type[CsvSink]:
-        """What writes the ledger, or the dropped pairs."""
+        """The class that writes the ledger, or the dropped pairs."""
         return CsvSink if role == "dropped" and self.targets[role].suffix == ".csv" else ParquetSink
 
     def _check(
@@ -400,8 +402,8 @@ class Export:
             facts = {"name": self.out.name, "format": self.name, "counts": counts, "rows": rows["out"]}
             facts["shards"] = sum(part.endswith(".tar") for part in parts)
             text = dataset_card(self.settings.about or CardFacts(), head, loads=self.format.loads, **facts)
-            where = staged["out"] / CARD if self.format.directory else staged["card"]
-            where.write_text(text, encoding="utf-8")
+            card = staged["out"] / CARD if self.format.directory else staged["card"]
+            card.write_text(text, encoding="utf-8")
         files = {
             role: (path, staged[role], rows.get(role)) for role, path in self.targets.items() if role != "manifest"
         }

@@ -1,4 +1,4 @@
-"""Whether files are as they were written: an export, a run, a model, a Parquet file, and what is wrong, where."""
+"""Checks that an export, a run, a model or a Parquet file is as it was written."""
 
 from cleanpairs.verification.findings import Problem, Verification
 from cleanpairs.verification.verifying import kind_of, verify_path

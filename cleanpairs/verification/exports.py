@@ -1,4 +1,4 @@
-"""An export: its files by the manifest, its pages, its counts, and a ledger in which every pair is exactly once."""
+"""Checks of an export: its files by the manifest, its pages, its counts, and every pair exactly once in its ledger."""
 
 import os
 from collections import Counter
@@ -44,7 +44,7 @@ def verify_export(out: Path, findings: Verification) -> None:
         findings.wrong(manifest, "names no ledger: export again")
     elif roles["ledger"].is_file():
         checked = f"every pair exactly once in {roles['ledger'].name}"
-        with findings.section(checked, roles["ledger"]), suppress(DataError):  # named already, page by page
+        with findings.section(checked, roles["ledger"]), suppress(DataError):  # page by page this is reported already
             _check_ledger(out, roles["ledger"], rows, counts, findings)
 
 
@@ -69,7 +69,7 @@ def _check_counts(
     with findings.section(
         f"rows add up: {plural(counts.get('pairs', 0), 'pair')}, {plural(rows.get('out', 0), 'row')} out", manifest
     ):
-        total = sum(counts.get(name, 0) for name in COUNTED)  # one that a manifest lacks is 0
+        total = sum(counts.get(name, 0) for name in COUNTED)  # a count that a manifest lacks is 0
         if total != counts.get("pairs"):
             of = counts.get("pairs", 0)
             findings.wrong(manifest, f"the counts add up to {total:,}, and the input had {of:,} pairs")
@@ -104,16 +104,16 @@ def _check_ledger(
         findings.wrong(path, f"holds the action {unknown!r}, which is none", "column 'action'")
     for name, which in COUNTED.items():
         if by_action[which] != counts.get(name, 0):
-            what = f"has {by_action[which]:,} pairs of {which!r}, and the manifest {counts.get(name, 0):,}"
-            findings.wrong(path, what, "column 'action'")
+            difference = f"has {by_action[which]:,} pairs of {which!r}, and the manifest {counts.get(name, 0):,}"
+            findings.wrong(path, difference, "column 'action'")
     pair, row, out_row = (
         np.asarray(table[name].fill_null(-1).to_numpy(), np.int64) for name in ("pair_id", "row", "out_row")
     )
     if (pair != np.arange(pairs)).any():
         findings.wrong(path, "is not 0, 1, 2 ... in order", "column 'pair_id'")
     written = acted(table, WRITTEN)
-    unwritten = "has to be there exactly for the pairs that are written"
-    findings.wrong_rows(path, "out_row", (out_row >= 0) != written, unwritten)
+    what = "has to be there exactly for the pairs that are written"
+    findings.wrong_rows(path, "out_row", (out_row >= 0) != written, what)
     for name, at, n, of in (
         ("row", row, note.rows, "the input"), ("out_row", out_row[written], rows.get("out", 0), out.name),
     ):  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a verification found, and the checks of tables: Parquet is read to its last page, column by column."""
+"""The findings of a verification, and the checks of tables: all pages of Parquet are read, column by column."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +14,7 @@ from cleanpairs.core.plain import plural
 from cleanpairs.core.regular import error_text
 from cleanpairs.data.parquet_io import open_parquet, read_table
 
-_ROWS = 64  # of a column at once: a page of a compression bomb is not held whole, and images may be large
+_ROWS = 64  # of a column at once: a compression bomb's page is not unpacked whole, and images may be large
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Problem:
 
 @dataclass
 class Verification:
-    """What was checked, one line each. What is wrong, and notes on what is not wrong but worth knowing."""
+    """What was checked, one line each, what is wrong, and notes on what is unusual but not wrong."""
 
     path: Path
     kind: str
@@ -49,7 +49,7 @@ class Verification:
         lines += [f"  ok     {line}" for line in self.checked]
         lines += [f"  note   {line}" for line in self.notes]
         lines += [f"  WRONG  {problem}" for problem in self.problems]
-        return "\n".join(" ".join(line.splitlines()) for line in lines)  # a name of several lines is none of ours
+        return "\n".join(" ".join(line.splitlines()) for line in lines)  # a file's name may have several lines
 
     def wrong(self, file: str | Path, what: str, place: str = "") -> None:
         """Note a problem."""
@@ -57,14 +57,14 @@ class Verification:
 
     def wrong_rows(self, file: str | Path, column: str, bad: np.ndarray, what: str) -> None:
         """Note the first of the rows ``bad`` (n,) bool of a column, and how many more there are."""
-        where = np.flatnonzero(bad)
-        if len(where):
-            more = f" (and in {plural(len(where) - 1, 'more row')})" if len(where) > 1 else ""
-            self.wrong(file, what + more, f"row {where[0]}, column {column!r}")
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            more = f" (and in {plural(len(rows) - 1, 'more row')})" if len(rows) > 1 else ""
+            self.wrong(file, what + more, f"row {rows[0]}, column {column!r}")
 
     @contextmanager
     def section(self, line: str, file: str | Path) -> Iterator[None]:
-        """``line`` is noted as checked when the block has found nothing wrong. Our errors in it become problems."""
+        """Note ``line`` as checked if the block finds nothing wrong. A CleanpairsError in it becomes a problem."""
         before = len(self.problems)
         try:
             yield
@@ -76,7 +76,7 @@ class Verification:
 
 
 def read_pages(path: Path, findings: Verification) -> int | None:
-    """Read every column of every row group, its page checksums verified. The rows, or None if it is no Parquet."""
+    """Read every column of every row group, and verify page checksums. Return the rows, or None if it is no Parquet."""
     with ExitStack() as opened:
         try:
             file = opened.enter_context(open_parquet(str(path)))
@@ -96,7 +96,7 @@ def read_pages(path: Path, findings: Verification) -> int | None:
                         except pa.ArrowInvalid as error:
                             if "Invalid UTF8" not in str(error):
                                 raise
-                            odd.add(name)  # it was so in the input, where the file is whole
+                            odd.add(name)  # the input had it, unless the file is damaged
                         row += len(batch)
                 except (pa.ArrowException, OSError) as error:
                     findings.wrong(path, f"damaged after row {row} of it: {error_text(error)}", place)
@@ -109,20 +109,20 @@ def read_pages(path: Path, findings: Verification) -> int | None:
         return int(metadata.num_rows)
 
 
-def check_schema(path: Path, found: pa.Schema, wanted: pa.Schema, findings: Verification) -> bool:
-    """Whether ``found`` has the columns of ``wanted``, with their types. What is missing or other is noted."""
+def check_schema(path: Path, schema: pa.Schema, wanted: pa.Schema, findings: Verification) -> bool:
+    """Whether ``schema`` has the columns of ``wanted``, with their types. Missing and other columns are noted."""
     before = len(findings.problems)
     for column in wanted:
-        at = found.get_field_index(column.name)
+        at = schema.get_field_index(column.name)
         if at < 0:
             findings.wrong(path, "is missing", f"column {column.name!r}")
-        elif found.field(at).type != column.type:
-            findings.wrong(path, f"is {found.field(at).type}, not {column.type}", f"column {column.name!r}")
+        elif schema.field(at).type != column.type:
+            findings.wrong(path, f"is {schema.field(at).type}, not {column.type}", f"column {column.name!r}")
     return len(findings.problems) == before
 
 
 def check_scores(path: Path, findings: Verification, pairs: int | None = None, threshold: float | None = None) -> int:
-    """A scores table: one row a pair in order, correspondence in [0, 1] or null with a reason. The flagged, counted."""
+    """Check a scores table: one row a pair in order, scores in [0, 1] or null with a reason. Return the flagged."""
     table = read_table(path)
     if not check_schema(path, table.schema, SCORES_SCHEMA, findings):
         return 0
@@ -135,10 +135,10 @@ def check_scores(path: Path, findings: Verification, pairs: int | None = None, t
     valid = np.array(score.is_valid(), bool)
     value = score.fill_null(0.5).to_numpy()
     findings.wrong_rows(path, "correspondence", ~((value >= 0) & (value <= 1)), "is not in [0, 1]")
-    there = "has to be there exactly where the correspondence is"
-    findings.wrong_rows(path, "reason", valid == np.array(table["reason"].is_valid(), bool), f"{there} not")
+    present = "has to be there exactly where the correspondence is"
+    findings.wrong_rows(path, "reason", valid == np.array(table["reason"].is_valid(), bool), f"{present} not")
     flags = table["is_mismatch"]
-    findings.wrong_rows(path, "is_mismatch", valid != np.array(flags.is_valid(), bool), there)
+    findings.wrong_rows(path, "is_mismatch", valid != np.array(flags.is_valid(), bool), present)
     flagged = np.array(flags.fill_null(False), bool)
     if threshold is not None:
         # As the table was made: scores of one precision against the threshold as Python has it.

@@ -1,4 +1,4 @@
-"""What a path holds, and the check for it: of a run directory and a model here, of an export in its own module."""
+"""The kind of a path, and the checks of runs, models and Parquet. Those of an export are in their own module."""
 
 from pathlib import Path
 from shlex import quote
@@ -84,13 +84,13 @@ def _verify_parquet(path: Path, findings: Verification) -> None:
 
 
 def _verify_run(path: Path, findings: Verification) -> None:
-    """Check a run directory. What an unfinished run has not yet is a note."""
+    """Check a run directory. Files that an unfinished run does not have yet are a note."""
     run = Run(path)
     with findings.section("run.json", path / "run.json"):
         info = run.info
         _check_info(info, path, findings)
     if findings.problems:
-        return  # nothing to hold the other files to
+        return  # the other files cannot be checked without it
     done = info["status"] == "complete"
     if not done:
         findings.notes.append(
@@ -98,15 +98,15 @@ def _verify_run(path: Path, findings: Verification) -> None:
         )
     for name, digest in (info.get("files") or {}).items():  # a run that did not finish has none
         file = path / name
-        if _there(file, True, findings, "run.json lists it"):
+        if _exists(file, True, findings, "run.json lists it"):
             with findings.section(f"{name}: SHA-256", file):
                 if sha256_of(file) != digest:
                     findings.wrong(file, "has not the SHA-256 of run.json: damaged or edited")
-    if _there(path / "recipe.yaml", done, findings):
+    if _exists(path / "recipe.yaml", done, findings):
         with findings.section("recipe.yaml: settings", path / "recipe.yaml"):
             Recipe.resolve(str(path / "recipe.yaml"))
     scores = path / "scores.parquet"
-    if _there(scores, done, findings):
+    if _exists(scores, done, findings):
         with findings.section("scores.parquet: pages, one row a pair, ranges", scores):
             if read_pages(scores, findings) is not None:
                 result = info["result"] if done else {}
@@ -114,7 +114,7 @@ def _verify_run(path: Path, findings: Verification) -> None:
                 flagged = check_scores(scores, findings, pairs=pairs, threshold=result.get("threshold"))
                 if done and not findings.problems and flagged != (recorded := result.get("flagged")):
                     findings.wrong(scores, f"flags {flagged:,} pairs, and run.json says {recorded}", "is_mismatch")
-    if _there(path / "model", done, findings):
+    if _exists(path / "model", done, findings):
         _verify_model(path / "model", findings)
     plan = path / "plan.parquet"
     if plan.is_file():
@@ -129,12 +129,12 @@ def _verify_run(path: Path, findings: Verification) -> None:
         findings.notes.append(f"the run that this one was to replace is kept, at {run._aside}")
 
 
-def _there(path: Path, wanted: bool, findings: Verification, why: str = "the run is complete") -> bool:
-    """Whether a file, or the model's folder, is there. That one is ``wanted`` and missing is wrong."""
-    there = path.is_dir() if path.name == "model" else path.is_file()
-    if wanted and not there:
+def _exists(path: Path, wanted: bool, findings: Verification, why: str = "the run is complete") -> bool:
+    """Whether a file, or the model's folder, exists. A ``wanted`` one that is missing is a problem."""
+    exists = path.is_dir() if path.name == "model" else path.is_file()
+    if wanted and not exists:
         findings.wrong(path, f"is missing, and {why}")
-    return there
+    return exists
 
 
 def _check_info(info: dict[str, Any], path: Path, findings: Verification) -> None:
@@ -149,7 +149,7 @@ def _check_info(info: dict[str, Any], path: Path, findings: Verification) -> Non
 
 
 def _verify_model(folder: Path, findings: Verification) -> None:
-    """Check a directory that ``save_pretrained`` left: no code in files, finite weights, and that it loads."""
+    """Check a directory that ``save_pretrained`` wrote: no code in files, finite weights, and that it loads."""
     may_run = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".joblib", ".ckpt")
     for file in sorted(p for p in folder.rglob("*") if p.suffix.lower() in may_run):
         findings.wrong(file, "is of a kind that may run code when it is loaded; cleanpairs neither writes nor reads it")
@@ -165,7 +165,7 @@ def _verify_model(folder: Path, findings: Verification) -> None:
 
     try:
         load_estimator(folder)
-    except ConfigError as error:  # it was fitted with a module of the caller's, or needs an extra: not the files' fault
+    except ConfigError as error:  # it needs the caller's module, or an extra: the files are right
         findings.notes.append(f"{folder.name} was not loaded: {error}")
     except CleanpairsError as error:
         findings.wrong(folder, str(error))
